@@ -1,0 +1,1 @@
+"""Benchmarks of the engine against bare JSON libraries, mcp-types and other JSON-RPC libraries."""

@@ -1,0 +1,79 @@
+"""What we set out to reach, and whether this run reached it."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from bench.contestants import BARE_MSGSPEC, JSONRPCSERVER, MCP_TYPES, OURS
+from bench.dispatchers import Dispatcher
+from bench.engine import Table
+from bench.memory import Memory
+from bench.timing import Timing
+
+
+class Target(NamedTuple):
+    """A measured ratio and the bound it should keep; `by_median` is the ratio of medians."""
+
+    name: str
+    measured: float
+    by_median: float | None
+    bound: float
+    at_most: bool
+
+    @property
+    def verdict(self) -> str:
+        """Say whether the bound is kept."""
+        kept = self.measured <= self.bound if self.at_most else self.measured >= self.bound
+        return "reached" if kept else "missed"
+
+
+def judge(
+    decoded: tuple[Table, Table],
+    relayed: tuple[Table, Table],
+    dispatched: Mapping[str, Timing],
+    dispatchers: list[Dispatcher],
+) -> list[Target]:
+    """Hold the times against the targets."""
+    small = decoded[0]["small"]
+    found = [
+        _ratio("decode small request: ours / bare msgspec", small, OURS, BARE_MSGSPEC, 2.2, True),
+        _ratio("decode small request: mcp-types / ours", small, MCP_TYPES, OURS, 6),
+        _ratio("decode small request: jsonrpcserver / ours", small, JSONRPCSERVER, OURS, 40),
+    ]
+    for kind, table in zip(("request", "response"), relayed, strict=True):
+        for size, bound in (("small", 6), ("64 KiB", 20), ("64 KiB text", 20)):
+            name = f"relay {size} {kind}: mcp-types / ours"
+            found.append(_ratio(name, table[size], MCP_TYPES, OURS, bound))
+    fastest = fastest_other(dispatched, dispatchers)
+    found.append(_ratio(f"dispatch: {fastest} / ours", dispatched, fastest, OURS, 5))
+    return found
+
+
+def judge_memory(
+    measured: Mapping[str, Mapping[str, Memory]], by_spelling: Mapping[str, Memory]
+) -> list[Target]:
+    """Hold the peaks of memory against the target, also that of the worst spelling."""
+    peaks = {sample: by_name[OURS].peak for sample, by_name in measured.items()}
+    worst = max(by_spelling, key=lambda name: by_spelling[name].peak)
+    peaks[f"1 MiB, worst spelling ({worst})"] = by_spelling[worst].peak
+    return [
+        Target(f"memory, peak while decoding {name}: ours / payload", peak, None, 2.2, True)
+        for name, peak in peaks.items()
+    ]
+
+
+def fastest_other(dispatched: Mapping[str, Timing], dispatchers: list[Dispatcher]) -> str:
+    """Name the fastest JSON-RPC library that is not ours."""
+    others = [one.name for one in dispatchers if one.is_library and one.name != OURS]
+    return min(others, key=lambda name: dispatched[name].best)
+
+
+def _ratio(
+    name: str,
+    timings: Mapping[str, Timing],
+    above: str,
+    below: str,
+    bound: float,
+    at_most: bool = False,
+) -> Target:
+    a, b = timings[above], timings[below]
+    return Target(name, a.best / b.best, a.median / b.median, bound, at_most)

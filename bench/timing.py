@@ -1,0 +1,94 @@
+"""Round-robin timing: every contestant runs once per round, so that noise hits all alike."""
+
+import asyncio
+import gc
+import statistics
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import repeat
+from time import perf_counter
+from typing import Any, NamedTuple
+
+
+class Settings(NamedTuple):
+    """How long to measure: so many rounds, in each of which a contestant runs that long."""
+
+    rounds: int
+    seconds: float
+
+
+FULL = Settings(rounds=15, seconds=0.006)
+QUICK = Settings(rounds=7, seconds=0.002)
+
+
+class Call(NamedTuple):
+    """Something to time: a function, or a coroutine function, and the payload it is called with."""
+
+    function: Callable[[bytes], Any]
+    payload: bytes
+    is_async: bool = False
+
+
+class Timing(NamedTuple):
+    """Seconds per call: the best round and the median round."""
+
+    best: float
+    median: float
+
+
+def race(
+    calls: Mapping[str, Call], settings: Settings, runner: asyncio.Runner
+) -> dict[str, Timing]:
+    """Time all calls in interleaved rounds; the cyclic collector is off meanwhile.
+
+    Coroutines are awaited one after the other inside one coroutine, whose start is not counted.
+    """
+    gc.collect()
+    gc.freeze()  # what is alive already need not be looked at before every single batch
+    numbers = {name: _calibrate(call, settings, runner) for name, call in calls.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    order = list(calls)
+    for _ in range(settings.rounds):
+        for name in order:
+            seconds[name].append(_measure(calls[name], numbers[name], runner))
+        # Who follows whom changes, so that nobody always runs in the wake of the same neighbour.
+        order.append(order.pop(0))
+    gc.unfreeze()
+    return {name: Timing(min(each), statistics.median(each)) for name, each in seconds.items()}
+
+
+def _calibrate(call: Call, settings: Settings, runner: asyncio.Runner) -> int:
+    """Find how many calls fill a round; the calls made for it are the warm-up."""
+    number = 1
+    while True:
+        taken = _measure(call, number, runner) * number
+        if taken >= settings.seconds / 4:
+            return max(1, round(number * settings.seconds / taken))
+        number *= 4
+
+
+def _measure(call: Call, number: int, runner: asyncio.Runner) -> float:
+    """Return the seconds per call of one batch of calls."""
+    gc.collect()
+    gc.disable()
+    try:
+        if call.is_async:
+            return runner.run(_time_awaits(call.function, call.payload, number))
+        return _time_calls(call.function, call.payload, number)
+    finally:
+        gc.enable()
+
+
+def _time_calls(function: Callable[[bytes], Any], payload: bytes, number: int) -> float:
+    start = perf_counter()
+    for _ in repeat(None, number):
+        function(payload)
+    return (perf_counter() - start) / number
+
+
+async def _time_awaits(
+    function: Callable[[bytes], Awaitable[Any]], payload: bytes, number: int
+) -> float:
+    start = perf_counter()
+    for _ in repeat(None, number):
+        await function(payload)
+    return (perf_counter() - start) / number

@@ -1,0 +1,419 @@
+"""Connection: a Peer run over a Channel, with tasks, cancellation, timeouts and an orderly end.
+
+    channel.receive ──> peer ──> Called   ──> handler.called, in a task of its own if it awaits
+                             ──> Notified ──> handler.notified, in order
+                             ──> Returned, Failed ──> whoever awaits that call
+    call, notify, answers ──> peer ──> channel.send, one payload after the other
+
+Refuses to decide: what is owed is the Peer's knowledge, what to answer is the Handler's.
+
+Rules upheld here:
+1. A slow call holds up nothing but its own answer.
+2. Whoever awaits a call gets its answer, ConnectionLost, or the cancellation or timeout asked for.
+3. What waits to be sent is bounded: past the limit nothing more is read, and callers wait.
+4. A side that stops reading for `send_timeout` seconds is given up.
+5. After `aclose` no task of this connection runs, and its channel is closed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Protocol, Self
+
+from trunkline.jsonrpc.channel import Channel
+from trunkline.jsonrpc.errors import (
+    OVERLOADED,
+    ConnectionLost,
+    LocalProtocolError,
+    RemoteProtocolError,
+    RpcError,
+)
+from trunkline.jsonrpc.incident import Report, answer_for, print_incident
+from trunkline.jsonrpc.message import Id, Notification, Request
+from trunkline.jsonrpc.peer import (
+    Called,
+    Event,
+    Failed,
+    Lost,
+    Notified,
+    Peer,
+    Returned,
+    Violated,
+)
+from trunkline.jsonrpc.raw import UNSET, Raw
+
+MAX_BACKLOG = 256
+"""How many payloads may wait to be sent before this side stops reading, and callers wait."""
+
+SEND_TIMEOUT = 30.0
+GRACE = 5.0
+
+
+class Handler(Protocol):
+    """Answers what the other side asks."""
+
+    def called(self, request: Request) -> Any:
+        """Return the result of `request`, or an awaitable of it; raise RpcError to refuse."""
+        ...
+
+    def notified(self, notification: Notification) -> Awaitable[None] | None:
+        """Take note; nothing further is read until a returned awaitable is done."""
+        ...
+
+    def violated(self, violation: RemoteProtocolError) -> None:
+        """Learn that the other side broke the rules; it has been told where that is allowed."""
+        ...
+
+
+class Deaf:
+    """A Handler for those who only ask: it knows no method, and ignores the rest."""
+
+    def called(self, request: Request) -> Any:
+        """Refuse."""
+        raise RpcError.method_not_found(request.method)
+
+    def notified(self, notification: Notification) -> None:
+        """Ignore."""
+
+    def violated(self, violation: RemoteProtocolError) -> None:
+        """Ignore."""
+
+
+class Connection:
+    """Runs a Peer over a Channel: `await run()`, or `async with` to run it in the background."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        handler: Handler | None = None,
+        peer: Peer | None = None,
+        *,
+        send_timeout: float = SEND_TIMEOUT,
+        grace: float = GRACE,
+        withdrawal: Callable[[int], Notification] | None = None,
+        report: Report = print_incident,
+    ) -> None:
+        """Join the parts; nothing happens before `run`.
+
+        `grace` is how long calls in progress may go on when the connection ends. `withdrawal` makes
+        the notification that tells the other side of a call that nobody waits for any more.
+        """
+        self._channel = channel
+        self._handler = handler or Deaf()
+        self._peer = peer or Peer()
+        self._grace = grace
+        self._withdrawal = withdrawal
+        self._report = report
+        self._sender = _Sender(self._peer, channel, send_timeout, self._give_up)
+        self._waiting: dict[int, asyncio.Future[Raw]] = {}
+        self._serving: dict[Called, asyncio.Task[None]] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self._ended: asyncio.Event | None = None
+        self._runner: asyncio.Task[None] | None = None
+
+    @property
+    def peer(self) -> Peer:
+        """The book of who owes whom an answer."""
+        return self._peer
+
+    # Running
+
+    async def run(self) -> None:
+        """Read until the other side ends or the connection is closed; then end in order."""
+        try:
+            while True:
+                try:
+                    payload = await self._channel.receive()
+                except RemoteProtocolError as violation:
+                    events = self._peer.accuse(violation)
+                else:
+                    if payload is None:
+                        break
+                    events = self._peer.receive(payload)
+                for event in events:
+                    noted = self._on(event)
+                    if noted is not None:
+                        await self._finish_telling(noted)
+                await self._sender.flush()
+        except ConnectionLost:
+            pass
+        finally:
+            await self._end()
+
+    async def __aenter__(self) -> Self:
+        self._runner = asyncio.create_task(self.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+        if self._runner is not None:
+            await self._runner
+
+    async def aclose(self) -> None:
+        """Refuse new requests, let those in progress finish within the grace, then close."""
+        self._closing = True
+        if self._ended is None:
+            await self._finish_serving()
+        await self._end()
+
+    async def _end(self) -> None:
+        if self._ended is not None:
+            await self._ended.wait()
+            return
+        self._ended, self._closing = asyncio.Event(), True
+        try:
+            self._lose(self._peer.end_input(), "the connection has ended")
+            await self._finish_serving()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._grace):
+                    await self._sender.finish()
+        finally:
+            self._peer.close()
+            self._sender.close()
+            for task in self._background:
+                task.cancel()
+            await self._channel.aclose()
+            self._ended.set()
+
+    async def _finish_serving(self) -> None:
+        """Wait for calls in progress, but no longer than the grace; then cancel them."""
+        current = asyncio.current_task()
+        tasks = {task for task in self._serving.values() if task is not current}
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=self._grace)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+
+    def _give_up(self, reason: str) -> None:
+        """Treat the connection as lost; the end of the channel then ends `run`."""
+        self._lose(self._peer.close(), reason)
+        self._spawn(self._channel.aclose())
+
+    def _lose(self, lost: list[Lost], reason: str) -> None:
+        for event in lost:
+            waiting = self._waiting.get(event.id)
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(ConnectionLost(reason))
+
+    # Asking
+
+    async def call(
+        self,
+        method: str,
+        params: Any = UNSET,
+        *,
+        timeout: float | None = None,
+        original_id: Id = None,
+    ) -> Raw:
+        """Ask, and return the result; raises RpcError, ConnectionLost or TimeoutError."""
+        if timeout is None:
+            return await self._call(method, params, original_id)
+        async with asyncio.timeout(timeout):
+            return await self._call(method, params, original_id)
+
+    async def _call(self, method: str, params: Any, original_id: Id) -> Raw:
+        if self._peer.input_ended:
+            raise ConnectionLost("the connection has ended")
+        id = self._peer.call(method, params, original_id)
+        waiting = self._waiting[id] = asyncio.get_running_loop().create_future()
+        try:
+            await self._sender.flush()
+            return await waiting
+        except asyncio.CancelledError:
+            if self._peer.forget(id) and self._withdrawal is not None:
+                notification = self._withdrawal(id)
+                self._peer.notify(notification.method, notification.params)
+                self._spawn(self._sender.flush())
+            raise
+        finally:
+            del self._waiting[id]
+            if waiting.done() and not waiting.cancelled():
+                waiting.exception()  # or asyncio would report an error that nobody awaited
+
+    async def notify(self, method: str, params: Any = UNSET) -> None:
+        """Tell; raises ConnectionLost if that is no longer possible."""
+        if self._peer.closed:
+            raise ConnectionLost("the connection has ended")
+        self._peer.notify(method, params)
+        await self._sender.flush()
+
+    # Answering
+
+    def cancel(self, request_id: Id, error: RpcError | None = None) -> bool:
+        """Stop the call that the other side knows as `request_id`; tell whether there was one.
+
+        It is answered with `error`, or not at all: protocols differ in what they expect.
+        """
+        for called, task in self._serving.items():
+            if called.request.id == request_id and self._peer.owes(called):
+                if error is None:
+                    self._peer.abandon(called)
+                else:
+                    self._peer.fail(called, error)
+                    self._spawn(self._sender.flush())
+                task.cancel()
+                return True
+        return False
+
+    def _on(self, event: Event) -> Awaitable[None] | None:
+        if isinstance(event, Called):
+            self._start(event)
+        elif isinstance(event, Returned | Failed):
+            waiting = self._waiting.get(event.id)
+            if waiting is None or waiting.done():
+                pass  # cancelled a moment ago
+            elif isinstance(event, Returned):
+                waiting.set_result(event.result)
+            else:
+                waiting.set_exception(event.error)
+        elif isinstance(event, Notified):
+            return self._tell(event.notification)
+        elif isinstance(event, Violated):
+            self._tell(event.violation)
+        return None
+
+    def _tell(self, news: Notification | RemoteProtocolError) -> Awaitable[None] | None:
+        """Let the handler know; its failure to cope must not end the connection."""
+        try:
+            if isinstance(news, Notification):
+                return self._handler.notified(news)
+            self._handler.violated(news)
+        except Exception as error:
+            answer_for(error, getattr(news, "method", ""), self._report)
+        return None
+
+    async def _finish_telling(self, noted: Awaitable[None]) -> None:
+        try:
+            await noted
+        except Exception as error:
+            answer_for(error, "", self._report)
+
+    def _start(self, called: Called) -> None:
+        if self._closing:
+            self._peer.fail(called, RpcError(OVERLOADED, "The connection is closing"))
+            return
+        try:
+            outcome = self._handler.called(called.request)
+        except Exception as error:
+            self._fail(called, error)
+            return
+        if hasattr(outcome, "__await__"):
+            task = asyncio.create_task(self._serve(called, outcome))
+            self._serving[called] = task
+        else:
+            self._answer(called, outcome)
+
+    async def _serve(self, called: Called, outcome: Awaitable[Any]) -> None:
+        try:
+            self._answer(called, await outcome)
+        except asyncio.CancelledError as why:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            self._fail(called, why)  # not this task was cancelled, but something that it awaited
+        except Exception as error:
+            self._fail(called, error)
+        finally:
+            del self._serving[called]
+        await self._sender.flush()
+
+    def _answer(self, called: Called, result: Any) -> None:
+        try:
+            if self._peer.owes(called):
+                self._peer.answer(called, result)
+        except LocalProtocolError as bug:  # a result that is not JSON
+            self._fail(called, bug)
+
+    def _fail(self, called: Called, error: BaseException) -> None:
+        if not self._peer.owes(called):
+            return
+        answer = answer_for(error, called.request.method, self._report)
+        try:
+            self._peer.fail(called, answer)
+        except LocalProtocolError as bug:  # an RpcError whose data is not JSON
+            self._peer.fail(called, answer_for(bug, called.request.method, self._report))
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+class _Sender:
+    """Sends what the peer has to say: one payload at a time, by whoever comes first.
+
+    There is no task for it: the first to flush sends for all who come while it does, so that the
+    usual answer leaves from where it was made, without a switch of tasks.
+    """
+
+    def __init__(
+        self, peer: Peer, channel: Channel, timeout: float, give_up: Callable[[str], None]
+    ) -> None:
+        self._peer = peer
+        self._channel = channel
+        self._timeout = timeout
+        self._give_up = give_up
+        self._room = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._began = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._rescue: asyncio.Task[None] | None = None
+
+    async def flush(self) -> None:
+        """Send all that waits, or leave it to the one who is sending; wait while it is too much."""
+        if not self._idle.is_set():
+            if self._peer.backlog >= MAX_BACKLOG:
+                self._room.clear()
+                await self._room.wait()
+            return
+        if not self._peer.backlog:
+            return
+        self._idle.clear()
+        try:
+            while (payload := self._peer.outgoing()) is not None:
+                self._watch()
+                await self._channel.send(payload)
+                if self._peer.backlog < MAX_BACKLOG:
+                    self._room.set()
+        except (ConnectionLost, OSError) as why:
+            self._give_up(str(why))
+        finally:
+            self._idle.set()
+            self._room.set()
+            if self._peer.backlog:  # the sender was cancelled, and others rely on it
+                self._rescue = asyncio.create_task(self.flush())
+
+    async def finish(self) -> None:
+        """Wait until nothing is left to send."""
+        while self._peer.backlog or not self._idle.is_set():
+            await self.flush()
+            await self._idle.wait()
+
+    def close(self) -> None:
+        """Stop watching; nothing will be sent any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._rescue is not None:
+            self._rescue.cancel()
+
+    def _watch(self) -> None:
+        """See to it that a payload is sent in time: one timer for all, since most take no time."""
+        loop = asyncio.get_running_loop()
+        self._began = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(self._timeout, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        if self._idle.is_set():
+            return
+        loop = asyncio.get_running_loop()
+        left = self._began + self._timeout - loop.time()
+        if left > 0:
+            self._timer = loop.call_later(left, self._check)
+        else:
+            self._give_up(f"the other side has not read for {self._timeout:g} s")

@@ -1,0 +1,154 @@
+"""Dispatcher: a table of methods for library users; payload in, payload out.
+
+    dispatcher = Dispatcher()
+
+    @dispatcher.method("sum")
+    def add(a: int, b: int) -> int: ...
+
+    await dispatcher.handle(b'{"jsonrpc":"2.0","id":1,"method":"sum","params":[1,2]}')
+
+A Dispatcher is a Handler too: give it to a Connection, and calls run side by side.
+
+Refuses to know of connections, sessions or time; `handle` takes the entries of a batch in turn.
+
+Rules upheld here:
+1. A request is answered; a notification never is, and neither is an answer.
+2. A function runs only for what it was registered for: requests, notifications, or both.
+3. What a handler raises reaches the caller as the RpcError it is, or as an incident id: no
+   traceback, no message, no params.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from trunkline.jsonrpc.codec import MAX_BATCH, MAX_PAYLOAD, decode
+from trunkline.jsonrpc.errors import LocalProtocolError, RemoteProtocolError, RpcError
+from trunkline.jsonrpc.incident import Report, answer_for, print_incident
+from trunkline.jsonrpc.message import (
+    Batch,
+    ErrorResponse,
+    Message,
+    Notification,
+    Request,
+    Response,
+    join,
+)
+from trunkline.jsonrpc.params import Arguments, binder
+from trunkline.jsonrpc.peer import BatchPolicy
+from trunkline.jsonrpc.raw import Raw, UnsetType
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Entry = tuple[Callable[..., Any], Callable[[Raw | UnsetType], Arguments]]
+
+
+class Dispatcher:
+    """Methods by name, and the way from a payload to one of them and back."""
+
+    def __init__(
+        self,
+        batch: BatchPolicy = "reject",
+        *,
+        max_payload: int = MAX_PAYLOAD,
+        max_batch: int = MAX_BATCH,
+        report: Report = print_incident,
+    ) -> None:
+        """Begin with no methods; `report` learns of every exception that a handler let slip."""
+        self._max_payload = max_payload
+        self._max_batch = max_batch if batch == "allow" else 0
+        self._report = report
+        self._methods: dict[str, Entry] = {}
+        self._notifications: dict[str, Entry] = {}
+
+    def method(self, name: str) -> Callable[[Function], Function]:
+        """Register the decorated function, sync or async, for requests."""
+        return _registration(self._methods, name)
+
+    def notification(self, name: str) -> Callable[[Function], Function]:
+        """Register the decorated function, sync or async, for notifications."""
+        return _registration(self._notifications, name)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Name what can be called, in the order of registration."""
+        return tuple(self._methods)
+
+    async def handle(self, payload: bytes | str) -> bytes | None:
+        """Return the answer to `payload`, or None where none is due."""
+        try:
+            message = decode(payload, self._max_payload, self._max_batch)
+        except RemoteProtocolError as violation:
+            return violation.answer
+        if isinstance(message, Batch):
+            answers = [await self._handle_entry(entry) for entry in message.entries]
+            owed = [answer for answer in answers if answer is not None]
+            return join(owed) if owed else None
+        return await self._handle_entry(message)
+
+    async def _handle_entry(self, entry: Message | RemoteProtocolError) -> bytes | None:
+        if isinstance(entry, Request):
+            try:
+                outcome = self.called(entry)
+                if hasattr(outcome, "__await__"):
+                    outcome = await outcome
+                return Response(entry.id, outcome).encode()
+            except Exception as error:
+                return self._failure(entry, error)
+        if isinstance(entry, RemoteProtocolError):
+            return entry.answer
+        if isinstance(entry, Notification):
+            outcome = self.notified(entry)
+            if outcome is not None:
+                await outcome
+        return None
+
+    def called(self, request: Request) -> Any:
+        """Call the method of `request`; return its result, or what to await for it."""
+        entry = self._methods.get(request.method)
+        if entry is None:
+            raise RpcError.method_not_found(request.method)
+        function, bind = entry
+        positional, named = bind(request.params)
+        return function(*positional, **named)
+
+    def notified(self, notification: Notification) -> Awaitable[None] | None:
+        """Run what is registered for `notification`; its failures are reported, never answered."""
+        entry = self._notifications.get(notification.method)
+        if entry is None:
+            return None
+        function, bind = entry
+        try:
+            positional, named = bind(notification.params)
+            outcome = function(*positional, **named)
+        except Exception as error:
+            answer_for(error, notification.method, self._report)
+            return None
+        return self._finish(notification, outcome) if hasattr(outcome, "__await__") else None
+
+    async def _finish(self, notification: Notification, outcome: Awaitable[Any]) -> None:
+        try:
+            await outcome
+        except Exception as error:
+            answer_for(error, notification.method, self._report)
+
+    def violated(self, violation: RemoteProtocolError) -> None:
+        """Do nothing: the other side has been told."""
+
+    def _failure(self, request: Request, error: Exception) -> bytes:
+        answer = answer_for(error, request.method, self._report)
+        try:
+            return ErrorResponse(request.id, answer).encode()
+        except LocalProtocolError as bug:  # an RpcError whose data is not JSON
+            return ErrorResponse(request.id, answer_for(bug, request.method, self._report)).encode()
+
+
+def _registration(table: dict[str, Entry], name: str) -> Callable[[Function], Function]:
+    if name in table:
+        raise LocalProtocolError(f"expected a new name, got {name!r} again")
+    if name.startswith("rpc."):
+        raise LocalProtocolError(f"names that begin with 'rpc.' are reserved, got {name!r}")
+
+    def register(function: Function) -> Function:
+        table[name] = (function, binder(function))
+        return function
+
+    return register

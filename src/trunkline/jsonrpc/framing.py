@@ -1,0 +1,81 @@
+r"""Byte stream to payloads and back: one payload a line.
+
+    b'{"a":1}\n{"b"' ──> feed ──> [b'{"a":1}']          b':2}\r\n\n' ──> feed ──> [b'{"b":2}']
+
+Refuses to parse: what is in a line is the codec's business.
+
+Rules upheld here:
+1. How the stream is cut into chunks changes nothing.
+2. A line longer than the limit is dropped, reported once, and costs no more memory than the limit;
+   the next line is read as if nothing had happened.
+3. Blank lines are nothing; "\r\n" ends a line as "\n" does; the last line needs no end.
+"""
+
+from collections.abc import Iterator
+
+from trunkline.jsonrpc.errors import LocalProtocolError, RemoteProtocolError, RpcError
+from trunkline.jsonrpc.message import ErrorResponse
+
+MAX_LINE = 16 * 1024 * 1024
+"""The default limit of one line, in bytes, its end not counted."""
+
+
+class Framer:
+    """Cuts one byte stream into payloads."""
+
+    def __init__(self, max_line: int = MAX_LINE) -> None:
+        self._max_line = max_line
+        # A list of pieces, not one growing string: a long line is copied once, not at each chunk.
+        self._pieces: list[bytes] = []
+        self._length = 0
+        self._dropping = False
+
+    def feed(self, chunk: bytes) -> list[bytes | RemoteProtocolError]:
+        """Take what arrived; return the payloads it completed, and an accusation per line too long.
+
+        An accusation stands where its line stood.
+        """
+        return list(self._cut(chunk))
+
+    def close(self) -> list[bytes | RemoteProtocolError]:
+        """Take the end of the stream; return the last payload if its line was not ended."""
+        return list(self._cut(b"\n"))
+
+    def _cut(self, chunk: bytes) -> Iterator[bytes | RemoteProtocolError]:
+        start = 0
+        while (end := chunk.find(b"\n", start)) >= 0:
+            self._keep(chunk[start:end])
+            line = self._end_line()
+            if line:
+                yield line
+            start = end + 1
+        self._keep(chunk[start:])
+        if self._length > self._max_line + 1 and not self._dropping:
+            # One byte of grace: it may be the "\r" of a line that is just short enough.
+            self._pieces.clear()
+            self._dropping = True
+
+    def _keep(self, piece: bytes) -> None:
+        self._length += len(piece)
+        if piece and not self._dropping:
+            self._pieces.append(piece)
+
+    def _end_line(self) -> bytes | RemoteProtocolError:
+        """Return the line that ends here, b"" if it is blank."""
+        line, length = b"".join(self._pieces).removesuffix(b"\r"), self._length
+        too_long = self._dropping or len(line) > self._max_line
+        self._pieces.clear()
+        self._length, self._dropping = 0, False
+        if too_long:
+            error = RpcError.parse_error(
+                f"expected a line of at most {self._max_line} bytes, got {length}"
+            )
+            return RemoteProtocolError(error, ErrorResponse(None, error).encode())
+        return b"" if line.isspace() else line
+
+
+def frame(payload: bytes) -> bytes:
+    """Return the line that carries `payload`."""
+    if b"\n" in payload:
+        raise LocalProtocolError("expected a payload on one line, got a line break in it")
+    return payload + b"\n"

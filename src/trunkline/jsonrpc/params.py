@@ -1,0 +1,139 @@
+"""Params: from raw JSON to the arguments of a Python function, checked against its annotations.
+
+    def add(a: int, b: int = 0)      [1, 2]        ──> add(1, 2)
+                                     {"a": 1}      ──> add(a=1)
+                                     {"a": "one"}  ──> Invalid params: expected `int`, got `str` …
+
+Refuses to guess: too many, too few, unknown and wrong ones are refused before the call, and the
+reason names places and types, never a value. Only functions with `*args` or `**kwargs` get values
+as JSON has them.
+"""
+
+from collections.abc import Callable
+from inspect import Parameter, signature
+from typing import Any, TypeAlias, Union, get_type_hints
+
+import msgspec
+from msgspec import defstruct
+from msgspec.structs import asdict, astuple
+
+from trunkline.jsonrpc.errors import LocalProtocolError, RpcError
+from trunkline.jsonrpc.raw import UNSET, Raw, UnsetType, first_byte
+
+Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+Bind: TypeAlias = Callable[[Raw], Arguments]
+
+_NONE: Raw = Raw(b"{}")
+_NO_NAMES: dict[str, Any] = {}
+_ARRAY = ord("[")
+
+_PLAIN = Parameter.POSITIONAL_OR_KEYWORD
+_VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+def binder(function: Callable[..., Any]) -> Callable[[Raw | UnsetType], Arguments]:
+    """Return what turns params into arguments of `function`, or raises Invalid params."""
+    parameters = list(signature(function).parameters.values())
+    try:
+        bind = _strategy(function, parameters)
+    except (TypeError, NameError) as why:  # an annotation that msgspec or Python cannot resolve
+        raise LocalProtocolError(f"cannot read params for {function!r}: {why}") from why
+
+    def arguments(params: Raw | UnsetType) -> Arguments:
+        try:
+            return bind(_NONE if params is UNSET else params)
+        except (msgspec.ValidationError, TypeError) as why:
+            raise RpcError.invalid_params(_reason(str(why))) from None
+        except RecursionError:
+            raise RpcError.invalid_params("nested too deeply") from None
+
+    return arguments
+
+
+def _strategy(function: Callable[..., Any], parameters: list[Parameter]) -> Bind:
+    if any(p.kind in _VARIABLE for p in parameters):
+        return _loose(function)
+    hints = get_type_hints(function, include_extras=True)
+    if all(p.kind is _PLAIN and p.default is Parameter.empty for p in parameters):
+        return _strict(parameters, hints)
+    return _with_defaults(parameters, hints)
+
+
+def _strict(parameters: list[Parameter], hints: dict[str, Any]) -> Bind:
+    """Read all params, by position or by name, in one pass: what most functions need."""
+    fields = _fields(parameters, hints)
+    named = defstruct("Params", fields, forbid_unknown_fields=True)
+    # No Python type says "one of these", so the checker has to take it on trust.
+    row: Any = tuple[tuple(kind for _, kind, *_ in fields)] if fields else tuple[()]
+    read = msgspec.json.Decoder(Union[named, row]).decode
+
+    def bind(params: Raw) -> Arguments:
+        found: Any = read(params)
+        values: tuple[Any, ...] = found if isinstance(found, tuple) else astuple(found)
+        return values, _NO_NAMES
+
+    return bind
+
+
+def _with_defaults(parameters: list[Parameter], hints: dict[str, Any]) -> Bind:
+    """Read the params that are there; Python itself fills in the others."""
+    by_position = [p for p in parameters if p.kind is not Parameter.KEYWORD_ONLY]
+    by_name = [p for p in parameters if p.kind is not Parameter.POSITIONAL_ONLY]
+    read_row = msgspec.json.Decoder(
+        defstruct(
+            "Params", _fields(by_position, hints), array_like=True, forbid_unknown_fields=True
+        )
+    ).decode
+    read_named = msgspec.json.Decoder(
+        defstruct("Params", _fields(by_name, hints), forbid_unknown_fields=True, kw_only=True)
+    ).decode
+    needs_names = _required(parameters, Parameter.KEYWORD_ONLY)
+    needs_row = _required(parameters, Parameter.POSITIONAL_ONLY)
+
+    def bind(params: Raw) -> Arguments:
+        if first_byte(params) == _ARRAY:
+            if needs_names:
+                raise TypeError(f"missing {needs_names[0]!r}, which can only be given by name")
+            values = astuple(read_row(params))
+            return tuple(value for value in values if value is not UNSET), _NO_NAMES
+        if needs_row:
+            raise TypeError(f"missing {needs_row[0]!r}, which can only be given by position")
+        given = asdict(read_named(params))
+        return (), {name: value for name, value in given.items() if value is not UNSET}
+
+    return bind
+
+
+def _loose(function: Callable[..., Any]) -> Bind:
+    """Let Python itself decide what fits a function that takes whatever comes."""
+    shape = signature(function)
+
+    def bind(params: Raw) -> Arguments:
+        given: Any = msgspec.json.decode(params)
+        bound = shape.bind(**given) if isinstance(given, dict) else shape.bind(*given)
+        return bound.args, bound.kwargs
+
+    return bind
+
+
+def _fields(parameters: list[Parameter], hints: dict[str, Any]) -> list[Any]:
+    """Describe parameters to msgspec; those with a default may be absent."""
+    fields: list[Any] = []
+    for parameter in parameters:
+        kind = hints.get(parameter.name, Any)
+        if parameter.default is Parameter.empty:
+            fields.append((parameter.name, kind))
+        else:
+            fields.append((parameter.name, Union[kind, UnsetType], UNSET))
+    return fields
+
+
+def _required(parameters: list[Parameter], kind: object) -> list[str]:
+    return [p.name for p in parameters if p.kind is kind and p.default is Parameter.empty]
+
+
+def _reason(text: str) -> str:
+    """Shorten msgspec's message, and take out the one kind of value that it would quote."""
+    if text.startswith("Invalid enum value"):
+        text = "invalid enum value" + text[text.rfind(" - at ") :]
+    return text[:1].lower() + text[1:]

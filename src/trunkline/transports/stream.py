@@ -1,0 +1,195 @@
+"""Newline-delimited payloads over byte streams: our own stdin and stdout, and TCP.
+
+    bytes ──> _Inlet, with a Framer ──> receive          send ──> frame ──> _Outlet ──> bytes
+
+Refuses to parse, and to hoard: past a few payloads the inlet stops reading, and `send` waits while
+the outlet's buffer is full.
+"""
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from trunkline.jsonrpc import ConnectionLost, Framer, RemoteProtocolError, frame
+from trunkline.jsonrpc.framing import MAX_LINE
+
+_MAX_READY = 64
+"""How many payloads may wait to be received before reading pauses."""
+
+
+class _Inlet(asyncio.Protocol):
+    """The half that reads."""
+
+    def __init__(self, max_line: int) -> None:
+        self._framer = Framer(max_line)
+        self._ready: deque[bytes | RemoteProtocolError] = deque()
+        self._transport: asyncio.ReadTransport | None = None
+        self._paused = False
+        self._ended = False
+        self._arrival = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.ReadTransport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._ready.extend(self._framer.feed(data))
+        if len(self._ready) >= _MAX_READY and self._transport and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+        self._arrival.set()
+
+    def eof_received(self) -> bool:
+        self._ready.extend(self._framer.close())
+        self.end()
+        return True  # the other half stays open: what was asked can still be answered
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end()
+
+    def end(self) -> None:
+        self._ended = True
+        self._arrival.set()
+
+    async def next(self) -> bytes | RemoteProtocolError | None:
+        """Return what arrived next, or None when nothing more will."""
+        while not self._ready and not self._ended:
+            self._arrival.clear()
+            await self._arrival.wait()
+        found = self._ready.popleft() if self._ready else None
+        if self._paused and not self._ready and self._transport:
+            self._paused = False
+            self._transport.resume_reading()
+        return found
+
+    def close(self) -> None:
+        self._ready.clear()
+        self.end()
+        if self._transport:
+            self._transport.close()
+
+
+class _Outlet(asyncio.Protocol):
+    """The half that writes."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.WriteTransport | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        self._lost = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def pause_writing(self) -> None:
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        self._room.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost.set()
+        self._room.set()
+
+    async def write(self, line: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectionLost("the stream is closed")
+        self._transport.write(line)
+        await self._room.wait()
+        if self._lost.is_set():
+            raise ConnectionLost("the other side closed the stream")
+
+    async def close(self) -> None:
+        """Deliver what was written before, unless the other side has stopped reading."""
+        if self._transport is None:
+            return
+        if self._room.is_set():
+            self._transport.close()
+        else:
+            self._transport.abort()
+        await self._lost.wait()
+
+
+class _Duplex(asyncio.Protocol):
+    """Both halves on one transport, as TCP has it."""
+
+    def __init__(self, inlet: _Inlet, outlet: _Outlet) -> None:
+        self._inlet, self._outlet = inlet, outlet
+        self.data_received = inlet.data_received
+        self.eof_received = inlet.eof_received
+        self.pause_writing = outlet.pause_writing
+        self.resume_writing = outlet.resume_writing
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._inlet.connection_made(transport)
+        self._outlet.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._inlet.connection_lost(exc)
+        self._outlet.connection_lost(exc)
+
+
+class StreamChannel:
+    """A Channel over a byte stream."""
+
+    def __init__(self, inlet: _Inlet, outlet: _Outlet) -> None:
+        self._inlet = inlet
+        self._outlet = outlet
+
+    async def receive(self) -> bytes | None:
+        """Return the next payload, or None at the end of the stream."""
+        found = await self._inlet.next()
+        if isinstance(found, RemoteProtocolError):
+            raise found
+        return found
+
+    async def send(self, payload: bytes) -> None:
+        """Hand a payload to the stream at once, then wait while its buffer is full."""
+        await self._outlet.write(frame(payload))
+
+    async def aclose(self) -> None:
+        """Close both directions."""
+        self._inlet.close()
+        await self._outlet.close()
+
+
+async def open_stdio(max_line: int = MAX_LINE) -> StreamChannel:
+    """Return a Channel over this process's stdin and stdout, which belong to it from now on.
+
+    Raises ValueError if one of them is a plain file: the event loop cannot wait for those.
+    """
+    loop = asyncio.get_running_loop()
+    inlet, outlet = _Inlet(max_line), _Outlet()
+    await loop.connect_write_pipe(lambda: outlet, sys.stdout.buffer)
+    await loop.connect_read_pipe(lambda: inlet, sys.stdin.buffer)
+    return StreamChannel(inlet, outlet)
+
+
+async def open_tcp(host: str, port: int, max_line: int = MAX_LINE) -> StreamChannel:
+    """Connect to a peer that listens on `host` and `port`."""
+    inlet, outlet = _Inlet(max_line), _Outlet()
+    loop = asyncio.get_running_loop()
+    await loop.create_connection(lambda: _Duplex(inlet, outlet), host, port)
+    return StreamChannel(inlet, outlet)
+
+
+async def listen_tcp(
+    host: str,
+    port: int,
+    serve: Callable[[StreamChannel], Awaitable[None]],
+    max_line: int = MAX_LINE,
+) -> asyncio.Server:
+    """Listen on `host` and `port`; `serve` gets a Channel for everyone who connects."""
+    loop = asyncio.get_running_loop()
+    serving: set[asyncio.Future[None]] = set()
+
+    def accept() -> asyncio.Protocol:
+        inlet, outlet = _Inlet(max_line), _Outlet()
+        task = asyncio.ensure_future(serve(StreamChannel(inlet, outlet)))
+        serving.add(task)
+        task.add_done_callback(serving.discard)
+        return _Duplex(inlet, outlet)
+
+    return await loop.create_server(accept, host, port)
