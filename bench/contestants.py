@@ -296,7 +296,7 @@ def _pylsp_jsonrpc() -> Contestant:
 
     def decode_request(payload: bytes) -> Any:
         endpoint.consume(loads(payload.decode("utf-8")))
-        return sent[0]
+        return sent.pop()
 
     note = (
         "has no parse step of its own: Endpoint.consume to a method that returns params; by ujson"

@@ -20,6 +20,10 @@ FULL = Settings(rounds=15, seconds=0.006)
 QUICK = Settings(rounds=7, seconds=0.002)
 
 
+CALIBRATIONS = 3
+"""The number of batches of each length that are tried before one length is settled on."""
+
+
 class Call(NamedTuple):
     """Something to time: a function, or a coroutine function, and the payload it is called with."""
 
@@ -57,10 +61,14 @@ def race(
 
 
 def _calibrate(call: Call, settings: Settings, runner: asyncio.Runner) -> int:
-    """Find how many calls fill a round; the calls made for it are the warm-up."""
+    """Find how many calls fill a round; the calls made for it are the warm-up.
+
+    Believes only the best of several batches: a single slow one, say a first call that frees what
+    an earlier one left behind, would make for batches so short that they measure cold caches.
+    """
     number = 1
     while True:
-        taken = _measure(call, number, runner) * number
+        taken = min(_measure(call, number, runner) for _ in range(CALIBRATIONS)) * number
         if taken >= settings.seconds / 4:
             return max(1, round(number * settings.seconds / taken))
         number *= 4

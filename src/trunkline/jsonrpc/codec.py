@@ -343,7 +343,8 @@ def _show(raw: Raw | None) -> str:
 
 
 def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
+    """Begin a message of msgspec's as ours begin, unless it begins with an abbreviation."""
+    return text if text[:2].isupper() else text[:1].lower() + text[1:]
 
 
 def _as_bytes(payload: bytes | str) -> bytes:

@@ -109,7 +109,8 @@ class Connection:
         self._serving: dict[Called, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._closing = False
-        self._ended: asyncio.Event | None = None
+        self._ending = False
+        self._over = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
 
     @property
@@ -153,15 +154,19 @@ class Connection:
     async def aclose(self) -> None:
         """Refuse new requests, let those in progress finish within the grace, then close."""
         self._closing = True
-        if self._ended is None:
+        if not self._ending:
             await self._finish_serving()
         await self._end()
 
+    async def wait_ended(self) -> None:
+        """Wait until the connection has ended, whoever ended it."""
+        await self._over.wait()
+
     async def _end(self) -> None:
-        if self._ended is not None:
-            await self._ended.wait()
+        if self._ending:
+            await self._over.wait()
             return
-        self._ended, self._closing = asyncio.Event(), True
+        self._ending = self._closing = True
         try:
             self._lose(self._peer.end_input(), "the connection has ended")
             await self._finish_serving()
@@ -174,7 +179,7 @@ class Connection:
             for task in self._background:
                 task.cancel()
             await self._channel.aclose()
-            self._ended.set()
+            self._over.set()
 
     async def _finish_serving(self) -> None:
         """Wait for calls in progress, but no longer than the grace; then cancel them."""

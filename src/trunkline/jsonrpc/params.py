@@ -65,12 +65,12 @@ def _strict(parameters: list[Parameter], hints: dict[str, Any]) -> Bind:
     named = defstruct("Params", fields, forbid_unknown_fields=True)
     # No Python type says "one of these", so the checker has to take it on trust.
     row: Any = tuple[tuple(kind for _, kind, *_ in fields)] if fields else tuple[()]
-    read = msgspec.json.Decoder(Union[named, row]).decode
+    read: Callable[[Raw], Any] = msgspec.json.Decoder(Union[named, row]).decode
 
     def bind(params: Raw) -> Arguments:
-        found: Any = read(params)
-        values: tuple[Any, ...] = found if isinstance(found, tuple) else astuple(found)
-        return values, _NO_NAMES
+        found = read(params)
+        # By type, and not with isinstance: the checker would narrow the unknown to more unknowns.
+        return (astuple(found) if type(found) is named else found), _NO_NAMES
 
     return bind
 

@@ -10,6 +10,7 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 from trunkline.jsonrpc import ConnectionLost, Framer, RemoteProtocolError, frame
 from trunkline.jsonrpc.framing import MAX_LINE
@@ -30,8 +31,7 @@ class _Inlet(asyncio.Protocol):
         self._arrival = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.ReadTransport)
-        self._transport = transport
+        self._transport = cast("asyncio.ReadTransport", transport)
 
     def data_received(self, data: bytes) -> None:
         self._ready.extend(self._framer.feed(data))
@@ -80,8 +80,7 @@ class _Outlet(asyncio.Protocol):
         self._lost = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast("asyncio.WriteTransport", transport)
 
     def pause_writing(self) -> None:
         self._room.clear()
