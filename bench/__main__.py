@@ -105,7 +105,7 @@ def _run_own(
     _show("5. Ours: decoding by spelling", report.table(head, rows))
 
     number = int(settings.seconds * 320_000) // ours.CONCURRENT * ours.CONCURRENT
-    trips = ours.round_trips(number, max(7, settings.rounds // 2), runner)
+    trips = ours.round_trips(number, settings.rounds, runner)
     rows = [
         [name, report.microseconds(timing.best), f"{1 / timing.best:,.0f}"]
         for name, timing in trips.items()
@@ -124,7 +124,7 @@ def _print_about(about: dict[str, object], settings: Settings) -> None:
     print("- versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()))
     print(
         f"\nTimes are the best of {settings.rounds} interleaved rounds of "
-        f"{settings.seconds * 1000:g} ms each (dispatch: {2 * settings.rounds}), all in one "
+        f"{settings.seconds * 1000:g} ms each (3 and 5: {settings.longer().rounds}), all in one "
         "process,\nwith the cyclic garbage collector off as in timeit; medians are stored as well."
     )
 

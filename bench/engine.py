@@ -38,28 +38,18 @@ def decode(
     contestants: list[Contestant], samples: list[Sample], settings: Settings, runner: asyncio.Runner
 ) -> tuple[Table, Table]:
     """Time bytes to checked messages; gives a table for requests and one for responses."""
-    requests: Table = {}
-    responses: Table = {}
-    for sample in samples:
-        calls = _calls(contestants, sample.request, lambda one: one.decode_request)
-        requests[sample.name] = race(calls, settings, runner)
-        calls = _calls(contestants, sample.response, lambda one: one.decode_response)
-        responses[sample.name] = race(calls, settings, runner)
-    return requests, responses
+    requests = _races(contestants, _requests(samples), lambda one: one.decode_request)
+    responses = _races(contestants, _responses(samples), lambda one: one.decode_response)
+    return race(requests, settings, runner), race(responses, settings, runner)
 
 
 def relay(
     contestants: list[Contestant], samples: list[Sample], settings: Settings, runner: asyncio.Runner
 ) -> tuple[Table, Table]:
     """Time bytes to the same bytes with another id; a table for requests, one for responses."""
-    requests: Table = {}
-    responses: Table = {}
-    for sample in samples:
-        calls = _calls(contestants, sample.request, lambda one: one.relay_request)
-        requests[sample.name] = race(calls, settings, runner)
-        calls = _calls(contestants, sample.response, lambda one: one.relay_response)
-        responses[sample.name] = race(calls, settings, runner)
-    return requests, responses
+    requests = _races(contestants, _requests(samples), lambda one: one.relay_request)
+    responses = _races(contestants, _responses(samples), lambda one: one.relay_response)
+    return race(requests, settings, runner), race(responses, settings, runner)
 
 
 def dispatch(
@@ -67,23 +57,31 @@ def dispatch(
 ) -> dict[str, Timing]:
     """Time a small call from bytes through its method to bytes."""
     calls = {one.name: Call(one.handle, add_request(), one.is_async) for one in dispatchers}
-    # The figures are small, and the target hangs on a single pair of them: look twice as often.
-    longer = settings._replace(rounds=2 * settings.rounds)
-    return race(calls, longer, runner)
+    return race({"add": calls}, settings.longer(), runner)["add"]
 
 
-def _calls(
+def _requests(samples: list[Sample]) -> dict[str, bytes]:
+    return {sample.name: sample.request for sample in samples}
+
+
+def _responses(samples: list[Sample]) -> dict[str, bytes]:
+    return {sample.name: sample.response for sample in samples}
+
+
+def _races(
     contestants: list[Contestant],
-    payload: bytes,
+    payloads: dict[str, bytes],
     choose: Callable[[Contestant], Callable[[bytes], object] | None],
-) -> dict[str, Call]:
-    """Collect the chosen function of everybody who has it and takes messages that large."""
-    calls: dict[str, Call] = {}
-    for contestant in contestants:
-        function = choose(contestant)
-        if function is not None and _takes(contestant, payload):
-            calls[contestant.name] = Call(function, payload)
-    return calls
+) -> dict[str, dict[str, Call]]:
+    """Let the chosen function of everybody who has it run on every payload it takes."""
+    races: dict[str, dict[str, Call]] = {}
+    for title, payload in payloads.items():
+        races[title] = {}
+        for contestant in contestants:
+            function = choose(contestant)
+            if function is not None and _takes(contestant, payload):
+                races[title][contestant.name] = Call(function, payload)
+    return races
 
 
 def _takes(contestant: Contestant, payload: bytes) -> bool:

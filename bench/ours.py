@@ -23,14 +23,11 @@ CONCURRENT = 64
 
 def spellings(settings: Settings, runner: asyncio.Runner) -> dict[str, dict[str, Timing]]:
     """Time `decode` on many spellings of one message; by size, then by spelling."""
-    return {
-        size: race(
-            {name: Call(decode, payload) for name, payload in variants(size).items()},
-            settings,
-            runner,
-        )
+    races = {
+        size: {name: Call(decode, payload) for name, payload in variants(size).items()}
         for size in SIZES
     }
+    return race(races, settings.longer(), runner)
 
 
 def spelling_memory() -> dict[str, Memory]:

@@ -15,6 +15,10 @@ class Settings(NamedTuple):
     rounds: int
     seconds: float
 
+    def longer(self) -> "Settings":
+        """Return twice the rounds, for what is over too soon to outlast a burst of noise."""
+        return self._replace(rounds=2 * self.rounds)
+
 
 FULL = Settings(rounds=15, seconds=0.006)
 QUICK = Settings(rounds=7, seconds=0.002)
@@ -40,24 +44,39 @@ class Timing(NamedTuple):
 
 
 def race(
-    calls: Mapping[str, Call], settings: Settings, runner: asyncio.Runner
-) -> dict[str, Timing]:
-    """Time all calls in interleaved rounds; the cyclic collector is off meanwhile.
+    races: Mapping[str, Mapping[str, Call]], settings: Settings, runner: asyncio.Runner
+) -> dict[str, dict[str, Timing]]:
+    """Time the calls of several races in interleaved rounds; the cyclic collector is off meanwhile.
 
-    Coroutines are awaited one after the other inside one coroutine, whose start is not counted.
+    Each round goes through all races, and through all contestants of each: who is compared runs
+    side by side, while the rounds of anyone are spread out, so that no burst of noise hits most of
+    them. Coroutines are awaited one after the other in one coroutine, whose start is not counted.
     """
     gc.collect()
     gc.freeze()  # what is alive already need not be looked at before every single batch
-    numbers = {name: _calibrate(call, settings, runner) for name, call in calls.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    order = list(calls)
-    for _ in range(settings.rounds):
-        for name in order:
-            seconds[name].append(_measure(calls[name], numbers[name], runner))
-        # Who follows whom changes, so that nobody always runs in the wake of the same neighbour.
-        order.append(order.pop(0))
+    numbers = {
+        title: {name: _calibrate(call, settings, runner) for name, call in calls.items()}
+        for title, calls in races.items()
+    }
+    seconds: dict[str, dict[str, list[float]]] = {
+        title: {name: [] for name in calls} for title, calls in races.items()
+    }
+    for turn in range(settings.rounds):
+        for title, calls in races.items():
+            for name in _rotated(list(calls), turn):
+                taken = _measure(calls[name], numbers[title][name], runner)
+                seconds[title][name].append(taken)
     gc.unfreeze()
-    return {name: Timing(min(each), statistics.median(each)) for name, each in seconds.items()}
+    return {
+        title: {name: Timing(min(each), statistics.median(each)) for name, each in found.items()}
+        for title, found in seconds.items()
+    }
+
+
+def _rotated(names: list[str], turn: int) -> list[str]:
+    """Begin elsewhere each turn, so that nobody always comes first."""
+    start = turn % max(1, len(names))
+    return names[start:] + names[:start]
 
 
 def _calibrate(call: Call, settings: Settings, runner: asyncio.Runner) -> int:

@@ -66,8 +66,9 @@ def _address(text: str) -> tuple[str, int]:
 
 def _greet(host: str, port: int) -> None:
     print(
-        f"trunkline {__version__}: JSON-RPC 2.0 on {host}:{port}, one message a line\n"
-        f"Ctrl-C ends it; try, in another terminal: .venv/bin/python examples/client.py --tcp {host}:{port}",
+        f"trunkline {__version__}: JSON-RPC 2.0 on {host}:{port}, one message a line; Ctrl-C ends it",
+        f"try, in another terminal: .venv/bin/python examples/client.py --tcp {host}:{port}",
+        sep="\n",
         file=sys.stderr,
         flush=True,
     )

@@ -131,20 +131,20 @@ def decode(
         params = envelope.params
         if params is _ABSENT:
             message = _without_params(payload, envelope)
-            return message or _second_look(payload, max_batch)
+            return message or look_closely(payload, max_batch)
         id, method = envelope.id, envelope.method
         room = size - len(params) - len(method) - _REQUEST
         if (
             ((room < _ROOM and type(id) is int and id) or _is_plain(payload, room, id))
             # Nothing but params can end in a brace here, and they usually come last.
             and (payload[-2] == _BRACE or first_byte(params) in _CONTAINERS)
-            # Hence not blank; the second look knows what else is not.
-            and method > " "
+            # "!" follows the space: what begins there is not blank. The rest is looked at twice.
+            and method >= "!"
         ):
             return Notification(method, params) if id is _ABSENT else Request(id, method, params)
     except (msgspec.DecodeError, RecursionError, TypeError):  # TypeError: no method has no length
         pass
-    return _second_look(payload, max_batch)
+    return look_closely(payload, max_batch)
 
 
 def _without_params(payload: bytes, envelope: _Envelope) -> Message | None:
@@ -152,7 +152,7 @@ def _without_params(payload: bytes, envelope: _Envelope) -> Message | None:
     id, size = envelope.id, len(payload)
     if envelope.method is not _ABSENT:
         method = envelope.method
-        if _is_plain(payload, size - len(method) - _BARE_REQUEST, id) and method > " ":
+        if _is_plain(payload, size - len(method) - _BARE_REQUEST, id) and method >= "!":
             return Notification(method) if id is _ABSENT else Request(id, method)
     elif id is _ABSENT:
         pass
@@ -184,7 +184,7 @@ def _is_plain(payload: bytes, room: int, id: Id) -> bool:
     return not room or (_BACKSLASH not in payload if type(id) is str else id != 0)
 
 
-def _second_look(payload: bytes, max_batch: int) -> Message | Batch:
+def look_closely(payload: bytes, max_batch: int) -> Message | Batch:
     """Judge what the first look left: read all of it, member by member."""
     try:
         whole = _read_any(payload)

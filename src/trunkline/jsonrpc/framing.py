@@ -30,6 +30,11 @@ class Framer:
         self._length = 0
         self._dropping = False
 
+    @property
+    def held(self) -> int:
+        """Tell how many bytes of an unfinished line are kept."""
+        return sum(map(len, self._pieces))
+
     def feed(self, chunk: bytes) -> list[bytes | RemoteProtocolError]:
         """Take what arrived; return the payloads it completed, and an accusation per line too long.
 
@@ -62,11 +67,11 @@ class Framer:
 
     def _end_line(self) -> bytes | RemoteProtocolError:
         """Return the line that ends here, b"" if it is blank."""
-        line, length = b"".join(self._pieces).removesuffix(b"\r"), self._length
-        too_long = self._dropping or len(line) > self._max_line
+        line = b"".join(self._pieces).removesuffix(b"\r")
+        length = self._length if self._dropping else len(line)
         self._pieces.clear()
         self._length, self._dropping = 0, False
-        if too_long:
+        if length > self._max_line:
             error = RpcError.parse_error(
                 f"expected a line of at most {self._max_line} bytes, got {length}"
             )

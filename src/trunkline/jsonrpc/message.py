@@ -75,7 +75,7 @@ class Request(Struct, frozen=True, gc=False, eq=False, tag_field="jsonrpc", tag=
     def encode(self) -> bytes:
         """Return the payload that carries this message."""
         # A request that is only passed on needs three comparisons here.
-        if type(self.id) is int and type(self.params) is Raw and self.method > " ":
+        if type(self.id) is int and type(self.params) is Raw and self.method >= "!":
             return _payload(self)
         _check_id(self.id)
         _check_method(self.method)

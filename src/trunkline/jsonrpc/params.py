@@ -10,8 +10,8 @@ as JSON has them.
 """
 
 from collections.abc import Callable
-from inspect import Parameter, signature
-from typing import Any, TypeAlias, Union, get_type_hints
+from inspect import Parameter, Signature, signature
+from typing import Any, TypeAlias, Union
 
 import msgspec
 from msgspec import defstruct
@@ -33,9 +33,8 @@ _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 def binder(function: Callable[..., Any]) -> Callable[[Raw | UnsetType], Arguments]:
     """Return what turns params into arguments of `function`, or raises Invalid params."""
-    parameters = list(signature(function).parameters.values())
     try:
-        bind = _strategy(function, parameters)
+        bind = _strategy(signature(function, eval_str=True))
     except (TypeError, NameError) as why:  # an annotation that msgspec or Python cannot resolve
         raise LocalProtocolError(f"cannot read params for {function!r}: {why}") from why
 
@@ -50,18 +49,18 @@ def binder(function: Callable[..., Any]) -> Callable[[Raw | UnsetType], Argument
     return arguments
 
 
-def _strategy(function: Callable[..., Any], parameters: list[Parameter]) -> Bind:
+def _strategy(shape: Signature) -> Bind:
+    parameters = list(shape.parameters.values())
     if any(p.kind in _VARIABLE for p in parameters):
-        return _loose(function)
-    hints = get_type_hints(function, include_extras=True)
+        return _loose(shape)
     if all(p.kind is _PLAIN and p.default is Parameter.empty for p in parameters):
-        return _strict(parameters, hints)
-    return _with_defaults(parameters, hints)
+        return _strict(parameters)
+    return _with_defaults(parameters)
 
 
-def _strict(parameters: list[Parameter], hints: dict[str, Any]) -> Bind:
+def _strict(parameters: list[Parameter]) -> Bind:
     """Read all params, by position or by name, in one pass: what most functions need."""
-    fields = _fields(parameters, hints)
+    fields = _fields(parameters)
     named = defstruct("Params", fields, forbid_unknown_fields=True)
     # No Python type says "one of these", so the checker has to take it on trust.
     row: Any = tuple[tuple(kind for _, kind, *_ in fields)] if fields else tuple[()]
@@ -75,17 +74,15 @@ def _strict(parameters: list[Parameter], hints: dict[str, Any]) -> Bind:
     return bind
 
 
-def _with_defaults(parameters: list[Parameter], hints: dict[str, Any]) -> Bind:
+def _with_defaults(parameters: list[Parameter]) -> Bind:
     """Read the params that are there; Python itself fills in the others."""
     by_position = [p for p in parameters if p.kind is not Parameter.KEYWORD_ONLY]
     by_name = [p for p in parameters if p.kind is not Parameter.POSITIONAL_ONLY]
     read_row = msgspec.json.Decoder(
-        defstruct(
-            "Params", _fields(by_position, hints), array_like=True, forbid_unknown_fields=True
-        )
+        defstruct("Params", _fields(by_position), array_like=True, forbid_unknown_fields=True)
     ).decode
     read_named = msgspec.json.Decoder(
-        defstruct("Params", _fields(by_name, hints), forbid_unknown_fields=True, kw_only=True)
+        defstruct("Params", _fields(by_name), forbid_unknown_fields=True, kw_only=True)
     ).decode
     needs_names = _required(parameters, Parameter.KEYWORD_ONLY)
     needs_row = _required(parameters, Parameter.POSITIONAL_ONLY)
@@ -104,9 +101,8 @@ def _with_defaults(parameters: list[Parameter], hints: dict[str, Any]) -> Bind:
     return bind
 
 
-def _loose(function: Callable[..., Any]) -> Bind:
+def _loose(shape: Signature) -> Bind:
     """Let Python itself decide what fits a function that takes whatever comes."""
-    shape = signature(function)
 
     def bind(params: Raw) -> Arguments:
         given: Any = msgspec.json.decode(params)
@@ -116,11 +112,11 @@ def _loose(function: Callable[..., Any]) -> Bind:
     return bind
 
 
-def _fields(parameters: list[Parameter], hints: dict[str, Any]) -> list[Any]:
+def _fields(parameters: list[Parameter]) -> list[Any]:
     """Describe parameters to msgspec; those with a default may be absent."""
     fields: list[Any] = []
     for parameter in parameters:
-        kind = hints.get(parameter.name, Any)
+        kind = Any if parameter.annotation is Parameter.empty else parameter.annotation
         if parameter.default is Parameter.empty:
             fields.append((parameter.name, kind))
         else:

@@ -68,7 +68,8 @@ write: Callable[[object], bytes] = msgspec.json.Encoder(enc_hook=_write_other).e
 def to_raw(value: object) -> Raw:
     """Turn a Python value, or bytes that are JSON already, into raw JSON.
 
-    A `Raw` is taken at its word: it came from a decoder, or its maker vouches for it.
+    A `Raw` is taken at its word: it came from a decoder, or its maker vouches for it. NaN and the
+    infinities become null, as in JavaScript.
     """
     if type(value) is Raw:
         return value

@@ -1,0 +1,466 @@
+"""Payloads to messages: what is accepted, what is refused, and with which answer."""
+
+import json
+import tracemalloc
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.jsonrpc.test_message import MESSAGES
+from tests.jsonrpc.test_raw import DEEP, JSON
+from trunkline.jsonrpc import (
+    UNSET,
+    Batch,
+    ErrorResponse,
+    Message,
+    Notification,
+    Raw,
+    RemoteProtocolError,
+    Request,
+    Response,
+    RpcError,
+    codec,
+    decode,
+)
+
+
+def refusal(payload: bytes | str, **limits: int) -> RemoteProtocolError:
+    with pytest.raises(RemoteProtocolError) as caught:
+        decode(payload, **limits)
+    return caught.value
+
+
+def answer(payload: bytes | str, **limits: int) -> dict[str, Any]:
+    violation = refusal(payload, **limits)
+    assert violation.answer is not None
+    return json.loads(violation.answer)
+
+
+@pytest.mark.holds("S0.1", "S0.5", "S3.1", "S3.2")
+def test_a_request_with_a_number_for_an_id() -> None:
+    request = decode(b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
+    assert isinstance(request, Request)
+    assert (request.id, request.method, request.params) == (1, "ping", UNSET)
+
+
+@pytest.mark.holds("S0.2", "S3.4")
+def test_a_request_with_a_string_for_an_id() -> None:
+    request = decode(b'{"jsonrpc":"2.0","id":"abc-123","method":"ping","params":[1]}')
+    assert isinstance(request, Request)
+    assert (request.id, bytes(request.params)) == ("abc-123", b"[1]")
+
+
+@pytest.mark.holds("S0.3", "S2.18", "S3.5", "C4")
+@pytest.mark.parametrize("params", [b"", b',"params":{}'])
+def test_an_id_of_null_is_a_request_and_never_a_notification(params: bytes) -> None:
+    request = decode(b'{"jsonrpc":"2.0","id":null,"method":"ping"' + params + b"}")
+    assert isinstance(request, Request)
+    assert request.id is None
+    assert not request.is_notification
+
+
+@pytest.mark.holds("S0.4", "S2.18", "S3.1", "S3.3")
+@pytest.mark.parametrize("params", [b"", b',"params":{"a":1}'])
+def test_without_an_id_it_is_a_notification(params: bytes) -> None:
+    message = decode(b'{"jsonrpc":"2.0","method":"notifications/initialized"' + params + b"}")
+    assert isinstance(message, Notification)
+    assert message.is_notification
+
+
+@pytest.mark.holds("S2.14", "C32")
+def test_answers_are_told_apart_by_their_members() -> None:
+    response = decode(b'{"jsonrpc":"2.0","id":7,"result":null}')
+    assert isinstance(response, Response)
+    assert (response.id, bytes(response.result)) == (7, b"null")
+    failure = decode(b'{"jsonrpc":"2.0","id":"7","error":{"code":-1,"message":"m","data":null}}')
+    assert isinstance(failure, ErrorResponse)
+    assert failure.id == "7"
+    assert failure.error == RpcError(-1, "m", Raw(b"null"))
+
+
+@pytest.mark.holds("S2.12", "C3")
+@pytest.mark.parametrize("id", [b'"id":null,', b""])
+def test_an_error_may_lack_an_id_but_a_result_may_not(id: bytes) -> None:
+    failure = decode(b'{"jsonrpc":"2.0",' + id + b'"error":{"code":1,"message":"x"}}')
+    assert isinstance(failure, ErrorResponse)
+    assert failure.id is None
+    assert "beside the result" in str(refusal(b'{"jsonrpc":"2.0","result":1}'))
+
+
+EXACT = [b"1.0", b"1e400", b"-0", b"123456789012345678901234567890", b'"\\u0041\\/"', b"[ 1 , 2 ]"]
+
+
+@pytest.mark.parametrize("value", EXACT)
+def test_values_come_out_to_the_byte(value: bytes) -> None:
+    for payload in (
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":[' + value + b"]}",
+        b'{"jsonrpc":"2.0","method":"m","params":[' + value + b"]}",
+        b'{"jsonrpc":"2.0","id":1,"result":' + value + b"}",
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"x","data":' + value + b"}}",
+    ):
+        assert decode(payload).encode() == payload
+
+
+@pytest.mark.holds("S2.10", "S3.8", "C5")
+@pytest.mark.parametrize(
+    "id",
+    [
+        b"0",
+        b"-0",
+        b"-1",
+        b"9007199254740993",
+        b"18446744073709551616",
+        b"9" * 600,
+        b"-" + b"9" * 6000,
+        b"1" + b"0" * 5000,
+        b'""',
+        b'"a"',
+        b'"\\u0061"',
+        b'"\\/"',
+        b'"\\n"',
+        b'"\xc3\xa9"',
+        b'"\\ud83d\\ude00"',
+        b'"1"',
+        b"null",
+    ],
+)
+@pytest.mark.parametrize("rest", [b'"method":"m"', b'"method":"m","params":{}', b'"result":1'])
+def test_an_id_comes_back_to_the_byte(id: bytes, rest: bytes) -> None:
+    payload = b'{"jsonrpc":"2.0","id":' + id + b"," + rest + b"}"
+    message = decode(payload)
+    assert message.encode() == payload
+    assert isinstance(message, Request | Response)
+    assert id.startswith(b'"') == isinstance(message.id, str)
+    assert repr(message)
+
+
+def test_a_long_id_has_its_value_all_the_same() -> None:
+    message = decode(b'{"jsonrpc":"2.0","id":-1' + b"0" * 5000 + b',"method":"m"}')
+    assert isinstance(message, Request)
+    assert message.id == -(10**5000)
+
+
+@pytest.mark.holds("C5")
+@pytest.mark.parametrize(
+    "id", [b"true", b"false", b"1.5", b"1.0", b"1e2", b"{}", b"[]", b"[1]", b"1" * 65_537]
+)
+@pytest.mark.parametrize("rest", [b'"method":"m"', b'"method":"m","params":{}'])
+def test_what_is_no_id_is_refused_under_null(id: bytes, rest: bytes) -> None:
+    reply = answer(b'{"jsonrpc":"2.0","id":' + id + b"," + rest + b"}")
+    assert (reply["error"]["code"], reply["id"]) == (-32600, None)
+    assert "id" in reply["error"]["message"]
+
+
+def test_the_payload_may_be_text_or_any_kind_of_bytes() -> None:
+    text = '{"jsonrpc":"2.0","id":1,"result":"é"}'
+    payloads: list[Any] = [text, text.encode(), bytearray(text.encode())]
+    assert [decode(payload) for payload in payloads] == [Response(1, "é")] * 3
+
+
+@pytest.mark.holds("S3.6", "S4.7", "C2", "S2.17")
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b" ",
+        b"{",
+        b'{"jsonrpc":"2.0","id":1,"method":"ping"',
+        b'{"jsonrpc": "2.0", "method": "foobar, "params": "bar", "baz]',
+        b'{"jsonrpc":"2.0","id":1,"method":"ping"} x',
+        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":NaN}}',
+        b'{"jsonrpc":"2.0","id":1,"result":Infinity}',
+        b'{"jsonrpc":"2.0","id":1,"result":-Infinity}',
+        b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"ping"}',
+        b'{"jsonrpc":"2.0","id":1,"result":"\xff"}',
+        b'{"jsonrpc":"2.0","id":1,"result":"\xed\xa0\x80"}',
+        b'{"jsonrpc":"2.0","id":1,"result":"\\ud800"}',
+        b'{"jsonrpc":"2.0","id":1,"result":"a\nb"}',
+        b'{"jsonrpc":"2.0","id":1,"result":01}',
+        b"{'jsonrpc':'2.0'}",
+        b'[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc"]',
+        b'{"jsonrpc":"2.0","id":1,"result":' + DEEP + b"}",
+        DEEP,
+        '{"jsonrpc":"2.0","id":1,"method":"\ud800"}',
+        "\x00",
+    ],
+)
+def test_what_is_not_json_is_a_parse_error_under_null(payload: bytes | str) -> None:
+    reply = answer(payload)
+    assert (reply["error"]["code"], reply["id"], reply["jsonrpc"]) == (-32700, None, "2.0")
+    assert reply["error"]["message"].startswith("Parse error: ")
+
+
+def test_what_is_too_large_is_a_parse_error() -> None:
+    payload = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+    assert decode(payload, max_payload=len(payload)) == Request(1, "ping")
+    reply = answer(payload, max_payload=len(payload) - 1)
+    assert reply["error"]["message"] == "Parse error: expected at most 39 bytes, got 40"
+
+
+@pytest.mark.holds("S2.6", "S2.17", "S3.7", "S4.8", "C2", "C3", "C9")
+@pytest.mark.parametrize(
+    ("payload", "id"),
+    [
+        (b'"just a string"', None),
+        (b"42", None),
+        (b"null", None),
+        (b"{}", None),
+        (b'{"jsonrpc":"2.0","id":1}', 1),
+        (b'{"jsonrpc":"2.0","id":"x","params":{}}', "x"),
+        (b'{"jsonrpc":"1.0","id":1,"method":"m"}', 1),
+        (b'{"jsonrpc":"1.0","id":1,"method":"m","params":{}}', 1),
+        (b'{"id":1,"method":"m"}', 1),
+        (b'{"jsonrpc":2.0,"id":1,"method":"m"}', 1),
+        (b'{"jsonrpc":"' + b"2" * 99 + b'","id":1,"method":"m"}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"method":1}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"method":null,"params":[]}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"method":""}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"method":" \\t"}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"method":" ","params":{}}', 1),
+        (b'{"jsonrpc":"2.0","method":1,"params":"bar"}', None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"m","params":"bar"}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"method":"m","params":1}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"method":"m","params":1,"":[]}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"method":"m","params":1,"":{}}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"params":true,"method":"m"}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"method":"m","result":1}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"method":"m","error":{"code":1,"message":"x"}}', 1),
+    ],
+)
+def test_json_that_is_no_message_is_an_invalid_request(payload: bytes, id: Any) -> None:
+    reply = answer(payload)
+    assert (reply["error"]["code"], reply["id"], reply["jsonrpc"]) == (-32600, id, "2.0")
+    assert reply["error"]["message"].startswith("Invalid Request: expected ")
+
+
+@pytest.mark.holds("S2.17")
+def test_a_wrong_version_is_named_beside_the_right_one() -> None:
+    reply = answer(b'{"jsonrpc":"1.0","id":1,"method":"m"}')
+    assert reply["error"]["message"] == ('Invalid Request: expected "jsonrpc": "2.0", got "1.0"')
+
+
+@pytest.mark.holds("S2.11", "C32")
+@pytest.mark.parametrize(
+    ("payload", "id"),
+    [
+        (b'{"jsonrpc":"2.0","id":1,"result":1,"error":{"code":1,"message":"x"}}', 1),
+        (b'{"jsonrpc":"2.0","id":"a","result":1,"error":null}', "a"),
+        (b'{"jsonrpc":"2.0","id":1,"error":{"code":"x","message":"x"}}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"error":{"code":1.5,"message":"x"}}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"error":{"code":1}}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"error":null}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"error":"boom"}', 1),
+        (b'{"jsonrpc":"1.0","id":1,"result":1}', 1),
+        (b'{"id":1,"result":1}', 1),
+        (b'{"jsonrpc":"2.0","id":true,"result":1}', UNSET),
+        (b'{"jsonrpc":"2.0","result":1}', UNSET),
+        (b'{"jsonrpc":"2.0","id":1,"id":2,"result":1}', UNSET),
+    ],
+)
+def test_a_broken_answer_is_refused_but_never_answered(payload: bytes, id: Any) -> None:
+    violation = refusal(payload)
+    assert violation.error.code == -32600
+    assert violation.answer is None
+    assert violation.response_id == id
+
+
+@pytest.mark.parametrize(
+    ("payload", "id"),
+    [
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","method":"b"}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","params":{},"params":{}}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"id":1,"method":"a","params":{}}', None),
+        (b'{"jsonrpc":"2.0","id":1,"\\u0069d":2,"method":"a"}', None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","\\u006dethod":"b"}', 1),
+        (b'{"jsonrpc":"2.0","jsonrpc":"2.0","id":1,"method":"a"}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a","x":1,"x":1}', 1),
+        (b'{"jsonrpc": "2.0", "id":1,"id":1,"method":"a","params":{}}', None),
+    ],
+)
+def test_a_repeated_member_is_refused_however_it_is_spelled(payload: bytes, id: Any) -> None:
+    reply = answer(payload)
+    assert (reply["error"]["code"], reply["id"]) == (-32600, id)
+    assert "duplicate member" in reply["error"]["message"]
+
+
+@pytest.mark.holds("C7", "C8")
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{},"x":1},"extra":{"a":1}}',
+        b'{"":0,"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{},"x":1}}',
+        b'{"jsonrpc":"2.0","\\u0069d":1,"method":"m","params":{"_meta":{},"x":1}}',
+        b'{"method":"m","params":{"_meta":{},"x":1},"jsonrpc":"2.0","id":1}',
+        b'{"jsonrpc":"\\u0032.0","id":1,"method":"\\u006d","params":{"_meta":{},"x":1}}',
+        b'{"jsonrpc": "2.0", "id": 1, "method": "m", "params": {"_meta":{},"x":1}}',
+        b'\n{ "jsonrpc" : "2.0" ,\r\n "id" : 1 , "method":"m", "params":{"_meta":{},"x":1} }\n',
+    ],
+)
+def test_order_white_space_spelling_and_unknown_members_make_no_difference(payload: bytes) -> None:
+    assert decode(payload) == Request(1, "m", {"_meta": {}, "x": 1})
+
+
+def test_params_or_a_method_of_an_answer_are_just_unknown_members() -> None:
+    assert decode(b'{"jsonrpc":"2.0","id":1,"result":1,"params":"x"}') == Response(1, 1)
+
+
+@pytest.mark.holds("S2.19", "C9")
+def test_params_of_null_are_missing() -> None:
+    assert decode(b'{"jsonrpc":"2.0","id":1,"method":"m","params":null}') == Request(1, "m")
+    assert decode(b'{"jsonrpc":"2.0","method":"m","params":null}') == Notification("m")
+    request = decode(b'{"jsonrpc":"2.0","id":1,"method":"m","params":{}}')
+    assert isinstance(request, Request)
+    assert bytes(request.params) == b"{}"
+
+
+@pytest.mark.holds("C6")
+def test_an_error_code_may_be_any_integer() -> None:
+    failure = decode(
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":-99999999999999999999,"message":""}}'
+    )
+    assert isinstance(failure, ErrorResponse)
+    assert failure.error.code == -99999999999999999999
+
+
+def test_an_error_object_goes_out_as_it_was_read() -> None:
+    failure = decode(b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"code":2,"message":"x","y":1}}')
+    assert failure.encode() == b'{"jsonrpc":"2.0","id":1,"error":{"code":2,"message":"x"}}'
+
+
+@pytest.mark.holds("S4.4", "S4.8", "C1")
+def test_a_batch_keeps_its_order_and_each_bad_entry_its_own_error() -> None:
+    batch = decode(
+        b'[{"jsonrpc":"2.0","id":1,"method":"a"}, 1, {"jsonrpc":"2.0","method":"b"},'
+        b'[{"jsonrpc":"2.0","id":2,"method":"c"}], {"jsonrpc":"2.0","id":3,"foo":1}]'
+    )
+    assert isinstance(batch, Batch)
+    kinds = [type(entry) for entry in batch.entries]
+    assert kinds == [Request, RemoteProtocolError, Notification, *[RemoteProtocolError] * 2]
+    answers = [e.answer for e in batch.entries if isinstance(e, RemoteProtocolError)]
+    assert [json.loads(a or b"")["id"] for a in answers] == [None, None, 3]
+    assert [json.loads(a or b"")["error"]["code"] for a in answers] == [-32600] * 3
+
+
+@pytest.mark.holds("C1")
+def test_a_batch_is_neither_empty_nor_too_long_nor_always_allowed() -> None:
+    ping = b'{"jsonrpc":"2.0","method":"ping"}'
+    assert answer(b"[]")["error"]["code"] == -32600
+    assert answer(b" [ ] ")["id"] is None
+    assert isinstance(decode(b"[" + b",".join([ping] * 3) + b"]", max_batch=3), Batch)
+    reply = answer(b"[" + b",".join([ping] * 4) + b"]", max_batch=3)
+    assert reply["error"]["message"] == "Invalid Request: expected at most 3 entries in a batch"
+    reply = answer(b"[" + ping + b"]", max_batch=0)
+    assert reply == {
+        "jsonrpc": "2.0",
+        "id": None,
+        "error": {"code": -32600, "message": "Batch requests not supported"},
+    }
+
+
+@pytest.mark.parametrize("filler", ["a", "é", "😀 and much plain text", '{"k":[1,2.5,null]}'])
+def test_a_large_message_is_held_once(filler: str) -> None:
+    value = json.dumps([filler] * (1_000_000 // len(filler.encode())), ensure_ascii=False)
+    payload = b'{"jsonrpc":"2.0","id":1,"method":"m","params":' + value.encode() + b"}"
+    tracemalloc.start()
+    try:
+        message = decode(payload)
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert isinstance(message, Request)
+    assert max(held, peak) < 1.2 * len(payload)  # beside the payload itself
+
+
+# The first look may only say yes where the second look would; nothing else may ever be raised.
+
+
+def look_twice(payload: bytes) -> Any:
+    try:
+        return codec.look_closely(payload, codec.MAX_BATCH)
+    except RemoteProtocolError as violation:
+        return violation.error, violation.answer
+
+
+def look(payload: bytes) -> Any:
+    try:
+        return decode(payload)
+    except RemoteProtocolError as violation:
+        return violation.error, violation.answer
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, Batch) and isinstance(other, Batch):
+        return len(one.entries) == len(other.entries)
+    return bool(one == other)
+
+
+KEYS = st.sampled_from(
+    ["jsonrpc", "id", "method", "params", "result", "error", "", "x", "\\u0069d", "\\u006dethod"]
+)
+VALUES = st.sampled_from(
+    '"2.0" 1 0 -0 42 1.0 null true "a" "\\u0061" "" " " {} [] [1] {"a":1} {"id":2} '
+    '{"code":1,"message":"m"} {"code":"x"} 12345678'.split()
+) | JSON.map(json.dumps)
+SPACES = st.sampled_from(["", "", "", " ", "\n", "  "])
+
+
+@st.composite
+def nearly_messages(draw: st.DrawFn) -> bytes:
+    members = draw(st.lists(st.tuples(KEYS, VALUES), max_size=6))
+    if draw(st.booleans()):
+        members.insert(draw(st.integers(0, len(members))), ("jsonrpc", '"2.0"'))
+    space = draw(SPACES)
+    pairs = [f'"{key}":{space}{value}' for key, value in members]
+    return f"{space}{{{f',{space}'.join(pairs)}{draw(SPACES)}}}".encode()
+
+
+@given(nearly_messages())
+def test_the_first_look_never_disagrees_with_the_second(payload: bytes) -> None:
+    assert same(look(payload), look_twice(payload))
+
+
+@given(MESSAGES)
+def test_the_first_look_suffices_for_what_we_write_ourselves(message: Message) -> None:
+    assert same(decode(message.encode()), look_twice(message.encode()))
+
+
+@given(
+    st.binary()
+    | st.text()
+    | nearly_messages().flatmap(
+        lambda payload: st.integers(0, len(payload)).map(lambda end: payload[:end])
+    )
+)
+def test_any_bytes_give_messages_or_an_accusation(payload: bytes | str) -> None:
+    try:
+        message = decode(payload)
+    except RemoteProtocolError as violation:
+        assert violation.error.code in {-32700, -32600}
+        assert violation.answer is None or decode(violation.answer)
+    else:
+        assert isinstance(message, Batch) or decode(message.encode()) == message
+
+
+@given(nearly_messages())
+def test_two_readers_never_see_two_different_messages(payload: bytes) -> None:
+    """A reader that keeps the first of two equal keys sees what we see, or we refuse."""
+    try:
+        message = decode(payload)
+    except RemoteProtocolError:
+        return
+    first: dict[str, Any] = {}
+
+    def keep_first(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        first.clear()
+        for key, value in pairs:
+            first.setdefault(key, value)
+        return dict(first)
+
+    json.loads(payload, object_pairs_hook=keep_first)
+    ours = msgspec.json.decode(message.encode())
+    theirs = {key: value for key, value in first.items() if key in ours}
+    if not isinstance(message, ErrorResponse):
+        assert ours == theirs
