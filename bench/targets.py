@@ -40,7 +40,7 @@ def judge(
         _ratio("decode small request: jsonrpcserver / ours", small, JSONRPCSERVER, OURS, 40),
     ]
     for kind, table in zip(("request", "response"), relayed, strict=True):
-        for size, bound in (("small", 6), ("64 KiB", 20), ("64 KiB text", 20)):
+        for size, bound in (("small", 6), ("64 KiB", 20)):
             name = f"relay {size} {kind}: mcp-types / ours"
             found.append(_ratio(name, table[size], MCP_TYPES, OURS, bound))
     fastest = fastest_other(dispatched, dispatchers)

@@ -65,9 +65,10 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _greet(host: str, port: int) -> None:
+    address = f"{host}:{port}"
     print(
-        f"trunkline {__version__}: JSON-RPC 2.0 on {host}:{port}, one message a line; Ctrl-C ends it",
-        f"try, in another terminal: .venv/bin/python examples/client.py --tcp {host}:{port}",
+        f"trunkline {__version__}: JSON-RPC 2.0 on {address}, one message a line (Ctrl-C ends)",
+        f"try, elsewhere: .venv/bin/python examples/client.py --tcp {address} sum '[1, 2]'",
         sep="\n",
         file=sys.stderr,
         flush=True,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.jsonrpc.test_raw import DEEP
 from trunkline.jsonrpc import UNSET, LocalProtocolError, Raw, RpcError
-from trunkline.jsonrpc.params import binder
+from trunkline.jsonrpc.params import invoker
 
 
 class Point(msgspec.Struct):
@@ -61,8 +61,7 @@ def closed(a: Literal["x"]) -> tuple[Any, ...]:
 
 
 def call(function: Callable[..., Any], params: bytes | None) -> Any:
-    positional, named = binder(function)(UNSET if params is None else Raw(params))
-    return function(*positional, **named)
+    return invoker(function)(UNSET if params is None else Raw(params))
 
 
 @pytest.mark.parametrize(
@@ -150,4 +149,13 @@ def test_a_function_that_json_cannot_call_is_refused_when_it_is_registered(
     function: Callable[..., Any],
 ) -> None:
     with pytest.raises(LocalProtocolError, match="cannot read params for"):
-        binder(function)
+        invoker(function)
+
+
+def broken(a: int, b: int = 0) -> None:
+    raise TypeError("a fault of its own")
+
+
+def test_a_fault_of_the_function_is_not_the_callers() -> None:
+    with pytest.raises(TypeError, match="of its own"):
+        call(broken, b"[1]")

@@ -9,37 +9,24 @@ Refuses to decide: what is owed is the Peer's knowledge, what to answer is the H
 
 Rules upheld here:
 1. A slow call holds up nothing but its own answer.
-2. Whoever awaits a call gets its answer, ConnectionLost, or the cancellation or timeout asked for.
+2. Whoever awaits a call gets its answer, ConnectionLost, or the cancellation or timeout asked for,
+   and is not kept from it by what others have to send.
 3. What waits to be sent is bounded: past the limit nothing more is read, and callers wait.
 4. A side that stops reading for `send_timeout` seconds is given up.
-5. After `aclose` no task of this connection runs, and its channel is closed.
+5. After `aclose` its channel is closed, and no task of this connection runs but one that asked for
+   the end itself, or one whose handler ignores its cancellation.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 
 from trunkline.jsonrpc.channel import Channel
-from trunkline.jsonrpc.errors import (
-    OVERLOADED,
-    ConnectionLost,
-    LocalProtocolError,
-    RemoteProtocolError,
-    RpcError,
-)
+from trunkline.jsonrpc.errors import OVERLOADED, ConnectionLost, RemoteProtocolError, RpcError
 from trunkline.jsonrpc.incident import Report, answer_for, print_incident
 from trunkline.jsonrpc.message import Id, Notification, Request
-from trunkline.jsonrpc.peer import (
-    Called,
-    Event,
-    Failed,
-    Lost,
-    Notified,
-    Peer,
-    Returned,
-    Violated,
-)
+from trunkline.jsonrpc.peer import Called, Event, Failed, Lost, Notified, Peer, Returned, Violated
 from trunkline.jsonrpc.raw import UNSET, Raw
 
 MAX_BACKLOG = 256
@@ -47,6 +34,12 @@ MAX_BACKLOG = 256
 
 SEND_TIMEOUT = 30.0
 GRACE = 5.0
+
+_ENDED = "the connection has ended"
+
+
+_RAISED = (Exception, asyncio.CancelledError)
+"""What a handler may raise at once: a cancellation that is not ours, since nothing was awaited."""
 
 
 class Handler(Protocol):
@@ -104,14 +97,17 @@ class Connection:
         self._grace = grace
         self._withdrawal = withdrawal
         self._report = report
-        self._sender = _Sender(self._peer, channel, send_timeout, self._give_up)
+        self._sender = _Sender(self._peer, channel, send_timeout, self._give_up, self._spawn)
         self._waiting: dict[int, asyncio.Future[Raw]] = {}
         self._serving: dict[Called, asyncio.Task[None]] = {}
+        self._telling: asyncio.Task[None] | None = None
+        self._excused: set[asyncio.Task[None]] = set()
+        self._progress = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
         self._closing = False
         self._ending = False
         self._over = asyncio.Event()
-        self._runner: asyncio.Task[None] | None = None
+        self._runner: asyncio.Task[None]
 
     @property
     def peer(self) -> Peer:
@@ -128,6 +124,8 @@ class Connection:
                     payload = await self._channel.receive()
                 except RemoteProtocolError as violation:
                     events = self._peer.accuse(violation)
+                except (ConnectionLost, OSError):
+                    break
                 else:
                     if payload is None:
                         break
@@ -137,8 +135,6 @@ class Connection:
                     if noted is not None:
                         await self._finish_telling(noted)
                 await self._sender.flush()
-        except ConnectionLost:
-            pass
         finally:
             await self._end()
 
@@ -147,16 +143,28 @@ class Connection:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-        if self._runner is not None:
+        try:
+            await self.aclose()
+        finally:
             await self._runner
 
     async def aclose(self) -> None:
-        """Refuse new requests, let those in progress finish within the grace, then close."""
+        """Refuse new requests, let those in progress finish within the grace, then close.
+
+        Whoever cancels it has no patience: then it closes at once.
+        """
         self._closing = True
-        if not self._ending:
-            await self._finish_serving()
-        await self._end()
+        current = cast("asyncio.Task[None]", asyncio.current_task())
+        self._excuse({current})
+        try:
+            if not self._ending:
+                await self._finish_serving()
+        except asyncio.CancelledError:
+            self._grace = 0.0
+            raise
+        finally:
+            await self._end()
+            self._excused.discard(current)
 
     async def wait_ended(self) -> None:
         """Wait until the connection has ended, whoever ended it."""
@@ -168,29 +176,59 @@ class Connection:
             return
         self._ending = self._closing = True
         try:
-            self._lose(self._peer.end_input(), "the connection has ended")
+            self._lose(self._peer.end_input(), _ENDED)
             await self._finish_serving()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._grace):
                     await self._sender.finish()
         finally:
-            self._peer.close()
-            self._sender.close()
-            for task in self._background:
-                task.cancel()
+            await self._release()
+
+    async def _release(self) -> None:
+        """Let go of everything at once; others who wait for the end are woken in any case."""
+        self._peer.close()
+        self._sender.close()
+        for task in self._background:
+            task.cancel()
+        self._stop(self._in_progress())
+        try:
             await self._channel.aclose()
+            if self._background:
+                await asyncio.wait(self._background)
+        finally:
             self._over.set()
 
     async def _finish_serving(self) -> None:
         """Wait for calls in progress, but no longer than the grace; then cancel them."""
-        current = asyncio.current_task()
-        tasks = {task for task in self._serving.values() if task is not current}
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=self._grace)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late)
+        await self._wait_for_progress()
+        self._stop(self._in_progress())
+        await self._wait_for_progress()
+        self._excuse(self._in_progress())  # they ignore it; nobody else shall wait for them
+
+    async def _wait_for_progress(self) -> None:
+        """Wait until nothing is in progress, but no longer than the grace."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._grace):
+                while self._in_progress():
+                    self._progress.clear()
+                    await self._progress.wait()
+
+    def _in_progress(self) -> set[asyncio.Task[None]]:
+        """Return the handler's tasks, without those for whom the end must not wait."""
+        tasks = set(self._serving.values())
+        if self._telling is not None:
+            tasks.add(self._telling)
+        return tasks - self._excused
+
+    def _excuse(self, tasks: set[asyncio.Task[None]]) -> None:
+        """Let the end not wait for `tasks`: above all not for a handler that waits for the end."""
+        self._excused |= tasks
+        self._progress.set()
+
+    def _stop(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+        """Cancel tasks once they have begun: one that never begins would not clean up, either."""
+        for task in tasks:
+            asyncio.get_running_loop().call_soon(task.cancel)
 
     def _give_up(self, reason: str) -> None:
         """Treat the connection as lost; the end of the channel then ends `run`."""
@@ -199,9 +237,7 @@ class Connection:
 
     def _lose(self, lost: list[Lost], reason: str) -> None:
         for event in lost:
-            waiting = self._waiting.get(event.id)
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(ConnectionLost(reason))
+            self._settle(event, reason)
 
     # Asking
 
@@ -221,80 +257,103 @@ class Connection:
 
     async def _call(self, method: str, params: Any, original_id: Id) -> Raw:
         if self._peer.input_ended:
-            raise ConnectionLost("the connection has ended")
+            raise ConnectionLost(_ENDED)
         id = self._peer.call(method, params, original_id)
         waiting = self._waiting[id] = asyncio.get_running_loop().create_future()
         try:
             await self._sender.flush()
             return await waiting
-        except asyncio.CancelledError:
-            if self._peer.forget(id) and self._withdrawal is not None:
-                notification = self._withdrawal(id)
-                self._peer.notify(notification.method, notification.params)
-                self._spawn(self._sender.flush())
-            raise
         finally:
             del self._waiting[id]
             if waiting.done() and not waiting.cancelled():
                 waiting.exception()  # or asyncio would report an error that nobody awaited
+            if self._peer.forget(id):
+                self._withdraw(id)
+
+    def _withdraw(self, id: int) -> None:
+        """Tell the other side, if it wants to know, that nobody waits for a call any more."""
+        if self._withdrawal is not None:
+            notification = self._withdrawal(id)
+            self._peer.notify(notification.method, notification.params)
+            self._spawn(self._sender.flush())
+
+    def _settle(self, event: Returned | Failed | Lost, reason: str = _ENDED) -> None:
+        """Wake whoever awaits a call, unless it was cancelled a moment ago."""
+        waiting = self._waiting.get(event.id)
+        if waiting is None or waiting.done():
+            return
+        if isinstance(event, Returned):
+            waiting.set_result(event.result)
+        elif isinstance(event, Failed):
+            waiting.set_exception(event.error)
+        else:
+            waiting.set_exception(ConnectionLost(reason))
 
     async def notify(self, method: str, params: Any = UNSET) -> None:
         """Tell; raises ConnectionLost if that is no longer possible."""
         if self._peer.closed:
-            raise ConnectionLost("the connection has ended")
+            raise ConnectionLost(_ENDED)
         self._peer.notify(method, params)
         await self._sender.flush()
 
     # Answering
 
-    def cancel(self, request_id: Id, error: RpcError | None = None) -> bool:
+    def cancel(self, request_id: object, error: RpcError | None = None) -> bool:
         """Stop the call that the other side knows as `request_id`; tell whether there was one.
 
         It is answered with `error`, or not at all: protocols differ in what they expect.
         """
+        if isinstance(request_id, bool | float):
+            return False  # no ids, although Python takes True and 1.0 for 1
         for called, task in self._serving.items():
             if called.request.id == request_id and self._peer.owes(called):
                 if error is None:
                     self._peer.abandon(called)
                 else:
                     self._peer.fail(called, error)
-                    self._spawn(self._sender.flush())
-                task.cancel()
+                self._spawn(self._sender.flush())  # if not that answer, the rest of its batch
+                self._stop([task])
                 return True
         return False
 
-    def _on(self, event: Event) -> Awaitable[None] | None:
+    def _on(self, event: Event) -> Coroutine[Any, Any, None] | None:
         if isinstance(event, Called):
             self._start(event)
-        elif isinstance(event, Returned | Failed):
-            waiting = self._waiting.get(event.id)
-            if waiting is None or waiting.done():
-                pass  # cancelled a moment ago
-            elif isinstance(event, Returned):
-                waiting.set_result(event.result)
-            else:
-                waiting.set_exception(event.error)
         elif isinstance(event, Notified):
             return self._tell(event.notification)
         elif isinstance(event, Violated):
             self._tell(event.violation)
+        else:
+            self._settle(event)
         return None
 
-    def _tell(self, news: Notification | RemoteProtocolError) -> Awaitable[None] | None:
+    def _tell(self, news: Notification | RemoteProtocolError) -> Coroutine[Any, Any, None] | None:
         """Let the handler know; its failure to cope must not end the connection."""
         try:
-            if isinstance(news, Notification):
-                return self._handler.notified(news)
-            self._handler.violated(news)
-        except Exception as error:
+            if isinstance(news, RemoteProtocolError):
+                self._handler.violated(news)
+            elif (noted := self._handler.notified(news)) is not None:
+                return self._take_note(noted, news.method)
+        except _RAISED as error:
             answer_for(error, getattr(news, "method", ""), self._report)
         return None
 
-    async def _finish_telling(self, noted: Awaitable[None]) -> None:
+    async def _take_note(self, noted: Awaitable[None], method: str) -> None:
         try:
             await noted
         except Exception as error:
-            answer_for(error, "", self._report)
+            answer_for(error, method, self._report)
+        finally:
+            self._progress.set()
+
+    async def _finish_telling(self, noted: Coroutine[Any, Any, None]) -> None:
+        """Wait for the handler to take note, unless the end does not wait for it either."""
+        # A task of its own: it can be cancelled when the connection closes, and this one cannot.
+        task = self._telling = asyncio.create_task(noted)
+        while not task.done() and task not in self._excused:
+            self._progress.clear()
+            await self._progress.wait()
+        self._telling = None
 
     def _start(self, called: Called) -> None:
         if self._closing:
@@ -302,7 +361,7 @@ class Connection:
             return
         try:
             outcome = self._handler.called(called.request)
-        except Exception as error:
+        except _RAISED as error:
             self._fail(called, error)
             return
         if hasattr(outcome, "__await__"):
@@ -313,23 +372,31 @@ class Connection:
 
     async def _serve(self, called: Called, outcome: Awaitable[Any]) -> None:
         try:
-            self._answer(called, await outcome)
-        except asyncio.CancelledError as why:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            self._fail(called, why)  # not this task was cancelled, but something that it awaited
-        except Exception as error:
-            self._fail(called, error)
+            await self._finish(called, outcome)
+            await self._sender.flush()
         finally:
             del self._serving[called]
-        await self._sender.flush()
+            self._progress.set()
+
+    async def _finish(self, called: Called, outcome: Awaitable[Any]) -> None:
+        try:
+            self._answer(called, await outcome)
+        except asyncio.CancelledError as why:
+            closed = RpcError.internal_error("the connection closed before the call was done")
+            self._fail(called, closed if self._closing else why)
+            task = cast("asyncio.Task[None]", asyncio.current_task())
+            if task.cancelling():  # else not this task was cancelled, but something that it awaited
+                self._spawn(self._sender.flush())
+                raise
+        except Exception as error:
+            self._fail(called, error)
 
     def _answer(self, called: Called, result: Any) -> None:
+        if not self._peer.owes(called):
+            return
         try:
-            if self._peer.owes(called):
-                self._peer.answer(called, result)
-        except LocalProtocolError as bug:  # a result that is not JSON
+            self._peer.answer(called, result)
+        except Exception as bug:  # a result that is not JSON, in whichever way that shows
             self._fail(called, bug)
 
     def _fail(self, called: Called, error: BaseException) -> None:
@@ -338,7 +405,7 @@ class Connection:
         answer = answer_for(error, called.request.method, self._report)
         try:
             self._peer.fail(called, answer)
-        except LocalProtocolError as bug:  # an RpcError whose data is not JSON
+        except Exception as bug:  # an RpcError whose data is not JSON
             self._peer.fail(called, answer_for(bug, called.request.method, self._report))
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -350,23 +417,29 @@ class Connection:
 class _Sender:
     """Sends what the peer has to say: one payload at a time, by whoever comes first.
 
-    There is no task for it: the first to flush sends for all who come while it does, so that the
-    usual answer leaves from where it was made, without a switch of tasks.
+    There is no task for it: who flushes first sends what waits by then, so that the usual answer
+    leaves from where it was made, without a switch of tasks. Only what is added while it sends, or
+    left when it is cancelled, gets a task: nobody shall be kept from its own answer by others.
     """
 
     def __init__(
-        self, peer: Peer, channel: Channel, timeout: float, give_up: Callable[[str], None]
+        self,
+        peer: Peer,
+        channel: Channel,
+        timeout: float,
+        give_up: Callable[[str], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._peer = peer
         self._channel = channel
         self._timeout = timeout
         self._give_up = give_up
+        self._spawn = spawn
         self._room = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._began = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._rescue: asyncio.Task[None] | None = None
 
     async def flush(self) -> None:
         """Send all that waits, or leave it to the one who is sending; wait while it is too much."""
@@ -375,11 +448,13 @@ class _Sender:
                 self._room.clear()
                 await self._room.wait()
             return
-        if not self._peer.backlog:
+        share = self._peer.backlog
+        if not share:
             return
         self._idle.clear()
         try:
-            while (payload := self._peer.outgoing()) is not None:
+            while share and (payload := self._peer.outgoing()) is not None:
+                share -= 1
                 self._watch()
                 await self._channel.send(payload)
                 if self._peer.backlog < MAX_BACKLOG:
@@ -388,9 +463,10 @@ class _Sender:
             self._give_up(str(why))
         finally:
             self._idle.set()
-            self._room.set()
-            if self._peer.backlog:  # the sender was cancelled, and others rely on it
-                self._rescue = asyncio.create_task(self.flush())
+            if self._peer.backlog:
+                self._spawn(self.flush())
+            else:
+                self._room.set()
 
     async def finish(self) -> None:
         """Wait until nothing is left to send."""
@@ -399,11 +475,10 @@ class _Sender:
             await self._idle.wait()
 
     def close(self) -> None:
-        """Stop watching; nothing will be sent any more."""
+        """Stop watching, and wake all who wait for room: nothing will be sent any more."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._rescue is not None:
-            self._rescue.cancel()
+        self._room.set()
 
     def _watch(self) -> None:
         """See to it that a payload is sent in time: one timer for all, since most take no time."""

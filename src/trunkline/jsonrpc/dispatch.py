@@ -33,12 +33,10 @@ from trunkline.jsonrpc.message import (
     Response,
     join,
 )
-from trunkline.jsonrpc.params import Arguments, binder
+from trunkline.jsonrpc.params import Invoke, invoker
 from trunkline.jsonrpc.peer import BatchPolicy
-from trunkline.jsonrpc.raw import Raw, UnsetType
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Entry = tuple[Callable[..., Any], Callable[[Raw | UnsetType], Arguments]]
 
 
 class Dispatcher:
@@ -56,8 +54,8 @@ class Dispatcher:
         self._max_payload = max_payload
         self._max_batch = max_batch if batch == "allow" else 0
         self._report = report
-        self._methods: dict[str, Entry] = {}
-        self._notifications: dict[str, Entry] = {}
+        self._methods: dict[str, Invoke] = {}
+        self._notifications: dict[str, Invoke] = {}
 
     def method(self, name: str) -> Callable[[Function], Function]:
         """Register the decorated function, sync or async, for requests."""
@@ -79,46 +77,56 @@ class Dispatcher:
         except RemoteProtocolError as violation:
             return violation.answer
         if isinstance(message, Batch):
-            answers = [await self._handle_entry(entry) for entry in message.entries]
-            owed = [answer for answer in answers if answer is not None]
-            return join(owed) if owed else None
-        return await self._handle_entry(message)
+            return await self._handle_batch(message)
+        answer = self._answer(message)
+        return answer if answer is None or isinstance(answer, bytes) else await answer
 
-    async def _handle_entry(self, entry: Message | RemoteProtocolError) -> bytes | None:
+    async def _handle_batch(self, batch: Batch) -> bytes | None:
+        answers: list[bytes] = []
+        for entry in batch.entries:
+            answer = self._answer(entry)
+            if answer is not None and not isinstance(answer, bytes):
+                answer = await answer
+            if answer is not None:
+                answers.append(answer)
+        return join(answers) if answers else None
+
+    def _answer(
+        self, entry: Message | RemoteProtocolError
+    ) -> bytes | Awaitable[bytes | None] | None:
+        """Answer at once if the method does: most need no coroutine of ours, and get none."""
         if isinstance(entry, Request):
             try:
                 outcome = self.called(entry)
                 if hasattr(outcome, "__await__"):
-                    outcome = await outcome
+                    return self._answer_later(entry, outcome)
                 return Response(entry.id, outcome).encode()
             except Exception as error:
                 return self._failure(entry, error)
-        if isinstance(entry, RemoteProtocolError):
-            return entry.answer
         if isinstance(entry, Notification):
-            outcome = self.notified(entry)
-            if outcome is not None:
-                await outcome
-        return None
+            return self.notified(entry)
+        return entry.answer if isinstance(entry, RemoteProtocolError) else None
+
+    async def _answer_later(self, request: Request, outcome: Awaitable[Any]) -> bytes:
+        try:
+            return Response(request.id, await outcome).encode()
+        except Exception as error:
+            return self._failure(request, error)
 
     def called(self, request: Request) -> Any:
         """Call the method of `request`; return its result, or what to await for it."""
-        entry = self._methods.get(request.method)
-        if entry is None:
+        invoke = self._methods.get(request.method)
+        if invoke is None:
             raise RpcError.method_not_found(request.method)
-        function, bind = entry
-        positional, named = bind(request.params)
-        return function(*positional, **named)
+        return invoke(request.params)
 
     def notified(self, notification: Notification) -> Awaitable[None] | None:
         """Run what is registered for `notification`; its failures are reported, never answered."""
-        entry = self._notifications.get(notification.method)
-        if entry is None:
+        invoke = self._notifications.get(notification.method)
+        if invoke is None:
             return None
-        function, bind = entry
         try:
-            positional, named = bind(notification.params)
-            outcome = function(*positional, **named)
+            outcome = invoke(notification.params)
         except Exception as error:
             answer_for(error, notification.method, self._report)
             return None
@@ -141,14 +149,14 @@ class Dispatcher:
             return ErrorResponse(request.id, answer_for(bug, request.method, self._report)).encode()
 
 
-def _registration(table: dict[str, Entry], name: str) -> Callable[[Function], Function]:
+def _registration(table: dict[str, Invoke], name: str) -> Callable[[Function], Function]:
     if name in table:
         raise LocalProtocolError(f"expected a new name, got {name!r} again")
     if name.startswith("rpc."):
         raise LocalProtocolError(f"names that begin with 'rpc.' are reserved, got {name!r}")
 
     def register(function: Function) -> Function:
-        table[name] = (function, binder(function))
+        table[name] = invoker(function)
         return function
 
     return register

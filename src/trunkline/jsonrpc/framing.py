@@ -67,11 +67,11 @@ class Framer:
 
     def _end_line(self) -> bytes | RemoteProtocolError:
         """Return the line that ends here, b"" if it is blank."""
-        line = b"".join(self._pieces).removesuffix(b"\r")
-        length = self._length if self._dropping else len(line)
+        line, length = b"".join(self._pieces).removesuffix(b"\r"), self._length
+        too_long = self._dropping or len(line) > self._max_line
         self._pieces.clear()
         self._length, self._dropping = 0, False
-        if length > self._max_line:
+        if too_long:
             error = RpcError.parse_error(
                 f"expected a line of at most {self._max_line} bytes, got {length}"
             )

@@ -118,8 +118,9 @@ class Response(Struct, frozen=True, gc=False, eq=False, tag_field="jsonrpc", tag
         """Return the payload that carries this message."""
         if type(self.id) is not int:
             _check_id(self.id)
-        if isinstance(self.result, bytes | UnsetType):
-            return _payload(Response(self.id, to_raw(self.result)))
+        result: object = self.result
+        if type(result) is bytes or result is UNSET:
+            return _payload(Response(self.id, to_raw(result)))
         return _payload(self)
 
     def with_id(self, id: Id) -> "Response":
@@ -232,6 +233,6 @@ def _check_method(method: object) -> None:
 
 
 def _check_id(id: object) -> None:
-    if id is None or (isinstance(id, int | str) and not isinstance(id, bool)):
+    if id is None or (isinstance(id, (int, str)) and not isinstance(id, bool)):
         return
     raise LocalProtocolError(f"expected a string, an integer or None as id, got {id!r}")

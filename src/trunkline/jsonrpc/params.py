@@ -20,45 +20,34 @@ from msgspec.structs import asdict, astuple
 from trunkline.jsonrpc.errors import LocalProtocolError, RpcError
 from trunkline.jsonrpc.raw import UNSET, Raw, UnsetType, first_byte
 
-Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
-Bind: TypeAlias = Callable[[Raw], Arguments]
+Invoke: TypeAlias = Callable[[Raw | UnsetType], Any]
 
-_NONE: Raw = Raw(b"{}")
-_NO_NAMES: dict[str, Any] = {}
+_NONE = Raw(b"{}")
 _ARRAY = ord("[")
 
 _PLAIN = Parameter.POSITIONAL_OR_KEYWORD
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
-def binder(function: Callable[..., Any]) -> Callable[[Raw | UnsetType], Arguments]:
-    """Return what turns params into arguments of `function`, or raises Invalid params."""
+def invoker(function: Callable[..., Any]) -> Invoke:
+    """Return what calls `function` with params, or raises Invalid params and does not call it."""
     try:
-        bind = _strategy(signature(function, eval_str=True))
+        shape = signature(function, eval_str=True)
+        parameters = list(shape.parameters.values())
+        if any(p.kind in _VARIABLE for p in parameters):
+            return _loose(function, shape)
+        if all(p.kind is _PLAIN and p.default is Parameter.empty for p in parameters):
+            return _strict(function, parameters)
+        return _with_defaults(function, parameters)
     except (TypeError, NameError) as why:  # an annotation that msgspec or Python cannot resolve
         raise LocalProtocolError(f"cannot read params for {function!r}: {why}") from why
 
-    def arguments(params: Raw | UnsetType) -> Arguments:
-        try:
-            return bind(_NONE if params is UNSET else params)
-        except (msgspec.ValidationError, TypeError) as why:
-            raise RpcError.invalid_params(_reason(str(why))) from None
-        except RecursionError:
-            raise RpcError.invalid_params("nested too deeply") from None
 
-    return arguments
+# Each way to read params is one closure, so that a call costs no more steps than it needs. What the
+# function itself raises is outside of the `try`: a TypeError of its own is no fault of the caller.
 
 
-def _strategy(shape: Signature) -> Bind:
-    parameters = list(shape.parameters.values())
-    if any(p.kind in _VARIABLE for p in parameters):
-        return _loose(shape)
-    if all(p.kind is _PLAIN and p.default is Parameter.empty for p in parameters):
-        return _strict(parameters)
-    return _with_defaults(parameters)
-
-
-def _strict(parameters: list[Parameter]) -> Bind:
+def _strict(function: Callable[..., Any], parameters: list[Parameter]) -> Invoke:
     """Read all params, by position or by name, in one pass: what most functions need."""
     fields = _fields(parameters)
     named = defstruct("Params", fields, forbid_unknown_fields=True)
@@ -66,50 +55,59 @@ def _strict(parameters: list[Parameter]) -> Bind:
     row: Any = tuple[tuple(kind for _, kind, *_ in fields)] if fields else tuple[()]
     read: Callable[[Raw], Any] = msgspec.json.Decoder(Union[named, row]).decode
 
-    def bind(params: Raw) -> Arguments:
-        found = read(params)
-        # By type, and not with isinstance: the checker would narrow the unknown to more unknowns.
-        return (astuple(found) if type(found) is named else found), _NO_NAMES
+    def invoke(params: Raw | UnsetType) -> Any:
+        try:
+            found = read(_NONE if params is UNSET else params)
+        except (msgspec.ValidationError, RecursionError) as why:
+            raise _invalid(why) from None
+        return function(*(astuple(found) if type(found) is named else found))
 
-    return bind
+    return invoke
 
 
-def _with_defaults(parameters: list[Parameter]) -> Bind:
+def _with_defaults(function: Callable[..., Any], parameters: list[Parameter]) -> Invoke:
     """Read the params that are there; Python itself fills in the others."""
-    by_position = [p for p in parameters if p.kind is not Parameter.KEYWORD_ONLY]
-    by_name = [p for p in parameters if p.kind is not Parameter.POSITIONAL_ONLY]
-    read_row = msgspec.json.Decoder(
-        defstruct("Params", _fields(by_position), array_like=True, forbid_unknown_fields=True)
-    ).decode
-    read_named = msgspec.json.Decoder(
-        defstruct("Params", _fields(by_name), forbid_unknown_fields=True, kw_only=True)
-    ).decode
+    by_position = _fields([p for p in parameters if p.kind is not Parameter.KEYWORD_ONLY])
+    by_name = _fields([p for p in parameters if p.kind is not Parameter.POSITIONAL_ONLY])
+    row = defstruct("Params", by_position, array_like=True, forbid_unknown_fields=True)
+    named = defstruct("Params", by_name, forbid_unknown_fields=True, kw_only=True)
+    read_row = msgspec.json.Decoder(row).decode
+    read_named = msgspec.json.Decoder(named).decode
     needs_names = _required(parameters, Parameter.KEYWORD_ONLY)
     needs_row = _required(parameters, Parameter.POSITIONAL_ONLY)
 
-    def bind(params: Raw) -> Arguments:
+    def read(params: Raw) -> tuple[list[Any], dict[str, Any]]:
         if first_byte(params) == _ARRAY:
             if needs_names:
                 raise TypeError(f"missing {needs_names[0]!r}, which can only be given by name")
-            values = astuple(read_row(params))
-            return tuple(value for value in values if value is not UNSET), _NO_NAMES
+            return [value for value in astuple(read_row(params)) if value is not UNSET], {}
         if needs_row:
             raise TypeError(f"missing {needs_row[0]!r}, which can only be given by position")
         given = asdict(read_named(params))
-        return (), {name: value for name, value in given.items() if value is not UNSET}
+        return [], {name: value for name, value in given.items() if value is not UNSET}
 
-    return bind
+    def invoke(params: Raw | UnsetType) -> Any:
+        try:
+            positional, by_name = read(_NONE if params is UNSET else params)
+        except (msgspec.ValidationError, TypeError, RecursionError) as why:
+            raise _invalid(why) from None
+        return function(*positional, **by_name)
+
+    return invoke
 
 
-def _loose(shape: Signature) -> Bind:
+def _loose(function: Callable[..., Any], shape: Signature) -> Invoke:
     """Let Python itself decide what fits a function that takes whatever comes."""
 
-    def bind(params: Raw) -> Arguments:
-        given: Any = msgspec.json.decode(params)
-        bound = shape.bind(**given) if isinstance(given, dict) else shape.bind(*given)
-        return bound.args, bound.kwargs
+    def invoke(params: Raw | UnsetType) -> Any:
+        try:
+            given: Any = {} if params is UNSET else msgspec.json.decode(params)
+            bound = shape.bind(**given) if isinstance(given, dict) else shape.bind(*given)
+        except (TypeError, RecursionError) as why:
+            raise _invalid(why) from None
+        return function(*bound.args, **bound.kwargs)
 
-    return bind
+    return invoke
 
 
 def _fields(parameters: list[Parameter]) -> list[Any]:
@@ -128,8 +126,11 @@ def _required(parameters: list[Parameter], kind: object) -> list[str]:
     return [p.name for p in parameters if p.kind is kind and p.default is Parameter.empty]
 
 
-def _reason(text: str) -> str:
-    """Shorten msgspec's message, and take out the one kind of value that it would quote."""
+def _invalid(why: Exception) -> RpcError:
+    """Build the refusal, without the one kind of value that msgspec would quote."""
+    if isinstance(why, RecursionError):
+        return RpcError.invalid_params("nested too deeply")
+    text = str(why)
     if text.startswith("Invalid enum value"):
         text = "invalid enum value" + text[text.rfind(" - at ") :]
-    return text[:1].lower() + text[1:]
+    return RpcError.invalid_params(text[:1].lower() + text[1:])

@@ -212,7 +212,7 @@ class Peer:
         id = self._remapper.remap(original_id, self._name)
         try:
             payload = Request(id, method, params).encode()
-        except LocalProtocolError:
+        except Exception:  # not only ours: what is to be written may have code of its own
             self._remapper.forget(id)
             raise
         self._calls.add(id)
@@ -280,8 +280,12 @@ class Peer:
                 f"expected a request that is owed an answer, got {called.request.id!r} again"
             )
         place = self._owed.pop(called)
-        self._ids_in_use.discard(called.request.id)
         self._send(payload, place)
+        # An id is in use until its answer leaves: in a batch, when the last one is there.
+        if place is None:
+            self._ids_in_use.discard(called.request.id)
+        else:
+            self._ids_in_use.difference_update(place.reply.settle(called.request.id))
 
     def _send(self, payload: bytes | None, place: "_Place | None") -> None:
         """Queue a payload; if it belongs to a batch, wait for the rest of it."""
@@ -309,6 +313,7 @@ class _BatchReply:
     def __init__(self, size: int) -> None:
         self._answers: list[bytes | None] = [None] * size
         self._missing = size
+        self._settled: list[Id] = []
 
     def fill(self, index: int, answer: bytes | None) -> bytes | None:
         """Note one entry's answer, None if none is owed; return the whole when it is whole."""
@@ -316,3 +321,8 @@ class _BatchReply:
         self._missing -= 1
         answers = [answer for answer in self._answers if answer is not None]
         return join(answers) if answers and not self._missing else None
+
+    def settle(self, id: Id) -> list[Id]:
+        """Note the id of a request that was settled; return all of them when none is missing."""
+        self._settled.append(id)
+        return [] if self._missing else self._settled

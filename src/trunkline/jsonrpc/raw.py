@@ -110,7 +110,7 @@ def first_byte(raw: Raw) -> int:
     return memoryview(raw)[0]
 
 
-def compact(payload: bytes) -> bytes:
+def compact(payload: Raw | bytes) -> bytes:
     """Return the same JSON without white space between its tokens, hence on one line."""
     return msgspec.json.format(payload, indent=-1)
 
@@ -122,7 +122,7 @@ def members(source: Raw | bytes) -> dict[str, Raw]:
         # Whoever repeats a key needs room for it: too few bytes left over prove that nobody did.
         if _spare(source, seen) < _SHORTEST_MEMBER + min(map(len, seen), default=0):
             return seen
-        tight = compact(bytes(source))
+        tight = compact(source)
         if _spare(tight, _as_members(tight)) > 0:
             _refuse_duplicates(tight, seen)
     except RecursionError as why:

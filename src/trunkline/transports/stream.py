@@ -3,13 +3,15 @@
     bytes ──> _Inlet, with a Framer ──> receive          send ──> frame ──> _Outlet ──> bytes
 
 Refuses to parse, and to hoard: past a few payloads the inlet stops reading, and `send` waits while
-the outlet's buffer is full.
+the outlet's buffer is full. Refuses to wait for ever, too: what the other side has not read some
+seconds after the end is dropped.
 """
 
 import asyncio
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import cast
 
 from trunkline.jsonrpc import ConnectionLost, Framer, RemoteProtocolError, frame
@@ -18,6 +20,12 @@ from trunkline.jsonrpc.framing import MAX_LINE
 _MAX_READY = 64
 """How many payloads may wait to be received before reading pauses."""
 
+_MAX_HELD = 1024 * 1024
+"""How many bytes may arrive while a payload waits to be received before reading pauses."""
+
+_LINGER = 5.0
+"""How many seconds the other side has to read what was sent before the end."""
+
 
 class _Inlet(asyncio.Protocol):
     """The half that reads."""
@@ -25,7 +33,8 @@ class _Inlet(asyncio.Protocol):
     def __init__(self, max_line: int) -> None:
         self._framer = Framer(max_line)
         self._ready: deque[bytes | RemoteProtocolError] = deque()
-        self._transport: asyncio.ReadTransport | None = None
+        self._transport: asyncio.ReadTransport
+        self._held = 0
         self._paused = False
         self._ended = False
         self._arrival = asyncio.Event()
@@ -35,7 +44,9 @@ class _Inlet(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._ready.extend(self._framer.feed(data))
-        if len(self._ready) >= _MAX_READY and self._transport and not self._paused:
+        self._held += len(data)
+        full = len(self._ready) >= _MAX_READY or (self._ready and self._held >= _MAX_HELD)
+        if full and not self._paused:
             self._paused = True
             self._transport.pause_reading()
         self._arrival.set()
@@ -58,23 +69,24 @@ class _Inlet(asyncio.Protocol):
             self._arrival.clear()
             await self._arrival.wait()
         found = self._ready.popleft() if self._ready else None
-        if self._paused and not self._ready and self._transport:
-            self._paused = False
-            self._transport.resume_reading()
+        if not self._ready:
+            self._held = 0
+            if self._paused:
+                self._paused = False
+                self._transport.resume_reading()
         return found
 
     def close(self) -> None:
         self._ready.clear()
         self.end()
-        if self._transport:
-            self._transport.close()
+        self._transport.close()
 
 
 class _Outlet(asyncio.Protocol):
     """The half that writes."""
 
     def __init__(self) -> None:
-        self._transport: asyncio.WriteTransport | None = None
+        self._transport: asyncio.WriteTransport
         self._room = asyncio.Event()
         self._room.set()
         self._lost = asyncio.Event()
@@ -93,7 +105,7 @@ class _Outlet(asyncio.Protocol):
         self._room.set()
 
     async def write(self, line: bytes) -> None:
-        if self._transport is None or self._transport.is_closing():
+        if self._transport.is_closing():
             raise ConnectionLost("the stream is closed")
         self._transport.write(line)
         await self._room.wait()
@@ -101,21 +113,25 @@ class _Outlet(asyncio.Protocol):
             raise ConnectionLost("the other side closed the stream")
 
     async def close(self) -> None:
-        """Deliver what was written before, unless the other side has stopped reading."""
-        if self._transport is None:
-            return
-        if self._room.is_set():
-            self._transport.close()
-        else:
-            self._transport.abort()
+        """Deliver what was written before, unless the other side does not read it."""
+        self._transport.close()
+        try:
+            if self._room.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LINGER):
+                        await self._lost.wait()
+        finally:
+            if self._transport.get_write_buffer_size():  # else it is closed, or about to be
+                self._transport.abort()
         await self._lost.wait()
 
 
 class _Duplex(asyncio.Protocol):
-    """Both halves on one transport, as TCP has it."""
+    """Both halves on one transport, as TCP has it; `begin` is called when that is there."""
 
-    def __init__(self, inlet: _Inlet, outlet: _Outlet) -> None:
+    def __init__(self, inlet: _Inlet, outlet: _Outlet, begin: Callable[[], None]) -> None:
         self._inlet, self._outlet = inlet, outlet
+        self._begin = begin
         self.data_received = inlet.data_received
         self.eof_received = inlet.eof_received
         self.pause_writing = outlet.pause_writing
@@ -124,6 +140,7 @@ class _Duplex(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._inlet.connection_made(transport)
         self._outlet.connection_made(transport)
+        self._begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._inlet.connection_lost(exc)
@@ -161,8 +178,12 @@ async def open_stdio(max_line: int = MAX_LINE) -> StreamChannel:
     """
     loop = asyncio.get_running_loop()
     inlet, outlet = _Inlet(max_line), _Outlet()
-    await loop.connect_write_pipe(lambda: outlet, sys.stdout.buffer)
     await loop.connect_read_pipe(lambda: inlet, sys.stdin.buffer)
+    try:
+        await loop.connect_write_pipe(lambda: outlet, sys.stdout.buffer)
+    except BaseException:
+        inlet.close()
+        raise
     return StreamChannel(inlet, outlet)
 
 
@@ -170,7 +191,7 @@ async def open_tcp(host: str, port: int, max_line: int = MAX_LINE) -> StreamChan
     """Connect to a peer that listens on `host` and `port`."""
     inlet, outlet = _Inlet(max_line), _Outlet()
     loop = asyncio.get_running_loop()
-    await loop.create_connection(lambda: _Duplex(inlet, outlet), host, port)
+    await loop.create_connection(lambda: _Duplex(inlet, outlet, lambda: None), host, port)
     return StreamChannel(inlet, outlet)
 
 
@@ -180,15 +201,27 @@ async def listen_tcp(
     serve: Callable[[StreamChannel], Awaitable[None]],
     max_line: int = MAX_LINE,
 ) -> asyncio.Server:
-    """Listen on `host` and `port`; `serve` gets a Channel for everyone who connects."""
+    """Listen on `host` and `port`; `serve` gets a Channel for everyone who connects.
+
+    The Channel is closed when `serve` is done with it, in whichever way.
+    """
     loop = asyncio.get_running_loop()
-    serving: set[asyncio.Future[None]] = set()
+    serving: set[asyncio.Task[None]] = set()
+
+    async def attend(channel: StreamChannel) -> None:
+        try:
+            await serve(channel)
+        finally:
+            await channel.aclose()
 
     def accept() -> asyncio.Protocol:
         inlet, outlet = _Inlet(max_line), _Outlet()
-        task = asyncio.ensure_future(serve(StreamChannel(inlet, outlet)))
-        serving.add(task)
-        task.add_done_callback(serving.discard)
-        return _Duplex(inlet, outlet)
+
+        def begin() -> None:
+            task = loop.create_task(attend(StreamChannel(inlet, outlet)))
+            serving.add(task)
+            task.add_done_callback(serving.discard)
+
+        return _Duplex(inlet, outlet, begin)
 
     return await loop.create_server(accept, host, port)
