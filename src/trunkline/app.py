@@ -6,7 +6,7 @@ a local port, that it works.
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from trunkline import __version__
@@ -54,12 +54,14 @@ def describe() -> dict[str, Any]:
 
 async def serve_stdio() -> None:
     """Serve whoever started this process, until stdin ends or a signal comes."""
+    stopped = _stopped_by_signal()
     async with Connection(await open_stdio(), DEMONSTRATION, Peer(batch="allow")) as connection:
-        await _first(connection.wait_ended(), _stop_signal())
+        await _first(connection.wait_ended(), stopped.wait())
 
 
 async def serve_tcp(host: str, port: int, listening: Callable[[int], None]) -> None:
     """Serve whoever connects, until a signal comes; `listening` learns the port."""
+    stopped = _stopped_by_signal()
     connections: set[Connection] = set()
 
     async def serve(channel: StreamChannel) -> None:
@@ -75,21 +77,21 @@ async def serve_tcp(host: str, port: int, listening: Callable[[int], None]) -> N
 
     server = await listen_tcp(host, port, serve)
     listening(server.sockets[0].getsockname()[1])
-    await _stop_signal()
+    await stopped.wait()
     server.close()
     await asyncio.gather(*(connection.aclose() for connection in connections))
 
 
-async def _stop_signal() -> None:
-    """Wait for SIGINT or SIGTERM."""
+def _stopped_by_signal() -> asyncio.Event:
+    """Return what SIGINT and SIGTERM set; call it before anybody can be served."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    await stopped.wait()
+    return stopped
 
 
-async def _first(*coroutines: Any) -> None:
+async def _first(*coroutines: Coroutine[Any, Any, Any]) -> None:
     """Wait until one of them is done, and cancel the others."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     _, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

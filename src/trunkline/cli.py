@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--stdio", action="store_true", help="on stdin and stdout, until stdin ends")
     where.add_argument(
         "--tcp",
-        type=_address,
+        type=address,
         default=DEFAULT_ADDRESS,
         metavar="HOST:PORT",
         help="on a local port (default: %(default)s; port 0 takes a free one)",
@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _address(text: str) -> tuple[str, int]:
+def address(text: str) -> tuple[str, int]:
     """Read HOST:PORT; refuse what others could reach, since nobody is asked who they are yet."""
     host, _, port = text.rpartition(":")
     host = host.strip("[]")
@@ -65,10 +65,10 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _greet(host: str, port: int) -> None:
-    address = f"{host}:{port}"
+    where = f"{host}:{port}"
     print(
-        f"trunkline {__version__}: JSON-RPC 2.0 on {address}, one message a line (Ctrl-C ends)",
-        f"try, elsewhere: .venv/bin/python examples/client.py --tcp {address} sum '[1, 2]'",
+        f"trunkline {__version__}: JSON-RPC 2.0 on {where}, one message a line (Ctrl-C ends)",
+        f"try, elsewhere: .venv/bin/python examples/client.py --tcp {where} sum '[1, 2]'",
         sep="\n",
         file=sys.stderr,
         flush=True,

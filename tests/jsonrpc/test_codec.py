@@ -104,7 +104,7 @@ def test_values_come_out_to_the_byte(value: bytes) -> None:
         assert decode(payload).encode() == payload
 
 
-@pytest.mark.holds("S2.10", "S3.8", "C5")
+@pytest.mark.holds("S2.5", "S2.10", "S3.8", "C5")
 @pytest.mark.parametrize(
     "id",
     [

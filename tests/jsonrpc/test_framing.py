@@ -25,7 +25,6 @@ def test_a_line_is_a_payload() -> None:
     assert framer.close() == []
 
 
-@pytest.mark.holds("S4.14")
 def test_blank_lines_are_nothing() -> None:
     assert Framer().feed(b"\n\r\n  \t\r\n1\n\n") == [b"1"]
 

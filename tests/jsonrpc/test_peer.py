@@ -299,6 +299,7 @@ def test_an_answer_that_nobody_waits_for_is_a_violation_without_an_answer(id: Id
     sent(peer)
     assert "no call in flight" in str(violation(peer.receive(Response(id, 1).encode())))
     assert violation(peer.receive(ErrorResponse(id, RpcError(1, "m")).encode()))
+    assert violation(peer.receive(BROKEN % 2))
     assert not peer.idle
     assert sent(peer) == []
 
@@ -327,12 +328,6 @@ def test_an_answer_with_neither_result_nor_error_is_taken_for_a_bad_request() ->
     assert violation(peer.receive(b'{"jsonrpc":"2.0","id":%d}' % id))
     assert not peer.idle
     assert codes(sent(peer)) == [(id, INVALID_REQUEST)]
-
-
-def test_a_broken_answer_to_no_call_is_only_a_violation() -> None:
-    peer = Peer()
-    assert violation(peer.receive(BROKEN % 1))
-    assert sent(peer) == []
 
 
 def test_a_forgotten_call_is_retired_once() -> None:
