@@ -1,6 +1,6 @@
 """The rules of a Peer under any course of events: a machine tries them against a simple model."""
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import hypothesis.strategies as st
 from hypothesis import settings
@@ -46,8 +46,7 @@ ENTRIES = st.one_of(
 
 def sign(message: Any) -> Sign | list[Any]:
     if isinstance(message, list):
-        entries: list[Any] = message
-        return [sign(entry) for entry in entries]
+        return [sign(entry) for entry in cast("list[Any]", message)]
     if "method" in message:
         return message.get("id"), message["method"]
     return message["id"], "result" if "result" in message else message["error"]["code"]

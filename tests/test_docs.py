@@ -1,0 +1,58 @@
+"""The manual: its examples run, and it leaves nothing public out."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import trunkline
+from trunkline import jsonrpc
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path, language: str) -> list[tuple[int, str]]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        (text[: found.start()].count("\n") + 1, found[2])
+        for found in BLOCK.finditer(text)
+        if found[1] == language
+    ]
+
+
+def headings(page: str) -> str:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return "\n".join(line for line in text.splitlines() if line.startswith("#"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_examples_of_a_page_run_in_order(page: Path) -> None:
+    namespace: dict[str, object] = {"__name__": page.stem}
+    for line, code in blocks(page, "python"):
+        exec(compile("\n" * line + code, page, "exec"), namespace)
+    for _, code in blocks(page, "toml"):
+        tomllib.loads(code)
+
+
+def test_every_public_name_of_the_engine_has_its_heading() -> None:
+    found = headings("reference/engine.md")
+    assert [name for name in jsonrpc.__all__ if f"`{name}" not in found] == []
+
+
+@pytest.mark.parametrize("command", ["serve"])
+def test_every_command_has_its_heading(command: str) -> None:
+    assert f"`trunkline {command}`" in headings("reference/cli.md")
+
+
+def test_every_link_to_a_file_of_the_repository_leads_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_changelog_and_the_package_are_of_one_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\n## [{trunkline.__version__}] - " in changelog
