@@ -52,7 +52,7 @@ check: $(VENV)/.check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/test_style.py tests/test_requirements.py
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 docs: $(VENV)/.check
 	$(BIN)/mkdocs build --strict

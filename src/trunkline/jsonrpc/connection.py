@@ -100,7 +100,7 @@ class Connection:
         self._sender = _Sender(self._peer, channel, send_timeout, self._give_up, self._spawn)
         self._waiting: dict[int, asyncio.Future[Raw]] = {}
         self._serving: dict[Called, asyncio.Task[None]] = {}
-        self._telling: asyncio.Task[None] | None = None
+        self._telling: list[asyncio.Task[None]] = []
         self._excused: set[asyncio.Task[None]] = set()
         self._progress = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
@@ -215,10 +215,8 @@ class Connection:
 
     def _in_progress(self) -> set[asyncio.Task[None]]:
         """Return the handler's tasks, without those for whom the end must not wait."""
-        tasks = set(self._serving.values())
-        if self._telling is not None:
-            tasks.add(self._telling)
-        return tasks - self._excused
+        tasks = {*self._serving.values(), *self._telling}
+        return {task for task in tasks - self._excused if not task.done()}
 
     def _excuse(self, tasks: set[asyncio.Task[None]]) -> None:
         """Let the end not wait for `tasks`: above all not for a handler that waits for the end."""
@@ -232,8 +230,9 @@ class Connection:
 
     def _give_up(self, reason: str) -> None:
         """Treat the connection as lost; the end of the channel then ends `run`."""
-        self._lose(self._peer.close(), reason)
-        self._spawn(self._channel.aclose())
+        if not self._peer.closed:
+            self._lose(self._peer.close(), reason)
+            self._spawn(self._channel.aclose())
 
     def _lose(self, lost: list[Lost], reason: str) -> None:
         for event in lost:
@@ -349,11 +348,11 @@ class Connection:
     async def _finish_telling(self, noted: Coroutine[Any, Any, None]) -> None:
         """Wait for the handler to take note, unless the end does not wait for it either."""
         # A task of its own: it can be cancelled when the connection closes, and this one cannot.
-        task = self._telling = asyncio.create_task(noted)
+        task = asyncio.create_task(noted)
+        self._telling = [task]
         while not task.done() and task not in self._excused:
             self._progress.clear()
             await self._progress.wait()
-        self._telling = None
 
     def _start(self, called: Called) -> None:
         if self._closing:
