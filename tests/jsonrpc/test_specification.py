@@ -109,10 +109,8 @@ EXAMPLES: list[tuple[str, str | None]] = [
 ]
 
 
-def without_details(answer: Any) -> Any:
-    """Drop what follows ": " in error messages: the specification leaves it to us."""
-    if isinstance(answer, list):
-        return [without_details(entry) for entry in answer]  # pyright: ignore[reportUnknownVariableType]
+def without_detail(answer: dict[str, Any]) -> dict[str, Any]:
+    """Drop what follows ": " in an error message: the specification leaves it to us."""
     if "error" in answer:
         message = answer["error"]["message"].partition(": ")[0]
         return answer | {"error": answer["error"] | {"message": message}}
@@ -125,6 +123,10 @@ async def test_an_example_of_the_specification(payload: str, expected: str | Non
     answer = await dispatcher.handle(payload)
     if expected is None:
         assert answer is None
+        return
+    assert answer is not None
+    if expected.startswith("["):
+        entries: list[dict[str, Any]] = json.loads(answer)
+        assert [without_detail(entry) for entry in entries] == json.loads(expected)
     else:
-        assert answer is not None
-        assert without_details(json.loads(answer)) == json.loads(expected)
+        assert without_detail(json.loads(answer)) == json.loads(expected)

@@ -1,0 +1,53 @@
+"""The package as others install it."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from trunkline import jsonrpc
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    (built,) = target.iterdir()
+    return built
+
+
+def test_the_wheel_has_types_the_schema_and_the_licence(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "trunkline/py.typed" in names
+    assert "trunkline/jsonrpc/jsonrpc.schema.json" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not [name for name in names if not name.startswith("trunkline")]
+
+
+def test_the_engine_works_from_the_wheel_alone_and_imports_nothing_of_the_gateway(
+    wheel: Path,
+) -> None:
+    program = f"""
+import sys
+sys.path.insert(0, {str(wheel)!r})
+import trunkline.jsonrpc as engine
+from trunkline.jsonrpc.schema import shipped_schema
+assert engine.__file__.startswith({str(wheel)!r}), engine.__file__
+assert engine.decode(b'{{"jsonrpc":"2.0","id":1,"result":null}}') == engine.Response(1, None)
+assert shipped_schema() == engine.message_schema()
+ours = {{name.split(".")[1] for name in sys.modules if name.startswith("trunkline.")}}
+assert ours == {{"jsonrpc"}}, ours
+"""
+    command = [sys.executable, "-I", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+
+
+def test_what_is_public_is_sorted_and_there() -> None:
+    assert len(set(jsonrpc.__all__)) == len(jsonrpc.__all__)
+    assert [name for name in jsonrpc.__all__ if not hasattr(jsonrpc, name)] == []
