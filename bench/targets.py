@@ -9,6 +9,9 @@ from bench.engine import Table
 from bench.memory import Memory
 from bench.timing import Timing
 
+NAMED = ("tinyrpc", "ajsonrpc", "jsonrpcserver", "pygls", "pygls, plain dicts")
+"""The JSON-RPC libraries that the aim was set against."""
+
 
 class Target(NamedTuple):
     """A measured ratio and the bound it should keep; `by_median` is the ratio of medians."""
@@ -43,9 +46,10 @@ def judge(
         for size, bound in (("small", 6), ("64 KiB", 20)):
             name = f"relay {size} {kind}: mcp-types / ours"
             found.append(_ratio(name, table[size], MCP_TYPES, OURS, bound))
-    fastest = fastest_other(dispatched, dispatchers)
-    found.append(_ratio(f"dispatch: {fastest} / ours", dispatched, fastest, OURS, 5))
-    return found
+    return found + [
+        _ratio(f"dispatch: {name} / ours", dispatched, name, OURS, 5)
+        for name in fastest_others(dispatched, dispatchers)
+    ]
 
 
 def judge_memory(
@@ -61,10 +65,15 @@ def judge_memory(
     ]
 
 
-def fastest_other(dispatched: Mapping[str, Timing], dispatchers: list[Dispatcher]) -> str:
-    """Name the fastest JSON-RPC library that is not ours."""
+def fastest_others(dispatched: Mapping[str, Timing], dispatchers: list[Dispatcher]) -> list[str]:
+    """Name the JSON-RPC libraries that are not ours, up to the fastest that we set out to beat.
+
+    Two more were found on the way, and are faster than those: they are shown, not left out.
+    """
     others = [one.name for one in dispatchers if one.is_library and one.name != OURS]
-    return min(others, key=lambda name: dispatched[name].best)
+    by_speed = sorted(others, key=lambda name: dispatched[name].best)
+    first = next(n for n, name in enumerate(by_speed) if name in NAMED)
+    return by_speed[: first + 1]
 
 
 def _ratio(

@@ -44,6 +44,11 @@ def make(batch: Any = "reject") -> tuple[Dispatcher, list[Incident], list[Any]]:
     def fail(secret: str) -> None:
         raise ValueError(secret)
 
+    @dispatcher.method("break later")
+    async def fail_later(secret: str) -> None:
+        await asyncio.sleep(0)
+        fail(secret)
+
     @dispatcher.method("not json")
     def not_json() -> object:
         return object()
@@ -59,7 +64,7 @@ def make(batch: Any = "reject") -> tuple[Dispatcher, list[Incident], list[Any]]:
         await asyncio.sleep(0)
         note(value)
 
-    assert [subtract, later, refuse, refuse_badly, fail, not_json, note, note_later]
+    assert [subtract, later, refuse, refuse_badly, fail, fail_later, not_json, note, note_later]
     return dispatcher, reports, seen
 
 
@@ -117,9 +122,12 @@ async def test_an_error_that_a_handler_chose_reaches_the_caller() -> None:
 
 
 @pytest.mark.holds("S4.16")
-async def test_an_error_that_a_handler_let_slip_reaches_the_caller_as_an_id_only() -> None:
+@pytest.mark.parametrize("method", ["break", "break later"])
+async def test_an_error_that_a_handler_let_slip_reaches_the_caller_as_an_id_only(
+    method: str,
+) -> None:
     dispatcher, reports, _ = make()
-    raw = await dispatcher.handle(Request(1, "break", ["hunter2"]).encode())
+    raw = await dispatcher.handle(Request(1, method, ["hunter2"]).encode())
     assert raw is not None
     assert b"hunter2" not in raw
     (incident,) = reports
@@ -128,7 +136,7 @@ async def test_an_error_that_a_handler_let_slip_reaches_the_caller_as_an_id_only
         "message": "Internal error",
         "data": {"incident": incident.id},
     }
-    assert (incident.method, str(incident.error)) == ("break", "hunter2")
+    assert (incident.method, str(incident.error)) == (method, "hunter2")
 
 
 @pytest.mark.parametrize("method", ["not json", "refuse badly"])
