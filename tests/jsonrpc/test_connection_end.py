@@ -1,4 +1,4 @@
-"""How a Connection ends, and what holds while it cannot send: nobody is forgotten, or waits."""
+"""How a Connection ends: nobody is forgotten, or waits for ever."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -9,13 +9,10 @@ import pytest
 
 from tests.jsonrpc.test_channel import is_stuck, settle, stop, tidy
 from tests.jsonrpc.test_connection import (
-    Clock,
     Gate,
     Script,
     Table,
-    forget_it,
     outcome,
-    withdrawn,
 )
 from tests.jsonrpc.test_peer import TELL, ask, batch
 from trunkline.jsonrpc import (
@@ -29,10 +26,7 @@ from trunkline.jsonrpc import (
     Raw,
     Request,
     Response,
-    pipe,
 )
-
-LIMIT = "trunkline.jsonrpc.connection.MAX_BACKLOG"
 
 
 class Stubborn:
@@ -54,152 +48,6 @@ class Stubborn:
         yield
         self.over.set()
         await settle()
-
-
-# Sending
-
-
-@tidy
-async def test_nobody_is_kept_from_its_answer_by_what_others_have_to_send() -> None:
-    channel = Script(room=0)
-    async with Connection(channel, grace=0) as connection:
-        first = asyncio.create_task(connection.call("first"))
-        await settle()
-        second = asyncio.create_task(connection.call("second"))
-        await settle()
-        channel.make_room()
-        await settle()
-        assert [message["method"] for message in channel.sent] == ["first", "second"]
-        channel.say(Response(1, 1).encode())
-        assert await first == Raw(b"1")  # although there is no room for the second
-        await stop(second)
-
-
-@tidy
-async def test_what_waits_is_sent_though_the_one_who_sends_is_cancelled() -> None:
-    channel = Script(room=0)
-    async with Connection(channel, withdrawal=withdrawn) as connection:
-        first = asyncio.create_task(connection.call("first"))
-        await settle()
-        await connection.notify("second")
-        await stop(first)
-        channel.make_room(9)
-        await settle()
-        methods = [message["method"] for message in channel.sent]
-        assert methods == ["first", "second", "withdrawn"]
-
-
-@tidy
-async def test_what_waits_to_be_sent_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LIMIT, 3)
-    channel = Script(room=0)
-    async with Connection(channel, Table(), grace=0) as connection:
-        sender = asyncio.create_task(connection.notify("sent"))
-        assert await is_stuck(sender)
-        channel.say(*(ask(n, "ping") for n in range(20)))
-        call = asyncio.create_task(connection.call("m"))
-        await settle()
-        assert connection.peer.backlog == 4  # three answers, and the call that waits
-        assert channel.inbox.qsize() == 17  # it stopped reading
-        late = asyncio.create_task(connection.notify("late"))
-        channel.make_room()
-        assert await is_stuck(late)
-        channel.make_room(30)
-        await asyncio.gather(sender, late)
-        channel.say(Response(1, 1).encode())
-        await call
-        assert channel.inbox.empty()
-        assert len(channel.sent) == 23
-
-
-@tidy
-async def test_a_side_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, channel = Clock(monkeypatch), Script(room=1)
-    connection = Connection(channel, send_timeout=1)
-    async with connection:
-        await connection.notify("read")
-        await clock.advance(0.7)
-        call = asyncio.create_task(connection.call("not read"))
-        await clock.advance(0.7)
-        assert not call.done()  # the first was read in time, the second has time
-        await clock.advance(0.7)
-        with pytest.raises(ConnectionLost, match="has not read for 1 s"):
-            await call
-        await connection.wait_ended()
-        assert channel.closed
-
-
-@tidy
-async def test_a_side_that_reads_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, channel = Clock(monkeypatch), Script()
-    async with Connection(channel, send_timeout=1) as connection:
-        await connection.notify("read")
-        await clock.advance(2)
-        await connection.notify("read")
-        await clock.advance(0.5)
-        assert not channel.closed
-
-
-@pytest.mark.parametrize("failure", [ConnectionLost("gone"), BrokenPipeError("gone")])
-@tidy
-async def test_when_sending_fails_all_calls_are_lost(failure: Exception) -> None:
-    channel = Script()
-    connection = Connection(channel)
-    async with connection:
-        first = asyncio.create_task(connection.call("m"))
-        await settle()
-        channel.failure = failure
-        second = asyncio.create_task(connection.call("m"))
-        for call in (first, second):
-            with pytest.raises(ConnectionLost, match="gone"):
-                await call
-        with pytest.raises(ConnectionLost):
-            await connection.call("m")
-        with pytest.raises(ConnectionLost):
-            await connection.notify("m")
-        await connection.wait_ended()
-
-
-@tidy
-async def test_a_connection_given_up_while_it_sends_sends_nothing_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = Clock(monkeypatch)
-    near, far = pipe(0)
-    connection = Connection(near, send_timeout=1)
-    async with connection:
-        for _ in range(3):
-            connection.peer.notify("m")
-        sender = asyncio.create_task(connection.notify("m"))
-        await clock.advance(1.1)
-        await sender
-        await connection.wait_ended()
-    assert await far.receive() == Notification("m").encode()
-    assert await far.receive() is None
-
-
-@tidy
-async def test_the_end_waits_for_a_side_that_does_not_read_no_longer_than_the_grace() -> None:
-    channel = Script(room=0)
-    async with Connection(channel, Table(), grace=0.01):
-        channel.say(*(ask(n, "ping") for n in range(3)))
-        await settle()
-    assert channel.closed
-    assert len(channel.sent) == 1
-
-
-@tidy
-async def test_those_who_wait_for_room_are_woken_by_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(LIMIT, 1)
-    channel = Script(room=0)
-    async with Connection(channel, grace=0) as connection:
-        calls = [asyncio.create_task(connection.call("m")) for _ in range(4)]
-        await settle()
-    for call in calls:
-        with pytest.raises(ConnectionLost):
-            await call
 
 
 # The other side ends
@@ -349,7 +197,7 @@ async def test_a_connection_that_is_closed_before_it_runs_does_not_run() -> None
 async def test_a_handler_may_close_its_own_connection(also: str) -> None:
     channel, closed = Script(), asyncio.Event()
     begun, go_on = asyncio.Event(), asyncio.Event()
-    connection = Connection(channel, Table(close=lambda _: close(), slow=Gate()))
+    connection = Connection(channel, Table(close=lambda _: close()))
 
     async def close() -> None:
         begun.set()
@@ -365,13 +213,10 @@ async def test_a_handler_may_close_its_own_connection(also: str) -> None:
         if also == "the other side":
             channel.say(None)
             await settle()
-        if also == "the owner":
-            owner = asyncio.create_task(connection.aclose())
-            await settle()
-            go_on.set()
-            await owner
+        owner = asyncio.create_task(connection.aclose() if also == "the owner" else settle())
+        await settle()
         go_on.set()
-        await connection.wait_ended()
+        await asyncio.gather(owner, connection.wait_ended())
         await closed.wait()
         await settle()
     assert channel.closed
@@ -402,15 +247,12 @@ async def test_closing_can_be_cancelled_at_any_moment_and_then_closes_at_once() 
         close.cancel()
         await asyncio.wait([close])
         if not steps:  # it never began
-            await asyncio.gather(connection.aclose(), settle_gate(gate))
+            gate.open.set()
+            await connection.aclose()
         await run
         await settle()
         assert channel.closed
         assert gate.cancelled == (steps > 0)
-
-
-async def settle_gate(gate: Gate) -> None:
-    gate.open.set()
 
 
 @tidy
@@ -471,7 +313,7 @@ async def test_nobody_waits_for_ever_if_the_channel_cannot_be_closed() -> None:
             await super().aclose()
             raise OSError("rust")
 
-    connection = Connection(Rusty(), report=forget_it)
+    connection = Connection(Rusty())
     closes = [connection.aclose(), connection.aclose(), connection.wait_ended()]
     done = await asyncio.gather(*closes, return_exceptions=True)
     assert [str(error) for error in done] == ["rust", "None", "None"]

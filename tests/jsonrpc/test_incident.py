@@ -23,6 +23,13 @@ def test_the_caller_and_the_report_share_an_id_and_nothing_else() -> None:
     assert answer == RpcError.internal_error(data={"incident": incident.id})
 
 
+def test_a_report_that_fails_keeps_nobody_from_the_answer() -> None:
+    def fail(_: Incident) -> None:
+        raise OSError("the log is full")
+
+    assert answer_for(ValueError(), "m", fail).code == -32603
+
+
 def test_two_incidents_have_two_ids() -> None:
     reports: list[Incident] = []
     for _ in range(2):

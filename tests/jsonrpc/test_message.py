@@ -119,7 +119,7 @@ def test_what_is_no_id_is_our_own_fault(id: Any) -> None:
 
 @pytest.mark.parametrize("method", ["", " ", "\t\n\r ", 5, None])
 def test_what_is_no_method_is_our_own_fault(method: Any) -> None:
-    for message in (Request(1, method), Notification(method)):
+    for message in (Request(1, method), Request(1, method, Raw(b"{}")), Notification(method)):
         with pytest.raises(LocalProtocolError, match="method name"):
             message.encode()
 

@@ -7,6 +7,7 @@ for those who run the program, has the exception itself.
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 from uuid import uuid4
 
@@ -38,5 +39,6 @@ def answer_for(error: BaseException, method: str, report: Report) -> RpcError:
     if isinstance(error, RpcError):
         return error
     incident = Incident(uuid4().hex[:12], method, error)
-    report(incident)
+    with suppress(Exception):  # a broken log must not keep the caller from its answer
+        report(incident)
     return RpcError.internal_error(data={"incident": incident.id})

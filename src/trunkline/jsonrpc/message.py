@@ -74,8 +74,9 @@ class Request(Struct, frozen=True, gc=False, eq=False, tag_field="jsonrpc", tag=
 
     def encode(self) -> bytes:
         """Return the payload that carries this message."""
-        # A request that is only passed on needs three comparisons here.
-        if type(self.id) is int and type(self.params) is Raw and self.method >= "!":
+        # A request that is only passed on needs four comparisons here.
+        plain = type(self.id) is int and type(self.params) is Raw and type(self.method) is str
+        if plain and self.method >= "!":
             return _payload(self)
         _check_id(self.id)
         _check_method(self.method)
@@ -211,7 +212,7 @@ def _payload(message: Struct) -> bytes:
     """Write a message on one line."""
     try:
         payload = write(message)
-    except (TypeError, ValueError, RecursionError) as why:
+    except Exception as why:  # msgspec's, or whatever a type of the user's own raises
         raise LocalProtocolError(f"expected what JSON can express: {why}") from why
     # JSON strings hold no raw line breaks, so what goes is white space between tokens.
     return compact(payload) if _LF in payload or _CR in payload else payload

@@ -43,6 +43,9 @@ from trunkline.jsonrpc.remap import IdRemapper
 
 BatchPolicy: TypeAlias = Literal["reject", "allow"]
 
+MAX_FORGOTTEN = 1024
+"""How many forgotten calls are remembered, so that a late answer is not taken for a violation."""
+
 MAX_IN_FLIGHT = 1024
 """The default limit of requests that wait for our answer."""
 
@@ -119,6 +122,7 @@ class Peer:
         self._limits = (max_payload, max_batch, max_in_flight)
         self._answer_violations = answer_violations
         self._calls: set[int] = set()
+        self._forgotten: deque[Id] = deque(maxlen=MAX_FORGOTTEN)
         self._owed: dict[Called, _Place | None] = {}
         self._ids_in_use: set[Id] = set()
         self._outgoing: deque[bytes] = deque()
@@ -184,6 +188,9 @@ class Peer:
 
     def _take_answer(self, answer: Response | ErrorResponse) -> list[Event]:
         id = answer.id
+        if id in self._forgotten:
+            self._forgotten.remove(id)
+            return []  # too late; the other side could not know
         if not isinstance(id, int) or id not in self._calls:
             error = RpcError.invalid_request(f"no call in flight has id {id!r}")
             return [Violated(RemoteProtocolError(error))]
@@ -241,6 +248,7 @@ class Peer:
         if id not in self._calls:
             return False
         self._retire(id)
+        self._forgotten.append(id)
         return True
 
     def close(self) -> list[Lost]:

@@ -62,7 +62,7 @@ def _write_other(value: object) -> object:
 
 
 write: Callable[[object], bytes] = msgspec.json.Encoder(enc_hook=_write_other).encode
-"""Encode any value, raw members verbatim; may raise TypeError, ValueError or RecursionError."""
+"""Encode any value, raw members verbatim; raises whatever the types of its parts raise."""
 
 
 def to_raw(value: object) -> Raw:
@@ -78,7 +78,7 @@ def to_raw(value: object) -> Raw:
             check_utf8(value)
             return _as_raw(value)
         return Raw(write(value))
-    except (TypeError, ValueError, RecursionError, OverflowError) as why:
+    except Exception as why:  # msgspec's, or whatever a type of the user's own raises
         raise LocalProtocolError(f"expected a JSON value: {why}") from why
 
 

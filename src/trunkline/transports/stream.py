@@ -45,8 +45,7 @@ class _Inlet(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._ready.extend(self._framer.feed(data))
         self._held += len(data)
-        full = len(self._ready) >= _MAX_READY or (self._ready and self._held >= _MAX_HELD)
-        if full and not self._paused:
+        if len(self._ready) >= _MAX_READY or (self._ready and self._held >= _MAX_HELD):
             self._paused = True
             self._transport.pause_reading()
         self._arrival.set()

@@ -1,0 +1,1 @@
+"""What MCP says: pure knowledge of its revisions, mostly tables."""

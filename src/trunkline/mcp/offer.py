@@ -1,0 +1,89 @@
+"""Offers: the tools, prompts, resources and resource templates that a server lists.
+
+Refuses to understand them: a definition stays the bytes it was, but for the one member by which it
+is called. One bad definition costs that one, never the list.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from trunkline.jsonrpc import Raw, from_raw, members, to_raw
+
+MAX_KEY = 4096
+"""The longest name or URI that is taken, in characters."""
+
+
+class Kind(StrEnum):
+    """The four kinds of offers; the value is the member of a list's result that holds them."""
+
+    TOOL = "tools"
+    PROMPT = "prompts"
+    RESOURCE = "resources"
+    TEMPLATE = "resourceTemplates"
+
+    @property
+    def method(self) -> str:
+        """The method that lists them."""
+        return "resources/templates/list" if self is Kind.TEMPLATE else f"{self.value}/list"
+
+    @property
+    def key(self) -> str:
+        """The member by which one is called."""
+        return {Kind.RESOURCE: "uri", Kind.TEMPLATE: "uriTemplate"}.get(self, "name")
+
+    @property
+    def capability(self) -> str:
+        """What a server that has any of them declares."""
+        return "resources" if self is Kind.TEMPLATE else self.value
+
+
+class Offer(NamedTuple):
+    """One tool, prompt, resource or template, under the name its own server knows."""
+
+    kind: Kind
+    key: str
+    definition: Raw
+
+    def under(self, key: str) -> Raw:
+        """Return the definition under another name; all else stays as it is."""
+        if key == self.key:
+            return self.definition
+        found = members(self.definition)
+        found[self.kind.key] = to_raw(key)
+        return to_raw(found)
+
+
+class Page(NamedTuple):
+    """One page of a list: what it offers, why the rest was left out, and where it goes on."""
+
+    offers: tuple[Offer, ...]
+    refused: tuple[str, ...]
+    next_cursor: str | None
+
+
+def read_page(kind: Kind, result: Raw) -> Page:
+    """Read the result of a list; raises ValueError where it is none."""
+    found = members(result)
+    if kind.value not in found:
+        raise ValueError(f"expected {kind.value!r} in the answer to {kind.method}")
+    offers: list[Offer] = []
+    refused: list[str] = []
+    for place, definition in enumerate(from_raw(found[kind.value], list[Raw])):
+        try:
+            offers.append(_read_offer(kind, definition))
+        except ValueError as why:
+            refused.append(f"{kind.value}[{place}]: {why}")
+    cursor = from_raw(found.get("nextCursor", Raw(b"null")), object)
+    if cursor is not None and not isinstance(cursor, str):
+        raise ValueError(f"expected a string as 'nextCursor' in the answer to {kind.method}")
+    return Page(tuple(offers), tuple(refused), cursor)
+
+
+def _read_offer(kind: Kind, definition: Raw) -> Offer:
+    key = from_raw(members(definition).get(kind.key, Raw(b"null")), object)
+    if not isinstance(key, str) or not key:
+        raise ValueError(f"expected a string as {kind.key!r}")
+    if len(key) > MAX_KEY:
+        raise ValueError(f"expected a {kind.key!r} of at most {MAX_KEY} characters")
+    # A copy: a small definition must not keep the whole page alive.
+    return Offer(kind, key, definition.copy())

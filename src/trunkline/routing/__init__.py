@@ -1,0 +1,1 @@
+"""The decisions: what goes where, and under which name. Pure; time is an argument."""

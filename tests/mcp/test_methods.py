@@ -1,0 +1,57 @@
+"""The table of methods, held against what the revisions define."""
+
+import pytest
+
+from trunkline.mcp import methods
+from trunkline.mcp.methods import Method, Way
+from trunkline.mcp.versions import HANDSHAKE_VERSIONS, VERSIONS
+
+TABLES = [
+    methods.CLIENT_REQUESTS,
+    methods.CLIENT_NOTIFICATIONS,
+    methods.SERVER_REQUESTS,
+    methods.SERVER_NOTIFICATIONS,
+]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_method_is_listed_under_its_own_name_and_known_revisions(
+    table: dict[str, Method],
+) -> None:
+    for name, method in table.items():
+        assert method.name == name
+        assert set(method.versions) <= set(VERSIONS)
+        assert method.versions == tuple(sorted(method.versions))
+
+
+def test_notifications_are_named_so_and_requests_are_not() -> None:
+    for requests in (methods.CLIENT_REQUESTS, methods.SERVER_REQUESTS):
+        assert not [name for name in requests if name.startswith("notifications/")]
+    for notifications in (methods.CLIENT_NOTIFICATIONS, methods.SERVER_NOTIFICATIONS):
+        assert [name for name in notifications if name.startswith("notifications/")] == list(
+            notifications
+        )
+
+
+def test_the_stateless_revision_has_no_handshake_no_ping_and_no_questions() -> None:
+    gone = {"initialize", "ping", "logging/setLevel", "resources/subscribe"}
+    gone |= set(methods.SERVER_REQUESTS)
+    for table in TABLES[:1] + TABLES[2:3]:
+        for name in gone & set(table):
+            assert table[name].versions == tuple(
+                v for v in HANDSHAKE_VERSIONS if v in table[name].versions
+            )
+
+
+def test_elicitation_came_with_the_third_revision() -> None:
+    assert methods.SERVER_REQUESTS["elicitation/create"].versions == ("2025-06-18", "2025-11-25")
+
+
+def test_what_names_something_goes_to_whoever_offers_it() -> None:
+    ways = {name: method.way for name, method in methods.CLIENT_REQUESTS.items()}
+    assert {name for name, way in ways.items() if way is Way.BY_NAME} == {
+        "tools/call",
+        "prompts/get",
+    }
+    assert ways["resources/read"] is Way.BY_URI
+    assert ways["completion/complete"] is Way.BY_REF
