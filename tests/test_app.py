@@ -1,9 +1,9 @@
-"""The program as its users run it: real processes, stdio and a local port."""
+"""The composition root: a configuration becomes a gateway, here and in a process of its own."""
 
 import asyncio
 import json
+import os
 import signal
-import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
@@ -11,129 +11,164 @@ from typing import Any
 
 import pytest
 
+from tests.cli.samples import BROKEN, OPERATOR, child, config
 from trunkline import __version__
-from trunkline.jsonrpc import Connection, from_raw
-from trunkline.transports.stream import open_tcp
+from trunkline.app import DEFAULT, App
+from trunkline.config import Config, load
+from trunkline.gateway.upstream import State
+from trunkline.mcp.offer import Kind
 
 
-async def start(*arguments: str) -> Process:
+def message(method: str, params: Any = None, **more: Any) -> bytes:
+    found = {"jsonrpc": "2.0", **more, "method": method}
+    return json.dumps(found if params is None else found | {"params": params}).encode() + b"\n"
+
+
+HELLO = message(
+    "initialize",
+    {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+    id=1,
+)
+READY = message("notifications/initialized")
+LIST = message("tools/list", id="l")
+
+
+async def start(folder: Path, *arguments: str) -> Process:
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
+    environ.pop("TRUNKLINE_CONFIG", None)
+    command = [sys.executable, "-m", "trunkline", "serve", *arguments]
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "trunkline", "serve", *arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE
+        *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environ, cwd=folder
     )
 
 
-async def converse(lines: bytes) -> tuple[int, list[Any]]:
-    """Send lines over stdio, then the end; return the exit code and all answers."""
-    child = await start("--stdio")
+async def ask(process: Process, *lines: bytes) -> Any:
+    """Send lines, and return the next answer."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"".join(lines))
     async with asyncio.timeout(20):
-        out, err = await child.communicate(lines)
-    assert err == b""
-    return child.returncode or 0, [json.loads(line) for line in out.splitlines()]
+        return json.loads(await process.stdout.readline())
+
+
+async def converse(folder: Path, lines: bytes) -> tuple[int, list[Any]]:
+    """Send lines over stdio, then the end; return the exit code and all answers."""
+    process = await start(folder, "--stdio")
+    async with asyncio.timeout(20):
+        out, err = await process.communicate(lines)
+    assert err.startswith(f"trunkline {__version__}: MCP over stdio, 1 server".encode())
+    assert len(err.splitlines()) == 1, err
+    return process.returncode or 0, [json.loads(line) for line in out.splitlines()]
+
+
+def started(*tables: str, folder: Path) -> App:
+    return App(load(Path(config(folder, *tables)), {}))
 
 
 @pytest.mark.holds("S4.14", "S4.6")
-async def test_every_line_on_stdin_is_answered_on_stdout_and_the_end_ends_it() -> None:
+async def test_every_line_on_stdin_is_answered_on_stdout_and_the_end_ends_it(
+    tmp_path: Path,
+) -> None:
+    early = message("tools/list", id=0)
     code, answers = await converse(
-        b'{"jsonrpc":"2.0","id":1,"method":"describe"}\n'
-        b"\n"
-        b"garbage\r\n"
-        b'{"jsonrpc":"2.0","method":"nobody/home"}\n'
-        b'[{"jsonrpc":"2.0","id":"a","method":"sum","params":[1,2]},{"jsonrpc":"2.0","method":"x"}]\n'
-        b'{"jsonrpc":"2.0","id":2,"method":"ping"}'
+        tmp_path, early + HELLO + READY + b"\ngarbage\r\n" + LIST + message("ping", id=2).strip()
     )
     assert code == 0
-    assert answers[0]["result"]["version"] == __version__
-    assert [a["error"]["code"] for a in answers if "error" in a] == [-32700]
-    assert [{"jsonrpc": "2.0", "id": "a", "result": 3}] in answers
-    assert answers[-1] == {"jsonrpc": "2.0", "id": 2, "result": {}}
-    assert len(answers) == 4
+    assert {answer["jsonrpc"] for answer in answers} == {"2.0"}
+    found = {answer["id"]: answer for answer in answers if "id" in answer}
+    assert found[0]["error"]["code"] == -32002
+    assert found[1]["result"]["serverInfo"] == {"name": "trunkline", "version": __version__}
+    assert found[None]["error"]["code"] == -32700
+    assert [tool["name"] for tool in found["l"]["result"]["tools"]] == ["trunkline__status"]
+    assert found[2]["result"] == {}
 
 
 @pytest.mark.holds("S2.24")
-async def test_the_same_message_gets_the_same_answer_on_every_transport() -> None:
-    line = b'{"jsonrpc":"2.0","id":1,"method":"echo","params":[{"a":[1.5,"\xc3\xa9"]}]}\n'
-    _, answers = await converse(line)
-    server, port = await serve_tcp()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    async with asyncio.timeout(20):
-        writer.write(line)
-        assert json.loads(await reader.readline()) == answers[0]
-    writer.close()
-    await stop(server)
-
-
-async def serve_tcp() -> tuple[Process, int]:
-    server = await start("--tcp", "127.0.0.1:0")
-    assert server.stderr is not None
-    async with asyncio.timeout(20):
-        greeting = (await server.stderr.readline()).decode()
-    assert greeting.startswith(f"trunkline {__version__}: JSON-RPC 2.0 on 127.0.0.1:")
-    return server, int(greeting.split(":")[2].split(",")[0])
-
-
-async def stop(server: Process, number: int = signal.SIGTERM) -> None:
-    server.send_signal(number)
-    async with asyncio.timeout(20):
-        assert await server.wait() == 0
-    assert server.stderr is not None
-    assert b"Traceback" not in await server.stderr.read()
+async def test_the_same_message_gets_the_same_answer_on_every_transport(tmp_path: Path) -> None:
+    _, answers = await converse(tmp_path, HELLO)
+    engine = App(DEFAULT).gateway.open_engine()
+    assert json.loads(await engine.handle_json(HELLO.decode()) or "") == answers[0]
+    await App(DEFAULT).gateway.aclose()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_it_in_order_whoever_is_connected(number: int) -> None:
-    server, port = await serve_tcp()
-    async with asyncio.timeout(20):
-        async with Connection(await open_tcp("127.0.0.1", port)) as connection:
-            slow = asyncio.create_task(connection.call("wait", [0.05]))
-            assert from_raw(await connection.call("sum", [1, 2]), int) == 3
-            await stop(server, number)
-            assert from_raw(await slow, float) == 0.05  # it was in progress, and is finished
-            await connection.wait_ended()
-
-
-async def test_a_signal_ends_stdio_too() -> None:
-    child = await start("--stdio")
-    assert child.stdin is not None
-    assert child.stdout is not None
-    async with asyncio.timeout(20):
-        child.stdin.write(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
-        assert json.loads(await child.stdout.readline())["result"] == {}
-        await stop(child)
-
-
-def test_a_file_for_stdin_is_refused_plainly() -> None:
-    with Path(__file__).open("rb") as file:
-        command = [sys.executable, "-m", "trunkline", "serve", "--stdio"]
-        done = subprocess.run(command, stdin=file, capture_output=True, timeout=20, check=False)
-    assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr.startswith(b"trunkline: cannot serve: ")
-    assert b"Traceback" not in done.stderr
-
-
-async def test_a_port_that_is_taken_is_refused_plainly() -> None:
-    server, port = await serve_tcp()
-    other = await start("--tcp", f"127.0.0.1:{port}")
-    async with asyncio.timeout(20):
-        _, err = await other.communicate()
-    assert other.returncode == 1
-    assert err.startswith(b"trunkline: cannot serve: ")
-    await stop(server)
-
-
-async def test_more_connections_than_allowed_are_turned_away(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_signal_ends_it_in_order_and_its_children_with_it(
+    number: int, tmp_path: Path
 ) -> None:
-    from trunkline import app
+    process = await start(tmp_path, "--config", config(tmp_path, child("small"), OPERATOR))
+    await ask(process, HELLO)
+    listed = await ask(process, READY, message("tools/list", id=2))
+    while "id" not in listed:  # that the list has changed may be told before
+        listed = await ask(process)
+    assert "small__echo" in {tool["name"] for tool in listed["result"]["tools"]}
+    pids = children(process.pid)
+    assert pids
+    process.send_signal(number)
+    async with asyncio.timeout(5):
+        assert await process.wait() == 0
+    assert process.stderr is not None
+    assert b"Traceback" not in await process.stderr.read()
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
 
-    monkeypatch.setattr(app, "MAX_CONNECTIONS", 1)
-    listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(app.serve_tcp("127.0.0.1", 0, listening.set_result))
-    async with asyncio.timeout(20):
-        port = await listening
-        async with Connection(await open_tcp("127.0.0.1", port)) as first:
-            assert from_raw(await first.call("ping"), object) == {}
-            second = await open_tcp("127.0.0.1", port)
-            assert await second.receive() is None
-            await second.aclose()
-        signal.raise_signal(signal.SIGTERM)
-        await serving
+
+def children(pid: int) -> list[int]:
+    """Return who was started by a process."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+async def test_what_is_served_without_a_configuration_is_the_built_in_tools() -> None:
+    async with asyncio.timeout(5), App(DEFAULT).running() as gateway:
+        await gateway.registry.wait_settled()
+        (status,) = gateway.registry.catalog.entries(Kind.TOOL)
+        assert status.public == "trunkline__status"
+    assert [upstream.state for upstream in gateway.registry] == [State.STOPPED]
+
+
+async def test_servers_run_while_somebody_has_a_question_and_no_longer(tmp_path: Path) -> None:
+    app = started(child("small", "echo"), folder=tmp_path)
+    async with asyncio.timeout(20), app.running() as gateway:
+        await gateway.registry.wait_settled()
+        assert [entry.public for entry in gateway.registry.catalog.entries(Kind.TOOL)] == [
+            "small__echo"
+        ]
+        pid = app.children["small"].pid
+        assert Path(f"/proc/{pid}").exists()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+async def test_one_bad_server_is_one_bad_server(tmp_path: Path) -> None:
+    web = '[servers.web]\nurl = "https://example.org/mcp"'
+    app = started(BROKEN, web, '[servers.find]\nbuiltin = "search"', OPERATOR, folder=tmp_path)
+    async with asyncio.timeout(20), app.running() as gateway:
+        await gateway.registry.wait_settled()
+        states = {each.name: each for each in gateway.registry.snapshot()}
+    assert states["me"].state is State.READY
+    assert "cannot start '/nonexistent/program'" in str(states["broken"].error)
+    assert states["web"].error == "HTTP servers are not supported yet"
+    assert states["find"].error == "search servers are not supported yet"
+
+
+async def test_a_disabled_server_is_left_out(tmp_path: Path) -> None:
+    app = started('[servers.off]\ncommand = "x"\ndisabled = true', OPERATOR, folder=tmp_path)
+    assert [upstream.name for upstream in app.gateway.registry] == ["me"]
+
+
+async def test_a_child_runs_in_the_folder_of_the_configuration(tmp_path: Path) -> None:
+    where = '[servers.where]\ncommand = "sh"\nargs = ["-c", "pwd >&2"]'
+    app = started(where, folder=tmp_path)
+    async with asyncio.timeout(20), app.running() as gateway:
+        await gateway.registry.wait_settled()
+        assert app.children["where"].stderr_tail() == (str(tmp_path.resolve()),)
+
+
+async def test_the_settings_of_a_configuration_reach_the_gateway(tmp_path: Path) -> None:
+    more = 'prefix = ""\ntimeout = 3\nstart_timeout = 4\nmax_restarts = 5\nmax_in_flight = 6'
+    app = started('[gateway]\nname = "home"', child("a", more=more), folder=tmp_path)
+    (upstream,) = app.gateway.registry
+    assert tuple(upstream.settings) == ("a", "", 3.0, 4.0, 5, 6)
+    assert app.gateway.identity.name == "home"
+    assert App(Config()).gateway.identity.name == "trunkline"

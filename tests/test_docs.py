@@ -5,9 +5,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import typer
 
 import trunkline
 from trunkline import jsonrpc
+from trunkline.cli.program import program
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -42,9 +44,15 @@ def test_every_public_name_of_the_engine_has_its_heading() -> None:
     assert [name for name in jsonrpc.__all__ if f"`{name}" not in found] == []
 
 
-@pytest.mark.parametrize("command", ["serve"])
-def test_every_command_has_its_heading(command: str) -> None:
-    assert f"`trunkline {command}`" in headings("reference/cli.md")
+@pytest.mark.parametrize("command", typer.main.get_group(program).commands)
+def test_every_command_has_its_heading_and_every_option_its_place(command: str) -> None:
+    assert f"## `trunkline {command}`" in headings("reference/cli.md").splitlines()
+    text = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    _, _, section = text.partition(f"## `trunkline {command}`\n")
+    section, _, _ = section.partition("\n## ")
+    for parameter in typer.main.get_group(program).commands[command].params:
+        if parameter.opts[0].startswith("--"):
+            assert f"`{parameter.opts[0]}" in section, parameter.opts[0]
 
 
 def test_every_link_to_a_file_of_the_repository_leads_somewhere() -> None:

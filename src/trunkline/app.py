@@ -1,100 +1,118 @@
-"""The composition root: puts the parts together and runs them.
+"""The composition root: turns a configuration into a gateway, and runs it.
 
-Until the gateway exists this serves the engine itself: a few methods that show, over stdio and over
-a local port, that it works.
+    Config ──> compose ──> Gateway ──> serve_stdio, or running() for whoever only has a question
+
+Refuses to decide anything but which part gets which: what the parts do is theirs.
 """
 
 import asyncio
+import random
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from trunkline import __version__
-from trunkline.jsonrpc import Connection, Dispatcher, Peer
-from trunkline.transports.stream import StreamChannel, listen_tcp, open_stdio
+from trunkline.backends.functions import Functions
+from trunkline.backends.remote import Remote
+from trunkline.config import Config, ServerSettings
+from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.session import Identity
+from trunkline.gateway.upstream import Backend, Connect, Listener, Settings
+from trunkline.transports.stdio import Child
+from trunkline.transports.stream import open_stdio
 
-MAX_CONNECTIONS = 256
-"""How many may be connected at a time; whoever comes when all are taken is turned away."""
+CHILD_GRACE = 1.0
+"""How long, in seconds, a child may take to end by itself, and again to obey."""
 
-DEMONSTRATION = Dispatcher(batch="allow")
-"""The methods that stand in for the gateway."""
-
-
-@DEMONSTRATION.method("ping")
-def ping() -> dict[str, Any]:
-    """Show that somebody is there."""
-    return {}
-
-
-@DEMONSTRATION.method("echo")
-def echo(value: Any) -> Any:
-    """Return what was sent."""
-    return value
+DEFAULT = Config(servers=(ServerSettings(name="trunkline", builtin="operator"),))
+"""What is served without a configuration: the built-in tools."""
 
 
-@DEMONSTRATION.method("sum")
-def total(*numbers: float) -> float:
-    """Add numbers."""
-    return sum(numbers)
+class App:
+    """A gateway, and what it takes to start its backends."""
 
+    def __init__(self, config: Config) -> None:
+        """Put the parts together; nothing is started yet."""
+        settings = config.gateway
+        identity = Identity(
+            settings.name, __version__, settings.instructions, settings.strict_lifecycle
+        )
+        self.gateway = Gateway(identity, chance=random.random)
+        self.children: dict[str, Child] = {}
+        self._folder = config.source.parent if config.source else None
+        for server in config.servers:
+            if not server.disabled:
+                prefix = server.name if server.prefix is None else server.prefix
+                self.gateway.add(
+                    Settings(
+                        server.name,
+                        prefix,
+                        server.timeout,
+                        server.start_timeout,
+                        server.max_restarts,
+                        server.max_in_flight,
+                    ),
+                    self._connect(server),
+                )
 
-@DEMONSTRATION.method("wait")
-async def wait(seconds: float) -> float:
-    """Take a while, a minute at most: other calls are answered meanwhile."""
-    seconds = max(0.0, min(seconds, 60.0))
-    await asyncio.sleep(seconds)
-    return seconds
+    def _connect(self, server: ServerSettings) -> Connect:
+        return partial(self._start_child if server.kind == "child" else self._start_other, server)
 
+    async def _start_other(self, server: ServerSettings, listener: Listener) -> Backend:
+        if server.builtin == "operator":
+            return operator(self.gateway)
+        raise NotImplementedError(f"{server.builtin or 'HTTP'} servers are not supported yet")
 
-@DEMONSTRATION.method("describe")
-def describe() -> dict[str, Any]:
-    """Say what this is and what can be called."""
-    return {"name": "trunkline", "version": __version__, "methods": DEMONSTRATION.methods}
+    async def _start_child(self, server: ServerSettings, listener: Listener) -> Backend:
+        folder = Path(server.cwd) if server.cwd else self._folder
+        argv = [str(server.command), *server.args]
+        child = await Child.start(argv, env=server.env, cwd=folder, grace=CHILD_GRACE)
+        self.children[server.name] = child
+        remote = Remote(child, server.name, self.gateway.remapper, listener)
+        client = {"name": self.gateway.identity.name, "version": __version__}
+        await remote.open(self.gateway.client_capabilities, client)
+        return remote
 
+    async def serve_stdio(self) -> None:
+        """Serve whoever started this process, until stdin ends or a signal comes."""
+        stopped = stopped_by_signal()
+        serving = asyncio.create_task(self.gateway.serve(await open_stdio()))
+        stopping = asyncio.create_task(stopped.wait())
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        await self.gateway.aclose()
+        await serving
 
-async def serve_stdio() -> None:
-    """Serve whoever started this process, until stdin ends or a signal comes."""
-    stopped = _stopped_by_signal()
-    async with Connection(await open_stdio(), DEMONSTRATION, Peer(batch="allow")) as connection:
-        await _first(connection.wait_ended(), stopped.wait())
-
-
-async def serve_tcp(host: str, port: int, listening: Callable[[int], None]) -> None:
-    """Serve whoever connects, until a signal comes; `listening` learns the port."""
-    stopped = _stopped_by_signal()
-    connections: set[Connection] = set()
-
-    async def serve(channel: StreamChannel) -> None:
-        if len(connections) >= MAX_CONNECTIONS:
-            await channel.aclose()
-            return
-        connection = Connection(channel, DEMONSTRATION, Peer(batch="allow"))
-        connections.add(connection)
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[Gateway]:
+        """Start all backends, for as long as somebody has a question."""
+        self.gateway.registry.start()
         try:
-            await connection.run()
+            yield self.gateway
         finally:
-            connections.discard(connection)
-
-    server = await listen_tcp(host, port, serve)
-    listening(server.sockets[0].getsockname()[1])
-    await stopped.wait()
-    server.close()
-    await asyncio.gather(*(connection.aclose() for connection in connections))
+            await self.gateway.aclose()
 
 
-def _stopped_by_signal() -> asyncio.Event:
+def operator(gateway: Gateway) -> Functions:
+    """Return the built-in tools that tell how the gateway is."""
+    functions = Functions()
+
+    def status() -> dict[str, Any]:
+        """Say how the gateway is: its version, its servers, their states and what they offer."""
+        servers = [snapshot._asdict() for snapshot in gateway.registry.snapshot()]
+        return {"name": gateway.identity.name, "version": __version__, "servers": servers}
+
+    functions.tool("status", readOnlyHint=True)(status)
+    return functions
+
+
+def stopped_by_signal() -> asyncio.Event:
     """Return what SIGINT and SIGTERM set; call it before anybody can be served."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     return stopped
-
-
-async def _first(*coroutines: Coroutine[Any, Any, Any]) -> None:
-    """Wait until one of them is done, and cancel the others."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    _, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.jsonrpc.test_raw import DEEP
 from trunkline.jsonrpc import UNSET, LocalProtocolError, Raw, RpcError
-from trunkline.jsonrpc.params import invoker
+from trunkline.jsonrpc.params import invoker, params_type
 
 
 class Point(msgspec.Struct):
@@ -159,3 +159,15 @@ def broken(a: int, b: int = 0) -> None:
 def test_a_fault_of_the_function_is_not_the_callers() -> None:
     with pytest.raises(TypeError, match="of its own"):
         call(broken, b"[1]")
+
+
+def test_the_params_of_a_function_are_a_type_of_their_own() -> None:
+    def loose(a: int, b: Point | None = None, *rest: int, c: str, **more: int) -> None: ...
+
+    kind = params_type(loose)
+    read = msgspec.json.Decoder(kind).decode
+    assert msgspec.structs.asdict(read(b'{"a": 1, "c": "x"}')) == {"a": 1, "b": UNSET, "c": "x"}
+    for bad in (b'{"a": 1}', b'{"a": 1, "c": "x", "rest": []}', b'{"a": null, "c": "x"}'):
+        with pytest.raises(msgspec.ValidationError):
+            read(bad)
+    assert params_type(positional_only).__struct_fields__ == ()

@@ -14,7 +14,7 @@ from inspect import Parameter, Signature, signature
 from typing import Any, TypeAlias, Union
 
 import msgspec
-from msgspec import defstruct
+from msgspec import Struct, defstruct
 from msgspec.structs import asdict, astuple
 
 from trunkline.jsonrpc.errors import LocalProtocolError, RpcError
@@ -41,6 +41,13 @@ def invoker(function: Callable[..., Any]) -> Invoke:
         return _with_defaults(function, parameters)
     except (TypeError, NameError) as why:  # an annotation that msgspec or Python cannot resolve
         raise LocalProtocolError(f"cannot read params for {function!r}: {why}") from why
+
+
+def params_type(function: Callable[..., Any]) -> type[Struct]:
+    """Return the type of an object that holds the params of `function` by name."""
+    parameters = signature(function, eval_str=True).parameters.values()
+    usable = [p for p in parameters if p.kind not in (*_VARIABLE, Parameter.POSITIONAL_ONLY)]
+    return defstruct("Params", _fields(usable), forbid_unknown_fields=True, kw_only=True)
 
 
 # Each way to read params is one closure, so that a call costs no more steps than it needs. What the

@@ -1,0 +1,242 @@
+"""The official clients drive the gateway over stdio, in front of real servers from npm and PyPI."""
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE, create_subprocess_exec
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, MCPError, StdioServerParameters, types
+
+HERE = Path(__file__).parent
+BIN = HERE / "node_modules" / ".bin"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "hello.txt").write_text("hello from a file\n")
+    repository = tmp_path / "repository"
+    commands = {
+        "everything": ["node", str(BIN / "mcp-server-everything"), "stdio"],
+        "fs": ["node", str(BIN / "mcp-server-filesystem"), str(files)],
+        "memory": ["node", str(BIN / "mcp-server-memory")],
+        "time": [sys.executable, "-m", "mcp_server_time", "--local-timezone", "UTC"],
+        "git": [sys.executable, "-m", "mcp_server_git"],
+        "broken": [sys.executable, "-c", "raise SystemExit(3)"],
+    }
+    lines = [f"# {repository}"]
+    for name, (command, *args) in commands.items():
+        lines += [
+            f"[servers.{name}]",
+            f"command = {json.dumps(command)}",
+            f"args = {json.dumps(args)}",
+        ]
+    lines += [f'env = {{ MEMORY_FILE_PATH = "{tmp_path}/memory.json" }}']
+    path = tmp_path / "trunkline.toml"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def server(config: Path) -> StdioServerParameters:
+    return StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "trunkline", "serve", "--stdio", "--config", str(config)],
+    )
+
+
+WANTED = {
+    "everything__echo",
+    "fs__list_allowed_directories",
+    "git__git_status",
+    "memory__read_graph",
+    "time__get_current_time",
+}
+
+
+@asynccontextmanager
+async def client(config: Path, **options: Any) -> AsyncIterator[Client]:
+    async with asyncio.timeout(120), Client(server(config), **options) as made:
+        await until_listed(made, WANTED)
+        yield made
+
+
+async def until_listed(made: Client, wanted: set[str]) -> None:
+    """Wait for the slowest server; a real client is told by list_changed."""
+    while True:
+        tools = await made.list_tools()
+        if wanted <= {tool.name for tool in tools.tools}:
+            return
+
+
+async def test_five_servers_are_one_and_a_broken_one_hurts_nobody(config: Path) -> None:
+    async with client(config) as made:
+        echo = await made.call_tool("everything__echo", {"message": "é"})
+        assert echo.content[0].text == "Echo: é"
+        now = await made.call_tool("time__get_current_time", {"timezone": "UTC"})
+        assert "UTC" in now.content[0].text
+        listing = await made.call_tool("fs__list_directory", {"path": str(config.parent / "files")})
+        assert "hello.txt" in listing.content[0].text
+        graph = await made.call_tool("memory__read_graph", {})
+        assert "entities" in graph.content[0].text
+        prompts = await made.list_prompts()
+        assert "everything__simple-prompt" in {prompt.name for prompt in prompts.prompts}
+        prompt = await made.get_prompt("everything__simple-prompt")
+        assert prompt.messages
+        resources = await made.list_resources()
+        read = await made.read_resource(resources.resources[0].uri)
+        assert read.contents
+        with pytest.raises(MCPError, match="Unknown tool"):
+            await made.call_tool("broken__nothing", {})
+
+
+async def test_many_calls_at_once_get_their_own_answers(config: Path) -> None:
+    async with client(config) as made:
+        replies = await asyncio.gather(
+            *(made.call_tool("everything__echo", {"message": str(n)}) for n in range(100))
+        )
+        assert [reply.content[0].text for reply in replies] == [f"Echo: {n}" for n in range(100)]
+
+
+async def test_progress_reaches_the_call_that_it_is_about(config: Path) -> None:
+    heard: list[float] = []
+
+    async def progressed(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(progress)
+
+    async with client(config) as made:
+        await made.call_tool(
+            "everything__trigger-long-running-operation",
+            {"duration": 1, "steps": 4},
+            progress_callback=progressed,
+        )
+        assert heard == [1, 2, 3, 4]
+
+
+async def test_a_server_asks_the_client_for_a_sample(config: Path) -> None:
+    asked: list[Any] = []
+
+    async def sample(context: Any, params: Any) -> types.CreateMessageResult:
+        asked.append(params)
+        return types.CreateMessageResult(
+            role="assistant", content=types.TextContent(type="text", text="forty-two"), model="m"
+        )
+
+    async with client(config, sampling_callback=sample, mode="legacy") as made:
+        tools = {tool.name for tool in (await made.list_tools()).tools}
+        assert "everything__trigger-sampling-request" in tools
+        reply = await made.call_tool("everything__trigger-sampling-request", {"prompt": "?"})
+        assert "forty-two" in reply.content[0].text
+        assert len(asked) == 1
+
+
+async def test_the_typescript_client_uses_everything(config: Path) -> None:
+    parameters = server(config)
+    script = HERE / "ts_client.mjs"
+    client = await create_subprocess_exec(
+        "node", script, parameters.command, *parameters.args, stdout=PIPE, stderr=PIPE
+    )
+    async with asyncio.timeout(120):
+        out, err = await client.communicate()
+    assert client.returncode == 0, err.decode()
+    found = json.loads(out)
+    assert found["server"]["name"] == "trunkline"
+    assert found["tools"] > 40
+    assert "42" in found["sum"]
+    assert "a sample" in json.dumps(found["sample"])
+    assert "decline" in json.dumps(found["declined"]).lower()
+    assert {"sampling/createMessage", "elicitation/create"} <= set(found["asked"])
+    # That client drops a progress notification that is read together with the answer after it.
+    assert found["progress"][:2] == [1, 2]
+    assert found["cancelled"] is True
+    assert found["completion"]
+    assert (found["resource"], found["unknown"]) == (1, -32602)
+
+
+async def test_the_python_client_of_the_first_generation_uses_it_too(config: Path) -> None:
+    parameters = server(config)
+    python = HERE.parent / ".venv-outside1" / "bin" / "python"
+    client = await create_subprocess_exec(
+        python, HERE / "sdk1_client.py", parameters.command, *parameters.args, stdout=PIPE
+    )
+    async with asyncio.timeout(120):
+        out, _ = await client.communicate()
+    found = json.loads(out)
+    assert (found["server"], found["echo"]) == ("trunkline", "Echo: one")
+    assert "a sample" in json.dumps(found["sampled"])
+    assert "cancel" in json.dumps(found["asked"]).lower()
+    assert found["prompts"] > 0
+    assert found["resources"] > 0
+
+
+def arguments(schema: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Make up arguments that a tool may like: what is a path is the folder."""
+    samples: dict[str, Any] = {
+        "integer": 1,
+        "number": 1,
+        "boolean": True,
+        "array": [],
+        "object": {},
+    }
+    made: dict[str, Any] = {}
+    for name in schema.get("required", []):
+        about = schema["properties"][name]
+        text = "UTC" if "timezone" in name else "12:00" if name == "time" else folder
+        made[name] = about.get("enum", [samples.get(about.get("type"), text)])[0]
+    return made
+
+
+async def test_every_read_only_tool_answers(config: Path) -> None:
+    async with client(config) as made:
+        tools = [
+            tool
+            for tool in (await made.list_tools()).tools
+            if tool.annotations and tool.annotations.read_only_hint
+        ]
+        assert len(tools) >= 15
+        folder = str(config.parent / "files")
+        for tool in tools:
+            result = await made.call_tool(tool.name, arguments(tool.input_schema, folder))
+            assert result.content or result.structured_content, tool.name
+
+
+async def test_nothing_is_left_when_the_client_goes(config: Path) -> None:
+    gateway = await create_subprocess_exec(
+        sys.executable, "-m", "trunkline", "serve", "--config", config, stdin=PIPE, stdout=PIPE
+    )
+    hello = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "x", "version": "1"},
+    }
+    gateway.stdin.write(
+        json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}).encode()
+        + b"\n"
+        b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
+        b'{"jsonrpc":"2.0","id":2,"method":"tools/list"}\n'
+    )
+    async with asyncio.timeout(60):
+        assert json.loads(await gateway.stdout.readline())["id"] == 1
+        while json.loads(await gateway.stdout.readline()).get("id") != 2:
+            pass
+        gateway.stdin.close()
+        assert await gateway.wait() == 0
+    assert running(str(config.parent)) == []
+
+
+def running(mark: str) -> list[str]:
+    """Return the processes whose command line has `mark` in it."""
+    found = [path for path in Path("/proc").glob("[0-9]*/cmdline") if mark.encode() in _read(path)]
+    return [path.parent.name for path in found]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

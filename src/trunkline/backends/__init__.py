@@ -1,0 +1,1 @@
+"""Answerers: anything that can satisfy a Call."""

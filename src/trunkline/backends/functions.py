@@ -1,0 +1,125 @@
+"""Functions: Python functions as the tools of a backend of our own.
+
+    tools = Functions()
+
+    @tools.tool("status")
+    def status() -> dict[str, str]:
+        "Say how the gateway is."          # the docstring is what the model reads
+
+The input schema comes from the annotations, and so does the check of the arguments: a function
+never runs with what does not fit.
+
+Refuses to be slow on behalf of a tool: what takes time is async.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from trunkline.gateway.upstream import Client
+from trunkline.jsonrpc import INVALID_PARAMS, Raw, RpcError, to_raw
+from trunkline.jsonrpc.params import Invoke, invoker, params_type
+from trunkline.mcp.meta import Params
+from trunkline.mcp.offer import Kind, Offer
+from trunkline.mcp.versions import LATEST_HANDSHAKE, V2025_06_18, V2025_11_25
+from trunkline.routing.call import Call
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Functions:
+    """A backend that is a table of functions."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, tuple[Invoke, Raw]] = {}
+        self._ended = asyncio.Event()
+
+    def tool(self, name: str, **annotations: bool) -> Callable[[Function], Function]:
+        """Offer the decorated function, sync or async; annotations such as readOnlyHint=True."""
+
+        def register(function: Function) -> Function:
+            definition: dict[str, Any] = {
+                "name": name,
+                "description": inspect.getdoc(function) or name,
+                "inputSchema": input_schema(function),
+            }
+            if annotations:
+                definition["annotations"] = annotations
+            self._tools[name] = (invoker(function), to_raw(definition))
+            return function
+
+        return register
+
+    @property
+    def version(self) -> str:
+        """The latest revision: it speaks them all."""
+        return LATEST_HANDSHAKE
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        """It has tools."""
+        return {"tools": {}}
+
+    async def offers(self) -> tuple[Offer, ...]:
+        """List the functions."""
+        found = self._tools.items()
+        return tuple(Offer(Kind.TOOL, name, definition) for name, (_, definition) in found)
+
+    async def call(self, call: Call, client: Client) -> Raw:
+        """Run a function."""
+        if call.method != "tools/call":
+            raise RpcError.method_not_found(call.method)
+        params = Params(call.params)
+        name = params.text("name")
+        if name not in self._tools:
+            raise RpcError(INVALID_PARAMS, f"Unknown tool: {name}")
+        invoke, _ = self._tools[name]
+        version = call.caller.version
+        try:
+            outcome = invoke(params.get("arguments") or Raw(b"{}"))
+        except RpcError as error:
+            # Models read results; since 2025-11-25 that is where a bad argument is explained.
+            if error.code == INVALID_PARAMS and version >= V2025_11_25:
+                return to_raw({"content": _text(error.message), "isError": True})
+            raise
+        if hasattr(outcome, "__await__"):
+            outcome = await outcome
+        return tool_result(outcome, version)
+
+    async def tell(self, method: str, params: Any) -> None:
+        """Ignore it: functions want to know nothing."""
+
+    async def wait_ended(self) -> None:
+        """Wait until it is closed."""
+        await self._ended.wait()
+
+    async def aclose(self) -> None:
+        """End."""
+        self._ended.set()
+
+
+def tool_result(value: Any, version: str) -> Raw:
+    """Return the result of a tool: text for people, and structure for programs that know of it."""
+    if isinstance(value, str):
+        return to_raw({"content": _text(value)})
+    raw = to_raw(value)
+    result: dict[str, Any] = {"content": _text(bytes(raw).decode())}
+    if version >= V2025_06_18 and bytes(raw).startswith(b"{"):
+        result["structuredContent"] = raw
+    return to_raw(result)
+
+
+def input_schema(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the JSON Schema of the arguments of `function`."""
+    kind = params_type(function)
+    (_,), definitions = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
+    schema = definitions.pop("Params")
+    schema.pop("title", None)
+    return schema | ({"$defs": definitions} if definitions else {})
+
+
+def _text(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]

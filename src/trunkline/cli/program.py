@@ -1,0 +1,141 @@
+"""The commands and their arguments, as typer reads them; what they do is elsewhere.
+
+Each command imports what it needs when it is run: nobody waits for what others need.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trunkline import __version__
+
+program = typer.Typer(
+    help="A governed MCP gateway: every MCP server behind one line.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 all went well, 1 something did not work, 2 bad arguments or config.",
+)
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="A trunkline.toml, or the JSON of any MCP client. Without it: $TRUNKLINE_CONFIG, "
+        "./trunkline.toml, or an embedded default.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", min=0.0, help="Wait no longer than this; else as configured."),
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"trunkline {__version__}")
+        raise typer.Exit
+
+
+@program.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Read what goes before a command."""
+
+
+@program.command()
+def serve(
+    config: Config = None,
+    stdio: Annotated[  # noqa: ARG001  there is no other transport yet
+        bool, typer.Option("--stdio", help="Over stdin and stdout; the default.")
+    ] = True,
+) -> None:
+    """Serve an MCP client over stdin and stdout, until stdin ends."""
+    from trunkline.cli.serve import serve  # noqa: PLC0415
+
+    serve(config)
+
+
+@program.command()
+def check(config: Config = None, json: Json = False, timeout: Timeout = None) -> None:
+    """Check the configuration, start every server once, and show how that went."""
+    from trunkline.cli.check import check  # noqa: PLC0415
+
+    check(config, json, timeout)
+
+
+@program.command()
+def tools(
+    server: Annotated[str | None, typer.Argument(help="Only the tools of this server.")] = None,
+    config: Config = None,
+    json: Json = False,
+    timeout: Timeout = None,
+) -> None:
+    """List the tools of all servers, or of one."""
+    from trunkline.cli.tools import tools  # noqa: PLC0415
+
+    tools(config, json, server, timeout)
+
+
+@program.command()
+def call(
+    name: Annotated[str, typer.Argument(help="The tool, as `trunkline tools` shows it.")],
+    arguments: Annotated[
+        str | None, typer.Argument(metavar="[JSON]", help="Its arguments, as a JSON object.")
+    ] = None,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="One argument; JSON if it is any, else text."),
+    ] = None,
+    *,
+    config: Config = None,
+    json: Json = False,
+    timeout: Timeout = None,
+) -> None:
+    """Call a tool, and print what it says."""
+    from trunkline.cli.call import call, read_arguments  # noqa: PLC0415
+
+    call(name, read_arguments(arguments, arg or ()), config, json, timeout)
+
+
+@program.command()
+def ps(json: Json = False) -> None:
+    """Show the gateways that you are running, and how their servers are."""
+    from trunkline.cli.ps import ps  # noqa: PLC0415
+
+    ps(json)
+
+
+@program.command("client-config")
+def client_config(
+    client: Annotated[str, typer.Argument(help="The client, such as claude-desktop or cursor.")],
+    config: Config = None,
+) -> None:
+    """Print what to paste into an MCP client's settings, and say where."""
+    from trunkline.cli.client_config import client_config  # noqa: PLC0415
+
+    client_config(client, config)
+
+
+@program.command("import")
+def import_files(
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Only from this file.")
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Write it there; else it is printed.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+) -> None:
+    """Gather the servers of the MCP clients on this machine into one trunkline.toml."""
+    from trunkline.cli.import_files import import_files  # noqa: PLC0415
+
+    import_files(source, write, force)

@@ -1,0 +1,66 @@
+"""`trunkline ps`: the running gateways of this user, and how their servers are."""
+
+import asyncio
+import os
+
+from trunkline.cli.screen import FAILED, fail, print_heading, print_json, print_table, say
+from trunkline.control import GatewayStatus, ServerStatus, Sighting, sightings
+
+_UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+
+
+def ps(as_json: bool) -> None:
+    """Print what runs; end with 1 if something runs and does not answer."""
+    unsafe: list[OSError] = []
+    found = asyncio.run(sightings(os.environ, unsafe.append))
+    if as_json:
+        print_json([sighting.status or {"pid": sighting.pid} for sighting in found])
+    else:
+        _print(found)
+    wrong = [f"did not look for gateways there: {why}" for why in unsafe]
+    deaf = [sighting.pid for sighting in found if sighting.status is None]
+    wrong += [f"the gateway with pid {pid} does not answer" for pid in deaf]
+    if wrong:
+        fail(FAILED, *wrong)
+
+
+def _print(found: list[Sighting]) -> None:
+    if not found:
+        say("no gateway of yours is running")
+    for status in (sighting.status for sighting in found):
+        if status is not None:
+            print_heading(headline(status))
+            numbers = ("pid", "restarts", "in flight")
+            columns = ("server", "state", "pid", "revision", "restarts", "in flight", "last said")
+            print_table(columns, map(_row, status.servers), numbers)
+
+
+def headline(status: GatewayStatus) -> str:
+    """Say which gateway it is."""
+    sessions = "1 session" if status.sessions == 1 else f"{status.sessions} sessions"
+    config = status.config or "embedded default"
+    return f"{status.pid}  {config}  up {duration(status.uptime)}, {sessions}"
+
+
+def _row(server: ServerStatus) -> tuple[str, ...]:
+    retry = "" if server.retry_in is None else f" (again in {server.retry_in:g} s)"
+    troubled = server.error is not None and server.state != "ready"
+    return (
+        server.name,
+        server.state,
+        str(server.pid or ""),
+        server.revision or "",
+        str(server.restarts),
+        str(server.in_flight),
+        f"{server.error}{retry}" if troubled else server.stderr or "",
+    )
+
+
+def duration(seconds: float) -> str:
+    """Write a time as people do, with its two largest units."""
+    rest, parts = int(seconds), list[str]()
+    for unit, size in _UNITS:
+        count, rest = divmod(rest, size)
+        if count or parts:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"

@@ -1,0 +1,87 @@
+"""One server as a file describes it: a table in our own words, and where each part of it stood.
+
+    [servers.fs] in trunkline.toml ─────────────┐
+    {"mcpServers": {"fs": …}} ── client_entries ┴─> Entry ── check_entry ── settle ─> ServerSettings
+
+Rules upheld here:
+1. A server is exactly one of a command, a url and a builtin, and has no keys of another kind.
+2. A complaint names the key as the file has it, whatever we call it.
+"""
+
+from typing import Any, NamedTuple
+
+import msgspec.inspect
+from msgspec import Struct, field
+
+from trunkline.config.errors import Complain, meant
+from trunkline.config.fit import fit
+from trunkline.config.lines import KeyPath
+from trunkline.config.model import ServerTable
+from trunkline.config.parse import as_table
+
+KINDS = ("command", "url", "builtin")
+BELONGS = {"args": "command", "env": "command", "env_file": "command", "cwd": "command"} | {
+    "headers": "url"
+}
+"""Keys that mean something only beside another."""
+
+_TYPE = msgspec.inspect.type_info(ServerTable)
+KNOWN = tuple(ServerTable.__struct_fields__)
+
+
+class Entry(Struct, frozen=True):
+    """A server's table, its place in the file, and what stood elsewhere or under another name."""
+
+    name: str
+    table: dict[str, Any]
+    root: KeyPath
+    moved: dict[KeyPath, KeyPath] = field(default_factory=dict[KeyPath, KeyPath])
+
+    def place(self, path: KeyPath) -> KeyPath:
+        """Return where in the file that which is at `path` in the table stood."""
+        for length in range(len(path), 0, -1):
+            if (elsewhere := self.moved.get(path[:length])) is not None:
+                return (*self.root, *elsewhere, *path[length:])
+        return (*self.root, *path)
+
+    def complain_to(self, complain: Complain) -> Complain:
+        """Return a complaint desk for paths in the table."""
+        return lambda path, why, fix: complain(self.place(path), why, fix)
+
+
+class _Sense(NamedTuple):
+    why: str
+    fix: str
+
+
+_NONE = _Sense(
+    "no command and no url",
+    'add command = "…" for a program, or url = "https://…" for a server elsewhere',
+)
+
+
+def check_entry(entry: Entry, complain: Complain) -> None:
+    """Complain about all that is wrong with a table before anything is substituted."""
+    complain = entry.complain_to(complain)
+    table = entry.table
+    fit(table, _TYPE, (), complain)
+    given = [kind for kind in KINDS if kind in table]
+    # Who misspelt "command" hears of that; that there is none would be the same thing again.
+    if not given and not any(meant(key, KINDS) for key in table if key not in KNOWN):
+        complain((), *_NONE)
+    for other in given[1:]:
+        why = f"{given[0]} and {other} are both given"
+        complain((other,), why, "keep one: they are different kinds of server")
+    for key, owner in BELONGS.items():
+        if key in table and given and owner not in given:
+            complain((key,), f"belongs to a server with a {owner}", "leave it out")
+    _check_headers(table.get("headers"), complain)
+
+
+def _check_headers(headers: object, complain: Complain) -> None:
+    """Complain about headers that differ in case alone: only one of them would be sent."""
+    seen: dict[str, str] = {}
+    for name in as_table(headers) or ():
+        first = seen.setdefault(name.lower(), name)
+        if first != name:
+            complain(("headers", name), "given twice, in another spelling", "keep one of the two")

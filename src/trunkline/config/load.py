@@ -1,0 +1,156 @@
+"""From a file to a Config: our own TOML, or the JSON of any client, told apart by looking.
+
+    file ──> text ──> tables ──> entries, checked ──> filled in ──> Config
+     │        │         │           │                   │
+     └────────┴─────────┴───────────┴───────────────────┴──> ConfigErrors, all of them at once
+
+`read` stops before anything is filled in: a Draft still says `${TOKEN}`, and can be written down.
+
+Rules upheld here:
+1. Any bytes give a Config or ConfigErrors, and nothing else.
+2. One mistake hides no other, unless the text could not be read at all.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import msgspec.inspect
+from msgspec import Struct
+
+from trunkline.config.client_entries import client_servers
+from trunkline.config.entry import KNOWN, Entry, check_entry
+from trunkline.config.errors import ConfigError, ConfigErrors, Report
+from trunkline.config.fit import fit, remedy_for
+from trunkline.config.model import Config, ConfigTable, GatewaySettings, ServerName
+from trunkline.config.parse import Table, as_table, parse_json, parse_toml
+from trunkline.config.settle import fill, settings
+from trunkline.config.substitute import Surroundings
+
+MAX_FILE = 1024 * 1024
+"""How long a `trunkline.toml` may be, in bytes."""
+
+MAX_CLIENT_FILE = 16 * 1024 * 1024
+"""How long a client's file may be: Claude Code keeps its history beside its servers."""
+
+_JSON = (".json", ".jsonc")
+_GATEWAY = msgspec.inspect.type_info(GatewaySettings)
+_NAME = msgspec.inspect.type_info(ServerName)
+
+
+class Draft(Struct, frozen=True):
+    """What a file says, in our words, before references are resolved."""
+
+    file: Path
+    gateway: dict[str, Any]
+    entries: tuple[Entry, ...]
+    inputs: dict[str, str | None]
+    is_client: bool
+    notes: tuple[str, ...] = ()
+
+    def surroundings(self, environ: Mapping[str, str]) -> Surroundings:
+        """Return what the references in this file are resolved against."""
+        folder = self.file.absolute().parent
+        return Surroundings(environ, folder, self.inputs, self.is_client)
+
+
+def load(path: Path | None, environ: Mapping[str, str]) -> Config:
+    """Return what the file at `path` configures, or the defaults; raises ConfigErrors."""
+    if path is None:
+        return Config()
+    draft, report = _draft(path)
+    around = draft.surroundings(environ)
+    tables = [fill(entry, around, report.error) for entry in draft.entries]
+    report.check()
+    return Config(
+        gateway=msgspec.convert(draft.gateway, GatewaySettings),
+        servers=tuple(map(settings, draft.entries, tables)),
+        source=path,
+        notes=report.notes(),
+    )
+
+
+def read(path: Path) -> Draft:
+    """Return what the file at `path` says, references and all; raises ConfigErrors."""
+    draft, report = _draft(path)
+    report.check()
+    return msgspec.structs.replace(draft, notes=report.notes())
+
+
+def _draft(path: Path) -> tuple[Draft, Report]:
+    text = _text(path)
+    is_client = _is_client(path, text)
+    if is_client:
+        parsed = parse_json(text, str(path))
+        entries, inputs = client_servers(parsed.tree, parsed.report) if parsed.done else ([], {})
+        draft = Draft(path, {}, tuple(entries), inputs, is_client)
+    else:
+        parsed = parse_toml(text, str(path))
+        tree = as_table(parsed.tree) or {}
+        draft = Draft(path, *_own_tables(tree, parsed.report), {}, is_client)
+    for entry in draft.entries:
+        check_entry(entry, parsed.report.error)
+    return draft, parsed.report
+
+
+def _own_tables(tree: Table, report: Report) -> tuple[Table, tuple[Entry, ...]]:
+    """Return the gateway's table and the servers of a `trunkline.toml`, checking what is around."""
+    known = dict.fromkeys(ConfigTable.__struct_fields__)
+    for key in tree:
+        if key not in known:
+            lost = key in KNOWN  # a key of a server, with the header of the server forgotten
+            fix = "put it below [servers.NAME]" if lost else remedy_for(key, known)
+            report.error((key,), "unknown key", fix)
+    gateway = tree.get("gateway", {})
+    fit(gateway, _GATEWAY, ("gateway",), report.error)
+    servers = as_table(tree.get("servers", {}))
+    if servers is None:
+        report.error(("servers",), "expected a table", "write [servers.NAME]")
+    entries: list[Entry] = []
+    for name, value in (servers or {}).items():
+        root = ("servers", name)
+        fit(name, _NAME, root, report.error)
+        table = as_table(value)
+        if table is None:
+            report.error(root, "expected a table", "write [servers.NAME]")
+        else:
+            entries.append(Entry(name, table, root))
+    return as_table(gateway) or {}, tuple(entries)
+
+
+def _is_client(path: Path, text: str) -> bool:
+    """Tell whether a file is a client's: by its name, or by how it begins."""
+    suffix = path.suffix.lower()
+    return suffix in _JSON or (suffix != ".toml" and text.lstrip().startswith("{"))
+
+
+def _text(path: Path) -> str:
+    """Return what is in the file; raises ConfigErrors."""
+    limit = MAX_FILE if path.suffix.lower() == ".toml" else MAX_CLIENT_FILE
+    data = _bytes(path, limit + 1)
+    if len(data) > limit:
+        raise _unread(path, f"longer than {limit} bytes", "is it the right file?")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as why:
+        line = data.count(b"\n", 0, why.start) + 1
+        raise _unread(path, "not UTF-8", "save it as UTF-8", line) from None
+
+
+def _bytes(path: Path, limit: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(limit)
+    except FileNotFoundError:
+        fix = "check the name, or leave it out to start without servers"
+        raise _unread(path, "there is no such file", fix) from None
+    except (OSError, ValueError) as why:  # ValueError: a NUL in its name
+        reason = (getattr(why, "strerror", None) or "not a file name").lower()
+        raise _unread(
+            path, f"cannot be read: {reason}", "check its name and its permissions"
+        ) from None
+
+
+def _unread(path: Path, why: str, fix: str, line: int | None = None) -> ConfigErrors:
+    return ConfigErrors([ConfigError(str(path), line, "", why, fix)])

@@ -1,0 +1,160 @@
+"""What a configuration says, as frozen values; the keys of `trunkline.toml` are their fields.
+
+    Config ──> gateway: GatewaySettings
+           ──> servers: ServerSettings, in the order of the file
+
+Refuses to read anything: files, variables and other people's formats end before this module.
+
+Rules upheld here:
+1. One set of types says what may stand in a file: the checks of `fit` and the JSON Schema are both
+   read off it, so that neither can know a key that the other does not.
+2. Everything has a default: `Config()` is a gateway without servers.
+3. Printing a server never shows what it was given: by now its values are secrets.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+MAX_NAME = 40
+
+_NAME = "^[A-Za-z0-9_-]+$"
+_FIELD = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"  # a field name as RFC 9110, 5.6.2, has it
+_DAY = 86400
+
+# `extra` carries what a pattern means, in words, for those who broke it.
+ServerName = Annotated[
+    str,
+    Meta(
+        pattern=_NAME,
+        max_length=MAX_NAME,
+        extra={"expected": f"1 to {MAX_NAME} letters, digits, _ or -"},
+    ),
+]
+Prefix = Annotated[
+    str,
+    Meta(
+        pattern="^[A-Za-z0-9_-]*$",
+        max_length=MAX_NAME,
+        extra={"expected": f'"" or up to {MAX_NAME} letters, digits, _ or -'},
+    ),
+]
+Text = Annotated[str, Meta(pattern=r"^\s*\S[\s\S]*$", extra={"expected": "text that is not blank"})]
+EnvName = Annotated[
+    str, Meta(pattern="^[^=\\x00]+$", extra={"expected": "the name of a variable, without ="})
+]
+HeaderName = Annotated[str, Meta(pattern=_FIELD, extra={"expected": "the name of an HTTP header"})]
+Seconds = Annotated[float, Meta(gt=0, le=_DAY)]
+Kind = Literal["child", "http", "builtin"]
+Era = Literal["auto", "handshake", "envelope"]
+
+
+class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the gateway presents itself to its clients."""
+
+    name: Annotated[Text, Meta(description="How the gateway calls itself: `serverInfo.name`.")] = (
+        "trunkline"
+    )
+    instructions: Annotated[
+        str | None, Meta(description="What clients are told about the gateway as a whole.")
+    ] = None
+    strict_lifecycle: Annotated[
+        bool,
+        Meta(description="Refuse calls before the client has said that it is initialized."),
+    ] = True
+
+
+class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may be said about one server; exactly one of command, url and builtin must be."""
+
+    title: Annotated[str | None, Meta(description="The server's name for people to read.")] = None
+    command: Annotated[
+        Text | None, Meta(description="The program to start; it speaks MCP on stdin and stdout.")
+    ] = None
+    args: Annotated[tuple[str, ...], Meta(description="The arguments of the command.")] = ()
+    env: Annotated[
+        dict[EnvName, str],
+        Meta(description="Variables for the command, beside a small inherited allow-list."),
+    ] = field(default_factory=dict[str, str])
+    env_file: Annotated[
+        Text | None, Meta(description="A file of KEY=VALUE lines; what env says goes before it.")
+    ] = None
+    cwd: Annotated[
+        Text | None, Meta(description="Where the command runs, seen from the config file.")
+    ] = None
+    url: Annotated[
+        Text | None, Meta(description="Where the server answers: http:// or https://.")
+    ] = None
+    headers: Annotated[
+        dict[HeaderName, str], Meta(description="Headers to send with every request to the url.")
+    ] = field(default_factory=dict[str, str])
+    builtin: Annotated[
+        Literal["sources", "search", "operator"] | None,
+        Meta(description="A server that is part of Trunkline."),
+    ] = None
+    prefix: Annotated[
+        Prefix | None,
+        Meta(
+            description="What stands before the server's names; its own name unless set, and "
+            'with "" they are offered as they are.'
+        ),
+    ] = None
+    era: Annotated[
+        Era, Meta(description="Which MCP the server speaks: up to 2025-11-25, or from 2026-07-28.")
+    ] = "auto"
+    timeout: Annotated[Seconds, Meta(description="Seconds that one call may take.")] = 60.0
+    start_timeout: Annotated[
+        Seconds, Meta(description="Seconds until the server must have answered for the first time.")
+    ] = 60.0
+    max_in_flight: Annotated[
+        int, Meta(ge=1, le=65536, description="Calls that may be under way at a time.")
+    ] = 64
+    max_restarts: Annotated[
+        Annotated[int, Meta(ge=0, le=1_000_000)] | None,
+        Meta(description="How often a server that dies is started again; unlimited unless set."),
+    ] = None
+    disabled: Annotated[bool, Meta(description="Leave the server out, but keep it here.")] = False
+
+
+class ServerSettings(ServerTable, frozen=True, kw_only=True):
+    """One server, with everything filled in: no references are left in its values.
+
+    Those of a disabled server are filled in as far as they can be. The variables of `env_file` are
+    in `env` already. `prefix` is None where the server's name is its prefix.
+    """
+
+    name: str
+
+    @property
+    def kind(self) -> Kind:
+        """What it is: the one of command, url and builtin that is set."""
+        if self.command is not None:
+            return "child"
+        return "http" if self.url is not None else "builtin"
+
+    def __repr__(self) -> str:
+        return f"ServerSettings({self.name!r}, {self.kind}, …)"
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """Everything a gateway is told; without a file, nothing but defaults.
+
+    `notes` are what a reader should know of a file that is good all the same, a line each.
+    """
+
+    gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    servers: tuple[ServerSettings, ...] = ()
+    source: Path | None = None
+    notes: tuple[str, ...] = ()
+
+
+class ConfigTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A whole `trunkline.toml`."""
+
+    gateway: Annotated[GatewaySettings, Meta(description=GatewaySettings.__doc__)] = field(
+        default_factory=GatewaySettings
+    )
+    servers: Annotated[
+        dict[ServerName, ServerTable], Meta(description="The servers behind the gateway, by name.")
+    ] = field(default_factory=dict[str, ServerTable])

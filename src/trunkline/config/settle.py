@@ -1,0 +1,127 @@
+"""From a table to the values that a server starts with: references resolved, files read.
+
+Rules upheld here:
+1. What leaves here can be used: text without NUL, headers that HTTP can carry, a url with a host.
+2. A disabled server complains of nothing that its surroundings lack.
+3. No complaint shows a value: by now it may be a secret.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from trunkline.config.entry import Entry
+from trunkline.config.env_file import parse_env_file
+from trunkline.config.errors import Complain, quoted
+from trunkline.config.lines import KeyPath
+from trunkline.config.model import ServerSettings
+from trunkline.config.parse import Table, as_table
+from trunkline.config.substitute import Surroundings, path_from, read_small, substitute
+
+SUBSTITUTED = ("command", "args", "env", "env_file", "cwd", "url", "headers")
+"""The keys of a server in which references are resolved."""
+
+# Tab and visible characters; RFC 9110, 5.5. Others may be sent, but nobody agrees on what they are.
+_HEADER = re.compile(r"[\t\x20-\x7e]*")
+_NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")
+_NOT_IN_URL = re.compile(r"[\x00-\x20\x7f]")
+
+
+def fill(entry: Entry, around: Surroundings, complain: Complain) -> Table:
+    """Return the table of `entry` with its references resolved, complaining where that fails."""
+    complain = entry.complain_to(complain)
+    if entry.table.get("disabled") is True:
+        complain = _ignore
+    table = dict(entry.table)
+    broken: set[KeyPath] = set()
+
+    def resolve(text: str, path: KeyPath) -> str:
+        def problem(why: str, fix: str) -> None:
+            broken.add(path)
+            complain(path, why, fix)
+
+        value = substitute(text, around, problem)
+        if path in broken:
+            return text
+        if (wrong := _unusable(value, str(path[0]))) is not None:
+            complain(path, *wrong)
+        return value
+
+    for key in SUBSTITUTED:
+        if key in table:
+            table[key] = each_text(table[key], (key,), resolve)
+    for key in ("cwd", "env_file"):
+        if isinstance(name := table.get(key), str) and (key,) not in broken:
+            table[key] = str(path_from(name, around))
+    if ("env_file",) not in broken:
+        _read_env_file(table, complain)
+    return table
+
+
+def settings(entry: Entry, table: Table) -> ServerSettings:
+    """Return the settings that a filled table, found to be good, describes."""
+    return msgspec.convert(table | {"name": entry.name}, ServerSettings)
+
+
+def each_text(value: Any, path: KeyPath, change: Callable[[str, KeyPath], str]) -> Any:
+    """Return a text, a list of texts or a table of texts with every text in it changed.
+
+    What is none of these stays as it is and is not looked into: it may be deeper than we can go.
+    """
+
+    def changed(item: Any, path: KeyPath) -> Any:
+        return change(item, path) if isinstance(item, str) else item
+
+    if isinstance(value, list):
+        items = enumerate(cast("list[Any]", value))
+        return [changed(item, (*path, index)) for index, item in items]
+    if isinstance(value, dict):
+        table = cast("Table", value)
+        return {key: changed(item, (*path, key)) for key, item in table.items()}
+    return changed(value, path)
+
+
+def _ignore(path: KeyPath, why: str, fix: str) -> None:
+    """Take no complaint."""
+
+
+def _unusable(text: str, key: str) -> tuple[str, str] | None:
+    """Return why the value of `key` could not be used, and what to do."""
+    if _NO_TEXT.search(text):
+        return "a NUL or half a character is in it", "take it out"
+    if key == "headers" and not _HEADER.fullmatch(text):
+        return "no HTTP header can carry it", "use one line of plain ASCII"
+    if key == "url" and not _is_url(text):
+        return "expected http:// or https:// and a host", "write the whole address"
+    if key in {"command", "cwd", "env_file"} and not text.strip():
+        return "it is blank", "give it a value, or leave the key out"
+    return None
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # raises where it is none
+    except ValueError:
+        return False
+    is_web = parts.scheme in {"http", "https"} and bool(parts.hostname)
+    return is_web and _NOT_IN_URL.search(text) is None
+
+
+def _read_env_file(table: Table, complain: Complain) -> None:
+    """Take the variables of `env_file` into `env`."""
+    name, env = table.get("env_file"), as_table(table.get("env", {}))
+    if not isinstance(name, str) or env is None:
+        return
+
+    def problem(why: str, fix: str) -> None:
+        complain(("env_file",), why, fix)
+
+    shown = Path(name).name
+    text = read_small(Path(name), shown, problem)
+    if text is not None:
+        table["env"] = parse_env_file(text, quoted(shown), problem) | env

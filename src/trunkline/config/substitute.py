@@ -1,0 +1,194 @@
+"""References in strings: `${VAR}`, `${VAR:-default}`, `${file:path}`, and what VS Code writes.
+
+    "Bearer ${TOKEN}" ──> parts: "Bearer ", Reference(variable, TOKEN) ──> "Bearer abc"
+
+| reference | stands for |
+|---|---|
+| `${VAR}`, `${env:VAR}` | the variable; it must be set |
+| `${VAR:-text}` | the variable, or the text where it is unset or empty |
+| `${file:path}` | the text of a file, without white space around it; seen from the config file |
+| `${input:id}` | the variable ID, or the default that the file's own `inputs` give |
+| `${workspaceFolder}`, `${userHome}`, … | the folder the config file is about, the home, … |
+| `$$` | a dollar sign, in our own files; a plain `$HOME` is left alone everywhere |
+
+Clients' files have no `$$`, and what is no reference there is text: they were written for programs
+that would have left it alone.
+
+Rules upheld here:
+1. Any text gives text or complaints. What was substituted is not looked at again.
+2. No complaint shows what a reference stands for.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from trunkline.config.errors import quoted
+
+MAX_FILE = 64 * 1024
+"""How long a file may be that `${file:…}` or `env_file` names, in bytes."""
+
+Problem = Callable[[str, str], None]
+"""Takes what is wrong with a string: why, and how to mend it."""
+
+_REFERENCE = re.compile(r"\$\$|\$\{([^{}]*)\}|\$\{")
+_VARIABLE = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+_NAMED = re.compile(r"(file|input):(.+)", re.DOTALL)
+_FOREIGN = ("command:", "config:")
+_PLACES = ("workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "/")
+_PROJECT_FOLDERS = (".vscode", ".cursor")
+
+
+class Reference(Struct, frozen=True):
+    """What stands between `${` and `}`; "foreign" is what only VS Code itself could resolve."""
+
+    kind: Literal["variable", "file", "input", "place", "foreign", "malformed"]
+    name: str
+    default: str | None = None
+
+
+class Surroundings(Struct, frozen=True):
+    """What references are resolved against; `inputs` are the ids that a file declares."""
+
+    environ: Mapping[str, str]
+    folder: Path
+    inputs: Mapping[str, str | None] = {}
+    is_client: bool = False
+
+    @property
+    def home(self) -> str | None:
+        """The user's home, if the environment knows it."""
+        return self.environ.get("HOME") or self.environ.get("USERPROFILE")
+
+    def place(self, name: str) -> str | None:
+        """Return what one of VS Code's own names stands for."""
+        project = self.folder.parent if self.folder.name in _PROJECT_FOLDERS else self.folder
+        return {
+            "workspaceFolder": str(project),
+            "workspaceFolderBasename": project.name,
+            "userHome": self.home,
+        }.get(name, os.sep)
+
+
+def parts(text: str, is_client: bool) -> list[str | Reference]:
+    """Cut `text` into what stands for itself and what stands for something else."""
+    found: list[str | Reference] = []
+    at = 0
+    for match in _REFERENCE.finditer(text):
+        part = _part(match, is_client)
+        found += [text[at : match.start()], part]
+        at = match.end()
+    found.append(text[at:])
+    return [part for part in found if part != ""]
+
+
+def _part(match: re.Match[str], is_client: bool) -> str | Reference:
+    if match[0] == "$$":
+        return "$$" if is_client else "$"
+    reference = _read(match[1])
+    return match[0] if is_client and reference.kind == "malformed" else reference
+
+
+def _read(inside: str | None) -> Reference:
+    if inside is None:
+        return Reference("malformed", "")
+    if inside in _PLACES:
+        return Reference("place", inside)
+    if found := _VARIABLE.fullmatch(inside):
+        return Reference("variable", found[1], found[2])
+    if found := _NAMED.fullmatch(inside):
+        return Reference("file" if found[1] == "file" else "input", found[2])
+    if inside.startswith(_FOREIGN):
+        return Reference("foreign", inside)
+    return Reference("malformed", inside)
+
+
+def substitute(text: str, around: Surroundings, problem: Problem) -> str:
+    """Return `text` with its references resolved; each that cannot be is a problem."""
+    return "".join(
+        part if isinstance(part, str) else _resolve(part, around, problem)
+        for part in parts(text, around.is_client)
+    )
+
+
+def _resolve(reference: Reference, around: Surroundings, problem: Problem) -> str:
+    name = reference.name
+    match reference.kind:
+        case "variable":
+            return _variable(name, reference.default, around, problem)
+        case "file":
+            return _file(name, around, problem)
+        case "input":
+            return _input(name, around, problem)
+        case "place":
+            value = around.place(name)
+            if value is None:
+                problem(f"${{{name}}} is not known here", "set the variable HOME")
+            return value or ""
+        case "foreign":
+            problem("only VS Code can resolve ${command:…} and ${config:…}", "write ${VAR}")
+        case _:
+            problem(
+                "expected ${VAR}, ${VAR:-default} or ${file:path}", "write $${ for a literal ${"
+            )
+    return ""
+
+
+def _variable(name: str, default: str | None, around: Surroundings, problem: Problem) -> str:
+    value = around.environ.get(name)
+    if default is not None:
+        return value or default
+    if value is None:
+        problem(f"the variable {name} is not set", f"set it, or write ${{{name}:-default}}")
+        return ""
+    return value
+
+
+def _input(id: str, around: Surroundings, problem: Problem) -> str:
+    name = variable_of(id)
+    value, default = around.environ.get(name), around.inputs.get(id)
+    if value is None and default is None:
+        problem(f"the input {quoted(id)} has no value", f"set the variable {name}")
+    return value or default or ""
+
+
+def variable_of(name: str) -> str:
+    """Return the variable that carries an input, or a header: `api-key` becomes API_KEY."""
+    plain = re.sub(r"[^A-Z0-9]", "_", name.upper())
+    return f"_{plain}" if plain[:1].isdigit() or not plain else plain
+
+
+def _file(name: str, around: Surroundings, problem: Problem) -> str:
+    return (read_small(path_from(name, around), name, problem) or "").strip()
+
+
+def path_from(name: str, around: Surroundings) -> Path:
+    """Return a path as seen from the config file; "~/" is the home."""
+    if name.startswith("~/") and around.home:
+        return Path(around.home, name[2:])
+    return around.folder / name
+
+
+def read_small(path: Path, name: str, problem: Problem) -> str | None:
+    """Return the text of a file, which the config calls `name`; or None, with a problem."""
+    shown = quoted(name)
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE + 1)
+        if len(data) > MAX_FILE:
+            problem(f"the file {shown} is longer than {MAX_FILE} bytes", "name a smaller one")
+            return None
+        text = data.decode("utf-8-sig")
+        if "\0" not in text:
+            return text
+        problem(f"the file {shown} is no text", "name another")
+    except UnicodeDecodeError:
+        problem(f"the file {shown} is not UTF-8", "save it as UTF-8")
+    except (OSError, ValueError) as why:  # ValueError: a NUL in its name
+        reason = (getattr(why, "strerror", None) or "not a file name").lower()
+        problem(f"the file {shown} cannot be read: {reason}", "check its name and its permissions")
+    return None

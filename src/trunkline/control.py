@@ -1,0 +1,321 @@
+"""Control: how a running gateway tells others of the same user how it is.
+
+    gateway ──listening──> $XDG_RUNTIME_DIR/trunkline-UID/PID.sock <──sightings── trunkline ps
+
+Newline-delimited JSON-RPC with one method, `snapshot`. Refuses to change anything: whoever can
+connect can look, and no more.
+
+Rules upheld here:
+1. Nobody but the user can connect: the folder is the user's and closed to others, and so is the
+   socket; what is not as it should be is not used.
+2. A socket under its name is being listened at; one at which nobody listens is removed by whoever
+   comes by.
+3. What servers were given in confidence, in `env` and `headers`, is cut out of what they say.
+"""
+
+import asyncio
+import os
+import re
+import socket
+import stat
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from trunkline import __version__
+from trunkline.app import App
+from trunkline.config import Config, ServerSettings
+from trunkline.jsonrpc import (
+    Connection,
+    ConnectionLost,
+    Dispatcher,
+    Framer,
+    RemoteProtocolError,
+    RpcError,
+    frame,
+    from_raw,
+)
+
+PATIENCE = 2.0
+"""How many seconds a gateway has to say how it is."""
+
+FALLBACK = Path("/tmp")  # noqa: S108  what is in there is checked before it is used
+"""Where sockets are if the environment names no better place."""
+
+_VARIABLES = ("XDG_RUNTIME_DIR", "TMPDIR")
+_NAME = re.compile(r"([1-9][0-9]*)\.sock")
+_CHUNK = 64 * 1024
+_SHORT = 4
+"""What is shorter than this is no secret, and cutting it out would garble everything."""
+
+
+class ServerStatus(Struct, frozen=True):
+    """One backend of a running gateway."""
+
+    name: str
+    state: str
+    pid: int | None
+    revision: str | None
+    restarts: int
+    in_flight: int
+    offers: int
+    error: str | None
+    retry_in: float | None
+    stderr: str | None
+
+
+class GatewayStatus(Struct, frozen=True):
+    """A running gateway; `config` is None for the embedded default, `uptime` in seconds."""
+
+    pid: int
+    version: str
+    name: str
+    config: str | None
+    uptime: float
+    sessions: int
+    servers: tuple[ServerStatus, ...]
+
+
+class Sighting(NamedTuple):
+    """A gateway that was found, and how it is; None if it does not answer."""
+
+    pid: int
+    status: GatewayStatus | None
+
+
+# What is told
+
+
+def status_of(app: App, config: Config) -> Callable[[], GatewayStatus]:
+    """Return what tells how `app` is, from now on."""
+    began = time.monotonic()
+    source = str(config.source.absolute()) if config.source else None
+
+    def status() -> GatewayStatus:
+        gateway = app.gateway
+        return GatewayStatus(
+            os.getpid(),
+            __version__,
+            gateway.identity.name,
+            source,
+            round(time.monotonic() - began, 1),
+            len(gateway.sessions),
+            server_statuses(app, config),
+        )
+
+    return status
+
+
+def server_statuses(app: App, config: Config) -> tuple[ServerStatus, ...]:
+    """Return how the backends of `app` are, without what is nobody's business."""
+    settings = {server.name: server for server in config.servers}
+
+    def one(name: str) -> ServerStatus:
+        now = app.gateway.registry.upstream(name).snapshot()
+        child = app.children.get(name)
+        said = child.stderr_tail() if child else ()
+        last = next((line for line in reversed(said) if line.strip()), None)
+        return ServerStatus(
+            name,
+            now.state.value,
+            child.pid if child and child.returncode is None else None,
+            now.version,
+            now.restarts,
+            now.in_flight,
+            now.offers,
+            None if now.error is None else without_secrets(now.error, settings[name]),
+            now.retry_in,
+            None if last is None else without_secrets(last, settings[name]),
+        )
+
+    return tuple(one(upstream.name) for upstream in app.gateway.registry)
+
+
+def without_secrets(text: str, server: ServerSettings) -> str:
+    """Return `text` without the values that `server` was given."""
+    values = [*server.env.values(), *server.headers.values()]
+    words = {word for value in values for word in (value, *value.split()) if len(word) >= _SHORT}
+    for word in sorted(words, key=len, reverse=True):
+        text = text.replace(word, "…")
+    return text
+
+
+# Being seen
+
+
+@asynccontextmanager
+async def listening(
+    status: Callable[[], GatewayStatus], environ: Mapping[str, str]
+) -> AsyncGenerator[Path]:
+    """Answer whoever asks how this process is; raises OSError if that cannot be."""
+    folder, *_ = socket_folders(environ)
+    _make(folder)
+    _remove_dead(folder)
+    path = folder / f"{os.getpid()}.sock"
+    listener = _listen(path)
+    dispatcher = Dispatcher()
+    dispatcher.method("snapshot")(status)
+    connections: set[Connection] = set()
+
+    async def attend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = Connection(_SocketChannel(reader, writer), dispatcher, grace=PATIENCE)
+        connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            connections.discard(connection)
+
+    server = await asyncio.start_unix_server(attend, sock=listener)
+    try:
+        yield path
+    finally:
+        server.close()
+        path.unlink(missing_ok=True)
+        await asyncio.gather(*(connection.aclose() for connection in connections))
+
+
+def socket_folders(environ: Mapping[str, str]) -> list[Path]:
+    """Return where the sockets of this user may be; a gateway uses the first.
+
+    Many clients pass on next to nothing of their environment, so that a gateway of theirs listens
+    elsewhere than one that was started by hand.
+    """
+    named = [Path(value) for name in _VARIABLES if (value := environ.get(name))]
+    places = [*(place for place in named if place.is_dir()), FALLBACK]
+    return list(dict.fromkeys(place / f"trunkline-{os.getuid()}" for place in places))
+
+
+def _make(folder: Path) -> None:
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    _check(folder, stat.S_ISDIR)
+
+
+def _check(path: Path, is_kind: Callable[[int], bool]) -> None:
+    """Refuse what is not what it should be, or not the user's alone; raises OSError."""
+    found = path.lstat()
+    if not is_kind(found.st_mode):
+        raise OSError(f"{path} is not what it should be; remove it")
+    if found.st_uid != os.getuid():
+        raise PermissionError(f"{path} belongs to somebody else")
+    if found.st_mode & 0o077:
+        raise PermissionError(f"{path} is open to others; remove it, or close it with chmod go=")
+
+
+def _listen(path: Path) -> socket.socket:
+    """Return a socket that listens under `path`, and is there only once it does."""
+    hidden = path.with_name(f".{path.name}")
+    hidden.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        listener.bind(str(hidden))
+        hidden.chmod(0o600)
+        listener.listen()
+        hidden.replace(path)
+    except BaseException:
+        listener.close()
+        hidden.unlink(missing_ok=True)
+        raise
+    return listener
+
+
+# Looking
+
+
+async def sightings(
+    environ: Mapping[str, str], complain: Callable[[OSError], None]
+) -> list[Sighting]:
+    """Return the running gateways of this user; `complain` hears of folders that are not safe."""
+    sockets: list[tuple[int, Path]] = []
+    for folder in socket_folders(environ):
+        try:
+            _check(folder, stat.S_ISDIR)
+            _remove_dead(folder)
+            sockets += _sockets(folder)
+        except FileNotFoundError:
+            continue
+        except OSError as why:
+            complain(why)
+    found = await asyncio.gather(*(_sight(pid, path) for pid, path in sockets))
+    return sorted((sighting for sighting in found if sighting), key=lambda sighting: sighting.pid)
+
+
+def _sockets(folder: Path) -> Iterator[tuple[int, Path]]:
+    for path in folder.iterdir():
+        if named := _NAME.fullmatch(path.name):
+            yield int(named[1]), path
+
+
+def _remove_dead(folder: Path) -> None:
+    """Remove the sockets of processes that are gone."""
+    for pid, path in list(_sockets(folder)):
+        try:
+            os.kill(pid, 0)
+        except (ProcessLookupError, OverflowError):
+            _remove(path)
+        except PermissionError:
+            continue
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+async def _sight(pid: int, path: Path) -> Sighting | None:
+    try:
+        return Sighting(pid, await _ask(path))
+    except FileNotFoundError:
+        return None  # it has just ended
+    except ConnectionRefusedError:
+        _remove(path)  # its number is another's by now
+        return None
+    except (OSError, ConnectionLost, RpcError, ValueError):
+        return Sighting(pid, None)
+
+
+async def _ask(path: Path) -> GatewayStatus:
+    _check(path, stat.S_ISSOCK)
+    async with asyncio.timeout(PATIENCE):
+        streams = await asyncio.open_unix_connection(str(path))
+        async with Connection(_SocketChannel(*streams), grace=0.0) as connection:
+            return from_raw(await connection.call("snapshot"), GatewayStatus)
+
+
+class _SocketChannel:
+    """A Channel over a local socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._framer = Framer()
+        self._ready: list[bytes | RemoteProtocolError] = []
+
+    async def receive(self) -> bytes | None:
+        while not self._ready:
+            chunk = await self._reader.read(_CHUNK)
+            self._ready.extend(self._framer.feed(chunk) if chunk else self._framer.close())
+            if not chunk and not self._ready:
+                return None
+        found = self._ready.pop(0)
+        if isinstance(found, RemoteProtocolError):
+            raise found
+        return found
+
+    async def send(self, payload: bytes) -> None:
+        if self._writer.is_closing():
+            raise ConnectionLost("the socket is closed")
+        self._writer.write(frame(payload))
+        try:
+            await self._writer.drain()
+        except OSError as why:
+            raise ConnectionLost("the other side closed the socket") from why
+
+    async def aclose(self) -> None:
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()

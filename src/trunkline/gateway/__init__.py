@@ -1,0 +1,1 @@
+"""The doing: sessions, upstreams and what joins them. asyncio, but no sockets and no files."""

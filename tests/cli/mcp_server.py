@@ -1,0 +1,82 @@
+"""A small MCP server on the engine, for the commands to start; what it offers is in its argv."""
+
+import asyncio
+import os
+import sys
+from typing import Any
+
+from trunkline.jsonrpc import Connection, Dispatcher, RpcError
+from trunkline.transports.stream import open_stdio
+
+server = Dispatcher()
+tools = sys.argv[1:] or ["echo", "fail", "refuse", "structure", "picture", "wait"]
+
+
+@server.method("initialize")
+def initialize(protocolVersion: str, **_: Any) -> dict[str, Any]:  # noqa: N803
+    return {
+        "protocolVersion": protocolVersion,
+        "capabilities": {"tools": {}, "prompts": {}, "resources": {}},
+        "serverInfo": {"name": "small", "version": "1"},
+    }
+
+
+@server.notification("notifications/initialized")
+def initialized(**_: Any) -> None:
+    print(f"the secret is {os.environ.get('SECRET_TOKEN')}", file=sys.stderr, flush=True)
+
+
+@server.method("tools/list")
+def list_tools(**_: Any) -> dict[str, Any]:
+    text = "\n  Says \x1b[31mit again.\nAt length."
+    schema = {"type": "object"}
+    return {"tools": [{"name": t, "description": text, "inputSchema": schema} for t in tools]}
+
+
+@server.method("prompts/list")
+def list_prompts(**_: Any) -> dict[str, Any]:
+    return {"prompts": [{"name": "greet"}]}
+
+
+@server.method("resources/list")
+def list_resources(**_: Any) -> dict[str, Any]:
+    return {"resources": [{"uri": "note://1", "name": "one"}, {"uri": "note://2", "name": "two"}]}
+
+
+@server.method("resources/templates/list")
+def list_templates(**_: Any) -> dict[str, Any]:
+    return {"resourceTemplates": [{"uriTemplate": "note://{id}", "name": "note"}]}
+
+
+@server.method("tools/call")
+async def call(
+    name: str,
+    arguments: dict[str, Any],
+    _meta: dict[str, Any],
+) -> dict[str, Any]:
+    if name == "count":
+        far = {"progress": 1, "total": 2, "message": "half\nway"}
+        await connections[0].notify("notifications/progress", {**_meta, **far})
+    if name == "fail":
+        return {"content": [{"type": "text", "text": "it is broken"}], "isError": True}
+    if name == "refuse":
+        raise RpcError(-32602, "no such colour", {"colour": "octarine"})
+    if name == "structure":
+        return {"content": [], "structuredContent": {"degrees": 21.5}}
+    if name == "picture":
+        image = {"type": "image", "mimeType": "image/png", "data": "QUJD"}
+        return {"content": [image, {"type": "resource_link", "uri": "note://1", "name": "one"}]}
+    if name == "wait":
+        await asyncio.Event().wait()
+    return {"content": [{"type": "text", "text": f"{name} got {arguments}"}]}
+
+
+connections: list[Connection] = []
+
+
+async def main() -> None:
+    connections.append(Connection(await open_stdio(), server, grace=0.1))
+    await connections[0].run()
+
+
+asyncio.run(main())

@@ -1,0 +1,98 @@
+"""`trunkline ps`, against a real gateway."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.samples import BROKEN, OPERATOR, child, config, run
+from trunkline import control
+from trunkline.cli.ps import duration
+from trunkline.control import socket_folders
+
+HELLO = (
+    b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",'
+    b'"capabilities":{},"clientInfo":{"name":"test","version":"1"}}}\n'
+    b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
+    b'{"jsonrpc":"2.0","id":2,"method":"tools/list"}\n'
+)
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        monkeypatch.delenv("TMPDIR", raising=False)
+        monkeypatch.setattr(control, "FALLBACK", Path(folder))
+        yield Path(folder)
+
+
+def test_no_gateway_is_no_error(runtime: Path) -> None:
+    done = run("ps")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr == "no gateway of yours is running\n"
+    assert json.loads(run("ps", "--json").stdout) == []
+
+
+def test_a_gateway_and_its_servers_are_shown(runtime: Path, tmp_path: Path) -> None:
+    secret = 'env = { SECRET_TOKEN = "hunter22" }'
+    file = config(tmp_path, child("small", more=secret), BROKEN, OPERATOR)
+    command = [sys.executable, "-m", "trunkline", "serve", "--config", file]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(HELLO)
+        process.stdin.flush()
+        while b'"id":2' not in process.stdout.readline():
+            assert process.poll() is None
+        shown, told = run("ps"), run("ps", "--json")
+        _, err = process.communicate(timeout=20)
+    assert (process.returncode, len(err.splitlines())) == (0, 1)
+    assert (shown.exit_code, told.exit_code) == (0, 0)
+    heading, columns, small, broken, me = shown.stdout.splitlines()
+    assert heading.startswith(f"{process.pid}  {file}  up ")
+    assert heading.endswith(", 1 session")
+    assert columns.split()[:5] == ["server", "state", "pid", "revision", "restarts"]
+    words = small.split()
+    assert words[:2] == ["small", "ready"]
+    assert words[3:6] == ["2025-11-25", "0", "0"]
+    assert small.endswith("the secret is …")
+    assert "waiting" in broken
+    assert "cannot start '/nonexistent/program'" in broken
+    assert "(again in " in broken
+    assert me.split()[:2] == ["me", "ready"]
+    (gateway,) = json.loads(told.stdout)
+    assert (gateway["pid"], gateway["config"]) == (process.pid, file)
+    assert str(gateway["servers"][0]["pid"]) == words[2]
+    assert "hunter22" not in shown.output + told.output
+
+
+def test_one_that_does_not_answer_ends_with_one(runtime: Path) -> None:
+    (folder,) = socket_folders(os.environ)
+    folder.mkdir(mode=0o700)
+    (folder / f"{os.getpid()}.sock").touch(mode=0o600)
+    done = run("ps", "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout) == [{"pid": os.getpid()}]
+    assert done.stderr == f"trunkline: the gateway with pid {os.getpid()} does not answer\n"
+
+
+def test_a_folder_that_is_not_safe_ends_with_one(runtime: Path) -> None:
+    socket_folders(os.environ)[0].mkdir(mode=0o755)
+    done = run("ps")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "trunkline: did not look for gateways there: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59, "59 s"), (60, "1 m 0 s"), (3725, "1 h 2 m"), (200000, "2 d 7 h")],
+)
+def test_times_are_written_as_people_do(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,242 @@
+"""Other programs' files, as people have them."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.jsonrpc.test_raw import JSON
+from trunkline.config.client_entries import ClientServers, client_servers, safe_names
+from trunkline.config.entry import Entry
+from trunkline.config.errors import ConfigErrors, Report
+from trunkline.config.parse import parse_json
+
+
+def understood(tree: Any) -> tuple[ClientServers, Report]:
+    parsed = parse_json(json.dumps(tree), "f")
+    return client_servers(parsed.tree, parsed.report), parsed.report
+
+
+def entry_of(entry: Any) -> tuple[Entry, list[str]]:
+    (servers, _), report = understood({"mcpServers": {"fs": entry}})
+    report.check()
+    return servers[0], [note.removeprefix("f:1: mcpServers.fs.") for note in report.notes()]
+
+
+def errors_of(tree: Any) -> list[str]:
+    with pytest.raises(ConfigErrors) as caught:
+        understood(tree)[1].check()
+    return str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"mcpServers": {"fs": {"command": "npx"}}, "numStartups": 3, "projects": {"/p": {}}},
+        {"servers": {"fs": {"command": "npx"}}, "inputs": []},
+        {"mcp": {"servers": {"fs": {"command": "npx"}}}, "editor.tabSize": 2},
+    ],
+)
+def test_the_servers_of_every_client_are_found(tree: Any) -> None:
+    (entries, inputs), report = understood(tree)
+    report.check()
+    assert [(entry.name, entry.table) for entry in entries] == [("fs", {"command": "npx"})]
+    assert (inputs, report.notes()) == ({}, ())
+
+
+def test_a_file_without_servers_is_good_but_noted() -> None:
+    trees: list[Any] = [{}, {"mcpServers": None}, {"mcp": 1}, {"disabledMcpServers": []}]
+    for tree in trees:
+        (entries, _), report = understood(tree)
+        report.check()
+        assert entries == []
+        assert report.notes() == (
+            'f:1: no servers; they are expected under "mcpServers" or "servers"',
+        )
+    assert understood({"mcpServers": {}})[1].notes() == ()
+
+
+@pytest.mark.parametrize(
+    ("tree", "error"),
+    [
+        ([], 'f:1: expected an object; begin with { "mcpServers": { … } }'),
+        (None, 'f:1: expected an object; begin with { "mcpServers": { … } }'),
+        ({"mcp_servers": {}}, 'f:1: mcp_servers: unknown key; did you mean "mcpServers"?'),
+        ({"mcpServers": []}, "f:1: mcpServers: expected an object; give it a member for each"),
+        ({"servers": {"a": 1}}, 'f:1: servers.a: expected an object; give it a "command" or'),
+        ({"servers": {}, "inputs": {}}, "f:1: inputs: expected a list; put the inputs in"),
+        ({"mcp": {"servers": {}, "inputs": 1}}, "f:1: mcp.inputs: expected a list;"),
+        (
+            {"servers": {"a": {"type": "ws", "url": "x"}}},
+            'f:1: servers.a.type: unknown type; known are "stdio", "local", "http"',
+        ),
+        ({"servers": {"a": {"type": 1, "url": "x"}}}, "f:1: servers.a.type: unknown type;"),
+    ],
+)
+def test_what_cannot_be_understood_is_an_error(tree: Any, error: str) -> None:
+    (found,) = errors_of(tree)
+    assert found.startswith(error)
+
+
+@pytest.mark.parametrize(
+    ("entry", "table"),
+    [
+        ({"type": "stdio", "command": "a", "args": ["b"]}, {"command": "a", "args": ["b"]}),
+        ({"type": "local", "command": ["a", "b"]}, {"command": "a", "args": ["b"]}),
+        ({"command": ["a", "b"], "args": ["c"]}, {"command": "a", "args": ["b", "c"]}),
+        ({"type": "http", "url": "u", "headers": {"A": "b"}}, {"url": "u", "headers": {"A": "b"}}),
+        ({"type": "sse", "url": "u"}, {"url": "u"}),
+        ({"type": "streamable-http", "url": "u"}, {"url": "u"}),
+        ({"serverUrl": "u"}, {"url": "u"}),
+        ({"httpUrl": "u"}, {"url": "u"}),
+        ({"command": "a", "envFile": ".env"}, {"command": "a", "env_file": ".env"}),
+        ({"command": "a", "environment": {"A": "b"}}, {"command": "a", "env": {"A": "b"}}),
+        ({"command": "a", "disabled": True}, {"command": "a", "disabled": True}),
+        ({"command": "a", "enabled": False}, {"command": "a", "disabled": True}),
+        ({"command": "a", "enabled": True}, {"command": "a"}),
+        ({"command": "a", "timeout": 3600}, {"command": "a", "timeout": 3600}),
+        ({"command": "a", "timeout": 10**400}, {"command": "a", "timeout": 10**400}),
+        ({"command": "a", "cwd": None, "env": None, "url": None}, {"command": "a"}),
+        (
+            {"command": "a", "env": {"P": 80, "T": True, "F": 0.5, "N": None, "S": "s"}},
+            {"command": "a", "env": {"P": "80", "T": "true", "F": "0.5", "S": "s"}},
+        ),
+        (
+            {"command": "a", "prefix": "", "era": "auto"},
+            {"command": "a", "prefix": "", "era": "auto"},
+        ),
+        ({"url": "u", "args": [], "env": {}}, {"url": "u"}),
+    ],
+)
+def test_an_entry_works_as_it_is(entry: dict[str, Any], table: dict[str, Any]) -> None:
+    found, notes = entry_of(entry)
+    assert found.table == table
+    assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "table", "note"),
+    [
+        (
+            {"command": "a", "autoApprove": ["x"]},
+            {"command": "a"},
+            "autoApprove: ignored; approving calls is the client's affair",
+        ),
+        (
+            {"command": "a", "alwaysAllow": []},
+            {"command": "a"},
+            "alwaysAllow: ignored; approving calls is the client's affair",
+        ),
+        ({"command": "a", "gallery": 1}, {"command": "a"}, "gallery: unknown key, ignored"),
+        (
+            {"command": "a", "argss": []},
+            {"command": "a"},
+            'argss: unknown key, ignored; did you mean "args"?',
+        ),
+        (
+            {"command": "a", "timeout": 30000},
+            {"command": "a", "timeout": 30.0},
+            "timeout: read as milliseconds; ours are seconds",
+        ),
+        (
+            {"type": "http", "url": "u", "command": ""},
+            {"url": "u"},
+            "command: ignored because of the type; leave it out",
+        ),
+        (
+            {"url": "u", "serverUrl": "v"},
+            {"url": "u"},
+            "serverUrl: ignored beside url; keep one of the two",
+        ),
+        (
+            {"serverUrl": "u", "httpUrl": "v"},
+            {"url": "u"},
+            "httpUrl: ignored beside serverUrl; keep one of the two",
+        ),
+        (
+            {"url": "u", "environment": {"A": "b"}},
+            {"url": "u"},
+            "environment: ignored; it belongs to a server with a command",
+        ),
+    ],
+)
+def test_what_is_left_out_is_noted(entry: dict[str, Any], table: dict[str, Any], note: str) -> None:
+    found, notes = entry_of(entry)
+    assert found.table == table
+    assert notes == [note]
+
+
+def test_what_was_said_in_other_words_is_still_at_its_place() -> None:
+    entry, _ = entry_of({"command": ["a", "b"], "args": ["c"], "envFile": "x"})
+    places = [entry.place(p)[2:] for p in (("command",), ("args", 0), ("args", 1), ("env_file",))]
+    assert places == [("command", 0), ("command", 1), ("args", 0), ("envFile",)]
+
+
+def test_a_name_that_is_none_here_becomes_the_title() -> None:
+    (entries, _), report = understood(
+        {"mcpServers": {"My Server": {"command": "a"}, "x": {"command": "a", "title": "X"}}}
+    )
+    report.check()
+    assert [entry.name for entry in entries] == ["My_Server", "x"]
+    assert [entry.table["title"] for entry in entries] == ["My Server", "X"]
+    assert entries[0].root == ("mcpServers", "My Server")
+
+
+@pytest.mark.parametrize(
+    ("originals", "names"),
+    [
+        (["fs", "a-b_C9"], ["fs", "a-b_C9"]),
+        (["@scope/server-x", "Größe"], ["scope_server-x", "Gr_e"]),
+        (["my server", "my_server", "my.server"], ["my_server_2", "my_server", "my_server_3"]),
+        (["", "☃"], ["server", "server_2"]),
+        (["x" * 41, "x" * 42], ["x" * 40, "x" * 38 + "_2"]),
+    ],
+)
+def test_names_are_made_safe(originals: list[str], names: list[str]) -> None:
+    assert list(map(safe_names(originals).get, originals)) == names
+
+
+@given(st.lists(st.text() | st.text(alphabet="a _2", max_size=45), unique=True))
+def test_no_two_servers_get_the_same_name(originals: list[str]) -> None:
+    names = safe_names(originals)
+    assert set(names) == set(originals)
+    assert len(set(names.values())) == len(originals)
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name) for name in names.values())
+
+
+def test_the_inputs_of_vs_code_have_defaults_or_none() -> None:
+    (_, inputs), report = understood(
+        {
+            "servers": {},
+            "inputs": [
+                {"type": "promptString", "id": "key", "password": True},
+                {"type": "pickString", "id": "level", "default": "low"},
+                {"id": "odd", "default": 3},
+                {"id": "half", "default": "\ud800"},
+                {"type": "promptString"},
+                7,
+            ],
+        }
+    )
+    report.check()
+    assert inputs == {"key": None, "level": "low", "odd": None, "half": None}
+    assert report.notes() == (
+        "f:1: inputs[4]: an input without an id, ignored; give it one",
+        "f:1: inputs[5]: an input without an id, ignored; give it one",
+    )
+
+
+KEYS = st.sampled_from(
+    "type command args env envFile url serverUrl headers timeout cwd disabled enabled what".split()
+)
+ENTRIES = st.dictionaries(KEYS, JSON | st.sampled_from(["stdio", "http", ["a"], {"A": 1}]))
+
+
+@given(st.dictionaries(st.text(), ENTRIES | JSON, max_size=3), JSON)
+def test_any_entry_gives_tables_or_errors(servers: Any, inputs: Any) -> None:
+    (entries, _), report = understood({"servers": servers, "inputs": inputs})
+    assert len(entries) <= len(servers)
+    assert report.lines

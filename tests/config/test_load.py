@@ -1,0 +1,345 @@
+"""From a file to a Config, or to everything that is wrong with it."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.config.test_toml_lines import DOCUMENTS
+from tests.jsonrpc.test_raw import JSON
+from tests.test_docs import blocks
+from trunkline.config.errors import ConfigErrors
+from trunkline.config.load import MAX_CLIENT_FILE, MAX_FILE, load, read
+from trunkline.config.model import Config, GatewaySettings, ServerSettings
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "config.md"
+
+GOOD = """\
+[gateway]
+name = "home"
+instructions = "Be kind."
+strict_lifecycle = false
+
+[servers.tracker]
+url = "https://tracker.example/mcp"
+headers = { Authorization = "Bearer ${TRACKER_TOKEN}" }
+timeout = 5
+
+[servers.fs]
+command = "npx"
+args = ["-y", "server-filesystem", "${DATA:-/data}"]
+env.NODE_ENV = "production"
+prefix = ""
+era = "handshake"
+max_restarts = 3
+
+[servers.sources]
+builtin = "sources"
+disabled = true
+"""
+
+BAD = """\
+[gateway]
+nam = "home"
+
+[servers.fs]
+comand = "npx"
+args = ["-y", 3]
+
+[servers.tracker]
+url = "tracker.example"
+timeout = -1
+headers.Authorization = "Bearer ${TRACKER_TOKEN}"
+url = "https://tracker.example"
+
+[servers.both]
+command = "${ALSO_UNSET}"
+url = "https://a.example"
+
+[servers."no name"]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("config")
+
+
+def write(folder: Path, text: str | bytes, name: str = "trunkline.toml") -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def errors_of(path: Path, **environ: str) -> list[str]:
+    with pytest.raises(ConfigErrors) as caught:
+        load(path, environ)
+    return [line.removeprefix(f"{path.parent}/") for line in str(caught.value).splitlines()]
+
+
+def test_without_a_file_there_are_defaults() -> None:
+    assert load(None, {}) == Config()
+
+
+def test_a_good_file_gives_what_it_says_in_its_order(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    config = load(path, {"TRACKER_TOKEN": "abc"})
+    assert config.gateway == GatewaySettings(
+        name="home", instructions="Be kind.", strict_lifecycle=False
+    )
+    assert config.servers == (
+        ServerSettings(
+            name="tracker",
+            url="https://tracker.example/mcp",
+            headers={"Authorization": "Bearer abc"},
+            timeout=5.0,
+        ),
+        ServerSettings(
+            name="fs",
+            command="npx",
+            args=("-y", "server-filesystem", "/data"),
+            env={"NODE_ENV": "production"},
+            prefix="",
+            era="handshake",
+            max_restarts=3,
+        ),
+        ServerSettings(name="sources", builtin="sources", disabled=True),
+    )
+    assert (config.source, config.notes) == (path, ())
+
+
+def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    assert errors_of(write(tmp_path, BAD)) == [
+        'trunkline.toml:2: gateway.nam: unknown key; did you mean "name"?',
+        'trunkline.toml:5: servers.fs.comand: unknown key; did you mean "command"?',
+        "trunkline.toml:6: servers.fs.args[1]: expected text, got a whole number; put it in quotes",
+        "trunkline.toml:9: servers.tracker.url: expected http:// or https:// and a host; "
+        "write the whole address",
+        "trunkline.toml:10: servers.tracker.timeout: expected more than 0 and at most 86400; "
+        "choose another",
+        "trunkline.toml:11: servers.tracker.headers.Authorization: the variable TRACKER_TOKEN is "
+        "not set; set it, or write ${TRACKER_TOKEN:-default}",
+        "trunkline.toml:12:1: servers.tracker.url: given twice, first on line 9; "
+        "keep one of the two",
+        "trunkline.toml:15: servers.both.command: the variable ALSO_UNSET is not set; "
+        "set it, or write ${ALSO_UNSET:-default}",
+        "trunkline.toml:16: servers.both.url: command and url are both given; "
+        "keep one: they are different kinds of server",
+        'trunkline.toml:18: servers."no name": expected 1 to 40 letters, digits, _ or -; '
+        "choose another",
+        'trunkline.toml:18: servers."no name": no command and no url; add command = "…" for a '
+        'program, or url = "https://…" for a server elsewhere',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("command = 'x'", "1: command: unknown key; put it below [servers.NAME]"),
+        ("[server.fs]", '1: server: unknown key; did you mean "servers"?'),
+        ("[http]", "1: http: unknown key; known keys are gateway, servers"),
+        ("servers = 3", "1: servers: expected a table; write [servers.NAME]"),
+        ("[servers]\nfs = 3", "2: servers.fs: expected a table; write [servers.NAME]"),
+        ("[[servers]]", "1: servers: expected a table; write [servers.NAME]"),
+        (
+            "gateway = 3",
+            "1: gateway: expected a table, got a whole number; give it keys of its own",
+        ),
+        ("a = \n", "1:5: not TOML: invalid value; put text in quotes"),
+        (b"\xff\xfe", "1: not UTF-8; save it as UTF-8"),
+        (b"# fine\n# \xe9", "2: not UTF-8; save it as UTF-8"),
+    ],
+)
+def test_a_mistake_has_its_line_and_its_remedy(
+    tmp_path: Path, text: str | bytes, error: str
+) -> None:
+    assert errors_of(write(tmp_path, text)) == [f"trunkline.toml:{error}"]
+
+
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    assert errors_of(tmp_path / "nope.toml") == [
+        "nope.toml: there is no such file; check the name, or leave it out to start without servers"
+    ]
+    (tmp_path / "dir.toml").mkdir()
+    assert errors_of(tmp_path / "dir.toml") == [
+        "dir.toml: cannot be read: is a directory; check its name and its permissions"
+    ]
+    assert "not a file name" in errors_of(Path("a\0b"))[0]
+
+
+def test_a_file_that_is_too_long_is_an_error(tmp_path: Path) -> None:
+    load(write(tmp_path, "#" * MAX_FILE), {})
+    assert errors_of(write(tmp_path, "#" * (MAX_FILE + 1))) == [
+        f"trunkline.toml: longer than {MAX_FILE} bytes; is it the right file?"
+    ]
+    load(write(tmp_path, "{}" + " " * MAX_FILE, ".claude.json"), {})
+    assert len(errors_of(write(tmp_path, " " * (MAX_CLIENT_FILE + 1), "x.json"))) == 1
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_no_mistake(tmp_path: Path) -> None:
+    text = b"\xef\xbb\xbf[servers.a]\r\ncommand = 'x'\r\nfoo = 1\r\n"
+    (error,) = errors_of(write(tmp_path, text))
+    assert error.startswith("trunkline.toml:3: servers.a.foo: unknown key")
+
+
+@pytest.mark.parametrize("name", ["mcp.json", "MCP.JSON", "mcp.jsonc", "mcp.conf", "mcp"])
+def test_a_clients_file_is_known_by_its_name_or_its_look(tmp_path: Path, name: str) -> None:
+    text = ' {"mcpServers": {"fs": {"command": "npx",}}} // x'
+    config = load(write(tmp_path, text, name), {})
+    assert config.servers == (ServerSettings(name="fs", command="npx"),)
+
+
+def test_a_file_of_ours_may_have_another_name(tmp_path: Path) -> None:
+    config = load(write(tmp_path, "[servers.fs]\ncommand = 'x'", "gateway.conf"), {})
+    assert [server.name for server in config.servers] == ["fs"]
+
+
+def test_a_file_of_vs_code_works_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / ".vscode").mkdir()
+    (tmp_path / ".env").write_text("FROM_FILE=1\n")
+    text = """{
+      // what VS Code writes
+      "inputs": [{ "type": "promptString", "id": "api-key", "password": true },],
+      "servers": {
+        "My Files": {
+          "type": "stdio",
+          "command": "npx",
+          "args": ["-y", "server", "${workspaceFolder}", "${userHome}/x"],
+          "envFile": "${workspaceFolder}/.env",
+          "env": { "KEY": "${input:api-key}", "PORT": 80 },
+          "dev": { "watch": "src" }
+        },
+        "web": { "type": "http", "url": "https://a.example", "headers": { "X": "${env:X}" } },
+      },
+    }"""
+    path = write(tmp_path / ".vscode", text, "mcp.json")
+    config = load(path, {"API_KEY": "k", "HOME": "/home/me", "X": "x$$y"})
+    assert config.servers == (
+        ServerSettings(
+            name="My_Files",
+            title="My Files",
+            command="npx",
+            args=("-y", "server", str(tmp_path), "/home/me/x"),
+            env_file=str(tmp_path / ".env"),
+            env={"FROM_FILE": "1", "KEY": "k", "PORT": "80"},
+        ),
+        ServerSettings(name="web", url="https://a.example", headers={"X": "x$$y"}),
+    )
+    assert config.notes == (f'{path}:11: servers."My Files".dev: unknown key, ignored',)
+
+
+def test_the_mistakes_of_a_clients_file_are_told_in_its_own_words(tmp_path: Path) -> None:
+    text = """{
+      "mcpServers": {
+        "a b": { "serverUrl": "ftp://x", "envFile": 3 },
+        "c": { "command": ["x", "${NOPE}", 3] },
+        "d": {},
+        "d": { "command": 3 }
+      }
+    }"""
+    assert [error.split(";")[0] for error in errors_of(write(tmp_path, text, "m.json"))] == [
+        'm.json:3: mcpServers."a b".serverUrl: expected http:// or https:// and a host',
+        "m.json:4: mcpServers.c.command[2]: expected text, got a whole number",
+        "m.json:4: mcpServers.c.command[1]: the variable NOPE is not set",
+        "m.json:6:9: mcpServers.d: given twice, first on line 5",
+        "m.json:6: mcpServers.d.command: expected text, got a whole number",
+    ]
+
+
+def test_what_was_substituted_is_never_shown(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cr3t\nX: y")
+    text = """
+    [servers.a]
+    url = "${S}"
+    headers = { A = "${file:token}", B = "${S} ${NOPE} ${file:nope}" }
+    """
+    errors = errors_of(write(tmp_path, text), S="s3cr3t")
+    assert len(errors) == 4
+    assert "s3cr3t" not in "".join(errors)
+
+
+def test_a_draft_is_read_without_any_variable(tmp_path: Path) -> None:
+    draft = read(write(tmp_path, GOOD))
+    assert draft.gateway["name"] == "home"
+    assert draft.entries[0].table["headers"] == {"Authorization": "Bearer ${TRACKER_TOKEN}"}
+    with pytest.raises(ConfigErrors):
+        read(write(tmp_path, BAD))
+    client = {"mcpServers": {"a": {"command": "x", "odd": 1}}}
+    assert len(read(write(tmp_path, json.dumps(client), "m.json")).notes) == 1
+
+
+def test_the_examples_of_the_manual_load(tmp_path: Path) -> None:
+    examples = blocks(PAGE, "toml")
+    assert examples
+    for line, text in examples:
+        names = re.findall(r"\$\{([A-Z_]+)\}", text)
+        (tmp_path / ".env").touch()
+        (tmp_path / "token").touch()
+        config = load(write(tmp_path, text), dict.fromkeys(names, "x"))
+        assert config.notes == (), line
+
+
+def test_the_clients_examples_of_the_manual_load(tmp_path: Path) -> None:
+    for _, text in blocks(PAGE, "json"):
+        config = load(write(tmp_path, text, "mcp.json"), {"API_KEY": "k"})
+        assert config.servers
+
+
+@pytest.mark.parametrize("key", ["command", "args", "env", "headers", "disabled", "x"])
+def test_a_value_as_deep_as_json_allows_is_an_error_and_no_more(tmp_path: Path, key: str) -> None:
+    for brackets in ("[]", "{}"):
+        opening = '{"a":' if brackets == "{}" else "["
+        value = opening * 900 + "1" + brackets[1] * 900
+        text = f'{{"mcpServers": {{"a": {{"url": "http://a", "{key}": {value}}}}}}}'
+        outcome(write(tmp_path, text, "x.json"))
+
+
+def outcome(path: Path) -> Config | ConfigErrors:
+    try:
+        return load(path, {"A": "1"})
+    except ConfigErrors as errors:
+        assert errors.errors
+        assert len(str(errors).splitlines()) == len(errors.errors)
+        return errors
+
+
+@settings(deadline=None)  # it writes files
+@given(st.binary() | st.text().map(str.encode))
+def test_any_bytes_give_a_config_or_errors(folder: Path, data: bytes) -> None:
+    for name in ("x.toml", "x.json", "x"):
+        outcome(write(folder, data, name))
+
+
+@settings(deadline=None)  # it writes files
+@given(st.sampled_from([GOOD, BAD]), st.integers(0), st.text(max_size=3), st.integers(0, 9))
+def test_a_file_with_a_slip_gives_a_config_or_errors(
+    folder: Path, text: str, at: int, new: str, cut: int
+) -> None:
+    at %= len(text)
+    outcome(write(folder, (text[:at] + new + text[at + cut :]).encode("utf-8", "replace")))
+
+
+KEYS = st.sampled_from("command args env env_file cwd url headers prefix era timeout x".split())
+VALUES = JSON | st.sampled_from(["${A}", "${", "$$", "http://a", ["${A}"], {"A": "${B}"}])
+SERVERS = st.dictionaries(
+    st.sampled_from(["a", "b c", ""]), st.dictionaries(KEYS, VALUES) | JSON, max_size=2
+)
+
+
+@settings(deadline=None)  # it writes files
+@given(SERVERS, JSON)
+def test_any_clients_file_gives_a_config_or_errors(
+    folder: Path, servers: dict[str, Any], inputs: Any
+) -> None:
+    tree = {"servers": servers, "inputs": inputs}
+    outcome(write(folder, json.dumps(tree), "x.json"))
+
+
+@settings(deadline=None)  # it writes files
+@given(DOCUMENTS.map(lambda text: re.sub(r"\ba\b", "servers", text)))
+def test_any_toml_gives_a_config_or_errors(folder: Path, text: str) -> None:
+    outcome(write(folder, text))

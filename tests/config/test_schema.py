@@ -1,0 +1,99 @@
+"""The JSON Schema of trunkline.toml: fresh, of one mind with the loader, and in the manual."""
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec.inspect
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trunkline.config
+from tests.jsonrpc.test_raw import JSON
+from tests.test_docs import headings
+from trunkline.config.entry import Entry, check_entry
+from trunkline.config.fit import fit
+from trunkline.config.lines import KeyPath
+from trunkline.config.model import ConfigTable
+from trunkline.config.parse import as_table
+from trunkline.config.schema import FILE, config_schema, schema_text, shipped_schema
+
+VALIDATOR: Any = jsonschema.Draft202012Validator(config_schema())
+WHOLE = msgspec.inspect.type_info(ConfigTable)
+
+
+def keys() -> list[str]:
+    definitions = config_schema()["$defs"]
+    gateway = [f"gateway.{key}" for key in definitions["gateway"]["properties"]]
+    return gateway + [f"servers.NAME.{key}" for key in definitions["server"]["properties"]]
+
+
+def test_the_shipped_schema_is_the_one_of_the_types(update: bool) -> None:
+    shipped = Path(trunkline.config.__file__).with_name(FILE)
+    if update:
+        shipped.write_text(schema_text(), encoding="utf-8")
+    assert shipped.read_text(encoding="utf-8") == schema_text(), "run `make update`"
+    assert shipped_schema() == config_schema()
+
+
+def test_the_schema_is_a_schema_without_null() -> None:
+    jsonschema.Draft202012Validator.check_schema(config_schema())
+    assert "null" not in schema_text()
+    assert "ConfigTable" not in schema_text()
+
+
+@pytest.mark.parametrize("key", keys())
+def test_every_key_says_what_it_is(key: str) -> None:
+    table = "gateway" if key.startswith("gateway") else "server"
+    entry = config_schema()["$defs"][table]["properties"][key.rpartition(".")[2]]
+    assert entry["description"].endswith(".")
+
+
+@pytest.mark.parametrize("key", keys())
+def test_every_key_has_its_heading_in_the_manual(key: str) -> None:
+    assert f"### `{key}`" in headings("reference/config.md").splitlines()
+
+
+def is_valid(tree: dict[str, Any]) -> bool:
+    found: list[KeyPath] = []
+
+    def complain(path: KeyPath, why: str, fix: str) -> None:
+        found.append(path)
+
+    fit(tree, WHOLE, (), complain)
+    for name, table in (as_table(tree.get("servers")) or {}).items():
+        if as_table(table) is not None:
+            check_entry(Entry(name, table, ("servers", name)), complain)
+    return not found
+
+
+# What a schema cannot tell apart, it is not asked about: 1.0 is an integer to it, a newline at the
+# end passes for nothing, and two headers may differ in case alone.
+VALUES: st.SearchStrategy[Any] = JSON.filter(
+    lambda value: not isinstance(value, float)
+) | st.sampled_from(
+    ["npx", "auto", "search", "", 1, 0, 90000, 0.5, True, ["x"], {"A": "b"}, {"A=B": ""}, "a" * 41]
+)
+TABLES = st.dictionaries(
+    st.sampled_from([key.rpartition(".")[2] for key in keys()] + ["comand"]), VALUES, max_size=3
+)
+KINDS = st.sampled_from([{"command": "npx"}, {"url": "https://a.example"}, {}])
+SERVERS = st.builds(dict[str, Any].__or__, TABLES, KINDS) | VALUES
+TREES = st.fixed_dictionaries(
+    {},
+    optional={
+        "gateway": TABLES | VALUES,
+        "servers": st.dictionaries(st.sampled_from(["a", "b c", "d" * 41]), SERVERS, max_size=2),
+        "http": VALUES,
+    },
+)
+
+
+def is_askable(value: Any) -> bool:
+    return not any(text in repr(value) for text in ("\\n'", '\\n"', "\\ud", "None"))
+
+
+@given(TREES.filter(is_askable))
+def test_schema_and_loader_agree_on_what_is_valid(tree: dict[str, Any]) -> None:
+    assert VALIDATOR.is_valid(tree) == is_valid(tree)

@@ -1,0 +1,172 @@
+"""A trunkline.toml that says what other files say."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trunkline.config.errors import ConfigErrors
+from trunkline.config.load import load, read
+from trunkline.config.model import Config
+from trunkline.config.write_toml import to_toml
+
+ENVIRON = {"A": "one", "API_KEY": "k", "HOME": "/home/me", "EMPTY": ""}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("import")
+    (folder / "old" / ".vscode").mkdir(parents=True)
+    (folder / "new").mkdir()
+    (folder / "old" / ".vscode" / "token").write_text("from a file")
+    return folder
+
+
+def client_file(folder: Path, tree: Any, name: str = "mcp.json") -> Path:
+    path = folder / "old" / ".vscode" / name
+    path.write_text(json.dumps(tree), encoding="utf-8")
+    return path
+
+
+def moved(folder: Path, *paths: Path) -> tuple[str, Config]:
+    text = to_toml(*map(read, paths))
+    target = folder / "new" / "trunkline.toml"
+    target.write_text(text, encoding="utf-8")
+    return text, load(target, ENVIRON)
+
+
+def test_what_was_written_loads_back_to_the_same_servers(folder: Path) -> None:
+    (folder / "old" / ".env").write_text("E=1")
+    tree = {
+        "inputs": [{"id": "api-key"}, {"id": "level", "default": "low"}],
+        "servers": {
+            "My Server": {
+                "command": ["npx", "-y", "${workspaceFolder}/x", "pa$$word", "$${A}", "${1}"],
+                "env": {"K": "${input:api-key}", "L": "${input:level}", "a b": "ä\n\x7f\t\\"},
+                "envFile": "${workspaceFolder}/.env",
+                "cwd": "sub",
+                "timeout": 30000,
+            },
+            "web": {
+                "url": "https://a.example/${env:A}?q=${NOPE:-x}",
+                "headers": {"X-Key": "${file:token}", "Authorization": "Bearer abc"},
+            },
+            "off": {"command": "${UNSET}", "disabled": True},
+        },
+    }
+    path = client_file(folder, tree)
+    text, config = moved(folder, path)
+    assert config.servers == load(path, ENVIRON).servers
+    assert [server.name for server in config.servers] == ["My_Server", "web", "off"]
+    assert '"${API_KEY}"' in text
+    assert '"${LEVEL:-low}"' in text
+    assert '"https://a.example/${A}?q=${NOPE:-x}"' in text
+    assert "from a file" not in text
+
+
+def test_a_secret_stays_and_is_told_how_to_do_better(folder: Path) -> None:
+    tree = {
+        "mcpServers": {
+            "git": {"command": "x", "env": {"GIT_TOKEN": "abc", "SAFE_KEY": "${A}", "MODE": "a"}},
+            "web": {"url": "https://a.example", "headers": {"authorization": "Bearer abc"}},
+        }
+    }
+    text = to_toml(read(client_file(folder, tree)))
+    assert text.splitlines()[2:] == [
+        "[servers.git]",
+        'command = "x"',
+        "",
+        "[servers.git.env]",
+        '# could be "${GIT_TOKEN}": then the secret is not in this file',
+        'GIT_TOKEN = "abc"',
+        'SAFE_KEY = "${A}"',
+        'MODE = "a"',
+        "",
+        "[servers.web]",
+        'url = "https://a.example"',
+        "",
+        "[servers.web.headers]",
+        '# could be "${WEB_AUTHORIZATION}": then the secret is not in this file',
+        'authorization = "Bearer abc"',
+    ]
+
+
+def test_the_file_says_where_it_comes_from_on_one_line(folder: Path) -> None:
+    path = client_file(folder, {"mcpServers": {}}, "odd\nname.json")
+    assert to_toml(read(path)).splitlines() == [f"# from {json.dumps(str(path))}"]
+
+
+def test_several_files_become_one_and_equal_servers_are_written_once(folder: Path) -> None:
+    same = {"command": "x", "args": ["1"]}
+    one = client_file(folder, {"mcpServers": {"a": same, "b": {"command": "y"}}}, "one.json")
+    two = client_file(folder, {"servers": {"a": same, "b": {"command": "z"}}}, "two.json")
+    _, config = moved(folder, one, two)
+    assert [(s.name, s.command) for s in config.servers] == [("a", "x"), ("b", "y"), ("b_2", "z")]
+
+
+def test_a_file_of_ours_can_be_written_too(folder: Path) -> None:
+    path = folder / "old" / "trunkline.toml"
+    path.write_text(
+        "[gateway]\nname = 'x'\nstrict_lifecycle = false\n"
+        "[servers.a]\ncommand = '$$ ${A} $HOME $${'\ncwd = '~/x'\nprefix = ''\nmax_restarts = 3\n"
+    )
+    _, config = moved(folder, path)
+    assert config.servers == load(path, ENVIRON).servers
+    assert config.gateway == load(path, ENVIRON).gateway
+
+
+def test_the_gateway_is_that_of_the_first_file(folder: Path) -> None:
+    paths = [folder / "old" / "one.toml", folder / "old" / "two.toml"]
+    for path in paths:
+        path.write_text(f"gateway.name = '{path.stem}'")
+    assert moved(folder, *paths)[1].gateway.name == "one"
+
+
+def test_what_cannot_be_written_as_a_reference_is_left_as_it_was(folder: Path) -> None:
+    tree = {
+        "inputs": [{"id": "odd", "default": "{}"}],
+        "servers": {"a": {"command": "x", "args": ["${input:odd}", "${command:y}"]}},
+    }
+    text = to_toml(read(client_file(folder, tree)))
+    assert 'args = ["${ODD}", "${command:y}"]' in text
+    (folder / "old" / "{}").mkdir(exist_ok=True)
+    path = folder / "old" / "{}" / "mcp.json"
+    path.write_text('{"servers": {"a": {"command": "${file:x}"}}}')
+    assert 'command = "${file:x}"' in to_toml(read(path))
+    path.write_text('{"servers": {"a": {"command": "${file:~/x}"}}}')
+    assert 'command = "${file:~/x}"' in to_toml(read(path))
+
+
+PIECES = st.sampled_from(
+    '$ $$ { } ${A} ${env:A} ${NOPE:-$} ${EMPTY:-d} ${1} $A é \\ " ${/} ${userHome} '
+    "${workspaceFolder} ${input:api-key} ${file:token}".split()
+)
+TEXTS = st.lists(PIECES, max_size=6).map("".join) | st.text(st.characters(codec="utf-8"))
+ENTRIES = st.fixed_dictionaries(
+    {"command": TEXTS},
+    optional={
+        "args": st.lists(TEXTS, max_size=3),
+        "env": st.dictionaries(st.text("A =.é", min_size=1), TEXTS, max_size=3),
+        "cwd": st.builds("{}{}".format, st.sampled_from(["/x", "sub/", "~/", "${HOME}"]), TEXTS),
+        "disabled": st.booleans(),
+        "timeout": st.floats(0.001, 86400) | st.integers(1, 86400),
+    },
+) | st.fixed_dictionaries(
+    {"url": TEXTS.map("https://a.example/{}".format)},
+    optional={"headers": st.dictionaries(st.sampled_from(["X-A", "Token"]), TEXTS)},
+)
+
+
+@settings(deadline=None)  # it writes files
+@given(st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=50), ENTRIES, max_size=3))
+def test_whatever_loads_loads_back_the_same(folder: Path, servers: dict[str, Any]) -> None:
+    path = client_file(folder, {"mcpServers": servers})
+    try:
+        expected = load(path, ENVIRON)
+    except ConfigErrors:
+        return
+    _, config = moved(folder, path)
+    assert config.servers == expected.servers

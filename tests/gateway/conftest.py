@@ -1,0 +1,17 @@
+"""No test waits for anything by the clock: ends have no grace, and restarts no delay."""
+
+import pytest
+
+from trunkline.backends import remote
+from trunkline.gateway import gateway
+from trunkline.routing import backoff
+
+
+@pytest.fixture(autouse=True)
+def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    def at_once(failures: int, chance: float) -> float:
+        return 0.0
+
+    monkeypatch.setattr(gateway, "GRACE", 0.0)
+    monkeypatch.setattr(remote, "GRACE", 0.0)
+    monkeypatch.setattr(backoff, "delay", at_once)

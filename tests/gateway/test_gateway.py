@@ -1,0 +1,128 @@
+"""The gateway as a whole: who is told what, engines of texts, and an end that leaves nothing."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.gateway.servers import Hold, User, hello, one_tool, serving, text_of, user
+from tests.gateway.test_session_lifecycle import news, opened, say, text
+from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.session import Identity
+from trunkline.jsonrpc import Incident
+
+LOG = "notifications/message"
+
+
+async def test_servers_start_with_the_first_client_and_hear_what_it_can() -> None:
+    server = one_tool()
+    async with serving(s=server) as made:
+        await asyncio.sleep(0)
+        assert server.starts == 0
+        async with user(made, sampling={"context": {}}, experimental={"x": 1}):
+            (said,) = [params for method, params in server.heard if method == "initialize"]
+            assert said["capabilities"] == {"sampling": {"context": {}}}
+            assert said["protocolVersion"] == "2025-11-25"
+
+
+async def test_a_log_message_goes_to_all_who_have_said_that_they_are_ready() -> None:
+    server = one_tool()
+    async with (
+        serving(s=server) as made,
+        user(made) as one,
+        user(made) as two,
+        User(made) as early,
+    ):
+        await early.ask("initialize", hello())
+        await server.line.notify(LOG, {"level": "info", "data": {"v": 1}, "_meta": {"k": 2}})
+        for somebody in (one, two):
+            told = await somebody.until_told(LOG)
+            assert told == {"level": "info", "data": {"v": 1}, "_meta": {"k": 2}}
+        await early.ask("ping")
+        assert early.told.empty()
+
+
+async def test_nobody_hears_what_their_revision_does_not_have() -> None:
+    server = one_tool()
+    async with serving(s=server) as made, user(made, "2025-06-18") as old, user(made) as new:
+        await server.line.notify("notifications/elicitation/complete", {"elicitationId": "e"})
+        await server.line.notify("vendor/news", {"a": 1})
+        assert await new.until_told("notifications/elicitation/complete")
+        assert await new.until_told("vendor/news") == {"a": 1}
+        heard = ""
+        while heard != "vendor/news":
+            heard, _ = await old.told.get()
+            assert heard != "notifications/elicitation/complete"
+
+
+async def test_an_engine_calls_tools() -> None:
+    async with serving(s=one_tool()) as made:
+        engine = await opened(made=made)
+        await made.registry.wait_settled()
+        answer = await say(engine, text("tools/call", {"name": "s__echo"}, id="x"))
+        assert (answer["id"], text_of(answer["result"])) == ("x", "echo ran")
+
+
+async def test_texts_that_are_handled_at_once_get_their_own_answers() -> None:
+    server = one_tool()
+    server.methods["tools/call"] = hold = Hold()
+    async with serving(s=server) as made:
+        engine = await opened("2025-03-26", made)
+        await made.registry.wait_settled()
+        slow = asyncio.create_task(say(engine, text("tools/call", {"name": "s__echo"}, id=1)))
+        await hold.begun.wait()
+        batch = f"[{text('ping', id=2)},{news('vendor/news')}]"
+        answers = await asyncio.gather(say(engine, batch), say(engine, text("ping", id=3)))
+        assert [answers[0][0]["id"], answers[1]["id"]] == [2, 3]
+        hold.let_go.set()
+        assert (await slow)["id"] == 1
+
+
+async def test_a_text_that_nobody_waits_for_any_more_frees_its_id() -> None:
+    server = one_tool()
+    server.methods["tools/call"] = hold = Hold()
+    async with serving(s=server) as made:
+        engine = await opened(made=made)
+        await made.registry.wait_settled()
+        slow = asyncio.create_task(say(engine, text("tools/call", {"name": "s__echo"}, id=1)))
+        await hold.begun.wait()
+        slow.cancel()
+        await asyncio.gather(slow, return_exceptions=True)
+        assert made.remapper.pending_count() == 0
+        assert (await say(engine, text("ping", id=1)))["result"] == {}
+
+
+async def test_what_nobody_foresaw_is_reported_and_told_by_its_id_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    incidents: list[Incident] = []
+    made = Gateway(Identity("g", "1"), chance=lambda: 0.0, report=incidents.append)
+    engine = await opened(made=made)
+
+    def fail(*_: Any) -> Any:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(engine.session, "called", fail)
+    monkeypatch.setattr(engine.session, "notified", fail)
+    error = (await say(engine, text("ping")))["error"]
+    assert await say(engine, news("vendor/news")) is None
+    assert (error["code"], error["data"]) == (-32603, {"incident": incidents[0].id})
+    assert "secret" not in str(error)
+    assert len(incidents) == 2
+
+
+async def test_an_end_in_the_midst_of_everything_leaves_nothing() -> None:
+    slow, dead, calling = one_tool(), one_tool(), one_tool()
+    slow.methods["initialize"] = Hold()
+    dead.broken = OSError("never there")
+    calling.methods["tools/call"] = hold = Hold()
+    async with serving(slow=slow, dead=dead, c=calling) as made, User(made) as somebody:
+        await somebody.hello()
+        while not made.registry.upstream("c").ready:
+            await asyncio.sleep(0)
+        call = asyncio.create_task(somebody.call("c__echo"))
+        await hold.begun.wait()
+        await made.aclose()
+        await asyncio.gather(call, return_exceptions=True)
+        assert {snapshot.state for snapshot in made.registry.snapshot()} == {"stopped"}
+        await made.aclose()  # twice is once

@@ -1,0 +1,229 @@
+"""What servers ask clients: sampling, elicitation and roots, and who is asked."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.gateway.servers import Hold, Server, User, one_tool, serving, text_of, user
+from tests.gateway.test_session_lifecycle import opened, say, text
+from trunkline.jsonrpc import RpcError
+
+QUESTIONS = {
+    "sampling/createMessage": "sampling",
+    "elicitation/create": "elicitation",
+    "roots/list": "roots",
+}
+
+
+def asking(server: Server, method: str, params: Any = None) -> None:
+    """Let every call of a tool of `server` ask its client something, and return what it said."""
+
+    async def ask(_: Any) -> Any:
+        try:
+            said = await server.ask(method, params)
+        except RpcError as error:
+            said = error.code
+        return {"content": [{"type": "text", "text": str(said)}]}
+
+    server.methods["tools/call"] = ask
+
+
+@pytest.mark.parametrize(("method", "capability"), QUESTIONS.items())
+async def test_a_question_during_a_call_reaches_its_client_and_the_answer_gets_back(
+    method: str, capability: str
+) -> None:
+    server = one_tool()
+    params = {"vendor": 1, "_meta": {"x/y": [1]}}
+    asking(server, method, params)
+    offered: dict[str, Any] = {capability: {}}
+    async with serving(s=server) as made, user(made, **offered) as somebody:
+        somebody.answers[method] = lambda _: {"answer": 42}
+        assert text_of(await somebody.call("s__echo")) == "{'answer': 42}"
+        assert somebody.asked == [(method, params)]
+
+
+@pytest.mark.parametrize(("method", "capability"), QUESTIONS.items())
+async def test_a_client_that_did_not_offer_to_answer_is_not_asked(
+    method: str, capability: str
+) -> None:
+    server = one_tool()
+    asking(server, method)
+    others: dict[str, Any] = {name: {} for name in QUESTIONS.values() if name != capability}
+    async with serving(s=server) as made, user(made, **others) as somebody:
+        assert text_of(await somebody.call("s__echo")) == "-32601"
+        assert somebody.asked == []
+
+
+async def test_a_client_whose_revision_has_no_such_question_is_not_asked() -> None:
+    server = one_tool()
+    asking(server, "elicitation/create")
+    async with serving(s=server) as made, user(made, "2025-03-26", elicitation={}) as somebody:
+        assert text_of(await somebody.call("s__echo")) == "-32601"
+        assert somebody.asked == []
+
+
+async def test_a_refused_question_is_refused_with_the_clients_own_words() -> None:
+    server = one_tool()
+
+    def refuse(_: Any) -> Any:
+        raise RpcError(-1, "User rejected")
+
+    asking(server, "sampling/createMessage")
+    async with serving(s=server) as made, user(made, sampling={}) as somebody:
+        somebody.answers["sampling/createMessage"] = refuse
+        assert text_of(await somebody.call("s__echo")) == "-1"
+
+
+async def test_an_unknown_question_is_left_to_the_client() -> None:
+    server = one_tool()
+    asking(server, "vendor/ask", {"a": 1})
+    async with serving(s=server) as made, user(made) as somebody:
+        somebody.answers["vendor/ask"] = lambda params: {"said": params}
+        assert text_of(await somebody.call("s__echo")) == "{'said': {'a': 1}}"
+
+
+@pytest.mark.parametrize("method", ["tools/call", "initialize", "resources/read"])
+async def test_what_only_clients_ask_is_asked_of_nobody(method: str) -> None:
+    server = one_tool()
+    asking(server, method)
+    async with serving(s=server) as made, user(made) as somebody:
+        assert text_of(await somebody.call("s__echo")) == "-32601"
+        assert somebody.asked == []
+
+
+async def test_a_server_may_ping() -> None:
+    server = one_tool()
+    async with serving(s=server) as made, user(made):
+        assert await server.ask("ping") == {}
+
+
+async def test_two_clients_call_one_server_and_nobody_is_asked() -> None:
+    server = one_tool()
+    begun: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]
+    waiting = list(begun)
+    go = asyncio.Event()
+
+    async def call(_: Any) -> Any:
+        waiting.pop().set()
+        await go.wait()
+        return {"content": []}
+
+    server.methods["tools/call"] = call
+    async with (
+        serving(s=server) as made,
+        user(made, roots={}) as one,
+        user(made, roots={}) as two,
+    ):
+        calls = [asyncio.create_task(who.call("s__echo")) for who in (one, two)]
+        await asyncio.gather(*(event.wait() for event in begun))
+        with pytest.raises(RpcError) as refused:
+            await server.ask("roots/list")
+        assert refused.value.code == -32603
+        assert one.asked == two.asked == []
+        go.set()
+        assert await asyncio.gather(*calls) == [{"content": []}, {"content": []}]
+        # Outside of any call it cannot be known either.
+        with pytest.raises(RpcError) as refused:
+            await server.ask("roots/list")
+        assert refused.value.code == -32601
+
+
+async def test_the_one_of_two_clients_that_calls_is_asked() -> None:
+    server = one_tool()
+    asking(server, "roots/list")
+    async with (
+        serving(s=server) as made,
+        user(made, roots={}) as one,
+        user(made, roots={}) as two,
+    ):
+        two.answers["roots/list"] = lambda _: {"roots": []}
+        assert text_of(await two.call("s__echo")) == "{'roots': []}"
+        assert one.asked == []
+
+
+async def test_a_question_outside_of_any_call_goes_to_the_only_client() -> None:
+    server = one_tool()
+    async with (
+        serving(s=server) as made,
+        user(made, roots={"listChanged": True}) as somebody,
+        User(made),  # has said nothing yet, so it is nobody
+    ):
+        somebody.answers["roots/list"] = lambda _: {"roots": [{"uri": "file:///"}]}
+        assert await server.ask("roots/list") == {"roots": [{"uri": "file:///"}]}
+        initialize = next(params for method, params in server.heard if method == "initialize")
+        assert initialize["capabilities"] == {"roots": {"listChanged": True}}
+        await somebody.tell("notifications/roots/list_changed")
+        await server.until_heard("notifications/roots/list_changed")
+
+
+async def test_a_server_that_cancels_its_question_cancels_ours() -> None:
+    server = one_tool()
+    async with serving(s=server) as made, user(made, sampling={}) as somebody:
+        somebody.answers["sampling/createMessage"] = hold = Hold()
+        question = asyncio.create_task(server.ask("sampling/createMessage"))
+        await hold.begun.wait()
+        (pending,) = server.line.peer._calls  # pyright: ignore[reportPrivateUsage]
+        await server.line.notify("notifications/cancelled", {"requestId": pending})
+        cancelled = await somebody.until_told("notifications/cancelled")
+        assert cancelled["requestId"] == somebody.requests[-1].id
+        hold.let_go.set()
+        await somebody.ask("ping")
+        question.cancel()
+        await server.line.notify("notifications/cancelled")  # of nothing: ignored
+        await server.line.notify("notifications/cancelled", {"requestId": 99})
+        assert await server.ask("ping") == {}
+
+
+async def test_a_server_that_dies_takes_its_question_back() -> None:
+    server = one_tool()
+    async with serving(s=server) as made, user(made, sampling={}) as somebody:
+        somebody.answers["sampling/createMessage"] = hold = Hold()
+        question = asyncio.create_task(server.ask("sampling/createMessage"))
+        await hold.begun.wait()
+        await server.die()
+        await somebody.until_told("notifications/cancelled")
+        await asyncio.gather(question, return_exceptions=True)
+
+
+async def test_a_client_that_leaves_has_not_answered() -> None:
+    server = one_tool()
+    async with serving(s=server) as made:
+        async with user(made, roots={}) as somebody:
+            somebody.answers["roots/list"] = hold = Hold()
+            question = asyncio.create_task(server.ask("roots/list"))
+            await hold.begun.wait()
+        with pytest.raises(RpcError) as gone:
+            await question
+        assert gone.value.code == -32603
+
+
+async def test_progress_with_a_question_gets_back_under_the_servers_token() -> None:
+    server = one_tool()
+    async with serving(s=server) as made, user(made, sampling={}) as somebody:
+        somebody.answers["sampling/createMessage"] = hold = Hold({"role": "assistant"})
+        asked = {"_meta": {"progressToken": "mine", "x": 1}}
+        question = asyncio.create_task(server.ask("sampling/createMessage", asked))
+        await hold.begun.wait()
+        token = somebody.asked[-1][1]["_meta"]["progressToken"]
+        for wrong in ("mine", 99, None, True):
+            await somebody.tell("notifications/progress", {"progressToken": wrong, "progress": 0})
+        await somebody.tell("notifications/progress")
+        await somebody.tell("notifications/progress", {"progressToken": token, "progress": 1})
+        note = await server.until_heard("notifications/progress")
+        assert note == {"progressToken": "mine", "progress": 1}
+        hold.let_go.set()
+        assert await question == {"role": "assistant"}
+        await somebody.tell("notifications/progress", {"progressToken": token, "progress": 2})
+        await somebody.ask("ping")
+        assert server.count("notifications/progress") == 1
+
+
+async def test_an_engine_of_texts_cannot_be_asked() -> None:
+    server = one_tool()
+    asking(server, "roots/list")
+    async with serving(s=server) as made:
+        engine = await opened(made=made, capabilities={"roots": {}})
+        await made.registry.wait_settled()
+        answer = await say(engine, text("tools/call", {"name": "s__echo"}))
+        assert text_of(answer["result"]) == "-32601"

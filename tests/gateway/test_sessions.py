@@ -1,0 +1,81 @@
+"""Sessions as values: created, found, marked, removed and expired, each for its own principal."""
+
+import re
+
+import pytest
+
+from trunkline.gateway.sessions import IDLE, Sessions, TooManySessions
+
+
+@pytest.mark.holds("S3.10", "C25")
+def test_an_id_is_long_random_and_visible() -> None:
+    sessions: Sessions[None] = Sessions()
+    ids = {sessions.create("p", None, 0.0).session_id for _ in range(100)}
+    assert len(ids) == 100
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{32}", id) for id in ids)
+
+
+@pytest.mark.holds("S3.11", "S3.14")
+def test_a_session_is_found_by_its_id_and_by_no_other() -> None:
+    sessions: Sessions[str] = Sessions()
+    made = sessions.create("p", "held", 5.0)
+    assert sessions.find(made.session_id, "p", 6.0) is made
+    assert sessions.find("x" * 32, "p", 6.0) is None
+    assert (made.held, made.created_at, made.last_activity) == ("held", 5.0, 6.0)
+    assert not made.initialized
+
+
+@pytest.mark.holds("C25")
+def test_for_another_principal_it_is_not_there_and_not_touched() -> None:
+    sessions: Sessions[None] = Sessions()
+    made = sessions.create("p", None, 5.0)
+    assert sessions.find(made.session_id, "q", 6.0) is None
+    assert made.last_activity == 5.0
+
+
+@pytest.mark.holds("S3.12")
+def test_a_session_is_marked_as_initialized() -> None:
+    sessions: Sessions[None] = Sessions()
+    made = sessions.create("p", None, 0.0)
+    assert sessions.mark_initialized(made.session_id)
+    assert made.initialized
+    assert not sessions.mark_initialized("nobody")
+
+
+@pytest.mark.holds("S3.13")
+def test_a_session_is_removed_once() -> None:
+    sessions: Sessions[None] = Sessions()
+    made = sessions.create("p", None, 0.0)
+    assert sessions.remove(made.session_id)
+    assert sessions.find(made.session_id, "p", 0.0) is None
+    assert not sessions.remove(made.session_id)
+
+
+@pytest.mark.holds("C26")
+def test_one_that_is_idle_for_too_long_is_gone() -> None:
+    sessions: Sessions[None] = Sessions()
+    made = sessions.create("p", None, 0.0)
+    assert sessions.find(made.session_id, "p", IDLE) is made  # in use: it lives on
+    assert sessions.find(made.session_id, "p", 2 * IDLE) is made
+    assert sessions.find(made.session_id, "p", 3 * IDLE + 1) is None
+    assert len(sessions) == 0
+
+
+@pytest.mark.holds("C26")
+def test_expiry_takes_the_idle_and_leaves_the_others() -> None:
+    sessions: Sessions[str] = Sessions(idle=10.0)
+    old = sessions.create("p", "old", 0.0)
+    new = sessions.create("p", "new", 5.0)
+    assert sessions.expire(11.0) == [old]
+    assert sessions.find(new.session_id, "p", 11.0) is new
+    assert sessions.expire(11.0) == []
+
+
+@pytest.mark.holds("C26")
+def test_there_are_never_too_many() -> None:
+    sessions: Sessions[None] = Sessions(idle=10.0, max_sessions=1)
+    sessions.create("p", None, 0.0)
+    with pytest.raises(TooManySessions, match="at most 1"):
+        sessions.create("p", None, 10.0)
+    sessions.create("p", None, 10.5)  # the first has expired
+    assert len(sessions) == 1

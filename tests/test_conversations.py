@@ -1,0 +1,139 @@
+"""Golden conversations: what client, gateway and servers say to each other, word for word.
+
+A file in `conversations/` is a few sentences of intent, the servers there are, and then the lines:
+
+    -> what the client says               <- what the gateway answers
+    fs -> what the server fs says         fs <- what the gateway says to it
+    (ready)  wait for all servers         (fs dies)  what happens
+
+Servers shake hands and list their tools by themselves; all else they say stands in the file. With
+`--update` the gateway's lines are rewritten as it speaks now; read the difference, then commit.
+"""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gateway.servers import tool
+from trunkline.backends.remote import Remote
+from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.session import Identity
+from trunkline.gateway.upstream import Backend, Listener, Settings
+from trunkline.jsonrpc import Channel, pipe
+
+FILES = sorted((Path(__file__).parent / "conversations").glob("*.txt"))
+SERVER = re.compile(r"server (\w+)(?: as \"(\w*)\")?: (.*)")
+STEP = re.compile(r"(?:(\w+) )?(->|<-) ?(.*)")
+EVENT = re.compile(r"\((?:(\w+) )?(ready|dies)\)")
+
+
+class Scripted:
+    """A server that says what its file says."""
+
+    def __init__(self, tools: list[str]) -> None:
+        self.tools = [tool(name) for name in tools]
+        self.channel: Channel | None = None
+        self.heard: asyncio.Queue[bytes] = asyncio.Queue()
+        self.task: asyncio.Task[None] | None = None
+
+    async def connect(self, gateway: Gateway, name: str, listener: Listener) -> Backend:
+        near, far = pipe()
+        self.channel = far
+        self.task = asyncio.create_task(self._listen(far))
+        remote = Remote(near, name, gateway.remapper, listener)
+        await remote.open({}, {"name": "gateway", "version": "0"})
+        return remote
+
+    async def _listen(self, channel: Channel) -> None:
+        while (payload := await channel.receive()) is not None:
+            message: dict[str, Any] = json.loads(payload)
+            results: dict[str, Any] = {
+                "initialize": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}},
+                "tools/list": {"tools": self.tools},
+            }
+            method = message.get("method", "")
+            if method in results:
+                answer: dict[str, Any] = {
+                    "jsonrpc": "2.0",
+                    "id": message["id"],
+                    "result": results[method],
+                }
+                await channel.send(json.dumps(answer).encode())
+            elif method != "notifications/initialized":
+                await self.heard.put(payload)
+
+    async def die(self) -> None:
+        assert self.channel is not None
+        await self.channel.aclose()
+
+
+class Stage:
+    """Plays one conversation."""
+
+    def __init__(self) -> None:
+        self.gateway = Gateway(Identity("golden", "1.0"), chance=lambda: 0.0)
+        self.servers: dict[str, Scripted] = {}
+        self.client, far = pipe()
+        self.serving = asyncio.create_task(self.gateway.serve(far))
+
+    def add(self, name: str, prefix: str | None, tools: str) -> None:
+        server = self.servers[name] = Scripted(tools.split(", "))
+
+        async def connect(listener: Listener) -> Backend:
+            return await server.connect(self.gateway, name, listener)
+
+        self.gateway.add(Settings(name, name if prefix is None else prefix), connect)
+
+    async def play(self, line: str) -> str:
+        """Play one line; return it as it should have been."""
+        if found := SERVER.fullmatch(line):
+            self.add(*found.groups())
+        elif found := EVENT.fullmatch(line):
+            if found[2] == "ready":
+                await self.gateway.registry.wait_settled()
+            else:
+                await self.servers[found[1]].die()
+                await self._until_down(found[1])
+        elif found := STEP.fullmatch(line):
+            name, direction, text = found.groups()
+            if direction == "->":
+                await self._channel(name).send(text.encode())
+            else:
+                heard = await (self.servers[name].heard.get() if name else self.client.receive())
+                return f"{name + ' ' if name else ''}<- {(heard or b'(the end)').decode()}"
+        elif line and not line.startswith("#"):
+            raise ValueError(f"cannot read {line!r}")
+        return line
+
+    def _channel(self, name: str | None) -> Channel:
+        channel = self.servers[name].channel if name else self.client
+        assert channel is not None
+        return channel
+
+    async def _until_down(self, name: str) -> None:
+        while self.gateway.registry.upstream(name).backend is not None:
+            await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        await self.client.aclose()
+        await self.serving
+        await self.gateway.aclose()
+        assert self.gateway.remapper.pending_count() == 0
+
+
+@pytest.mark.holds("S4.15", "S3.24")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+async def test_a_conversation_goes_as_it_is_written(path: Path, update: bool) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    stage = Stage()
+    async with asyncio.timeout(10):
+        played = [await stage.play(line) for line in lines]
+        await stage.end()
+    if update:
+        path.write_text("\n".join(played) + "\n", encoding="utf-8")
+        return
+    assert played == lines, "run `make update`, and read the difference"
