@@ -91,8 +91,10 @@ async def test_five_servers_are_one_and_a_broken_one_hurts_nobody(config: Path) 
         resources = await made.list_resources()
         read = await made.read_resource(resources.resources[0].uri)
         assert read.contents
-        with pytest.raises(MCPError, match="Unknown tool"):
+        with pytest.raises(MCPError, match="Upstream unavailable: broken"):
             await made.call_tool("broken__nothing", {})
+        with pytest.raises(MCPError, match="Unknown tool: nobody__home"):
+            await made.call_tool("nobody__home", {})
 
 
 async def test_many_calls_at_once_get_their_own_answers(config: Path) -> None:

@@ -10,12 +10,9 @@ HERE = Path(__file__).parent
 
 
 async def test_jayson_calls_us() -> None:
-    server = await create_subprocess_exec(
-        sys.executable, "-m", "trunkline", "serve", "--tcp", "127.0.0.1:0", stderr=PIPE
-    )
+    server = await create_subprocess_exec(sys.executable, HERE / "tcp_server.py", stdout=PIPE)
     async with asyncio.timeout(60):
-        greeting = (await server.stderr.readline()).decode()
-        port = greeting.split(":")[2].split(",")[0]
+        port = (await server.stdout.readline()).decode().strip()
         client = await create_subprocess_exec("node", HERE / "jayson_client.js", port, stdout=PIPE)
         out, _ = await client.communicate()
         server.terminate()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import secrets
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -47,6 +48,9 @@ FAMILY = {
     "orphan": "os.fork() or (os.setsid(), sign('orphan'), stay()); stay()",
     "own group": "os.fork() or (os.setpgid(0, 0), sign('group'), stay()); stay()",
 }
+TOKEN = secrets.token_hex()
+"""Known to nobody else: who carries it is killed, whoever may be running these tests, too."""
+
 DEAF = "os.fork() or os.setsid(); deaf(); sign('deaf'); stay()"
 
 
@@ -125,11 +129,14 @@ async def test_grandchildren_are_ended_wherever_they_went(code: str, tmp_path: P
         await roll.ended()
 
 
+@pytest.mark.parametrize("move", ["", "os.setpgid(0, 0), "])
 @spotless
-async def test_a_group_is_ended_though_it_has_forgotten_its_token(tmp_path: Path) -> None:
+async def test_a_session_is_ended_though_it_has_forgotten_its_token(
+    move: str, tmp_path: Path
+) -> None:
     async with rolling(tmp_path) as roll:
         code = f"os.execve(sys.executable, {script('deaf(); sign(1); stay()')}, {roll.env})"
-        child = await Child.start(script(f"os.fork() or {code}; stay()"), grace=0.02)
+        child = await Child.start(script(f"os.fork() or ({move}{code}); stay()"), grace=0.02)
         await roll.signed()
         await child.aclose()
         await roll.ended()
@@ -156,19 +163,22 @@ async def test_one_who_escaped_cannot_keep_a_channel_open(
         await roll.ended()
 
 
+@pytest.mark.parametrize("missing", ["os.pidfd_open", "trunkline.transports.stdio.processes"])
 @spotless
-async def test_children_are_ended_without_help_from_the_kernel_too(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+async def test_children_are_ended_with_less_help_from_the_system_too(
+    missing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def unknown(_: int) -> int:
         raise OSError("no such system call")
 
-    monkeypatch.setattr(os, "pidfd_open", unknown)
+    def nobody() -> list[int]:
+        return []
+
+    monkeypatch.setattr(missing, unknown if "pidfd" in missing else nobody)
     async with rolling(tmp_path) as roll:
         code = "os.fork() or (deaf(), sign('a'), stay()); input(); sys.exit(7)"
         child = await Child.start(script(code), env=roll.env)
         await roll.signed()
-        await child.send(b"")
         await child.send(b"")
         assert await child.wait() == 7
         await roll.ended()
@@ -278,9 +288,11 @@ async def group(
     """Start a process in a group of its own."""
     argv = script(code)
     with launch(*argv, **roll.env, **{warden.VARIABLE: token}) as process:
-        await roll.signed()
-        yield process
-        process.kill()
+        try:
+            await roll.signed()
+            yield process
+        finally:
+            process.kill()
 
 
 @spotless
@@ -291,12 +303,12 @@ async def test_the_registered_are_ended_and_nobody_else(tmp_path: Path) -> None:
         rolling(tmp_path / "a") as first,
         rolling(tmp_path / "b") as second,
         rolling(tmp_path / "c") as third,
-        group("first", first, "sign('a'); stay()") as by_group,
-        group("second", second, "sign('a'); stay()") as by_token,
-        group("third", third) as spared,
+        group("", first, "sign('a'); stay()") as by_group,
+        group(TOKEN, second, "sign('a'); stay()") as by_token,
+        group(TOKEN + "0", third) as spared,  # a token is a whole token
     ):
         guard = launch(sys.executable, "-I", "-S", "-E", warden.__file__)
-        lines = f"+{by_group.pid} x\n+0 second\n+{spared.pid} third\n-{spared.pid}\n"
+        lines = f"+{by_group.pid} x{TOKEN}\n+0 {TOKEN}\n+{spared.pid} {TOKEN}0\n-{spared.pid}\n"
         guard.communicate(lines.encode())
         assert guard.returncode == 0
         await first.ended()
@@ -309,7 +321,7 @@ def test_our_own_group_and_everybody_are_never_signalled(monkeypatch: pytest.Mon
         raise AssertionError(group, number)
 
     monkeypatch.setattr(os, "killpg", killpg)
-    end_all({b"a": 0, b"b": 1})
+    end_all({f"a{TOKEN}".encode(): 0, f"b{TOKEN}".encode(): 1})
 
 
 @spotless
@@ -323,10 +335,10 @@ async def test_a_group_that_was_seen_empty_is_not_signalled_again(
 
     monkeypatch.setattr(os, "killpg", killpg)
     monkeypatch.setattr(warden, "GIVE_UP", 0.1)
-    async with rolling(tmp_path) as roll, group("a", roll) as living:
+    async with rolling(tmp_path) as roll, group("", roll) as living:
         dead = launch("true")
         dead.communicate()
-        end_all({b"x": living.pid, b"y": dead.pid}, grace=0.05)
+        end_all({b"x" + TOKEN.encode(): living.pid, TOKEN.encode(): dead.pid}, grace=0.05)
         assert (dead.pid, signal.SIGTERM) in signals
         assert (dead.pid, signal.SIGKILL) not in signals
         assert (living.pid, signal.SIGKILL) in signals
@@ -341,8 +353,8 @@ async def test_groups_are_ended_where_processes_cannot_be_looked_at(
 
     monkeypatch.setattr(warden, "processes", nobody)
     monkeypatch.setattr(warden, "GIVE_UP", 0.1)  # until it is reaped, it seems to be there
-    async with rolling(tmp_path) as roll, group("a", roll) as process:
-        end_all({b"x": process.pid}, grace=0.02)
+    async with rolling(tmp_path) as roll, group("", roll) as process:
+        end_all({TOKEN.encode(): process.pid}, grace=0.02)
         assert process.wait() == -signal.SIGKILL
         await roll.ended()
 
@@ -350,9 +362,9 @@ async def test_groups_are_ended_where_processes_cannot_be_looked_at(
 def test_the_dead_and_strangers_are_no_kin() -> None:
     zombie = launch("true")
     os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
-    assert kinship(zombie.pid, {zombie.pid}, [b""]) is None
+    assert kinship(zombie.pid, {zombie.pid}, []) is None
     zombie.communicate()
-    assert kinship(zombie.pid, {zombie.pid}, [b""]) is None
+    assert kinship(zombie.pid, {zombie.pid}, []) is None
     assert kinship(os.getpid(), {zombie.pid}, [b"no such token"]) is None
     assert kinship(os.getpid(), {os.getsid(0)}, []) == (os.getsid(0), os.getpgid(0))
     assert os.getpid() in find({os.getsid(0)}, [])

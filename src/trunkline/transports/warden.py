@@ -63,7 +63,7 @@ def kinship(pid: int, families: Collection[int], tokens: Iterable[bytes]) -> tup
     group, session = int(fields[2]), int(fields[3])
     if session in families:
         return session, group
-    environment = _read(f"/proc/{pid}/environ")
+    environment = b"\0" + _read(f"/proc/{pid}/environ") + b"\0"
     return (0, group) if any(_assignment(token) in environment for token in tokens) else None
 
 
@@ -94,7 +94,7 @@ def signal_stray(pid: int, families: Collection[int], tokens: Iterable[bytes], n
 
 
 def _assignment(token: bytes) -> bytes:
-    return VARIABLE.encode() + b"=" + token
+    return b"\0%s=%s\0" % (VARIABLE.encode(), token)
 
 
 def _read(path: str) -> bytes:
