@@ -466,5 +466,7 @@ async def test_a_warden_that_cannot_be_replaced_now_is_replaced_later(
         patch.setattr(os, "posix_spawn", spawn)
         os.kill(first, signal.SIGKILL)
         await until(lambda: attempts == 2)
+        here().register("token", child.pid)  # it runs: there is nobody to complain to
+    here().unregister("token")
     await until(lambda: here().pid is not None)
     await child.aclose()

@@ -10,7 +10,7 @@ kept.
 
 Rules upheld here:
 1. No process is left behind: when a child is over, by itself or by `aclose`, so is all it started;
-   when this process dies, the kernel and the warden see to that.
+   when this process dies, or the thread that started it, the kernel and the warden see to that.
 2. A child is reaped last, when nobody else is in its group: until then its number is its own, and
    no stranger can be hit by a signal.
 3. A child's environment is a short list of names, what the caller adds, and a token; what a name

@@ -10,7 +10,7 @@ signalled because of its name or its parent, only for its group or for the token
 Rules upheld here:
 1. Whoever carries a registered token, or is in a registered group, dies shortly after the gateway.
 2. A group that was unregistered, or seen empty once, is never signalled again: its number may
-   belong to somebody else by now.
+   be somebody else's by now.
 3. The warden ends when its work is done, and at the latest some seconds after the gateway.
 4. There is a warden while there is a child, and none otherwise; one that dies is replaced.
 """
@@ -203,13 +203,13 @@ class Warden:
     def register(self, token: str, group: int = 0) -> None:
         """Take note of a child; of one that is about to start, without a group.
 
-        Raises OSError if no warden can be started.
+        Raises OSError if no warden can be started, but not for a child that runs already.
         """
         self._book[token] = group
-        if self.pid is None:
-            self._start()
-        else:
+        if self.pid is not None:
             self._tell(f"+{group} {token}\n")
+        elif group == 0:
+            self._start()
 
     def unregister(self, token: str) -> None:
         """Take note that a child is over: call it before its number can be anybody else's."""
@@ -278,12 +278,12 @@ class Warden:
         if pid is None:
             return
         self._loop.remove_reader(self._pipe)
-        # Before the pipe is closed, or one that is replaced would end what runs.
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        os.close(self._pipe)
         with suppress(ChildProcessError):
             os.waitpid(pid, 0)
+        # Not before: one that is replaced would take it for our end, and end what runs.
+        os.close(self._pipe)
 
 
 _LOADER_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
