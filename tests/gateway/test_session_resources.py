@@ -162,3 +162,21 @@ async def test_a_change_that_comes_right_after_the_answer_is_heard() -> None:
     async with serving(s=server) as made, user(made) as somebody:
         await somebody.ask("resources/subscribe", {"uri": "x:1"})
         assert await somebody.until_told(UPDATED) == {"uri": "x:1"}
+
+
+async def test_a_server_that_comes_back_is_told_again_what_the_client_wants_of_it() -> None:
+    server, other = keeper("x:1", "x:2"), keeper("z:1")
+    server.capabilities["logging"] = {}
+    async with serving(s=server, o=other) as made, user(made) as somebody:
+        for uri in ("x:1", "x:2"):
+            await somebody.ask("resources/subscribe", {"uri": uri})
+        await somebody.ask("resources/unsubscribe", {"uri": "x:2"})
+        await somebody.ask("logging/setLevel", {"level": "debug"})
+        for method in ("resources/subscribe", "resources/subscribe", "logging/setLevel"):
+            await server.until_heard(method)
+        await server.die()
+        assert await server.until_heard("resources/subscribe") == {"uri": "x:1"}
+        assert await server.until_heard("logging/setLevel") == {"level": "debug"}
+        assert server.starts == 2
+        assert server.count("resources/subscribe") == 3
+        assert other.count("logging/setLevel") == 0

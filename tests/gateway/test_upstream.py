@@ -68,9 +68,11 @@ class Fake:
         if self.failure is not None:
             raise self.failure
 
-    # As a listener
+    # As an owner
 
     def offers_changed(self) -> None: ...
+
+    def became_ready(self) -> None: ...
 
     async def told(self, method: str, params: Any) -> None: ...
 

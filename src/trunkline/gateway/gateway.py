@@ -159,6 +159,11 @@ class _Ear:
     def offers_changed(self) -> None:
         """Leave it to the Upstream, which has seen to it."""
 
+    def became_ready(self) -> None:
+        upstream = self._gateway.registry.upstream(self._backend)
+        for session in self._gateway.sessions:
+            session.catch_up(upstream)
+
     async def told(self, method: str, params: Any) -> None:
         await self._gateway.told(self._backend, method, params)
 

@@ -75,6 +75,7 @@ class Session:
         """Begin; `opened` is called once `initialize` has succeeded."""
         self.connection: Connection | None = None
         self.subscriptions: dict[str, tuple[str, str]] = {}
+        self._log_level: Raw | None = None
         self.operational = False
         self._registry = registry
         self._identity = identity
@@ -240,9 +241,7 @@ class Session:
 
     def _only_reader(self, uri: str) -> Entry | None:
         """Return the one backend that has resources: it may know what it does not list."""
-        able = [
-            u.name for u in self._registry if u.backend and "resources" in u.backend.capabilities
-        ]
+        able = [u.name for u in self._registry if u.has("resources")]
         return Entry(Kind.RESOURCE, uri, able[0], uri, Raw(b"{}")) if len(able) == 1 else None
 
     async def _read_marked(self, request: Request, params: Params, entry: Entry) -> Raw:
@@ -264,14 +263,30 @@ class Session:
 
     async def _to_all(self, request: Request, params: Params) -> dict[str, Any]:
         """Ask every backend that understands; what one of them answers concerns no other."""
-        raw = params.encode()
-        able = [u for u in self._registry if u.backend and "logging" in u.backend.capabilities]
+        raw = self._log_level = params.encode()
+        able = [upstream for upstream in self._registry if upstream.has("logging")]
         calls = [Call(self.caller, request.id, request.method, raw, u.name) for u in able]
         await asyncio.gather(
             *(upstream.call(call, self) for upstream, call in zip(able, calls, strict=True)),
             return_exceptions=True,
         )
         return {}
+
+    def catch_up(self, upstream: Upstream) -> None:
+        """Tell a backend that has started, or started again, what this client wants of it."""
+        wishes = [
+            ("resources/subscribe", to_raw({"uri": native}))
+            for owner, native in self.subscriptions.values()
+            if owner == upstream.name
+        ]
+        if self._log_level is not None and upstream.has("logging"):
+            wishes.append(("logging/setLevel", self._log_level))
+        for method, params in wishes:
+            call = Call(self.caller, None, method, params, upstream.name)
+            self._up.post(self._wish(upstream, call))
+
+    async def _wish(self, upstream: Upstream, call: Call) -> None:
+        await upstream.call(call, self)
 
     def _pass_on(self, request: Request) -> Coroutine[Any, Any, Raw]:
         """Pass on a method that MCP does not know, where there is only one to pass it to."""

@@ -62,6 +62,14 @@ class Listener(Protocol):
         ...
 
 
+class Owner(Listener, Protocol):
+    """Whoever has an Upstream: hears what its backend says, and when it can be spoken to."""
+
+    def became_ready(self) -> None:
+        """Learn that the backend has started, perhaps not for the first time: it knows nothing."""
+        ...
+
+
 class Backend(Protocol):
     """Anything that answers calls."""
 
@@ -143,7 +151,7 @@ class Upstream:
         settings: Settings,
         connect: Connect,
         changed: Callable[[], None],
-        listener: Listener,
+        owner: Owner,
         chance: Callable[[], float],
     ) -> None:
         """Prepare; nothing happens before `run`. `changed` is called when offers or state do."""
@@ -154,7 +162,7 @@ class Upstream:
         self.backend: Backend | None = None
         self._connect = connect
         self._changed = changed
-        self._listener = listener
+        self._owner = owner
         self._chance = chance
         self._offers: tuple[Offer, ...] = ()
         self._stale = asyncio.Event()
@@ -181,6 +189,10 @@ class Upstream:
     def settled(self) -> bool:
         """Tell whether it has been ready, or has failed, at least once."""
         return self.state not in (State.IDLE, State.STARTING) or self.restarts > 0
+
+    def has(self, capability: str) -> bool:
+        """Tell whether it is there, and declared a capability."""
+        return self.backend is not None and capability in self.backend.capabilities
 
     def snapshot(self) -> Snapshot:
         """Return how it is now."""
@@ -221,6 +233,7 @@ class Upstream:
             self.error = None
             ready_at = loop.time()
             self._enter(State.READY)
+            self._owner.became_ready()
             await self._follow(self.backend)
             self.error = "it ended"
         except TimeoutError:
@@ -292,11 +305,11 @@ class Upstream:
 
     async def told(self, method: str, params: Any) -> None:
         """Pass on what it tells everybody."""
-        await self._listener.told(method, params)
+        await self._owner.told(method, params)
 
     async def asked(self, method: str, params: Any, backend: Backend | None = None) -> Raw:
         """Pass on what it asks of nobody in particular."""
-        return await self._listener.asked(method, params, backend)
+        return await self._owner.asked(method, params, backend)
 
     # Using it
 
