@@ -19,7 +19,7 @@ from typing import Any
 
 from trunkline.app import App
 from trunkline.config import Config, ServerSettings
-from trunkline.jsonrpc import Connection, RpcError, from_raw, pipe
+from trunkline.jsonrpc import Connection, Raw, RpcError, from_raw, pipe
 
 CLIENTS = 8
 SERVERS = 5
@@ -57,7 +57,8 @@ async def client(app: App, number: int, calls: int, seen: Counter[str]) -> None:
                 assert answer["content"][0]["text"] == f"echo {text}", answer
                 seen["result"] += 1
             except RpcError as error:
-                data = from_raw(error.data, dict[str, Any])  # type: ignore[arg-type]
+                assert isinstance(error.data, Raw), error
+                data = from_raw(error.data, dict[str, Any])
                 seen[data["type"]] += 1
                 await asyncio.sleep(0.01)  # a client that is refused does not insist at once
     await serving

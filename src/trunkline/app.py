@@ -21,6 +21,7 @@ from trunkline.config import Config, ServerSettings
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
 from trunkline.gateway.upstream import Backend, Connect, Listener, Settings
+from trunkline.jsonrpc import ConnectionLost
 from trunkline.transports.stdio import Child
 from trunkline.transports.stream import open_stdio
 
@@ -52,7 +53,7 @@ class App:
                         prefix,
                         server.timeout,
                         server.start_timeout,
-                        server.max_restarts,
+                        server.max_restarts if _is_supported(server) else 0,
                         server.max_in_flight,
                     ),
                     self._connect(server),
@@ -64,7 +65,7 @@ class App:
     async def _start_other(self, server: ServerSettings, listener: Listener) -> Backend:
         if server.builtin == "operator":
             return operator(self.gateway)
-        raise NotImplementedError(f"{server.builtin or 'HTTP'} servers are not supported yet")
+        raise ConnectionLost(f"{server.builtin or 'HTTP'} servers are not supported yet")
 
     async def _start_child(self, server: ServerSettings, listener: Listener) -> Backend:
         folder = Path(server.cwd) if server.cwd else self._folder
@@ -94,6 +95,11 @@ class App:
             yield self.gateway
         finally:
             await self.gateway.aclose()
+
+
+def _is_supported(server: ServerSettings) -> bool:
+    """Tell whether it makes sense to try again."""
+    return server.kind == "child" or server.builtin == "operator"
 
 
 def operator(gateway: Gateway) -> Functions:
