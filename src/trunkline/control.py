@@ -33,12 +33,10 @@ from trunkline.jsonrpc import (
     Connection,
     ConnectionLost,
     Dispatcher,
-    Framer,
-    RemoteProtocolError,
     RpcError,
-    frame,
     from_raw,
 )
+from trunkline.transports.stream import StreamChannel, listen_unix, open_unix
 
 PATIENCE = 2.0
 """How many seconds a gateway has to say how it is."""
@@ -48,7 +46,6 @@ FALLBACK = Path("/tmp")  # noqa: S108  what is in there is checked before it is 
 
 _VARIABLES = ("XDG_RUNTIME_DIR", "TMPDIR")
 _NAME = re.compile(r"([1-9][0-9]*)\.sock")
-_CHUNK = 64 * 1024
 _SHORT = 4
 """What is shorter than this is no secret, and cutting it out would garble everything."""
 
@@ -161,15 +158,15 @@ async def listening(
     dispatcher.method("snapshot")(status)
     connections: set[Connection] = set()
 
-    async def attend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = Connection(_SocketChannel(reader, writer), dispatcher, grace=PATIENCE)
+    async def attend(channel: StreamChannel) -> None:
+        connection = Connection(channel, dispatcher, grace=PATIENCE)
         connections.add(connection)
         try:
             await connection.run()
         finally:
             connections.discard(connection)
 
-    server = await asyncio.start_unix_server(attend, sock=listener)
+    server = await listen_unix(listener, attend)
     try:
         yield path
     finally:
@@ -281,41 +278,6 @@ async def _sight(pid: int, path: Path) -> Sighting | None:
 async def _ask(path: Path) -> GatewayStatus:
     _check(path, stat.S_ISSOCK)
     async with asyncio.timeout(PATIENCE):
-        streams = await asyncio.open_unix_connection(str(path))
-        async with Connection(_SocketChannel(*streams), grace=0.0) as connection:
+        channel = await open_unix(str(path))
+        async with Connection(channel, grace=0.0) as connection:
             return from_raw(await connection.call("snapshot"), GatewayStatus)
-
-
-class _SocketChannel:
-    """A Channel over a local socket."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._framer = Framer()
-        self._ready: list[bytes | RemoteProtocolError] = []
-
-    async def receive(self) -> bytes | None:
-        while not self._ready:
-            chunk = await self._reader.read(_CHUNK)
-            self._ready.extend(self._framer.feed(chunk) if chunk else self._framer.close())
-            if not chunk and not self._ready:
-                return None
-        found = self._ready.pop(0)
-        if isinstance(found, RemoteProtocolError):
-            raise found
-        return found
-
-    async def send(self, payload: bytes) -> None:
-        if self._writer.is_closing():
-            raise ConnectionLost("the socket is closed")
-        self._writer.write(frame(payload))
-        try:
-            await self._writer.drain()
-        except OSError as why:
-            raise ConnectionLost("the other side closed the socket") from why
-
-    async def aclose(self) -> None:
-        self._writer.close()
-        with suppress(OSError):
-            await self._writer.wait_closed()

@@ -8,6 +8,7 @@ seconds after the end is dropped.
 """
 
 import asyncio
+import socket
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -194,17 +195,35 @@ async def open_tcp(host: str, port: int, max_line: int = MAX_LINE) -> StreamChan
     return StreamChannel(inlet, outlet)
 
 
-async def listen_tcp(
-    host: str,
-    port: int,
-    serve: Callable[[StreamChannel], Awaitable[None]],
-    max_line: int = MAX_LINE,
-) -> asyncio.Server:
-    """Listen on `host` and `port`; `serve` gets a Channel for everyone who connects.
-
-    The Channel is closed when `serve` is done with it, in whichever way.
-    """
+async def open_unix(path: str, max_line: int = MAX_LINE) -> StreamChannel:
+    """Connect to a peer that listens on a socket in the file system."""
+    inlet, outlet = _Inlet(max_line), _Outlet()
     loop = asyncio.get_running_loop()
+    await loop.create_unix_connection(lambda: _Duplex(inlet, outlet, lambda: None), path)
+    return StreamChannel(inlet, outlet)
+
+
+Serve = Callable[[StreamChannel], Awaitable[None]]
+"""Gets a Channel for everyone who connects, which is closed when it is done, in whichever way."""
+
+
+async def listen_tcp(
+    host: str, port: int, serve: Serve, max_line: int = MAX_LINE
+) -> asyncio.Server:
+    """Listen on `host` and `port`."""
+    loop = asyncio.get_running_loop()
+    return await loop.create_server(_acceptor(serve, max_line), host, port)
+
+
+async def listen_unix(
+    listener: socket.socket, serve: Serve, max_line: int = MAX_LINE
+) -> asyncio.Server:
+    """Listen on a socket in the file system, which the caller has bound."""
+    loop = asyncio.get_running_loop()
+    return await loop.create_unix_server(_acceptor(serve, max_line), sock=listener)
+
+
+def _acceptor(serve: Serve, max_line: int) -> Callable[[], asyncio.Protocol]:
     serving: set[asyncio.Task[None]] = set()
 
     async def attend(channel: StreamChannel) -> None:
@@ -217,10 +236,10 @@ async def listen_tcp(
         inlet, outlet = _Inlet(max_line), _Outlet()
 
         def begin() -> None:
-            task = loop.create_task(attend(StreamChannel(inlet, outlet)))
+            task = asyncio.get_running_loop().create_task(attend(StreamChannel(inlet, outlet)))
             serving.add(task)
             task.add_done_callback(serving.discard)
 
         return _Duplex(inlet, outlet, begin)
 
-    return await loop.create_server(accept, host, port)
+    return accept
