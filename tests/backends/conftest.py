@@ -1,17 +1,5 @@
-"""No test waits for anything by the clock: ends have no grace, and restarts no delay."""
+"""Backends are tested with no more patience than the gateway."""
 
-import pytest
+from tests.gateway.conftest import no_patience
 
-from trunkline.backends import remote
-from trunkline.gateway import gateway
-from trunkline.routing import backoff
-
-
-@pytest.fixture(autouse=True)
-def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    def at_once(failures: int, chance: float) -> float:
-        return 0.0
-
-    monkeypatch.setattr(gateway, "GRACE", 0.0)
-    monkeypatch.setattr(remote, "GRACE", 0.0)
-    monkeypatch.setattr(backoff, "delay", at_once)
+__all__ = ["no_patience"]

@@ -8,7 +8,7 @@ from trunkline.routing import backoff
 
 
 @pytest.fixture(autouse=True)
-def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_once(failures: int, chance: float) -> float:
         return 0.0
 

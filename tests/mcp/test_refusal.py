@@ -9,7 +9,6 @@ from trunkline.mcp.refusal import Refusal, refuse
     ("kind", "handshake", "envelope"),
     [
         (Refusal.NOT_INITIALIZED, -32002, -32603),
-        (Refusal.UPSTREAM_FAILED, -32603, 5020),
         (Refusal.UPSTREAM_TIMEOUT, -32603, 5040),
         (Refusal.UPSTREAM_UNAVAILABLE, -32007, 5030),
     ],

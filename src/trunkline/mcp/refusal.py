@@ -15,14 +15,12 @@ class Refusal(StrEnum):
     """What the gateway refuses for."""
 
     NOT_INITIALIZED = "not_initialized"
-    UPSTREAM_FAILED = "upstream_failed"
     UPSTREAM_TIMEOUT = "upstream_timeout"
     UPSTREAM_UNAVAILABLE = "upstream_unavailable"
 
 
 _CODES: dict[Refusal, tuple[int, int]] = {
     Refusal.NOT_INITIALIZED: (-32002, INTERNAL_ERROR),
-    Refusal.UPSTREAM_FAILED: (INTERNAL_ERROR, 5020),
     Refusal.UPSTREAM_TIMEOUT: (INTERNAL_ERROR, 5040),
     Refusal.UPSTREAM_UNAVAILABLE: (-32007, 5030),
 }
