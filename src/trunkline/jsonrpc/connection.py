@@ -101,6 +101,7 @@ class Connection:
         self._excused: set[asyncio.Task[None]] = set()
         self._progress = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
         self._ending = False
         self._over = asyncio.Event()
@@ -237,17 +238,20 @@ class Connection:
 
     # Asking
 
-    async def call(
+    def call(
         self,
         method: str,
         params: Any = UNSET,
         *,
         timeout: float | None = None,
         original_id: Id = None,
-    ) -> Raw:
-        """Ask, and return the result; raises RpcError, ConnectionLost or TimeoutError."""
+    ) -> Coroutine[Any, Any, Raw]:
+        """Ask; awaited it returns the result, or raises RpcError, ConnectionLost, TimeoutError."""
         if timeout is None:
-            return await self._call(method, params, original_id)
+            return self._call(method, params, original_id)
+        return self._call_in_time(method, params, original_id, timeout)
+
+    async def _call_in_time(self, method: str, params: Any, original_id: Id, timeout: float) -> Raw:
         async with asyncio.timeout(timeout):
             return await self._call(method, params, original_id)
 
@@ -255,7 +259,9 @@ class Connection:
         if self._peer.input_ended:
             raise ConnectionLost(_ENDED)
         id = self._peer.call(method, params, original_id)
-        waiting = self._waiting[id] = asyncio.get_running_loop().create_future()
+        # Kept: to find it out costs a system call, up to Python 3.11.
+        loop = self._loop = self._loop or asyncio.get_running_loop()
+        waiting = self._waiting[id] = loop.create_future()
         try:
             await self._sender.flush()
             return await waiting

@@ -41,6 +41,7 @@ class Sender:
         self._idle.set()
         self._began = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def flush(self) -> None:
         """Send all that waits, or leave it to the one who is sending; wait while it is too much."""
@@ -83,7 +84,7 @@ class Sender:
 
     def _watch(self) -> None:
         """See to it that a payload is sent in time: one timer for all, since most take no time."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop = self._loop or asyncio.get_running_loop()
         self._began = loop.time()
         if self._timer is None:
             self._timer = loop.call_later(self._timeout, self._check)
