@@ -1,11 +1,12 @@
 """Params and `_meta`: what is edited changes, what is not stays to the byte."""
 
+import math
 from typing import Any
 
 import pytest
 
 from trunkline.jsonrpc import UNSET, Raw, RpcError
-from trunkline.mcp.meta import ENVELOPE_KEYS, Params
+from trunkline.mcp.meta import ENVELOPE_KEYS, Params, peek
 
 
 def test_what_is_not_edited_stays_to_the_byte() -> None:
@@ -73,3 +74,41 @@ def test_what_cannot_be_read_is_refused_with_the_reason(raw: bytes, reason: str)
         read()
     assert caught.value.code == -32602
     assert reason in caught.value.message
+
+
+def test_what_was_only_looked_at_stays_to_the_byte() -> None:
+    raw = Raw(b'{"name":"x", "_meta":{ "progressToken" : 1.50e2, "k":[ ]}}')
+    params = Params(raw)
+    assert "k" in params.meta
+    params.drop("task")
+    params.drop_meta(ENVELOPE_KEYS)
+    assert params.encode() is raw
+    params.put("name", "y")
+    assert bytes(params.encode()) == b'{"name":"y","_meta":{ "progressToken" : 1.50e2, "k":[ ]}}'
+
+
+def test_a_member_can_be_taken_out() -> None:
+    params = Params(Raw(b'{"task":{"ttl":1},"name":"x"}'))
+    params.drop("task")
+    assert params.get("task") is None
+    assert bytes(params.encode()) == b'{"name":"x"}'
+
+
+def test_meta_of_which_all_was_taken_is_still_there() -> None:
+    params = Params(Raw(b'{"_meta":{"io.modelcontextprotocol/logLevel":"info"}}'))
+    params.drop_meta(ENVELOPE_KEYS)
+    assert bytes(params.encode()) == b'{"_meta":{}}'
+
+
+def test_what_is_edited_after_it_was_written_is_written_again() -> None:
+    params = Params(Raw(b"{}"))
+    for number in (1, 2):
+        params.put_meta("k", number)
+        assert bytes(params.encode()) == b'{"_meta":{"k":%d}}' % number
+
+
+@pytest.mark.parametrize("raw", [b"1e999", b"-1e999", b'"\\ud800"', b"[" * 2000 + b"]" * 2000])
+def test_what_no_machine_can_hold_is_no_number(raw: bytes) -> None:
+    found = peek(Raw(raw))
+    assert isinstance(found, float)
+    assert math.isnan(found)

@@ -4,7 +4,7 @@ import pytest
 
 from trunkline.mcp import methods
 from trunkline.mcp.methods import Method, Way
-from trunkline.mcp.versions import HANDSHAKE_VERSIONS, VERSIONS
+from trunkline.mcp.versions import ENVELOPE_VERSIONS, HANDSHAKE_VERSIONS, VERSIONS
 
 TABLES = [
     methods.CLIENT_REQUESTS,
@@ -55,3 +55,14 @@ def test_what_names_something_goes_to_whoever_offers_it() -> None:
     }
     assert ways["resources/read"] is Way.BY_URI
     assert ways["completion/complete"] is Way.BY_REF
+
+
+def test_the_stateless_revision_discovers_and_listens_instead() -> None:
+    for name in ("server/discover", "subscriptions/listen"):
+        assert methods.CLIENT_REQUESTS[name].versions == ENVELOPE_VERSIONS
+    acknowledged = methods.SERVER_NOTIFICATIONS["notifications/subscriptions/acknowledged"]
+    assert acknowledged.versions == ENVELOPE_VERSIONS
+
+
+def test_nothing_is_known_of_tasks() -> None:
+    assert not [name for table in TABLES for name in table if "task" in name]

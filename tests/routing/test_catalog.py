@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.jsonrpc import from_raw, to_raw
+from trunkline.mcp.cacheable import Freshness
+from trunkline.mcp.headers import HeaderParam
 from trunkline.mcp.offer import Kind, Offer
 from trunkline.routing.catalog import Catalog, Listing, merge
 
@@ -106,6 +108,30 @@ def test_what_changed_is_named_by_kind() -> None:
     assert one.changed_kinds(merge([tools("a", "y"), resources("a", "r:")])) == (Kind.TOOL,)
     assert merge([]).changed_kinds(one) == (Kind.TOOL, Kind.RESOURCE)
     assert Catalog().changed_kinds(merge([])) == ()
+
+
+@pytest.mark.holds("T109")
+def test_the_whole_may_be_kept_as_long_as_the_shortest_and_by_nobody_if_one_is_private() -> None:
+    fresh = [Freshness(7, public=True), Freshness(5, public=True)]
+    listings = [tools(str(n), "x")._replace(freshness=f) for n, f in enumerate(fresh)]
+    assert merge(listings).freshness == Freshness(5, public=True)
+    private = tools("p", "x")._replace(freshness=Freshness(9, public=False))
+    assert merge([*listings, private]).freshness == Freshness(5, public=False)
+    assert merge([*listings, tools("silent", "x")]).freshness == Freshness()
+    assert merge([]).freshness == Freshness()
+
+
+@pytest.mark.parametrize(
+    ("header", "mirrors"),
+    [("Region", (HeaderParam(b"mcp-param-region", ("r",), "string"),)), ("not a token", ())],
+)
+def test_a_tool_knows_which_arguments_are_repeated_in_headers(header: str, mirrors: Any) -> None:
+    schema = {"properties": {"r": {"type": "string", "x-mcp-header": header}}}
+    marked = to_raw({"name": "x", "uri": "u:", "inputSchema": schema})
+    offers = (Offer(Kind.TOOL, "x", marked), Offer(Kind.RESOURCE, "u:", marked))
+    catalog = merge([Listing("a", "a", offers)])
+    (tool,), (resource,) = catalog.entries(Kind.TOOL), catalog.entries(Kind.RESOURCE)
+    assert (tool.mirrors, resource.mirrors) == (mirrors, ())
 
 
 KEYS = st.sampled_from(["get", "get ", "b__get", "__get", "x" * 70, "é", "a__b__get", "file:///a"])

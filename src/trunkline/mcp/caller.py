@@ -18,6 +18,8 @@ class Caller(Struct, frozen=True):
     version: str
     capabilities: dict[str, Any]
     client: Raw
+    log_level: str | None = None
+    """How grave a log message must be to be sent with the answer; None for no messages at all."""
 
     def can(self, capability: str) -> bool:
         """Tell whether the client declared a capability, such as "sampling" or "elicitation"."""

@@ -7,9 +7,12 @@ Rules upheld here:
 2. Members that nobody edits go out to the byte, unknown ones included.
 """
 
+import math
 from collections.abc import Mapping
 
-from trunkline.jsonrpc import UNSET, DuplicateKey, Id, Raw, RpcError, from_raw, members, to_raw
+import msgspec
+
+from trunkline.jsonrpc import UNSET, DuplicateKey, Id, Raw, RpcError, members, to_raw
 
 PREFIX = "io.modelcontextprotocol/"
 PROGRESS_TOKEN = "progressToken"  # noqa: S105  a name, not a secret
@@ -27,6 +30,9 @@ class Params:
         """Read one level; raises Invalid params unless it is an object without repeated keys."""
         self._members = {} if raw is UNSET else _object(raw, "params")
         self._meta: dict[str, Raw] | None = None
+        self._raw = raw if type(raw) is Raw else None
+        """What was read, for as long as nothing of it was changed."""
+        self._meta_changed = False
 
     @property
     def meta(self) -> Mapping[str, Raw]:
@@ -38,7 +44,7 @@ class Params:
         raw = self._members.get(key)
         if raw is None:
             raise RpcError.invalid_params(f"missing {key!r}", {"field": key})
-        value = from_raw(raw, object)
+        value = peek(raw)
         if not isinstance(value, str):
             raise RpcError.invalid_params(f"expected a string as {key!r}", {"field": key})
         return value
@@ -51,29 +57,40 @@ class Params:
     def progress_token(self) -> Id:
         """The token under which the sender wants to hear of progress, None if it does not."""
         raw = self._read_meta().get(PROGRESS_TOKEN)
-        token = None if raw is None else from_raw(raw, object)
+        token = None if raw is None else peek(raw)
         if isinstance(token, bool) or not isinstance(token, int | str | None):
             raise RpcError.invalid_params("expected a string or an integer as 'progressToken'")
         return token
 
     def put(self, key: str, value: object) -> None:
         """Set a member."""
+        self._raw = None
         self._members[key] = to_raw(value)
+
+    def drop(self, key: str) -> None:
+        """Remove a member."""
+        if self._members.pop(key, None) is not None:
+            self._raw = None
 
     def put_meta(self, key: str, value: object) -> None:
         """Set a member of `_meta`."""
         self._read_meta()[key] = to_raw(value)
+        self._raw, self._meta_changed = None, True
 
     def drop_meta(self, keys: frozenset[str]) -> None:
         """Remove members of `_meta`."""
         meta = self._read_meta()
         for key in keys & meta.keys():
             del meta[key]
+            self._raw, self._meta_changed = None, True
 
     def encode(self) -> Raw:
         """Return the params as they are now."""
-        if self._meta or (self._meta is not None and "_meta" in self._members):
+        if self._raw is not None:
+            return self._raw
+        if self._meta_changed:
             self._members["_meta"] = to_raw(self._meta)
+            self._meta_changed = False
         return to_raw(self._members)
 
     def _read_meta(self) -> dict[str, Raw]:
@@ -81,6 +98,17 @@ class Params:
             raw = self._members.get("_meta")
             self._meta = {} if raw is None else _object(raw, "_meta")
         return self._meta
+
+
+_read_any = msgspec.json.Decoder(object).decode
+
+
+def peek(raw: Raw) -> object:
+    """Return what `raw` is; NaN for a number that no machine can hold."""
+    try:
+        return _read_any(raw)
+    except (ValueError, RecursionError):
+        return math.nan
 
 
 def _object(raw: object, what: str) -> dict[str, Raw]:

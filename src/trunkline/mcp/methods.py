@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from trunkline.mcp.versions import (
+    ENVELOPE_VERSIONS,
     HANDSHAKE_VERSIONS,
     V2025_06_18,
     V2025_11_25,
@@ -53,6 +54,8 @@ def _table(*methods: Method) -> dict[str, Method]:
 CLIENT_REQUESTS = _table(
     Method("initialize", Way.HERE, HANDSHAKE_VERSIONS),
     Method("ping", Way.HERE, HANDSHAKE_VERSIONS),
+    Method("server/discover", Way.HERE, ENVELOPE_VERSIONS),
+    Method("subscriptions/listen", Way.HERE, ENVELOPE_VERSIONS),
     Method("tools/list", Way.MERGED, VERSIONS, "tools"),
     Method("tools/call", Way.BY_NAME, VERSIONS, "tools"),
     Method("prompts/list", Way.MERGED, VERSIONS, "prompts"),
@@ -62,7 +65,7 @@ CLIENT_REQUESTS = _table(
     Method("resources/read", Way.BY_URI, VERSIONS, "resources"),
     Method("resources/subscribe", Way.BY_URI, HANDSHAKE_VERSIONS, "resources"),
     Method("resources/unsubscribe", Way.BY_URI, HANDSHAKE_VERSIONS, "resources"),
-    Method("completion/complete", Way.BY_REF, VERSIONS),
+    Method("completion/complete", Way.BY_REF, VERSIONS, "completions"),
     Method("logging/setLevel", Way.TO_ALL, HANDSHAKE_VERSIONS, "logging"),
 )
 """What a client may ask."""
@@ -92,5 +95,6 @@ SERVER_NOTIFICATIONS = _table(
     Method("notifications/resources/list_changed", Way.MERGED, VERSIONS),
     Method("notifications/resources/updated", Way.BY_URI, VERSIONS),
     Method("notifications/elicitation/complete", Way.TO_CALLER, (V2025_11_25,)),
+    Method("notifications/subscriptions/acknowledged", Way.HERE, ENVELOPE_VERSIONS),
 )
 """What a server may tell."""

@@ -2,17 +2,22 @@
 
 from msgspec import Struct
 
-from trunkline.jsonrpc import Id, Notification, Raw
+from trunkline.jsonrpc import Id, Notification
 from trunkline.mcp.caller import Caller
+from trunkline.mcp.meta import Params
 
 
 class Call(Struct, frozen=True):
-    """Who asks, what, of whom: `params` are those that the backend gets, native names and all."""
+    """Who asks, what, of whom: `params` are those that the backend gets, native names and all.
+
+    They were read once, by whoever found out where the call goes, and whoever carries it out has
+    them to itself: it edits them where it must, and writes them once.
+    """
 
     caller: Caller
     id: Id
     method: str
-    params: Raw
+    params: Params
     backend: str
 
 

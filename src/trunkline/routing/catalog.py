@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from trunkline.jsonrpc import Raw, to_raw
+from trunkline.mcp.cacheable import Freshness, merge_freshness
+from trunkline.mcp.headers import HeaderMap, header_params
 from trunkline.mcp.offer import Kind, Offer
 from trunkline.routing.naming import public_name
 from trunkline.routing.template import matches, weight
@@ -24,12 +26,16 @@ OWNED = "trunkline:"
 """How a URI begins that says whose it is: trunkline:BACKEND:the URI that the backend knows."""
 
 
+_UNSAID = Freshness()
+
+
 class Listing(NamedTuple):
     """What one backend offers, and the prefix that its names get."""
 
     backend: str
     prefix: str
     offers: tuple[Offer, ...]
+    freshness: Freshness = _UNSAID
 
 
 class Entry(NamedTuple):
@@ -40,6 +46,8 @@ class Entry(NamedTuple):
     backend: str
     native: str
     definition: Raw
+    mirrors: HeaderMap = ()
+    """The arguments that a client repeats in HTTP headers."""
 
 
 class Collision(NamedTuple):
@@ -54,11 +62,17 @@ class Collision(NamedTuple):
 class Catalog:
     """An immutable merge of offers."""
 
-    def __init__(self, entries: Iterable[Entry] = (), collisions: Iterable[Collision] = ()) -> None:
+    def __init__(
+        self,
+        entries: Iterable[Entry] = (),
+        collisions: Iterable[Collision] = (),
+        freshness: Freshness = _UNSAID,
+    ) -> None:
         self._entries: dict[Kind, dict[str, Entry]] = {kind: {} for kind in Kind}
         for entry in entries:
             self._entries[entry.kind][entry.public] = entry
         self.collisions = tuple(collisions)
+        self.freshness = freshness
         self._results = {
             kind: to_raw({kind.value: [entry.definition for entry in found.values()]})
             for kind, found in self._entries.items()
@@ -102,7 +116,9 @@ def merge(listings: Iterable[Listing]) -> Catalog:
     taken: dict[tuple[Kind, str], Entry] = {}
     native: set[tuple[str, Kind, str]] = set()
     collisions: list[Collision] = []
+    fresh: list[Freshness] = []
     for listing in listings:
+        fresh.append(listing.freshness)
         for offer in listing.offers:
             if (listing.backend, offer.kind, offer.key) in native:
                 continue  # a backend that lists something twice has it once
@@ -112,12 +128,13 @@ def merge(listings: Iterable[Listing]) -> Catalog:
             while (offer.kind, public) in taken:
                 public = next(names)
             definition = offer.under(public)
-            entry = Entry(offer.kind, public, listing.backend, offer.key, definition)
+            mirrors = _mirrors(offer)
+            entry = Entry(offer.kind, public, listing.backend, offer.key, definition, mirrors)
             if public != wanted:
                 kept_by = taken[offer.kind, wanted].backend
                 collisions.append(Collision(offer.kind, wanted, kept_by, entry))
             taken[offer.kind, public] = entry
-    return Catalog(taken.values(), collisions)
+    return Catalog(taken.values(), collisions, merge_freshness(fresh))
 
 
 def _names(listing: Listing, offer: Offer) -> Iterator[str]:
@@ -135,3 +152,11 @@ def _names(listing: Listing, offer: Offer) -> Iterator[str]:
 
 def _mark(backend: str, uri: str) -> str:
     return f"{OWNED}{backend}:{uri}"
+
+
+def _mirrors(offer: Offer) -> HeaderMap:
+    """Return which arguments of a tool go into headers; marks that cannot be count for none."""
+    try:
+        return header_params(offer.definition) if offer.kind is Kind.TOOL else ()
+    except ValueError:
+        return ()

@@ -1,0 +1,140 @@
+"""Answers in the other era's shape, and not a byte different in their own."""
+
+from typing import Any
+
+import pytest
+
+from trunkline.jsonrpc import UNSET, Raw, RpcError, from_raw, to_raw
+from trunkline.mcp.bridge import adapt_error, adapt_result, cached_list, for_envelope, for_handshake
+from trunkline.mcp.cacheable import CACHEABLE, Freshness
+
+OLD, NEW = "2025-11-25", "2026-07-28"
+SERVER = "io.modelcontextprotocol/serverInfo"
+
+
+def envelope(method: str, result: Any) -> Any:
+    return from_raw(for_envelope(method, to_raw(result)))
+
+
+def handshake(result: Any) -> Any:
+    return from_raw(for_handshake(to_raw(result)))
+
+
+def test_between_handshake_revisions_a_result_is_not_even_looked_at() -> None:
+    odd = Raw(b'{"a":1,"a":2 , "resultType":3}')
+    assert adapt_result("tools/call", odd, "2024-11-05", OLD) is odd
+
+
+def test_a_whole_result_of_the_envelope_era_stays_to_the_byte() -> None:
+    called = Raw(b'{"content": [1.0], "resultType":"complete"}')
+    assert adapt_result("tools/call", called, NEW, NEW) is called
+    read = Raw(b'{"contents":[], "resultType":"complete" ,"ttlMs":5,"cacheScope":"public"}')
+    assert adapt_result("resources/read", read, NEW, NEW) is read
+
+
+def test_a_result_of_the_handshake_era_gets_what_it_lacks() -> None:
+    adapted = adapt_result("tools/call", Raw(b'{"content":[1.0],"_meta":{"k":1}}'), OLD, NEW)
+    assert bytes(adapted) == b'{"content":[1.0],"_meta":{"k":1},"resultType":"complete"}'
+
+
+@pytest.mark.parametrize("method", sorted(CACHEABLE))
+def test_what_may_be_cached_says_that_it_may_not(method: str) -> None:
+    assert envelope(method, {}) == {
+        "resultType": "complete",
+        "ttlMs": 0,
+        "cacheScope": "private",
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "passed"),
+    [
+        ({"ttlMs": 5}, (5, "private")),
+        ({"cacheScope": "public"}, (0, "public")),
+        ({"ttlMs": -5, "cacheScope": "public"}, (0, "public")),
+        ({"ttlMs": 5, "cacheScope": "shared"}, (5, "private")),
+        ({"ttlMs": Raw(b"1e999"), "cacheScope": None}, (0, "private")),
+    ],
+)
+def test_what_makes_no_sense_is_not_passed_on(
+    said: dict[str, Any], passed: tuple[int, str]
+) -> None:
+    result = envelope("resources/read", {"resultType": "complete", **said})
+    assert (result["ttlMs"], result["cacheScope"]) == passed
+
+
+def test_what_is_not_complete_is_not_cacheable_either() -> None:
+    asks = {"resultType": "input_required", "requestState": "s"}
+    assert envelope("resources/read", asks) == asks
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [(b"[]", "not an object"), (b"7", "not an object"), (b'{"a":1,"a":2}', "duplicate member 'a'")],
+)
+def test_a_result_that_cannot_be_adapted_is_the_servers_fault(raw: bytes, reason: str) -> None:
+    for server, client in ((OLD, NEW), (NEW, OLD)):
+        with pytest.raises(RpcError, match=reason) as caught:
+            adapt_result("tools/call", Raw(raw), server, client)
+        assert caught.value.code == -32603
+
+
+def test_clients_of_the_handshake_see_nothing_of_the_other_era() -> None:
+    whole: Any = {"resultType": "complete", "ttlMs": 5, "cacheScope": "public", "contents": []}
+    assert handshake(whole) == {"contents": []}
+    assert handshake({"content": [], "_meta": {SERVER: {}, "k": 1}}) == {
+        "content": [],
+        "_meta": {"k": 1},
+    }
+    assert handshake({"resultType": "complete", "_meta": {SERVER: {}}}) == {}
+
+
+def test_what_both_eras_have_alike_stays_to_the_byte() -> None:
+    for raw in (b'{"content": [1.0], "_meta":{ "k":1}}', b'{"content": [], "_meta":5}'):
+        result = Raw(raw)
+        assert adapt_result("tools/call", result, NEW, OLD) is result
+
+
+@pytest.mark.parametrize("kind", ["input_required", "task", None, 7, Raw(b"1e999")])
+def test_an_answer_that_is_none_yet_is_not_passed_off_as_one(kind: Any) -> None:
+    with pytest.raises(RpcError, match="wants to know more") as caught:
+        handshake({"resultType": kind, "requestState": "s"})
+    assert caught.value.code == -32603
+
+
+def test_within_an_era_an_error_is_passed_on_as_it_is() -> None:
+    for code, server, client in ((-32002, "2024-11-05", OLD), (-32021, NEW, NEW)):
+        error = RpcError(code, "no", {"uri": "x:"})
+        assert adapt_error(error, server, client) is error
+
+
+def test_a_missing_resource_has_another_code_since_2026_07_28() -> None:
+    error = adapt_error(RpcError(-32002, "Not there", {"uri": "x:"}), OLD, NEW)
+    assert error == RpcError(-32602, "Not there", {"uri": "x:"})
+
+
+@pytest.mark.parametrize("code", [-32099, -32055, -32020])
+@pytest.mark.parametrize(("server", "client"), [(OLD, NEW), (NEW, OLD)])
+def test_a_reserved_code_is_not_passed_on(code: int, server: str, client: str) -> None:
+    error = adapt_error(RpcError(code, "why", {"k": 1}), server, client)
+    assert (error.code, error.message) == (-32603, "why")
+    assert error.data == {"upstreamCode": code, "upstreamData": {"k": 1}}
+    assert adapt_error(RpcError(code, "why", UNSET), server, client).data == {"upstreamCode": code}
+
+
+@pytest.mark.parametrize("code", [-32100, -32019, -32601, -32602, -32603, -32002, 7])
+def test_any_other_code_is(code: int) -> None:
+    error = RpcError(code, "why", {"k": 1})
+    assert adapt_error(error, NEW, OLD) is error
+
+
+def test_a_list_of_ours_says_all_that_it_must() -> None:
+    raw = cached_list(Raw(b'{"tools":[{"name": "x"}]}'), Freshness(5, public=True), {"name": "g"})
+    assert b'"tools":[{"name": "x"}]' in bytes(raw)
+    assert from_raw(raw) == {
+        "resultType": "complete",
+        "ttlMs": 5,
+        "cacheScope": "public",
+        "_meta": {SERVER: {"name": "g"}},
+        "tools": [{"name": "x"}],
+    }
