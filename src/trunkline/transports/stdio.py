@@ -38,6 +38,7 @@ from subprocess import PIPE, Popen, TimeoutExpired
 from typing import IO, Self, cast
 
 from trunkline.jsonrpc import ConnectionLost, Framer, RemoteProtocolError, frame
+from trunkline.transports.bundle import Bundle
 from trunkline.transports.warden import (
     VARIABLE,
     Warden,
@@ -123,6 +124,7 @@ class Child:
         self._terminated = False
         self._buried = False
         self._writer: asyncio.StreamWriter
+        self._bundle: Bundle
         self._transports: list[asyncio.BaseTransport] = []
         self._keeper: asyncio.Task[None]
 
@@ -164,8 +166,7 @@ class Child:
     async def wait(self) -> int:
         """Wait until the child and all that it started are over."""
         await asyncio.wait([self._keeper])
-        code = self.returncode
-        return -signal.SIGKILL if code is None else code  # None if even that did not end it
+        return -signal.SIGKILL if self.returncode is None else self.returncode
 
     def stderr_tail(self) -> tuple[str, ...]:
         """Return the last lines that the child wrote to stderr."""
@@ -191,10 +192,9 @@ class Child:
 
     async def send(self, payload: bytes) -> None:
         """Hand a payload to the child's stdin at once, then wait while too much is unread."""
-        line = frame(payload)
         if self._writer.is_closing():
             raise self._lost()
-        self._writer.write(line)
+        self._bundle.add(frame(payload))
         try:
             await self._writer.drain()
         except OSError:
@@ -210,7 +210,8 @@ class Child:
         first, self._closing = not self._closing, True
         self._ready.clear()
         self._stdout.discard()
-        self._writer.close()  # what was sent before is still delivered
+        self._bundle.flush()  # what was sent before is still delivered
+        self._writer.close()
         try:
             await (self._end_in_order() if first else asyncio.wait([self._keeper]))
         except asyncio.CancelledError:
@@ -234,6 +235,7 @@ class Child:
         loop = asyncio.get_running_loop()
         writer, _ = await loop.connect_write_pipe(lambda: self._stdin, self._process.stdin)
         self._writer = asyncio.StreamWriter(writer, self._stdin, None, loop)
+        self._bundle = Bundle(writer.write, loop)
         self._transports.append(writer)
         ends = ((self._stdout, self._process.stdout), (self._tail, self._process.stderr))
         for protocol, pipe in ends:

@@ -1,10 +1,10 @@
-"""Sessions as values: created, found, marked, removed and expired, each for its own principal."""
+"""Sessions as values: created, found, removed and expired, each for its own principal."""
 
 import re
 
 import pytest
 
-from trunkline.gateway.sessions import IDLE, Sessions, TooManySessions
+from trunkline.transports.sessions import IDLE, LIFE, Sessions, TooManySessions
 
 
 @pytest.mark.holds("S3.10", "C25")
@@ -21,8 +21,8 @@ def test_a_session_is_found_by_its_id_and_by_no_other() -> None:
     made = sessions.create("p", "held", 5.0)
     assert sessions.find(made.session_id, "p", 6.0) is made
     assert sessions.find("x" * 32, "p", 6.0) is None
-    assert (made.held, made.created_at, made.last_activity) == ("held", 5.0, 6.0)
-    assert not made.initialized
+    assert (made.principal, made.held) == ("p", "held")
+    assert (made.created_at, made.last_activity) == (5.0, 6.0)
 
 
 @pytest.mark.holds("C25")
@@ -33,32 +33,37 @@ def test_for_another_principal_it_is_not_there_and_not_touched() -> None:
     assert made.last_activity == 5.0
 
 
-@pytest.mark.holds("S3.12")
-def test_a_session_is_marked_as_initialized() -> None:
-    sessions: Sessions[None] = Sessions()
-    made = sessions.create("p", None, 0.0)
-    assert sessions.mark_initialized(made.session_id)
-    assert made.initialized
-    assert not sessions.mark_initialized("nobody")
-
-
 @pytest.mark.holds("S3.13")
-def test_a_session_is_removed_once() -> None:
+def test_a_session_is_removed_once_and_handed_back() -> None:
     sessions: Sessions[None] = Sessions()
     made = sessions.create("p", None, 0.0)
-    assert sessions.remove(made.session_id)
+    assert list(sessions) == [made]
+    assert sessions.remove(made.session_id) is made
     assert sessions.find(made.session_id, "p", 0.0) is None
-    assert not sessions.remove(made.session_id)
+    assert sessions.remove(made.session_id) is None
+    assert len(sessions) == 0
 
 
 @pytest.mark.holds("C26")
-def test_one_that_is_idle_for_too_long_is_gone() -> None:
+def test_one_that_is_idle_for_too_long_is_gone_and_waits_to_be_ended() -> None:
     sessions: Sessions[None] = Sessions()
     made = sessions.create("p", None, 0.0)
     assert sessions.find(made.session_id, "p", IDLE) is made  # in use: it lives on
     assert sessions.find(made.session_id, "p", 2 * IDLE) is made
     assert sessions.find(made.session_id, "p", 3 * IDLE + 1) is None
+    assert made.last_activity == 2 * IDLE
+    assert len(sessions) == 1
+    assert sessions.expire(3 * IDLE + 1) == [made]
     assert len(sessions) == 0
+
+
+@pytest.mark.holds("C26")
+def test_one_that_is_too_old_is_gone_however_busy_it_is() -> None:
+    sessions: Sessions[None] = Sessions(idle=LIFE * 2)
+    made = sessions.create("p", None, 0.0)
+    assert sessions.find(made.session_id, "p", LIFE) is made
+    assert sessions.find(made.session_id, "p", LIFE + 1) is None
+    assert sessions.expire(LIFE + 1) == [made]
 
 
 @pytest.mark.holds("C26")
@@ -76,6 +81,7 @@ def test_there_are_never_too_many() -> None:
     sessions: Sessions[None] = Sessions(idle=10.0, max_sessions=1)
     sessions.create("p", None, 0.0)
     with pytest.raises(TooManySessions, match="at most 1"):
-        sessions.create("p", None, 10.0)
-    sessions.create("p", None, 10.5)  # the first has expired
+        sessions.create("p", None, 99.0)  # the first is over, but nobody has ended it
+    sessions.expire(99.0)
+    sessions.create("p", None, 99.0)
     assert len(sessions) == 1

@@ -1,21 +1,26 @@
-"""Sessions: who is talking to the gateway, by ids that nobody can guess.
+"""Sessions: who is talking to the gateway over HTTP, by ids that nobody can guess.
 
 Refuses to look at the clock: `now` is an argument, in seconds of a clock that only goes forward.
+Refuses to drop what a session holds, too: what is over is handed back to whoever must end it.
 
 Rules upheld here:
 1. An id has 32 characters of A-Z a-z 0-9 _ - from the system's own randomness.
 2. A session belongs to its principal: for anybody else it is not there.
-3. One that is idle for too long is gone; so is one that was removed. There are never too many.
+3. One that is idle for too long, or too old, is not there any more; there are never too many.
 """
 
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 IDLE = 1800.0
 """After so many seconds without a message a session is gone."""
 
-MAX_SESSIONS = 1000
+LIFE = 86400.0
+"""After so many seconds a session is gone, however busy it is."""
+
+MAX_SESSIONS = 10_000
 
 Held = TypeVar("Held")
 
@@ -29,7 +34,6 @@ class Record(Generic[Held]):
     held: Held
     created_at: float
     last_activity: float
-    initialized: bool = False
 
 
 class TooManySessions(Exception):
@@ -39,14 +43,16 @@ class TooManySessions(Exception):
 class Sessions(Generic[Held]):
     """All sessions of one gateway."""
 
-    def __init__(self, idle: float = IDLE, max_sessions: int = MAX_SESSIONS) -> None:
+    def __init__(
+        self, idle: float = IDLE, life: float = LIFE, max_sessions: int = MAX_SESSIONS
+    ) -> None:
         self._idle = idle
+        self._life = life
         self._max = max_sessions
         self._records: dict[str, Record[Held]] = {}
 
     def create(self, principal: str, held: Held, now: float) -> Record[Held]:
         """Begin a session; raises TooManySessions."""
-        self.expire(now)
         if len(self._records) >= self._max:
             raise TooManySessions(f"expected at most {self._max} sessions")
         record = Record(secrets.token_urlsafe(24), principal, held, now, now)
@@ -56,31 +62,27 @@ class Sessions(Generic[Held]):
     def find(self, session_id: str, principal: str, now: float) -> Record[Held] | None:
         """Return a session that is there for this principal, and note that it is in use."""
         record = self._records.get(session_id)
-        if record is None or record.principal != principal:
-            return None
-        if now - record.last_activity > self._idle:
-            self.remove(session_id)
+        if record is None or record.principal != principal or self._is_over(record, now):
             return None
         record.last_activity = now
         return record
 
-    def mark_initialized(self, session_id: str) -> bool:
-        """Note that the client is ready; tell whether there is such a session."""
-        record = self._records.get(session_id)
-        if record is not None:
-            record.initialized = True
-        return record is not None
-
-    def remove(self, session_id: str) -> bool:
-        """End a session; tell whether there was one."""
-        return self._records.pop(session_id, None) is not None
+    def remove(self, session_id: str) -> Record[Held] | None:
+        """End a session, and hand it back if there was one."""
+        return self._records.pop(session_id, None)
 
     def expire(self, now: float) -> list[Record[Held]]:
-        """Remove the sessions that have been idle for too long, and return them."""
-        gone = [r for r in self._records.values() if now - r.last_activity > self._idle]
+        """Remove the sessions that are over, and hand them back."""
+        gone = [record for record in self._records.values() if self._is_over(record, now)]
         for record in gone:
             del self._records[record.session_id]
         return gone
+
+    def _is_over(self, record: Record[Held], now: float) -> bool:
+        return now - record.last_activity > self._idle or now - record.created_at > self._life
+
+    def __iter__(self) -> Iterator[Record[Held]]:
+        return iter(self._records.values())
 
     def __len__(self) -> int:
         return len(self._records)

@@ -1,0 +1,133 @@
+"""Answers of the HTTP door: which status says what, and how much may be asked at once.
+
+Refuses to know eras: those who do pass in the status that an error has in theirs.
+"""
+
+import asyncio
+from collections.abc import Collection
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from trunkline.jsonrpc import Channel, ErrorResponse, Id, Notification, Request, RpcError
+from trunkline.mcp.meta import Params
+from trunkline.mcp.mirrors import Mirrors
+from trunkline.transports.exchange import Exchange, Headers
+
+JSON = (b"content-type", b"application/json")
+LATER = (b"retry-after", b"1")
+
+TOO_MANY = 429
+OVERLOADED = 503
+
+LAST_WORD = 1.0
+"""How long, in seconds, clients have to take in a last word when the door closes."""
+
+
+class Conversation(Protocol):
+    """One conversation of the handshake era, as the gateway has it."""
+
+    @property
+    def version(self) -> str | None:
+        """The revision that was agreed on, None before that."""
+        ...
+
+    def answer(self, request: Request, line: Any) -> Any:
+        """Answer a request, or return what to await; `line` is for all that concerns it."""
+        ...
+
+    def notified(self, notification: Notification) -> None:
+        """Take note."""
+        ...
+
+
+class Host(Protocol):
+    """What the door leads to."""
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether there is a catalogue to serve from."""
+        ...
+
+    def open(self, trunk: Any, principal: str) -> Conversation:
+        """Begin a conversation of the handshake era."""
+        ...
+
+    async def close(self, conversation: Any) -> None:
+        """End one."""
+        ...
+
+    def answer(
+        self, request: Request, params: Params, principal: str, line: Any, mirrors: Mirrors
+    ) -> Any:
+        """Answer a request of the envelope era, or return what to await."""
+        ...
+
+    async def serve(self, channel: Channel, principal: str) -> None:
+        """Serve whoever is at the other end of a channel, to its end."""
+        ...
+
+
+class Visit(Struct, frozen=True, gc=False):
+    """An exchange that was let in: whose it is, and the headers that any answer gets."""
+
+    exchange: Exchange
+    principal: str
+    headers: Headers
+
+    def say(self, status: int, why: str, *headers: tuple[bytes, bytes]) -> None:
+        """Answer in plain words."""
+        plain = (b"content-type", b"text/plain; charset=utf-8")
+        self.exchange.respond(status, [plain, *headers, *self.headers], why.encode() + b"\n")
+
+    def fail(
+        self, status: int, error: RpcError, id: Id = None, *headers: tuple[bytes, bytes]
+    ) -> None:
+        """Answer with an error of JSON-RPC."""
+        payload = ErrorResponse(id, error).encode()
+        self.exchange.respond(status, [JSON, *headers, *self.headers], payload)
+
+    def respond(self, status: int, payload: bytes) -> None:
+        """Answer with a payload."""
+        self.exchange.respond(status, [JSON, *self.headers], payload)
+
+    def accept(self) -> None:
+        """Say that something was taken in, and that there is nothing to say about it."""
+        self.exchange.respond(202, self.headers)
+
+
+class Load:
+    """How much is in flight, in all and of each principal."""
+
+    def __init__(self, max_all: int, max_each: int) -> None:
+        self._max_all = max_all
+        self._max_each = max_each
+        self._all = 0
+        self._each: dict[str, int] = {}
+
+    def refuses(self, principal: str) -> int | None:
+        """Return the status for one request too many, None where there is room."""
+        if self._all >= self._max_all:
+            return OVERLOADED
+        return TOO_MANY if self._each.get(principal, 0) >= self._max_each else None
+
+    def enter(self, principal: str) -> None:
+        """Count a request in."""
+        self._all += 1
+        self._each[principal] = self._each.get(principal, 0) + 1
+
+    def leave(self, principal: str) -> None:
+        """Count a request out."""
+        self._all -= 1
+        left = self._each.pop(principal) - 1
+        if left:
+            self._each[principal] = left
+
+
+async def end_tasks(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Wait for tasks that are about to end; those who do not are stopped."""
+    if tasks:
+        await asyncio.wait(tasks, timeout=LAST_WORD)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,148 @@
+"""HTTP client: asks one HTTP/1.1 server, over connections that it keeps, and asks nothing twice.
+
+    request ──> rendered ──> a Wire of the Pool ──> HttpResponse, as soon as its head is there
+
+Refuses to follow redirects, to take part in compression, and to know what it carries.
+
+Rules upheld here:
+1. A request is sent once. If the connection dies under it, the caller is told, since nobody can
+   know what the server did; only what the caller calls idempotent is sent again, once.
+2. Whoever is cancelled leaves no connection behind that has an answer pending.
+3. Nothing in a method, a target, a name or a value can become a second header or request.
+"""
+
+import re
+import ssl
+from collections.abc import Callable
+
+from trunkline.transports.exchange import Headers
+from trunkline.transports.http_address import Origin, checked_target, parse_origin
+from trunkline.transports.http_pool import Pool, Unreachable
+from trunkline.transports.http_wire import ClientLimits, HttpResponse, ResponseTooLarge
+
+__all__ = ["ClientLimits", "HttpClient", "HttpResponse", "ResponseTooLarge", "Unreachable"]
+
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(rb"[^\r\n\0]*")
+_OURS = frozenset(
+    (b"accept-encoding", b"connection", b"content-length", b"host", b"transfer-encoding")
+)
+_WITH_LENGTH = frozenset(("PATCH", "POST", "PUT"))
+"""The methods whose requests have a length even if there is no body."""
+
+_MAX_KNOWN = 256
+"""How many heads are remembered."""
+
+
+class Heads:
+    """The heads of the requests to an origin; `headers` are in all of them."""
+
+    def __init__(self, origin: Origin, headers: Headers) -> None:
+        lines = [_line(name, value) for name, value in headers]
+        authority = origin.authority.encode()
+        self._target = origin.target
+        self._constant = b"".join(
+            (b" HTTP/1.1\r\nhost: ", authority, b"\r\naccept-encoding: identity", *lines)
+        )
+        self._known: dict[tuple[str, Headers], bytes] = {}
+
+    def render(
+        self, method: str, headers: Headers, length: int, target: str | None = None
+    ) -> bytes:
+        """Return the head of a request whose body has `length` bytes, or raise ValueError."""
+        if target is None and isinstance(headers, tuple):
+            start = self._known.get((method, headers)) or self._remember(method, headers)
+        else:
+            where = self._target if target is None else target
+            start = self._start(method, headers, where)
+        if length or method in _WITH_LENGTH:
+            return b"%b\r\ncontent-length: %d\r\n\r\n" % (start, length)
+        return start + b"\r\n\r\n"
+
+    def _remember(self, method: str, headers: Headers) -> bytes:
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        start = self._known[method, headers] = self._start(method, headers, self._target)
+        return start
+
+    def _start(self, method: str, headers: Headers, target: str) -> bytes:
+        if not _TOKEN.fullmatch(method.encode()) or method == "CONNECT":
+            raise ValueError(f"expected an HTTP method, got {method!r}")
+        lines = [_line(name, value) for name, value in headers]
+        where = checked_target(target)
+        return b"".join((f"{method} {where}".encode(), self._constant, *lines))
+
+
+class HttpClient:
+    """A client of the server that a URL names.
+
+    `headers` are sent with every request. `allow` is asked about the IP addresses of the host, and
+    one that it does not allow is not connected to.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        headers: Headers = (),
+        limits: ClientLimits | None = None,
+        tls: ssl.SSLContext | None = None,
+        allow: Callable[[str], bool] | None = None,
+    ) -> None:
+        self._origin = parse_origin(url)
+        self._heads = Heads(self._origin, headers)
+        self._pool = Pool(self._origin, limits or ClientLimits(), tls, allow)
+
+    @property
+    def name(self) -> str:
+        """The host and the port that are asked, for people."""
+        return self._origin.name
+
+    @property
+    def connections(self) -> int:
+        """How many connections there are, or are being opened."""
+        return self._pool.connections
+
+    async def request(
+        self,
+        method: str,
+        headers: Headers = (),
+        body: bytes = b"",
+        *,
+        target: str | None = None,
+        idempotent: bool = False,
+    ) -> HttpResponse:
+        """Ask, and return the answer when its head is there; raises ConnectionLost.
+
+        Whoever gets an answer reads it, receives it to the end, or closes it. `target` takes the
+        place of the URL's path. What is `idempotent` is sent again if the server closes a
+        connection that was kept before it answers. Headers that are the same for many requests
+        are best given as a tuple: that is rendered once.
+        """
+        head = self._heads.render(method, headers, len(body), target)
+        wire = self._pool.take() or await self._pool.lease()
+        while True:
+            response = wire.ask(head, body, bodiless=method == "HEAD")
+            try:
+                await response.begun
+            except BaseException:
+                response.close()
+                raise
+            if response.status:
+                return response
+            if not (idempotent and wire.stale):
+                raise response.failed()
+            wire = await self._pool.lease(unused=True)  # which is never stale: it is sent no more
+
+    async def aclose(self) -> None:
+        """Close all connections; whoever waits for an answer gets ConnectionLost."""
+        await self._pool.aclose()
+
+
+def _line(name: bytes, value: bytes) -> bytes:
+    if not _TOKEN.fullmatch(name):
+        raise ValueError(f"expected the name of a header, got {name!r}")
+    if name.lower() in _OURS:
+        raise ValueError(f"expected a header that is not the client's own, got {name!r}")
+    if not _VALUE.fullmatch(value):  # which may be secret
+        raise ValueError(f"expected no line end and no NUL in the value of {name!r}")
+    return b"\r\n%b: %b" % (name, value)

@@ -1,0 +1,174 @@
+"""POSTs of the envelope era: each stands alone, and is judged in the order that clients rely on.
+
+    repeated headers ──> the envelope's members ──> headers against body ──> the gateway ──> Reply
+
+Refuses sessions: an id of one, or of an event, means nothing here.
+
+Rules upheld here:
+1. An answer is a body, or a stream if something is said before it; the status is chosen last.
+2. The client that closes its exchange has cancelled its call.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from trunkline.jsonrpc import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    ConnectionLost,
+    ErrorResponse,
+    Notification,
+    Raw,
+    Request,
+    Response,
+    RpcError,
+)
+from trunkline.jsonrpc.incident import Report, answer_for
+from trunkline.mcp.envelope import expect_envelope
+from trunkline.mcp.headers import (
+    HEADER_MISMATCH,
+    MISSING_CAPABILITY,
+    UNSUPPORTED_VERSION,
+    check_mirrors,
+    refuse_repeated,
+)
+from trunkline.mcp.meta import Params
+from trunkline.mcp.mirrors import Mirrors
+from trunkline.transports.http_answers import LATER, Host, Load, Visit, end_tasks
+from trunkline.transports.http_flow import EVENT_STREAM
+from trunkline.transports.sse import COMMENT, encode_event
+
+_STATUS = {
+    METHOD_NOT_FOUND: 404,
+    PARSE_ERROR: 400,
+    INVALID_REQUEST: 400,
+    INVALID_PARAMS: 400,
+    HEADER_MISMATCH: 400,
+    MISSING_CAPABILITY: 400,
+    UNSUPPORTED_VERSION: 400,
+}
+"""The status of an error that is the whole answer; all others are 200."""
+
+
+class EnvelopeDoor:
+    """Answers POSTs that stand alone."""
+
+    def __init__(self, host: Host, load: Load, report: Report) -> None:
+        self._host = host
+        self._load = load
+        self._report = report
+        self._calls: dict[Reply, asyncio.Task[None]] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def post(self, visit: Visit, request: Request, params: Params) -> None:
+        """Answer one request."""
+        refused = self._load.refuses(visit.principal)
+        if refused is not None:
+            visit.fail(refused, RpcError.internal_error("too many requests"), request.id, LATER)
+            return
+        reply = Reply(visit)
+        try:
+            outcome = self._answer(visit, request, params, reply)
+            if not hasattr(outcome, "__await__"):
+                visit.respond(200, Response(request.id, outcome).encode())
+                return
+        except Exception as why:
+            error = answer_for(why, request.method, self._report)
+            visit.fail(_STATUS.get(error.code, 200), error, request.id)
+            return
+        self._load.enter(visit.principal)
+        finishing = self._finish(visit.principal, request, outcome, reply)
+        task = self._calls[reply] = self._loop.create_task(finishing)
+        visit.exchange.when_gone(partial(_cancel, task))
+
+    def _answer(self, visit: Visit, request: Request, params: Params, reply: "Reply") -> Any:
+        asked = visit.exchange.request
+        if asked.repeated:
+            refuse_repeated(asked.repeated)
+        expect_envelope(params)
+        check_mirrors(asked.headers, asked.repeated, request.method, params)
+        mirrors = Mirrors(asked.headers, asked.repeated)
+        return self._host.answer(request, params, visit.principal, reply, mirrors)
+
+    async def _finish(
+        self, principal: str, request: Request, outcome: Awaitable[Any], reply: "Reply"
+    ) -> None:
+        try:
+            status, payload = await self._outcome(request, outcome)
+            self._load.leave(principal)
+            await reply.finish(status, payload)
+        finally:
+            del self._calls[reply]
+
+    async def _outcome(self, request: Request, outcome: Awaitable[Any]) -> tuple[int, bytes]:
+        try:
+            return 200, Response(request.id, await outcome).encode()
+        except asyncio.CancelledError:  # the client has gone, or else it is the gateway that goes
+            error = RpcError.internal_error("the call was cancelled")
+        except Exception as why:
+            error = answer_for(why, request.method, self._report)
+        return _STATUS.get(error.code, 200), ErrorResponse(request.id, error).encode()
+
+    @property
+    def streams(self) -> "list[Reply]":
+        """All that somebody is waiting on."""
+        return list(self._calls)
+
+    async def aclose(self) -> None:
+        """End all that goes on."""
+        for task in self._calls.values():
+            self._loop.call_soon(task.cancel)  # soon: one that has not begun would not answer
+        await end_tasks(set(self._calls.values()))
+
+
+class Reply:
+    """The answer to one POST; the line of its call."""
+
+    __slots__ = ("_done", "_streaming", "_visit", "quiet")
+
+    def __init__(self, visit: Visit) -> None:
+        self.quiet = False
+        """Whether nothing was said since somebody looked."""
+        self._visit = visit
+        self._streaming = False
+        self._done = False
+
+    async def call(self, method: str, params: Any) -> Raw:
+        """Refuse: in this era nobody asks a client anything on the way."""
+        raise RpcError.method_not_found(method)
+
+    async def notify(self, method: str, params: Any) -> None:
+        """Tell the client, before its answer; what comes later is dropped."""
+        if not self._done:
+            await self._send(encode_event(Notification(method, params).encode()))
+
+    async def keep_alive(self) -> None:
+        """Say nothing, so that nobody in between takes the exchange for dead."""
+        if not self._done:
+            await self._send(COMMENT)
+
+    async def finish(self, status: int, payload: bytes) -> None:
+        """Answer."""
+        self._done = True
+        if self._streaming:
+            await self._send(encode_event(payload))
+            self._visit.exchange.finish()
+        else:
+            self._visit.respond(status, payload)
+
+    async def _send(self, event: bytes) -> None:
+        self.quiet = False
+        if not self._streaming:
+            self._streaming = True
+            self._visit.exchange.begin(200, [*EVENT_STREAM, *self._visit.headers])
+        with suppress(ConnectionLost):  # whoever waits for the exchange has been told
+            await self._visit.exchange.send(event)
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()

@@ -1,0 +1,304 @@
+"""Streamable HTTP of the handshake era: sessions, and what may be done with the id of one.
+
+    POST `initialize` ──> a session, its id in the answer      DELETE ──> its end
+    POST ──> 200 with an answer, or 202                        GET ──> a stream, or the rest of one
+
+Refuses to take an id for an identity: a session is there for its principal, and for nobody else.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from trunkline.jsonrpc import (
+    INVALID_REQUEST,
+    Batch,
+    ErrorResponse,
+    Message,
+    Notification,
+    RemoteProtocolError,
+    Request,
+    Response,
+    RpcError,
+)
+from trunkline.jsonrpc.incident import Report, answer_for
+from trunkline.jsonrpc.message import join
+from trunkline.mcp.media import accepts
+from trunkline.mcp.versions import allows_batches
+from trunkline.transports.http_answers import LATER, Host, Load, Visit, end_tasks
+from trunkline.transports.http_flow import Flow
+from trunkline.transports.http_rules import HttpRules
+from trunkline.transports.http_session import HttpSession, SessionReply
+from trunkline.transports.sessions import Record, Sessions, TooManySessions
+
+CANCELLED = -32800
+"""The code of an answer that its client said it did not want; the transport demands one."""
+
+_ID = b"mcp-session-id"
+
+
+class HandshakeDoor:
+    """Answers all that belongs to a session."""
+
+    def __init__(
+        self,
+        host: Host,
+        rules: HttpRules,
+        load: Load,
+        report: Report,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """Open the door; the clock is the running loop's, unless another is given."""
+        self._host = host
+        self._load = load
+        self._report = report
+        self._sessions: Sessions[HttpSession] = Sessions(
+            rules.session_idle, rules.session_life, rules.max_sessions
+        )
+        self._calls: dict[SessionReply, asyncio.Task[None]] = {}
+        self._errands: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._now = clock or self._loop.time
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    # POST
+
+    def post(self, visit: Visit, message: Message | Batch) -> None:
+        """Take in what was posted, and answer."""
+        if isinstance(message, Request) and message.method == "initialize":
+            self._initialize(visit, message)
+            return
+        record = self._find(visit)
+        if record is None:
+            return
+        session = record.held
+        if isinstance(message, Batch):
+            self._batch(visit, session, message)
+        elif isinstance(message, Request):
+            self._call(visit, session, message)
+        else:
+            self._take_note(session, message)
+            visit.accept()
+
+    def _initialize(self, visit: Visit, request: Request) -> None:
+        """Begin a session, if the client says what it must; else nothing is kept."""
+        session = HttpSession()
+        conversation = self._host.open(session, visit.principal)
+        try:
+            result = conversation.answer(request, session)
+            session.conversation, session.version = conversation, conversation.version or ""
+            record = self._sessions.create(visit.principal, session, self._now())
+        except TooManySessions as why:
+            self._close(conversation)
+            visit.fail(503, RpcError.internal_error(str(why)), request.id, LATER)
+        except Exception as why:
+            self._close(conversation)
+            visit.fail(200, answer_for(why, request.method, self._report), request.id)
+        else:
+            named = Visit(
+                visit.exchange,
+                visit.principal,
+                [(_ID, record.session_id.encode()), *visit.headers],
+            )
+            named.respond(200, Response(request.id, result).encode())
+
+    def _find(self, visit: Visit) -> Record[HttpSession] | None:
+        """Return the session that an exchange names, or answer that there is none."""
+        asked = visit.exchange.request
+        id = asked.headers.get(_ID)
+        if id is None:
+            error = "Missing Mcp-Session-Id: call initialize first, and send the id that it answers"
+            visit.fail(400, RpcError(INVALID_REQUEST, error))
+            return None
+        record = self._sessions.find(id.decode("latin-1"), visit.principal, self._now())
+        if record is None or _ID in asked.repeated:
+            visit.fail(404, RpcError(INVALID_REQUEST, "Session not found: call initialize again"))
+            return None
+        return record
+
+    def _call(self, visit: Visit, session: HttpSession, request: Request) -> None:
+        if session.is_answering(request.id):
+            visit.fail(400, _in_use(request))
+            return
+        refused = self._load.refuses(visit.principal)
+        if refused is not None:
+            visit.fail(refused, RpcError.internal_error("too many requests"), request.id, LATER)
+            return
+        reply = SessionReply(session, visit.exchange, visit.headers)
+        try:
+            outcome = session.conversation.answer(request, reply)
+            if not hasattr(outcome, "__await__"):
+                visit.respond(200, Response(request.id, outcome).encode())
+                return
+        except Exception as why:
+            visit.fail(200, answer_for(why, request.method, self._report), request.id)
+            return
+        self._load.enter(visit.principal)
+        finishing = self._finish(visit.principal, session, request, outcome, reply)
+        task = self._calls[reply] = self._loop.create_task(finishing)
+        session.begin(request.id, task)
+
+    async def _finish(
+        self,
+        principal: str,
+        session: HttpSession,
+        request: Request,
+        outcome: Awaitable[Any],
+        reply: SessionReply,
+    ) -> None:
+        payload = await self._outcome(principal, session, request, outcome)
+        try:
+            await reply.finish(payload)
+        finally:
+            del self._calls[reply]
+
+    async def _outcome(
+        self, principal: str, session: HttpSession, request: Request, outcome: Awaitable[Any]
+    ) -> bytes:
+        """Await an answer; to be cancelled is one, too, for HTTP has to say something."""
+        try:
+            return Response(request.id, await outcome).encode()
+        except asyncio.CancelledError:
+            return ErrorResponse(request.id, RpcError(CANCELLED, "Request cancelled")).encode()
+        except Exception as why:
+            error = answer_for(why, request.method, self._report)
+            return ErrorResponse(request.id, error).encode()
+        finally:
+            session.end(request.id)
+            self._load.leave(principal)
+
+    def _take_note(self, session: HttpSession, message: Message) -> None:
+        if isinstance(message, Notification):
+            try:
+                session.conversation.notified(message)
+            except Exception as why:  # a notification is never answered, not even with an error
+                answer_for(why, message.method, self._report)
+        elif isinstance(message, Response | ErrorResponse):
+            session.settle(message)
+
+    # A batch, which one revision has
+
+    def _batch(self, visit: Visit, session: HttpSession, batch: Batch) -> None:
+        if not allows_batches(session.version):
+            visit.fail(400, RpcError(INVALID_REQUEST, "Batch requests not supported"))
+            return
+        refused = self._load.refuses(visit.principal)
+        if refused is not None:
+            visit.fail(refused, RpcError.internal_error("too many requests"), None, LATER)
+            return
+        reply = SessionReply(session, visit.exchange, visit.headers)
+        answers: list[bytes | asyncio.Task[bytes]] = []
+        for entry in batch.entries:
+            if isinstance(entry, Request):
+                answers.append(self._entry(visit.principal, session, entry, reply))
+            elif not isinstance(entry, RemoteProtocolError):
+                self._take_note(session, entry)
+            elif entry.answer is not None:
+                answers.append(entry.answer)
+        if answers:
+            self._calls[reply] = self._loop.create_task(self._finish_batch(answers, reply))
+        else:
+            visit.accept()
+
+    def _entry(
+        self, principal: str, session: HttpSession, request: Request, reply: SessionReply
+    ) -> bytes | asyncio.Task[bytes]:
+        try:
+            if request.method == "initialize":
+                raise RpcError(INVALID_REQUEST, "initialize must not be part of a batch")
+            if session.is_answering(request.id):
+                return ErrorResponse(None, _in_use(request)).encode()
+            outcome = session.conversation.answer(request, reply)
+            if not hasattr(outcome, "__await__"):
+                return Response(request.id, outcome).encode()
+        except Exception as why:
+            error = answer_for(why, request.method, self._report)
+            return ErrorResponse(request.id, error).encode()
+        self._load.enter(principal)
+        task = self._loop.create_task(self._outcome(principal, session, request, outcome))
+        session.begin(request.id, task)
+        return task
+
+    async def _finish_batch(
+        self, answers: list[bytes | asyncio.Task[bytes]], reply: SessionReply
+    ) -> None:
+        try:
+            payloads = [part if isinstance(part, bytes) else await part for part in answers]
+            await reply.finish(join(payloads))
+        finally:
+            del self._calls[reply]
+
+    # GET and DELETE
+
+    def get(self, visit: Visit) -> None:
+        """Open the stream of a session, or take up one that was cut off."""
+        asked = visit.exchange.request
+        if b"accept" not in asked.headers or not accepts(
+            asked.headers[b"accept"], "text/event-stream"
+        ):
+            visit.say(406, "expected an Accept header with text/event-stream")
+            return
+        record = self._find(visit)
+        if record is None:
+            return
+        found = record.held.find_flow(asked.headers.get(b"last-event-id"))
+        if found is None:
+            visit.fail(400, RpcError(INVALID_REQUEST, "This stream is not kept any more"))
+            return
+        flow, after = found
+        if flow.carried and after is None:
+            visit.fail(409, RpcError(INVALID_REQUEST, "This stream is open already"))
+            return
+        flow.carry(visit.exchange, visit.headers, after)
+        self._spawn(flow.catch_up())
+
+    def delete(self, visit: Visit) -> None:
+        """End a session."""
+        record = self._find(visit)
+        if record is not None:
+            self._end(record)
+            self._sessions.remove(record.session_id)
+            visit.exchange.respond(204, visit.headers)
+
+    # Keeping house
+
+    def expire(self) -> None:
+        """End the sessions that are over."""
+        now = self._now()
+        for record in self._sessions:
+            if record.held.busy:
+                record.last_activity = now
+        for record in self._sessions.expire(now):
+            self._end(record)
+
+    @property
+    def streams(self) -> list[SessionReply | Flow]:
+        """All that somebody is waiting on."""
+        flows = (record.held.standalone for record in self._sessions)
+        return [*self._calls, *(flow for flow in flows if flow.carried)]
+
+    def _end(self, record: Record[HttpSession]) -> None:
+        record.held.close()
+        self._close(record.held.conversation)
+
+    def _close(self, conversation: Any) -> None:
+        self._spawn(self._host.close(conversation))
+
+    def _spawn(self, doing: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(doing)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    async def aclose(self) -> None:
+        """End all sessions."""
+        for record in list(self._sessions):
+            self._sessions.remove(record.session_id)
+            self._end(record)
+        await end_tasks({*self._calls.values(), *self._errands})
+
+
+def _in_use(request: Request) -> RpcError:
+    """Refuse a second request of an id; not under it, or that were the answer to the first."""
+    return RpcError.invalid_request(f"id {request.id!r} is in use already")

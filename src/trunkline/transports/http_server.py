@@ -1,0 +1,260 @@
+"""The HTTP door: MCP of all five revisions at one address, and the ways in beside it.
+
+    POST, an envelope in the body ──> EnvelopeDoor
+    POST, GET, DELETE of a session ──> HandshakeDoor
+    GET /sse, POST /messages ──> HTTP+SSE      GET /ws ──> WebSocket      /healthz, /readyz
+
+Refuses to know what is answered: it turns exchanges into requests, and outcomes into exchanges.
+
+Rules upheld here:
+1. Nobody comes in whose Host or Origin is not ours.
+2. The body decides the era; a header can only contradict it, and is told so.
+3. What is refused here reaches nobody, and costs nothing that lasts.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from functools import lru_cache
+from typing import Any
+
+from trunkline.jsonrpc import (
+    INVALID_REQUEST,
+    Batch,
+    ErrorResponse,
+    Message,
+    Notification,
+    RemoteProtocolError,
+    Request,
+    RpcError,
+    decode,
+)
+from trunkline.jsonrpc.incident import Report, answer_for, print_incident
+from trunkline.mcp.envelope import has_envelope
+from trunkline.mcp.media import accepts, is_utf8, media_type
+from trunkline.mcp.meta import Params
+from trunkline.mcp.versions import HANDSHAKE_VERSIONS
+from trunkline.transports.exchange import Exchange, HttpRequest
+from trunkline.transports.http_answers import JSON, Host, Load, Visit
+from trunkline.transports.http_envelope import EnvelopeDoor, Reply
+from trunkline.transports.http_flow import Flow
+from trunkline.transports.http_handshake import HandshakeDoor
+from trunkline.transports.http_legacy import LegacyDoor
+from trunkline.transports.http_rules import HttpRules, cors, preflight
+from trunkline.transports.http_session import SessionReply
+from trunkline.transports.websocket import open_websocket
+
+PRINCIPAL = "local"
+"""Whoever reaches a gateway that asks nobody who they are."""
+
+_HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
+_ALLOW = (b"allow", b"POST")
+_CALLS = (Request, Notification)
+
+TURN = 64
+"""How many streams are looked after before others get their turn."""
+
+
+class HttpServer:
+    """Answers exchanges; an Answerer."""
+
+    def __init__(
+        self, host: Host, rules: HttpRules | None = None, report: Report = print_incident
+    ) -> None:
+        """Open the door; needs a running loop."""
+        self.rules = rules or HttpRules()
+        self._refusal_of = lru_cache(256)(self.rules.refusal_of)  # most come from the same place
+        self._host = host
+        self._report = report
+        load = Load(self.rules.max_in_flight, self.rules.max_in_flight_per_principal)
+        self._envelope = EnvelopeDoor(host, load, report)
+        self._handshake = HandshakeDoor(host, self.rules, load, report)
+        self._legacy = LegacyDoor(self.rules.messages_path)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._beating: set[Reply | SessionReply | Flow] = set()
+        self._draining = False
+        self._spawn(self._keep_house())
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions of the handshake era there are."""
+        return len(self._handshake)
+
+    def answer(self, exchange: Exchange) -> None:
+        """Answer an exchange, at once or in a task of its own."""
+        request = exchange.request
+        origin = request.headers.get(b"origin")
+        refusal = self.refusal_of(request)
+        if refusal is not None:
+            status, why = refusal
+            Visit(exchange, "", ()).say(status, why)
+            return
+        visit = Visit(exchange, PRINCIPAL, cors(origin))
+        if request.path == self.rules.path:
+            self._serve(visit, request)
+        else:
+            self._serve_beside(visit, request)
+
+    def refusal_of(self, request: HttpRequest) -> tuple[int, str] | None:
+        """Return the status and the reason for what is not let in, None for what is."""
+        return self._refusal_of(request.headers.get(b"host"), request.headers.get(b"origin"))
+
+    # The one address
+
+    def _serve(self, visit: Visit, request: HttpRequest) -> None:
+        if request.method == "POST":
+            self._post(visit, request)
+        elif request.method == "OPTIONS":
+            wanted = request.headers.get(b"access-control-request-headers")
+            visit.exchange.respond(204, [*visit.headers, *preflight(wanted)])
+        elif request.method not in ("GET", "DELETE"):
+            visit.say(405, "expected POST, GET or DELETE", (b"allow", b"GET, POST, DELETE"))
+        elif request.headers.get(b"mcp-protocol-version", b"2025-03-26") not in _HANDSHAKE:
+            visit.say(405, "expected POST: from 2026-07-28 on there are no sessions", _ALLOW)
+        elif request.method == "GET":
+            self._handshake.get(visit)
+        else:
+            self._handshake.delete(visit)
+
+    def _post(self, visit: Visit, request: HttpRequest) -> None:
+        headers = request.headers
+        if not _is_json(headers.get(b"content-type")):
+            visit.say(415, "expected a body of type application/json, in UTF-8")
+            return
+        if not _accepts_both(headers.get(b"accept")):
+            visit.say(406, "expected Accept: application/json, text/event-stream")
+            return
+        try:
+            message = decode(request.body)
+        except RemoteProtocolError as why:
+            payload = why.answer or ErrorResponse(None, why.error).encode()
+            visit.respond(400, payload)
+            return
+        if type(message) is Request and message.id is None:
+            visit.fail(400, RpcError(INVALID_REQUEST, "Request id must not be null"))
+            return
+        version = headers.get(b"mcp-protocol-version")
+        try:
+            params = _modern_params(message, request.body, version)
+        except RpcError as error:
+            visit.fail(400, error, message.id if isinstance(message, Request) else None)
+            return
+        if params is None:
+            self._handshake.post(visit, message)
+        elif isinstance(message, Request):
+            self._envelope.post(visit, message, params)
+        elif isinstance(message, Notification):
+            visit.accept()  # nothing that a client tells in this era concerns anybody
+        else:
+            visit.fail(400, RpcError.invalid_request("expected one request, or one notification"))
+
+    # The ways in beside it
+
+    def _serve_beside(self, visit: Visit, request: HttpRequest) -> None:
+        place, rules = (request.method, request.path), self.rules
+        if place == ("GET", rules.sse_path):
+            self._spawn(self._open_stream(visit))
+        elif place == ("POST", rules.messages_path):
+            self._legacy.post(visit.exchange, visit.principal)
+        elif place == ("GET", rules.ws_path):
+            self._open_websocket(visit)
+        elif place in (("GET", "/healthz"), ("HEAD", "/healthz")):
+            visit.exchange.respond(200, [JSON], b'{"status":"ok"}')
+        elif place in (("GET", "/readyz"), ("HEAD", "/readyz")):
+            ready = self._host.ready and not self._draining
+            body = b'{"status":"ready"}' if ready else b'{"status":"not ready"}'
+            visit.exchange.respond(200 if ready else 503, [JSON], body)
+        else:
+            visit.say(404, f"nothing is here; MCP is at {rules.path}")
+
+    async def _open_stream(self, visit: Visit) -> None:
+        channel = await self._legacy.open(visit.exchange, visit.principal)
+        if channel is not None:
+            await self._host.serve(channel, visit.principal)
+
+    def _open_websocket(self, visit: Visit) -> None:
+        channel = open_websocket(visit.exchange)
+        if channel is not None:
+            self._spawn(self._host.serve(channel, visit.principal))
+
+    # Keeping house
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(self.rules.keep_alive / 2)
+            try:
+                self._handshake.expire()
+                for count, stream in enumerate([*self._handshake.streams, *self._envelope.streams]):
+                    if count % TURN == TURN - 1:
+                        await asyncio.sleep(0)
+                    self._look_after(stream)
+            except Exception as why:
+                answer_for(why, "", self._report)
+
+    def _look_after(self, stream: Reply | SessionReply | Flow) -> None:
+        """Keep a stream that was quiet since the last look from looking dead.
+
+        In a task of its own: one whose client does not read must not hold up the others.
+        """
+        if not stream.quiet:
+            stream.quiet = True
+        elif stream not in self._beating:
+            self._beating.add(stream)
+            self._spawn(self._beat(stream))
+
+    async def _beat(self, stream: Reply | SessionReply | Flow) -> None:
+        try:
+            await stream.keep_alive()
+        finally:
+            self._beating.discard(stream)
+
+    def drain(self) -> None:
+        """Say that no more should be asked, to those who ask whether we are ready."""
+        self._draining = True
+
+    async def aclose(self) -> None:
+        """End all sessions, and whatever goes on."""
+        self._draining = True
+        await asyncio.gather(self._handshake.aclose(), self._envelope.aclose())
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, doing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(doing)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        why = None if task.cancelled() else task.exception()
+        if why is not None:
+            answer_for(why, "", self._report)
+
+
+def _modern_params(message: Message | Batch, body: bytes, version: bytes | None) -> Params | None:
+    """Return the params of what belongs to the envelope era, None for the other; raises RpcError.
+
+    A batch and an answer have no envelope: for them the header decides.
+    """
+    named = version is not None and version not in _HANDSHAKE
+    if not isinstance(message, _CALLS):
+        return Params(b"{}") if named else None
+    if message.method == "initialize" and not named:
+        return None
+    if named:
+        return Params(message.params)
+    # However the key is spelled, its last word is not escaped by anybody's encoder.
+    if b"protocolVersion" not in body:
+        return None
+    params = Params(message.params)
+    return params if has_envelope(params) else None
+
+
+@lru_cache(256)
+def _is_json(content_type: bytes | None) -> bool:
+    return media_type(content_type) == "application/json" and is_utf8(content_type)
+
+
+@lru_cache(256)
+def _accepts_both(accept: bytes | None) -> bool:
+    return accepts(accept, "application/json") and accepts(accept, "text/event-stream")

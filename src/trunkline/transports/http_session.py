@@ -1,0 +1,217 @@
+"""HttpSession: one conversation of the handshake era over Streamable HTTP.
+
+    POST of a request ──> SessionReply ──> a body, or a Flow if something is said before the answer
+    GET ──> the Flow for all that belongs to no call
+    POST of a response ──> whoever asked the client
+
+Refuses to take the end of an exchange for the end of a call: in this era it is none.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from trunkline.jsonrpc import (
+    ConnectionLost,
+    ErrorResponse,
+    Id,
+    Notification,
+    Raw,
+    Request,
+    Response,
+)
+from trunkline.transports.exchange import Exchange, Headers
+from trunkline.transports.http_answers import JSON
+from trunkline.transports.http_flow import Flow, read_event_id
+
+MAX_FLOWS = 64
+"""How many streams of one session can be taken up again."""
+
+MAX_STORED = 1024 * 1024
+"""How many bytes of streams that have ended are kept for those who come back."""
+
+MAX_QUESTIONS = 256
+"""How many questions one client may have left unanswered."""
+
+PRIMED_SINCE = "2025-11-25"
+"""Older clients take the event without data, which begins a stream, for a broken one."""
+
+
+class HttpSession:
+    """What all exchanges of one session have in common; its trunk."""
+
+    def __init__(self) -> None:
+        self.version = ""
+        self.conversation: Any = None
+        self._flows: dict[int, Flow] = {}
+        self._last_flow = 0
+        self.standalone = self._new_flow(primed=False)
+        """The stream for all that belongs to no call."""
+        self._in_progress: dict[Id, asyncio.Task[Any]] = {}
+        self._questions: dict[int, asyncio.Future[Raw]] = {}
+        self._last_question = 0
+
+    @property
+    def busy(self) -> bool:
+        """Tell whether somebody waits for an answer, or listens."""
+        return bool(self._in_progress) or self.standalone.carried
+
+    # Calls in progress
+
+    def is_answering(self, id: Id) -> bool:
+        """Tell whether a request of this id is in progress."""
+        return id in self._in_progress
+
+    def begin(self, id: Id, task: asyncio.Task[Any]) -> None:
+        """Note who answers a request, so that it can be stopped until its `end`."""
+        self._in_progress[id] = task
+
+    def end(self, id: Id) -> None:
+        """Note that a request has its answer, which nobody can stop any more."""
+        del self._in_progress[id]
+
+    def cancel(self, request_id: object) -> bool:
+        """Stop the call that the client knows as `request_id`; tell whether there was one."""
+        if isinstance(request_id, bool | float) or not isinstance(request_id, int | str):
+            return False  # no ids, although Python takes True and 1.0 for 1
+        task = self._in_progress.get(request_id)
+        if task is not None:
+            self._stop(request_id, task)
+        return task is not None
+
+    def _stop(self, id: Id, task: asyncio.Task[Any]) -> None:
+        """Cancel a call once it has begun (else it would not answer), and unless it has ended."""
+
+        def cancel() -> None:
+            if self._in_progress.get(id) is task:
+                task.cancel()
+
+        asyncio.get_running_loop().call_soon(cancel)
+
+    # The trunk: what belongs to no call
+
+    async def call(self, method: str, params: Any) -> Raw:
+        """Ask the client something, outside of any call."""
+        return await self.ask(self.standalone, method, params)
+
+    async def notify(self, method: str, params: Any) -> None:
+        """Tell the client something, outside of any call."""
+        await self.standalone.send(Notification(method, params).encode())
+
+    async def ask(self, flow: Flow, method: str, params: Any) -> Raw:
+        """Ask the client something on one of its streams; raises RpcError or ConnectionLost."""
+        if self.standalone.done:
+            raise ConnectionLost("the session has ended")
+        if len(self._questions) >= MAX_QUESTIONS:
+            raise ConnectionLost("the client leaves too many questions unanswered")
+        self._last_question += 1
+        id = self._last_question
+        waiting = self._questions[id] = asyncio.get_running_loop().create_future()
+        try:
+            await flow.send(Request(id, method, params).encode())
+            return await waiting
+        except asyncio.CancelledError:
+            params = {"requestId": id}
+            with suppress(ConnectionLost):
+                await flow.send(Notification("notifications/cancelled", params).encode())
+            raise
+        finally:
+            del self._questions[id]
+
+    def settle(self, answer: Response | ErrorResponse) -> None:
+        """Give an answer of the client's to whoever asked; what nobody asked for is dropped."""
+        waiting = self._questions.get(answer.id) if type(answer.id) is int else None
+        if waiting is None or waiting.done():
+            return
+        if isinstance(answer, Response):
+            waiting.set_result(answer.result)
+        else:
+            waiting.set_exception(answer.error)
+
+    # Streams
+
+    def new_flow(self) -> Flow:
+        """Begin the stream of one call."""
+        return self._new_flow(primed=self.version >= PRIMED_SINCE)
+
+    def _new_flow(self, primed: bool) -> Flow:
+        self._last_flow += 1
+        flow = self._flows[self._last_flow] = Flow(self._last_flow, primed)
+        self.trim()
+        return flow
+
+    def trim(self) -> None:
+        """Forget the oldest streams of those that have ended, as far as there are too many."""
+        finished = [flow for flow in self._flows.values() if flow.done]
+        size = sum(flow.size for flow in finished)
+        while finished and (len(self._flows) > MAX_FLOWS or size > MAX_STORED):
+            oldest = finished.pop(0)
+            size -= oldest.size
+            del self._flows[oldest.number]
+
+    def find_flow(self, last_event_id: bytes | None) -> tuple[Flow, int | None] | None:
+        """Return the stream that a GET wants, and after which event; None if that is forgotten."""
+        found = None if last_event_id is None else read_event_id(last_event_id)
+        if found is None or not 0 < found[0] <= self._last_flow:
+            return self.standalone, None
+        flow = self._flows.get(found[0])
+        return None if flow is None else (flow, found[1])
+
+    def close(self) -> None:
+        """Stop all that is in progress: calls say so themselves, on their own streams."""
+        for id, task in self._in_progress.items():
+            self._stop(id, task)
+        for waiting in self._questions.values():
+            if not waiting.done():
+                waiting.set_exception(ConnectionLost("the session has ended"))
+        self.standalone.finish()
+
+
+class SessionReply:
+    """The answer to one POST of a session: a body, or a stream if something comes before it."""
+
+    __slots__ = ("_done", "_exchange", "_flow", "_headers", "_session", "quiet")
+
+    def __init__(self, session: HttpSession, exchange: Exchange, headers: Headers) -> None:
+        self.quiet = False
+        """Whether nothing was said since somebody looked."""
+        self._session = session
+        self._exchange = exchange
+        self._headers = headers
+        self._flow: Flow | None = None
+        self._done = False
+
+    async def call(self, method: str, params: Any) -> Raw:
+        """Ask the client, in the course of its call."""
+        return await self._session.ask(self._stream(), method, params)
+
+    async def notify(self, method: str, params: Any) -> None:
+        """Tell the client, in the course of its call."""
+        await self._stream().send(Notification(method, params).encode())
+
+    async def keep_alive(self) -> None:
+        """Keep a call that takes long from looking dead."""
+        if not self._done:
+            await self._stream().keep_alive()
+
+    async def finish(self, payload: bytes) -> None:
+        """Answer."""
+        self._done = True
+        flow = self._flow
+        if flow is None:
+            self._exchange.respond(200, [JSON, *self._headers], payload)
+            return
+        flow.put(payload)
+        flow.finish()
+        self._session.trim()
+        await flow.catch_up()
+
+    def _stream(self) -> Flow:
+        """Return the stream of the call; what comes too late for that belongs to no call."""
+        self.quiet = False
+        if self._done:
+            return self._session.standalone
+        if self._flow is None:
+            self._flow = self._session.new_flow()
+            self._flow.carry(self._exchange, self._headers)
+        return self._flow

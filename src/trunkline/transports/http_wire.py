@@ -1,0 +1,458 @@
+"""Wire: one connection to an HTTP/1.1 server, and the answer that is coming over it.
+
+    bytes ──> Wire, with httptools' parser ──> HttpResponse ──> read, or receive, receive … None
+
+Refuses to know who else wants the connection: it is told what to ask, and tells when it is free,
+and when it is gone.
+
+Rules upheld here:
+1. An answer belongs to the one request that is under way. Bytes that nobody asked for end the
+   connection, and are never taken for the beginning of the next answer.
+2. A wire is free again only after an answer that ended where it said it would, with nothing behind
+   it, and after the whole request has left. However else an answer ends, so does the connection.
+3. No server decides how much is held: heads, what surrounds the pieces of a body, and bodies are
+   bounded; of a body that nobody takes in, only a little is read.
+"""
+
+import asyncio
+import os
+import re
+import socket
+from collections.abc import Callable
+from functools import lru_cache
+from math import inf
+from typing import NamedTuple, cast
+
+from httptools import HttpParserError, HttpResponseParser
+from msgspec import Struct
+
+from trunkline.jsonrpc import ConnectionLost
+
+_MAX_HELD = 512 * 1024
+"""How many bytes of a body may wait to be received before reading pauses."""
+
+_LARGE = 64 * 1024
+"""From how many bytes on a body is not copied to leave together with its head."""
+
+_SILENCE = 60
+"""After how many silent seconds the kernel asks whether the other side is still there."""
+
+_PLAIN = {b"content-encoding": b"identity", b"transfer-encoding": b"chunked"}
+"""What these headers say if they say nothing that we do not understand."""
+
+_TIMEOUT = re.compile(rb"timeout=([0-9]{1,6})\b", re.IGNORECASE)
+
+
+class ClientLimits(Struct, frozen=True, kw_only=True):
+    """What a server may take of us; the times are in seconds."""
+
+    connect_timeout: float = 10.0
+    """To be connected, TLS and all; and before that, to wait for a free connection."""
+    head_timeout: float | None = None
+    """From the request to the head of its answer; None leaves that to the caller."""
+    idle_timeout: float | None = 60.0
+    """Between two pieces of a body that is being waited for."""
+    keep_alive: float = 30.0
+    """For how long an unused connection is kept."""
+    max_connections: int = 256
+    max_head: int = 64 * 1024
+    max_headers: int = 100
+    max_body: int = 64 * 1024 * 1024
+    """The largest body that `read` returns; `receive` has no limit but its piece."""
+
+
+class ResponseTooLarge(ConnectionLost):
+    """The body of an answer is larger than it may be."""
+
+
+class Owner(NamedTuple):
+    """Whose wires these are."""
+
+    name: str
+    """The other side, for people."""
+    loop: asyncio.AbstractEventLoop
+    limits: ClientLimits
+    free: "Callable[[Wire], None]"
+    """Told of a wire that can be asked again."""
+    gone: "Callable[[Wire], None]"
+    """Told of a wire that is closed."""
+
+
+class HttpResponse:
+    """An answer: its head is there, its body is read at once, or received in pieces."""
+
+    __slots__ = (
+        "_failure",
+        "_held",
+        "_over",
+        "_pieces",
+        "_taken",
+        "_waiter",
+        "_whole",
+        "_wire",
+        "begun",
+        "headers",
+        "status",
+    )
+
+    status: int
+    headers: dict[bytes, bytes]
+    """The names are in lower case; of a header that came twice, the first."""
+    begun: "asyncio.Future[None]"
+    """Done when the head is there, or when there will be none; for whoever asked."""
+
+    def __init__(self, wire: "Wire", begun: "asyncio.Future[None]") -> None:
+        self.status = 0
+        self.begun = begun
+        self._wire = wire
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._taken = 0
+        self._whole = False
+        self._over = False
+        self._failure: ConnectionLost | None = None
+        self._waiter: asyncio.Future[None] | None = begun
+
+    async def read(self) -> bytes:
+        """Return the rest of the body; raises ResponseTooLarge or ConnectionLost.
+
+        Whoever is cancelled here has given up the answer.
+        """
+        if not self._over:
+            await self._gather()
+        if self._failure is not None:
+            raise self._failure
+        found = self._pieces.pop() if len(self._pieces) == 1 else self._take()
+        if len(found) > self._wire.owner.limits.max_body:
+            self._failure = self._too_large()
+            raise self._failure
+        return found
+
+    async def receive(self) -> bytes | None:
+        """Return what came next, or None after the end; raises ConnectionLost.
+
+        Cancelling it loses nothing; whoever has no more use for the answer closes it.
+        """
+        while not self._pieces:
+            if self._failure is not None:
+                raise self._failure
+            if self._over:
+                return None
+            await self._news()
+        if not self._over:
+            self._wire.resume()
+        return self._take()
+
+    def be_patient(self) -> None:
+        """Let any time pass between pieces from now on, as streams of events need it."""
+        if not self._over:
+            self._wire.be_patient()
+
+    def close(self) -> None:
+        """Drop what was not received, and the connection with it if the end has not come."""
+        self._pieces.clear()
+        if not self._over:
+            self._wire.fail("the answer was given up")
+
+    def failed(self) -> ConnectionLost:
+        """Return why no answer came; for whoever asked."""
+        return self._failure or ConnectionLost(f"{self._wire.owner.name}: no answer")
+
+    def add(self, piece: bytes) -> None:
+        """Take in a piece of a body that goes on, or just the head; for the wire."""
+        if piece:
+            self._pieces.append(piece)
+            self._held += len(piece)
+        if not self._whole:
+            self._wake()
+            if self._held > _MAX_HELD:
+                self._wire.pause()
+        elif self._held > self._wire.owner.limits.max_body:
+            self._wire.fail(self._too_large())
+
+    def end(self, piece: bytes, failure: ConnectionLost | None = None) -> None:
+        """Take in the last piece and the end; for the wire."""
+        if piece:
+            self._pieces.append(piece)
+        self._over = True
+        self._failure = failure
+        self._wake()
+
+    @property
+    def received(self) -> int:
+        """How many bytes of a body that goes on have come."""
+        return self._taken + self._held
+
+    async def _gather(self) -> None:
+        limit = self._wire.owner.limits.max_body
+        if self._held > limit or int(self.headers.get(b"content-length", 0)) > limit:
+            self._wire.fail(self._too_large())
+            return
+        self._whole = True
+        self._wire.resume()
+        try:
+            await self._news()
+        except BaseException:
+            self.close()
+            raise
+
+    def _news(self) -> "asyncio.Future[None]":
+        waiter = self._waiter = self._wire.owner.loop.create_future()
+        return waiter
+
+    def _take(self) -> bytes:
+        pieces = self._pieces
+        found = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self._taken += self._held
+        self._held = 0
+        return found
+
+    def _too_large(self) -> ResponseTooLarge:
+        owner = self._wire.owner
+        return ResponseTooLarge(
+            f"{owner.name}: expected a body of at most {owner.limits.max_body} bytes"
+        )
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class _Refused(Exception):
+    """What stops the parser: the answer is not one that we take, or there is no more of it."""
+
+
+class Wire(asyncio.Protocol):
+    """A connection that carries one request at a time."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.deadline = inf
+        """When `expire` is due, by the loop's clock."""
+        self.stale = False
+        """Whether it was kept, and closed before a byte of the next answer came."""
+        self._time = owner.loop.time
+        self._new_future = owner.loop.create_future
+        limits = self._limits = owner.limits
+        self._head_timeout = inf if limits.head_timeout is None else limits.head_timeout
+        self._idle_timeout = inf if limits.idle_timeout is None else limits.idle_timeout
+        self._patience = self._idle_timeout
+        self._transport: asyncio.Transport
+        self._response: HttpResponse | None = None
+        self._headers: dict[bytes, bytes] = {}
+        self._pieces: list[bytes] = []
+        # The parser calls these without a detour: no frame of ours for each header and piece.
+        self.on_header = self._headers.setdefault
+        self.on_body = self._pieces.append
+        self._parser = HttpResponseParser(self)
+        self._barren = 0
+        """How many bytes came since the request, or the head, or the last piece of the body."""
+        self._bodiless = False
+        self._ended = False
+        self._reusable = False
+        self._served = False
+        self._paused = False
+
+    def ask(self, head: bytes, body: bytes, *, bodiless: bool) -> HttpResponse:
+        """Send a request; `bodiless` says that the answer has no body whatever its head says."""
+        response = self._response = HttpResponse(self, self._new_future())
+        self._bodiless = bodiless
+        self._ended = False
+        self._barren = 0
+        self._patience = self._idle_timeout
+        hurry = self._head_timeout
+        self.deadline = inf if hurry == inf else self._time() + hurry
+        if len(body) < _LARGE:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._transport.write(body)
+        return response
+
+    def is_free(self) -> bool:
+        """Tell whether it can be asked, as far as can be known."""
+        return self.deadline > self._time() and not self._transport.is_closing()
+
+    def fail(self, why: str | ConnectionLost) -> None:
+        """End the connection, and tell whoever waits for an answer."""
+        response, self._response = self._response, None
+        self._transport.abort()
+        if response is not None:
+            response.end(b"", why if isinstance(why, ConnectionLost) else self._lost(why))
+
+    def drop(self) -> None:
+        """End a connection that nobody has asked."""
+        self._transport.abort()
+
+    def expire(self) -> None:
+        """End what has lasted too long."""
+        if self._response is not None and self._response.status:
+            self.fail(f"nothing more of the body within {self._patience:g} s")
+        else:
+            self.fail(f"no answer within {self._head_timeout:g} s")
+
+    def be_patient(self) -> None:
+        """Let any time pass until the next piece."""
+        self._patience = self.deadline = inf
+
+    def pause(self) -> None:
+        """Read no more for now; until then it is not the server that is slow."""
+        if not self._paused:
+            self._paused = True
+            self.deadline = inf
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._paused:
+            self._paused = False
+            self.deadline = self._time() + self._patience
+            self._transport.resume_reading()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Have the kernel notice if the other side vanishes without a word."""
+        self._transport = cast("asyncio.Transport", transport)
+        found: socket.socket = transport.get_extra_info("socket")
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE)
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what came, and hand over what it completes."""
+        response = self._response
+        if response is None:
+            self._transport.abort()
+            return
+        self._barren += len(data)
+        failure = None
+        try:
+            self._parser.feed_data(data)
+        except HttpParserError as why:
+            self._reusable = False
+            failure = None if self._ended else self._refusal(why)
+        pieces, piece = self._pieces, b""
+        if pieces:
+            piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            self._barren = 0
+        if self._ended or failure is not None:
+            self._response = None
+            response.end(piece, failure)
+            self._finish(response)
+        elif self._barren > self._limits.max_head:
+            self.fail(f"expected at most {self._limits.max_head} bytes before the body")
+        elif response.status:
+            if not self._paused:
+                self.deadline = self._time() + self._patience
+            response.add(piece)
+
+    def eof_received(self) -> None:
+        """Take in that no more will come."""
+        self._cut_off(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Take in that the connection is over."""
+        self._cut_off(exc)
+        del self._parser  # it refers to us
+        self.owner.gone(self)
+
+    def on_message_begin(self) -> None:
+        """Begin an answer; here and below the parser calls."""
+        if self._ended:
+            raise _Refused("expected nothing behind the answer")
+        self._headers.clear()
+
+    def on_headers_complete(self) -> None:
+        """Hand over the head, unless it is an interim one."""
+        status = self._parser.get_status_code()
+        if status < 200:
+            if status < 100 or status == 101:
+                raise _Refused(f"expected a status from 200 on, got {status}")
+            return
+        headers: dict[bytes, bytes] = {}
+        for name, value in self._headers.items():
+            headers.setdefault(name.lower(), value.rstrip())
+        if self._barren > self._limits.max_head:
+            self._check_size(headers)
+        if len(headers) > self._limits.max_headers or not _PLAIN.keys().isdisjoint(headers):
+            self._check(headers)
+        self._barren = 0
+        self._reusable = self._parser.should_keep_alive()
+        response = self._response
+        if response is not None:
+            response.headers = headers
+            response.status = status
+        if self._bodiless:
+            self._ended = True
+            raise _Refused("expected no body")
+
+    def on_message_complete(self) -> None:
+        """Note the end."""
+        response = self._response
+        self._ended = response is not None and response.status != 0  # else it was an interim one
+
+    def _check_size(self, headers: dict[bytes, bytes]) -> None:
+        """Refuse a head that is too large, unless it is the body that came with it."""
+        size = sum(len(name) + len(value) + 4 for name, value in headers.items())
+        if size > self._limits.max_head:
+            limit = self._limits.max_head
+            raise _Refused(f"expected a head of at most {limit} bytes, got {size}")
+
+    def _check(self, headers: dict[bytes, bytes]) -> None:
+        if len(headers) > self._limits.max_headers:
+            limit = self._limits.max_headers
+            raise _Refused(f"expected at most {limit} headers, got {len(headers)}")
+        for name, plain in _PLAIN.items():
+            found = headers.get(name, plain)
+            if found.lower() != plain:
+                raise _Refused(f"expected {name.decode()} {plain!r}, got {found!r}")
+
+    def _refusal(self, why: HttpParserError) -> ConnectionLost:
+        known = isinstance(why.__context__, _Refused)
+        return self._lost(str(why.__context__) if known else f"expected HTTP/1.1: {why}")
+
+    def _finish(self, response: HttpResponse) -> None:
+        if not self._reusable or self._transport.get_write_buffer_size():
+            self._transport.abort()
+            return
+        if self._paused:
+            self.resume()
+        self._served = True
+        seconds = self._limits.keep_alive
+        if b"keep-alive" in response.headers:
+            seconds = min(seconds, _promised(response.headers[b"keep-alive"]))
+        self.deadline = self._time() + seconds
+        self.owner.free(self)
+
+    def _cut_off(self, exc: Exception | None) -> None:
+        response = self._response
+        if response is None:
+            return
+        number = exc.errno if isinstance(exc, OSError) else None
+        how = os.strerror(number).lower() if number else "the connection was closed"
+        if not response.status:
+            self.stale = self._served and not self._barren
+            self.fail(f"{how} before the answer")
+        elif b"content-length" in response.headers:
+            length = response.headers[b"content-length"].decode()
+            self.fail(f"{how} after {response.received} of {length} bytes of the body")
+        elif b"transfer-encoding" in response.headers or exc is not None:
+            self.fail(f"{how} before the end of the body")
+        else:
+            self._response = None
+            response.end(b"")
+
+    def _lost(self, reason: str) -> ConnectionLost:
+        return ConnectionLost(f"{self.owner.name}: {reason}")
+
+
+@lru_cache(maxsize=64)
+def _promised(keep_alive: bytes) -> float:
+    """Return how long a connection can be used that the server says to keep for some time."""
+    found = _TIMEOUT.search(keep_alive)
+    # What is on its way when that time is up gets lost.
+    return 0.8 * int(found[1]) if found else inf

@@ -1,0 +1,499 @@
+"""Streamable HTTP, as a client: every message is a POST, and its answer a body or a stream.
+
+    call ──> POST ──> application/json ──────────────────────────> result
+                  ──> text/event-stream ──> the call's handler … ──> result
+                        └─ cut short ──> GET with Last-Event-ID, where the revision has that
+
+Refuses to follow redirects, to pass on what a server says about authorization, and to send anything
+twice: whoever lost a session decides whether to ask again.
+
+Rules upheld here:
+1. What a server says in the course of a call goes to that call's handler, and nobody else's.
+2. A call that nobody awaits any more is withdrawn: by a notification in the handshake era, by the
+   end of its stream in the other.
+3. Bodies and events are bounded, and so is the patience with a stream that keeps breaking.
+4. A server that was replaced by another, of another era or without our session, is given up.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from trunkline.jsonrpc import (
+    METHOD_NOT_FOUND,
+    Batch,
+    ConnectionLost,
+    ErrorResponse,
+    Handler,
+    Id,
+    IdRemapper,
+    Message,
+    Notification,
+    Raw,
+    RemoteProtocolError,
+    Request,
+    Response,
+    RpcError,
+    decode,
+)
+from trunkline.jsonrpc.incident import answer_for, print_incident
+from trunkline.mcp.headers import HEADER_MISMATCH, UNSUPPORTED_VERSION
+from trunkline.mcp.media import media_type
+from trunkline.transports.exchange import Headers
+from trunkline.transports.http_client import HttpClient, HttpResponse, Unreachable
+from trunkline.transports.sse import Event, SseParser
+
+MAX_EVENT = 16 * 1024 * 1024
+"""The longest event that is read, in bytes."""
+
+MAX_RESUMES = 5
+"""How often one call's stream is taken up again without anything new."""
+
+RETRY = 1.0
+"""How long to wait before that, in seconds, unless the server says otherwise."""
+
+MIN_RETRY, MAX_RETRY = 0.05, 30.0
+"""What of that is believed."""
+
+LAST_WORDS = 1.0
+"""How long, in seconds, a stream may take to end after its answer, to be of use once more."""
+
+MAX_SAYING = 256
+"""How much we may be saying at once; while it is more, nothing is read that we would answer."""
+
+GRACE, GOODBYE = 0.5, 2.0
+"""How long, in seconds, what we are saying may take at the end, and then the end of a session."""
+
+_CONTENT = (
+    (b"content-type", b"application/json"),
+    (b"accept", b"application/json, text/event-stream"),
+)
+
+_SAID = frozenset((400, 404, 422, 500))
+_PROBES = frozenset(("initialize", "server/discover"))
+_CERTAIN = frozenset(("prompts/get", "resources/read", "tools/call"))
+"""What is only asked of servers that said they know it."""
+
+
+class HttpRefused(ConnectionLost):
+    """The server answered with a status that is no success."""
+
+    def __init__(
+        self,
+        status: int,
+        error: RpcError | None = None,
+        retry_after: float | None = None,
+        astray: bool = False,
+    ) -> None:
+        """Say so; `astray` is an error that is addressed to nobody, or to somebody else."""
+        detail = f": {error.message}" if error is not None else ""
+        super().__init__(f"the server answered HTTP {status}{detail}")
+        self.status = status
+        self.error = error
+        self.retry_after = retry_after
+        self.astray = astray
+
+    @property
+    def passes(self) -> bool:
+        """Tell whether it may be otherwise in a while."""
+        return self.status in (408, 409, 425, 429) or self.status >= 500
+
+
+class SessionLost(HttpRefused):
+    """The server does not know our session any more, or is not the one that we began it with."""
+
+    def __init__(self, why: HttpRefused, heard: bool) -> None:
+        """Say so; `heard` is whether it may have looked at what we asked."""
+        super().__init__(why.status, why.error)
+        self.heard = heard
+
+
+class Streamable:
+    """Speaks to one server; a Link."""
+
+    def __init__(
+        self,
+        client: HttpClient,
+        name: str,
+        remapper: IdRemapper,
+        withdrawal: Callable[[int], Notification] | None,
+    ) -> None:
+        """Prepare; `withdrawal` is what tells the server of a call that nobody awaits any more."""
+        self._client = client
+        self._name = name
+        self._remapper = remapper
+        self._withdrawal = withdrawal
+        self._session: Headers = ()
+        self._version: Headers = ()
+        self._resumable = False
+        self._busy = 0
+        self._saying: set[asyncio.Task[None]] = set()
+        self._asked: dict[Id, asyncio.Task[None] | None] = {}
+        self._ear: asyncio.Task[None] | None = None
+        self._closed = False
+        self._ended = asyncio.Event()
+
+    def opened(self, version: str, handler: Handler) -> None:
+        """Learn which revision was agreed on; listen for what comes outside of calls."""
+        if self._withdrawal is None or self._closed:
+            return
+        self._version = ((b"mcp-protocol-version", version.encode()),)
+        self._resumable = version >= "2025-03-26"
+        if self._ear is not None:
+            self._ear.cancel()
+        self._ear = asyncio.create_task(self._hear(handler))
+
+    # Asking and telling
+
+    async def call(
+        self,
+        method: str,
+        params: Raw,
+        *,
+        original_id: Id = None,
+        handler: Handler | None = None,
+        headers: Headers = (),
+    ) -> Raw:
+        """Ask; raises RpcError, HttpRefused or ConnectionLost."""
+        id = self._remapper.remap(original_id, self._name)
+        begins = method == "initialize"  # a session, and so it belongs to none
+        session, version = ((), ()) if begins else (self._session, self._version)
+        counts = method != "subscriptions/listen"  # which is no work, and never done
+        self._busy += counts
+        try:
+            payload = Request(id, method, params).encode()
+            posted = (*_CONTENT, *session, *version, *headers)
+            response = await self._client.request("POST", posted, payload)
+            if begins and response.status == 200:
+                self._adopt(response)
+            return await self._answer(response, id, handler)
+        except HttpRefused as why:
+            raise self._meaning(why, method, bool(session)) from None
+        except Unreachable:
+            self._give_up(counts)
+            raise
+        except asyncio.CancelledError:
+            if self._withdrawal is not None and not begins:
+                self._say(self._post_quietly(self._withdrawal(id).encode()))
+            raise
+        finally:
+            self._busy -= counts
+            self._remapper.forget(id)
+
+    async def notify(self, method: str, params: Any) -> None:
+        """Tell; raises ConnectionLost."""
+        response = await self._post(Notification(method, params).encode())
+        try:
+            if not 200 <= response.status < 300:
+                raise await self._refusal(response)
+        finally:
+            response.close()
+
+    async def _post(self, body: bytes) -> HttpResponse:
+        headers = (*_CONTENT, *self._session, *self._version)
+        return await self._client.request("POST", headers, body)
+
+    def _give_up(self, calls: int) -> None:
+        """Take the server for lost, unless it may be answering more than the `calls` that know."""
+        if self._busy <= calls:
+            self._ended.set()
+
+    async def _post_quietly(self, body: bytes) -> None:
+        with suppress(ConnectionLost):
+            (await self._post(body)).close()
+
+    def _adopt(self, response: HttpResponse) -> None:
+        """Take the session that the answer to `initialize` begins."""
+        session = response.headers.get(b"mcp-session-id")
+        self._session = () if session is None else ((b"mcp-session-id", session),)
+
+    # Answers
+
+    async def _answer(self, response: HttpResponse, id: int, handler: Handler | None) -> Raw:
+        kind = media_type(response.headers.get(b"content-type"))
+        if response.status == 200 and kind == "text/event-stream":
+            return await self._follow(_Stream(response), id, handler)
+        try:
+            if response.status != 200:
+                raise await self._refusal(response, id)
+            if kind == "application/json":
+                return _result(decode(await response.read()), id)
+            raise ConnectionLost(f"expected JSON or an event stream, got {kind!r}")
+        except RemoteProtocolError as why:
+            raise ConnectionLost(f"the answer was malformed: {why}") from None
+        finally:
+            response.close()
+
+    async def _refusal(self, response: HttpResponse, id: Id = None) -> HttpRefused:
+        """Return what a status other than success says."""
+        error, astray = None, False
+        if media_type(response.headers.get(b"content-type")) == "application/json":
+            with suppress(RemoteProtocolError, ConnectionLost):
+                message = decode(await response.read())
+                if isinstance(message, ErrorResponse):
+                    error, astray = message.error, message.id != id
+        retry_after = _seconds(response.headers.get(b"retry-after"))
+        return HttpRefused(response.status, error, retry_after, astray)
+
+    def _meaning(self, why: HttpRefused, method: str, in_session: bool) -> Exception:
+        """Return what a refusal means for the call that it answers."""
+        error = why.error
+        unknown = error is not None and error.code == METHOD_NOT_FOUND
+        if in_session and why.status == 404 and not unknown:
+            return SessionLost(why, heard=False)
+        if method in _PROBES or error is None:
+            return why
+        if method in _CERTAIN and why.status in (400, 404) and self._is_another(why, error):
+            if self._withdrawal is not None:
+                return SessionLost(why, heard=True)
+            self._give_up(1)
+        # What the server says of a call is for its caller, but not whether we may come in.
+        return error if why.status in _SAID else why
+
+    def _is_another(self, why: HttpRefused, error: RpcError) -> bool:
+        """Tell whether this cannot be the server that welcomed us: it would not say such things."""
+        impossible = METHOD_NOT_FOUND if self._withdrawal is None else HEADER_MISMATCH
+        return why.astray or error.code in (UNSUPPORTED_VERSION, impossible)
+
+    async def _follow(self, stream: "_Stream", id: int, handler: Handler | None) -> Raw:
+        """Read a stream to its answer; take it up again where it was cut short, if that can be."""
+        attempts, answered = 0, False
+        try:
+            while True:
+                message = await stream.next()
+                if message is None:
+                    attempts += 1
+                    await self._take_up(stream, attempts)
+                    continue
+                attempts = 0
+                if _is_answer(message, id):
+                    answered = True
+                    return _result(message, id)
+                await self._hand_on(message, handler)
+        finally:
+            if answered:
+                self._say(stream.let_end())
+            else:
+                stream.close()
+
+    async def _take_up(self, stream: "_Stream", attempts: int) -> None:
+        """Go on with a stream that ended too early; raises ConnectionLost where that cannot be."""
+        lost = "the stream ended before the answer"
+        if not self._resumable or stream.last_id is None or attempts > MAX_RESUMES:
+            raise ConnectionLost(lost)
+        await self._rest(stream.delay)
+        if self._ended.is_set():
+            raise ConnectionLost(lost)
+        try:
+            stream.go_on(await self._listen(stream.last_id))
+        except HttpRefused as why:
+            # Whatever it says: the call was heard, and must not be made again.
+            if not why.passes:
+                raise ConnectionLost(f"{lost}, and to take it up again {why}") from None
+        except ConnectionLost:
+            return  # one attempt less
+
+    async def _listen(self, last_id: str | None) -> HttpResponse:
+        headers = [(b"accept", b"text/event-stream"), *self._session, *self._version]
+        if last_id is not None:
+            headers.append((b"last-event-id", last_id.encode()))
+        response = await self._client.request("GET", headers)
+        kind = media_type(response.headers.get(b"content-type"))
+        if response.status != 200 or kind != "text/event-stream":
+            try:
+                raise await self._refusal(response)
+            finally:
+                response.close()
+        return response
+
+    async def _hear(self, handler: Handler) -> None:
+        """Listen for what the server says outside of calls, for as long as there is a link."""
+        loop = asyncio.get_running_loop()
+        last_id, failures = None, 0
+        while not self._ended.is_set():
+            delay, began = RETRY, loop.time()
+            try:
+                stream = _Stream(await self._listen(last_id))
+                try:
+                    while (message := await stream.next()) is not None:
+                        failures = 0
+                        await self._hand_on(message, handler)
+                finally:
+                    stream.close()
+                    last_id, delay = stream.last_id or last_id, stream.delay
+            except ConnectionLost as why:
+                if isinstance(why, HttpRefused) and not why.passes:
+                    return  # most do not offer it
+                if isinstance(why, Unreachable):
+                    self._give_up(0)
+            if loop.time() - began > MAX_RETRY:
+                failures = 0  # streams that nobody uses are cut off now and then
+            await self._rest(min(delay * 2**failures, MAX_RETRY))
+            failures = min(failures + 1, 8)
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait, but not for longer than there is a link."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._ended.wait()
+
+    # What the server says meanwhile
+
+    async def _hand_on(self, message: Message, handler: Handler | None) -> None:
+        if handler is None:
+            return
+        if isinstance(message, Request):
+            while len(self._saying) >= MAX_SAYING:
+                await asyncio.wait(self._saying, return_when=asyncio.FIRST_COMPLETED)
+            self._asked[message.id] = self._say(self._reply(message, handler))
+        elif isinstance(message, Notification):
+            try:
+                noted = handler.notified(message)
+                if noted is not None:
+                    await noted
+            except Exception as error:
+                answer_for(error, message.method, print_incident)
+
+    async def _reply(self, request: Request, handler: Handler) -> None:
+        try:
+            outcome = handler.called(request)
+            result = await outcome if hasattr(outcome, "__await__") else outcome
+            payload = Response(request.id, result).encode()
+        except Exception as error:
+            failure = answer_for(error, request.method, print_incident)
+            payload = ErrorResponse(request.id, failure).encode()
+        finally:
+            self._asked.pop(request.id, None)
+        await self._post_quietly(payload)
+
+    def cancel(self, request_id: object) -> None:
+        """Stop answering what the server asked, since it does not want to know any more."""
+        if isinstance(request_id, int | str) and not isinstance(request_id, bool):
+            task = self._asked.pop(request_id, None)
+            if task is not None:
+                task.cancel()
+
+    def _say(self, saying: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+        """Say something that nobody waits for."""
+        if self._closed:
+            saying.close()
+            return None
+        task = asyncio.create_task(saying)
+        self._saying.add(task)
+        task.add_done_callback(self._saying.discard)
+        return task
+
+    # The end
+
+    async def wait_ended(self) -> None:
+        """Wait until the server cannot be reached any more."""
+        await self._ended.wait()
+
+    async def aclose(self) -> None:
+        """End the session, if there is one, and everything that goes on."""
+        self._closed = True
+        self._ended.set()
+        session, self._session = self._session, ()
+        try:
+            if self._ear is not None:
+                self._ear.cancel()
+                await asyncio.gather(self._ear, return_exceptions=True)
+            if self._saying:
+                await asyncio.wait(self._saying, timeout=GRACE)
+            with suppress(ConnectionLost, TimeoutError):
+                async with asyncio.timeout(GOODBYE):
+                    if session:
+                        goodbye = await self._client.request("DELETE", (*session, *self._version))
+                        goodbye.close()
+        finally:
+            for task in self._saying:
+                task.cancel()
+            await self._client.aclose()
+            await asyncio.gather(*self._saying, return_exceptions=True)
+
+
+class _Stream:
+    """The messages of one stream, however often it has to be taken up again."""
+
+    def __init__(self, response: HttpResponse) -> None:
+        self.last_id: str | None = None
+        self.delay = RETRY
+        self._found: deque[Message | ConnectionLost] = deque()
+        self._response = response
+        self._parser = SseParser(MAX_EVENT)
+        response.be_patient()  # whoever waits has a deadline of its own
+
+    def go_on(self, response: HttpResponse) -> None:
+        """Go on with another response."""
+        self.close()
+        self._response = response
+        self._parser = SseParser(MAX_EVENT)
+        response.be_patient()
+
+    async def next(self) -> Message | None:
+        """Return the next message, None when the stream ends; one that breaks ends as well."""
+        while not self._found:
+            try:
+                piece = await self._response.receive()
+            except ConnectionLost:
+                return None
+            if piece is None:
+                return None
+            for event in self._parser.feed(piece):
+                self._take(event)
+            self.last_id = self._parser.last_event_id or self.last_id
+        found = self._found.popleft()
+        if isinstance(found, ConnectionLost):
+            raise found
+        return found
+
+    def _take(self, event: Event | RemoteProtocolError) -> None:
+        if isinstance(event, RemoteProtocolError):
+            self._found.append(ConnectionLost(f"an event was malformed: {event}"))
+            return
+        if event.retry is not None:
+            self.delay = min(max(event.retry / 1000, MIN_RETRY), MAX_RETRY)
+        if event.data and event.event in ("", "message"):
+            with suppress(RemoteProtocolError):
+                message = decode(event.data)
+                entries = message.entries if isinstance(message, Batch) else (message,)
+                self._found.extend(e for e in entries if not isinstance(e, RemoteProtocolError))
+
+    async def let_end(self) -> None:
+        """Read on to the end, so that the connection can be used again."""
+        try:
+            with suppress(ConnectionLost, TimeoutError):
+                async with asyncio.timeout(LAST_WORDS):
+                    while await self._response.receive() is not None:
+                        pass
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Drop what has not been read."""
+        self._response.close()
+
+
+def _is_answer(message: Message | RemoteProtocolError, id: int) -> bool:
+    if isinstance(message, ErrorResponse):
+        return message.id in (id, None)  # nothing else was asked there
+    return isinstance(message, Response) and message.id == id
+
+
+def _result(message: Message | Batch, id: int) -> Raw:
+    """Return the result that a message carries; raises its error."""
+    for entry in message.entries if isinstance(message, Batch) else (message,):
+        if isinstance(entry, Response | ErrorResponse) and _is_answer(entry, id):
+            if isinstance(entry, ErrorResponse):
+                raise entry.error
+            return entry.result
+    raise ConnectionLost("the server answered something else than what was asked")
+
+
+def _seconds(retry_after: bytes | None) -> float | None:
+    """Read a Retry-After in seconds; dates and nonsense count as not said."""
+    if retry_after is None or not retry_after.isdigit() or len(retry_after) > 6:
+        return None
+    return float(retry_after)

@@ -1,0 +1,66 @@
+"""Answers in words and in JSON-RPC; how much is in flight; and the end of tasks."""
+
+import asyncio
+
+import pytest
+
+from tests.jsonrpc.test_channel import tidy
+from tests.transports.exchanges import Paper, visit
+from trunkline.jsonrpc import RpcError
+from trunkline.transports import http_answers
+from trunkline.transports.http_answers import LATER, Load, end_tasks
+
+
+async def test_an_answer_has_the_headers_that_any_answer_gets() -> None:
+    papers = [Paper() for _ in range(4)]
+    visit(papers[0]).say(404, "nothing", (b"allow", b"POST"))
+    visit(papers[1]).fail(429, RpcError(-1, "no"), 7, LATER)
+    visit(papers[2]).respond(200, b"{}")
+    visit(papers[3]).accept()
+    assert all(paper.headers[b"x-any"] == b"1" for paper in papers)
+    assert [paper.status for paper in papers] == [404, 429, 200, 202]
+    assert papers[0].body == b"nothing\n"
+    assert papers[0].headers[b"allow"] == b"POST"
+    assert papers[1].json == {"jsonrpc": "2.0", "id": 7, "error": {"code": -1, "message": "no"}}
+    assert papers[1].headers[b"retry-after"] == b"1"
+    assert papers[2].json == {}
+    assert papers[3].body == b""
+
+
+def test_one_principal_cannot_use_up_what_is_there_for_all() -> None:
+    load = Load(max_all=3, max_each=2)
+    for _ in range(2):
+        assert load.refuses("p") is None
+        load.enter("p")
+    assert load.refuses("p") == 429
+    assert load.refuses("q") is None
+    load.enter("q")
+    assert load.refuses("p") == 503
+    assert load.refuses("r") == 503
+    load.leave("p")
+    assert load.refuses("p") is None
+    assert load.refuses("r") is None
+
+
+def test_nobody_is_remembered_who_has_nothing_in_flight() -> None:
+    load = Load(max_all=1, max_each=1)
+    for number in range(100):
+        load.enter(f"p{number}")
+        load.leave(f"p{number}")
+        assert load.refuses(f"p{number}") is None
+
+
+@tidy
+async def test_tasks_may_have_their_last_word_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_answers, "LAST_WORD", 0.01)
+    said: list[str] = []
+
+    async def speak() -> None:
+        await asyncio.sleep(0)
+        said.append("last")
+
+    stuck = asyncio.create_task(asyncio.Event().wait())
+    await end_tasks({asyncio.create_task(speak()), stuck})
+    assert said == ["last"]
+    assert stuck.cancelled()
+    await end_tasks(set())

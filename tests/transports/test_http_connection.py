@@ -1,0 +1,465 @@
+"""Exchanges over real connections: answers of all kinds, in order, to clients of all kinds."""
+
+import asyncio
+import math
+import socket
+import struct
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple, cast
+
+import pytest
+
+from tests.jsonrpc.test_channel import settle
+from tests.transports.faulty import HOST, on_both_loops
+from trunkline.jsonrpc import ConnectionLost
+from trunkline.transports.exchange import Answerer, Exchange
+from trunkline.transports.http_connection import MAX_HELD, HttpConnection, Surroundings
+from trunkline.transports.http_listener import HttpListener
+from trunkline.transports.http_message import HttpLimits
+
+DEFAULTS = HttpLimits()
+BIG = 32 * 1024 * 1024
+"""More than kernels buffer."""
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+class Client:
+    """A client to the byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def get(self, path: str = "/", *lines: str, method: str = "GET") -> None:
+        head = "\r\n".join([f"{method} {path} HTTP/1.1", "Host: a", *lines])
+        self.send(head.encode() + b"\r\n\r\n")
+
+    def send(self, raw: bytes) -> None:
+        self.writer.write(raw)
+
+    async def head(self) -> tuple[int, dict[bytes, bytes]]:
+        first, *lines = (await self.reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[:-2]
+        pairs = [line.split(b": ", 1) for line in lines]
+        return int(first.split()[1]), {line[0]: line[1] for line in pairs}
+
+    async def answer(self) -> Answer:
+        status, headers = await self.head()
+        if b"transfer-encoding" in headers:
+            return Answer(status, headers, b"".join([piece async for piece in self.pieces()]))
+        return Answer(
+            status, headers, await self.reader.readexactly(int(headers[b"content-length"]))
+        )
+
+    async def pieces(self) -> AsyncGenerator[bytes]:
+        while size := int(await self.reader.readuntil(b"\r\n"), 16):
+            yield (await self.reader.readexactly(size + 2))[:-2]
+        assert await self.reader.readexactly(2) == b"\r\n"
+
+    async def rest(self) -> bytes:
+        """Return all that comes until the server closes."""
+        return await self.reader.read(-1)
+
+    async def cut(self) -> bytes:
+        """Return all that comes until the server cuts the connection, in whichever way."""
+        found = b""
+        with suppress(ConnectionResetError):
+            while piece := await self.reader.read(65536):
+                found += piece
+        return found
+
+    def stop_reading(self) -> None:
+        cast("asyncio.Transport", self.writer.transport).pause_reading()
+
+    def reset(self) -> None:
+        sock = self.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
+
+
+@asynccontextmanager
+async def serving(answer: Answerer, limits: HttpLimits = DEFAULTS) -> AsyncGenerator[HttpListener]:
+    listener = HttpListener(answer, limits)
+    await listener.listen(HOST, 0)
+    try:
+        yield listener
+    finally:
+        await listener.aclose(0)
+
+
+@asynccontextmanager
+async def connected(listener: HttpListener, address: str = HOST) -> AsyncGenerator[Client]:
+    port = listener.addresses[0][1]
+    reader, writer = await asyncio.open_connection(HOST, port, local_addr=(address, 0))
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+@asynccontextmanager
+async def conversing(answer: Answerer, limits: HttpLimits = DEFAULTS) -> AsyncGenerator[Client]:
+    async with serving(answer, limits) as listener, connected(listener) as client:
+        yield client
+
+
+class Desk:
+    """Keeps what is asked until the test answers it."""
+
+    def __init__(self) -> None:
+        self._asked: asyncio.Queue[Exchange] = asyncio.Queue()
+        self.gone = asyncio.Event()
+
+    def __call__(self, exchange: Exchange) -> None:
+        exchange.when_gone(self.gone.set)
+        self._asked.put_nowait(exchange)
+
+    async def next(self) -> Exchange:
+        return await self._asked.get()
+
+    @property
+    def waiting(self) -> int:
+        return self._asked.qsize()
+
+
+def echo(exchange: Exchange) -> None:
+    exchange.respond(200, (), exchange.request.path.encode() + exchange.request.body)
+
+
+def later(exchange: Exchange) -> None:
+    asyncio.get_running_loop().call_soon(echo, exchange)
+
+
+# Answers of all kinds.
+
+
+@on_both_loops
+async def test_an_answer_is_written_to_the_byte() -> None:
+    def answer(exchange: Exchange) -> None:
+        assert exchange.request.address == HOST
+        exchange.respond(202, ((b"x-a", b"b"),), b"hi")
+
+    async with conversing(answer) as client:
+        client.get("/", "Connection: close")
+        assert await client.rest() == (
+            b"HTTP/1.1 202 Accepted\r\nx-a: b\r\nconnection: close\r\ncontent-length: 2\r\n\r\nhi"
+        )
+
+
+@on_both_loops
+async def test_a_connection_serves_one_request_after_the_other() -> None:
+    async with conversing(later) as client:
+        for number in range(5):
+            client.get(f"/{number}", "Content-Length: 2", method="POST")
+            client.send(b"hi")
+            assert await client.answer() == (200, {b"content-length": b"4"}, b"/%dhi" % number)
+
+
+async def test_some_answers_have_no_body() -> None:
+    def answer(exchange: Exchange) -> None:
+        exchange.respond(int(exchange.request.path[1:]), (), b"body")
+
+    async with conversing(answer) as client:
+        client.get("/200", method="HEAD")
+        client.get("/204")
+        client.get("/304", "Connection: close")
+        assert await client.rest() == (
+            b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n"
+            b"HTTP/1.1 304 Not Modified\r\nconnection: close\r\n\r\n"
+        )
+
+
+@on_both_loops
+async def test_a_large_answer_arrives_as_it_is() -> None:
+    body = bytes(range(256)) * 16384
+    async with conversing(lambda exchange: exchange.respond(200, (), body)) as client:
+        for _ in range(2):
+            client.get()
+            assert (await client.answer()).body == body
+
+
+@on_both_loops
+async def test_an_answer_may_come_in_pieces() -> None:
+    async with conversing(desk := Desk()) as client:
+        for _ in range(2):
+            client.get()
+            exchange = await desk.next()
+            exchange.begin(200, ((b"x", b"y"),))
+            assert await client.head() == (200, {b"x": b"y", b"transfer-encoding": b"chunked"})
+            pieces = client.pieces()
+            for piece in (b"one", b"x" * 100000):
+                await exchange.send(piece)
+                await exchange.send(b"")
+                assert await anext(pieces) == piece
+            exchange.finish()
+            assert await anext(pieces, None) is None
+
+
+async def test_the_old_get_pieces_up_to_the_end_of_the_connection() -> None:
+    async with conversing(desk := Desk()) as client:
+        client.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        exchange = await desk.next()
+        exchange.begin(200)
+        await exchange.send(b"one")
+        await exchange.send(b"two")
+        exchange.finish()
+        assert await client.rest() == b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nonetwo"
+
+
+async def test_pieces_are_not_sent_to_those_who_want_the_head() -> None:
+    async with conversing(desk := Desk()) as client:
+        client.get("/", method="HEAD")
+        exchange = await desk.next()
+        exchange.begin(200)
+        await exchange.send(b"one")
+        exchange.finish()
+        client.get("/next", "Connection: close")
+        (await desk.next()).respond(200)
+        assert (await client.rest()).endswith(
+            b"chunked\r\n\r\nHTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+        )
+
+
+@on_both_loops
+async def test_who_waits_before_sending_a_body_is_told_to_go_on() -> None:
+    async with conversing(echo) as client:
+        client.get("/", "Expect: 100-continue", "Content-Length: 2", method="POST")
+        assert await client.head() == (100, {})
+        client.send(b"hi")
+        assert (await client.answer()).body == b"/hi"
+
+
+async def test_who_waits_before_sending_too_much_is_not() -> None:
+    async with conversing(echo, HttpLimits(max_body=1)) as client:
+        client.get("/", "Expect: 100-continue", "Content-Length: 2", method="POST")
+        assert (await client.answer()).status == 413
+
+
+async def test_an_answer_is_given_once() -> None:
+    async with conversing(desk := Desk()) as client:
+        client.get()
+        exchange = await desk.next()
+        with pytest.raises(RuntimeError, match="expected an exchange that is begun"):
+            exchange.finish()
+        with pytest.raises(RuntimeError, match="offers an upgrade"):
+            exchange.upgrade()
+        with pytest.raises(ValueError, match="one line"):
+            exchange.respond(200, ((b"a", b"b\r\nc: d"),))
+        exchange.respond(200)
+        client.get("/next")
+        await desk.next()
+        for late in (exchange.respond, exchange.begin):
+            with pytest.raises(RuntimeError, match="got one that is ended"):
+                late(500)
+        with pytest.raises(RuntimeError, match="got one that is ended"):
+            await exchange.send(b"late")
+        assert await client.answer() == (200, {b"content-length": b"0"}, b"")
+
+
+# The order of requests.
+
+
+@pytest.mark.parametrize("answer", [echo, later])
+@on_both_loops
+async def test_ten_thousand_pipelined_requests_are_answered_in_order(answer: Answerer) -> None:
+    async with conversing(answer) as client:
+        paths = [b"/%d" % number for number in range(10_000)]
+        client.send(b"".join(b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n" % path for path in paths))
+        for path in paths:
+            assert (await client.answer()).body == path
+
+
+async def test_who_pipelines_does_not_keep_others_waiting() -> None:
+    order: list[str] = []
+
+    def answer(exchange: Exchange) -> None:
+        order.append(exchange.request.path)
+        echo(exchange)
+
+    async with (
+        serving(answer) as listener,
+        connected(listener) as greedy,
+        connected(listener) as modest,
+    ):
+        greedy.send(b"GET /greedy HTTP/1.1\r\nHost: a\r\n\r\n" * 1000)
+        modest.get("/modest")
+        await modest.answer()
+        for _ in range(1000):
+            await greedy.answer()
+    assert order.index("/modest") < 200
+
+
+async def test_what_cannot_be_understood_is_refused_in_its_turn() -> None:
+    async with conversing(desk := Desk()) as client:
+        client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\n\r\n")
+        exchange = await desk.next()
+        exchange.respond(200, (), b"fine")
+        assert (await client.answer()).body == b"fine"
+        status, headers, body = await client.answer()
+        assert (status, body) == (400, b"expected a host header\n")
+        assert headers[b"connection"] == b"close"
+        assert await client.rest() == b""
+        assert desk.waiting == 0
+
+
+@on_both_loops
+async def test_who_goes_on_sending_can_read_why_it_was_refused() -> None:
+    async with conversing(echo) as client:
+        client.get("/", f"Content-Length: {BIG}", method="POST")
+        client.send(bytes(BIG // 8))
+        assert (await client.answer()).status == 413
+        client.send(bytes(BIG // 8))
+        assert await client.rest() == b""
+
+
+class Transport(asyncio.Transport):
+    """One that does nothing, and notes what it should have done."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": (HOST, 1)})
+        self.written: list[bytes] = []
+        self.reading, self.closing, self.aborted = True, False, False
+        self.backlog = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high == DEFAULTS.high_water
+
+    def get_write_buffer_size(self) -> int:
+        return self.backlog
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.closing = self.aborted = True
+
+
+def connection(answer: Answerer) -> tuple[HttpConnection, Transport]:
+    def explain(request: object, error: Exception) -> str:
+        raise error
+
+    def admit(connection: HttpConnection) -> bool:
+        return True
+
+    def release(connection: HttpConnection) -> None:
+        pass
+
+    surroundings = Surroundings(answer, DEFAULTS, explain, admit, release)
+    found, transport = HttpConnection(surroundings), Transport()
+    found.connection_made(transport)
+    return found, transport
+
+
+GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+@pytest.mark.parametrize("upgraded", [False, True])
+async def test_reading_pauses_when_much_is_held_back(upgraded: bool) -> None:
+    server, transport = connection(desk := Desk())
+    upgrade = b"Connection: Upgrade\r\nUpgrade: x\r\n\r\n"
+    server.data_received(GET[:-2] + upgrade if upgraded else GET)
+    exchange = await desk.next()
+    stream = exchange.upgrade() if upgraded else None
+    sent = 0
+    while transport.reading:
+        server.data_received(GET * 100)
+        sent += 100
+        assert sent * len(GET) <= MAX_HELD + 100 * len(GET)
+    if stream is not None:
+        assert await stream.receive() == GET * sent
+    else:
+        exchange.respond(200)
+        for _ in range(sent):
+            (await desk.next()).respond(200)
+        assert len(transport.written) == sent + 1
+    assert transport.reading
+
+
+async def test_reading_pauses_while_one_client_gets_its_turns() -> None:
+    server, transport = connection(echo)
+    while transport.reading:
+        server.data_received(GET * 100)
+    answered = len(transport.written)
+    assert answered == 64
+    while not transport.reading:
+        await asyncio.sleep(0)
+        assert len(transport.written) <= answered + 64
+        answered = len(transport.written)
+
+
+async def test_the_next_request_waits_while_the_client_is_behind() -> None:
+    server, _ = connection(desk := Desk())
+    server.data_received(GET + GET)
+    exchange = await desk.next()
+    server.pause_writing()
+    exchange.respond(200)
+    assert desk.waiting == 0
+    server.resume_writing()
+    assert desk.waiting == 1
+
+
+async def test_there_is_no_deadline_while_a_client_is_being_answered() -> None:
+    def answer(exchange: Exchange) -> None:
+        if exchange.request.path == "/now":
+            echo(exchange)
+
+    server, _ = connection(answer)
+    for _ in range(2):
+        server.data_received(GET.replace(b"/ ", b"/now "))
+        assert server.deadline < math.inf
+    server.data_received(GET.replace(b"/ ", b"/now ") + GET)
+    assert server.deadline == math.inf
+
+
+async def test_a_client_that_is_behind_must_take_enough() -> None:
+    server, transport = connection(desk := Desk())
+    server.data_received(GET)
+    exchange = await desk.next()
+    exchange.begin(200)
+    transport.backlog = 10**6
+    server.pause_writing()
+    sending = asyncio.create_task(exchange.send(bytes(10**6)))
+    await settle()
+    now, transport.backlog = server.deadline, 19 * 10**5
+    server.expire(now)
+    assert server.deadline > now
+    assert not transport.aborted
+    transport.backlog -= 1000
+    server.expire(server.deadline)
+    assert transport.aborted
+    server.connection_lost(None)
+    with pytest.raises(ConnectionLost):
+        await sending
+
+
+async def test_a_body_that_keeps_its_rate_is_waited_for() -> None:
+    server, transport = connection(echo)
+    server.data_received(GET[:-2] + b"Content-Length: 100000\r\n\r\n")
+    server.data_received(bytes(10 * 1024))
+    start = server.deadline - DEFAULTS.rate_after
+    server.expire(server.deadline)
+    assert server.deadline == pytest.approx(start + DEFAULTS.rate_after + 10)
+    server.data_received(bytes(80 * 1024))
+    server.expire(server.deadline)
+    assert server.deadline == pytest.approx(start + DEFAULTS.body_timeout)
+    server.expire(server.deadline)
+    assert transport.written[0].startswith(b"HTTP/1.1 408 Request Timeout")

@@ -1,0 +1,380 @@
+"""The one address and those beside it: who is let in, which era it is, and who keeps house."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from tests.jsonrpc.test_channel import settle, tidy
+from tests.transports.exchanges import META, Gate, House, Paper, asked, call, note, reply
+from trunkline.jsonrpc import Channel, Incident
+from trunkline.transports import http_server
+from trunkline.transports.exchange import HttpRequest
+from trunkline.transports.http_rules import HttpRules
+from trunkline.transports.http_server import PRINCIPAL, HttpServer
+
+MODERN = {"mcp_protocol_version": "2026-07-28"}
+OFTEN = 0.002
+"""Seconds that a stream may be silent, where somebody waits for that."""
+
+
+class Server:
+    def __init__(self, house: House, **rules: Any) -> None:
+        self.house = house
+        self.reports: list[Incident] = []
+        self.server = HttpServer(house, HttpRules(**rules), self.reports.append)
+
+    def ask(self, request: HttpRequest) -> Paper:
+        paper = Paper(request)
+        self.server.answer(paper)
+        return paper
+
+    def post(self, body: Any, **headers: str) -> Paper:
+        return self.ask(asked(body, **headers))
+
+    def begin(self) -> str:
+        return self.post(call(0, "initialize")).headers[b"mcp-session-id"].decode()
+
+
+@asynccontextmanager
+async def opened(house: House | None = None, **rules: Any) -> AsyncGenerator[Server]:
+    server = Server(house or House(), **rules)
+    try:
+        yield server
+    finally:
+        await server.server.aclose()
+        assert server.server.sessions == 0
+
+
+# Who is let in
+
+
+@tidy
+async def test_nobody_comes_in_by_another_name_or_from_another_page() -> None:
+    async with opened() as server:
+        for path in ("/mcp", "/sse", "/messages", "/ws", "/healthz", "/else"):
+            for method in ("GET", "POST", "OPTIONS"):
+                paper = server.ask(asked(b"{", method, path, host="evil.example"))
+                assert paper.status == 421
+                paper = server.ask(asked(b"{", method, path, origin="https://evil.example"))
+                assert paper.status == 403
+                assert b"access-control-allow-origin" not in paper.headers
+        assert server.server.refusal_of(asked(host="evil.example")) is not None
+        assert server.server.refusal_of(asked()) is None
+        assert server.house.talks == []
+
+
+@tidy
+async def test_a_page_that_is_let_in_may_read_any_answer() -> None:
+    async with opened() as server:
+        origin = "http://localhost:3000"
+        for paper in (
+            server.post(call(1, "initialize"), origin=origin),
+            server.post(b"{", origin=origin),
+            server.ask(asked(method="PUT", origin=origin)),
+            server.ask(asked(path="/else", origin=origin)),
+        ):
+            assert paper.headers[b"access-control-allow-origin"] == origin.encode()
+        wanted = "mcp-param-a, content-type"
+        paper = server.ask(
+            asked(method="OPTIONS", origin=origin, access_control_request_headers=wanted)
+        )
+        assert (paper.status, paper.body) == (204, b"")
+        assert paper.headers[b"access-control-allow-origin"] == origin.encode()
+        assert b"mcp-param-a" in paper.headers[b"access-control-allow-headers"]
+
+
+# What is asked
+
+
+@pytest.mark.parametrize("kind", ["", "text/plain", "application/json-seq", "json"])
+@tidy
+async def test_a_body_is_json(kind: str) -> None:
+    async with opened() as server:
+        assert server.post(call(1, "initialize"), content_type=kind).status == 415
+        latin = "application/json; charset=latin-1"
+        assert server.post(call(1, "initialize"), content_type=latin).status == 415
+        fine = 'Application/JSON; charset="UTF-8"'
+        assert server.post(call(1, "initialize"), content_type=fine).status == 200
+
+
+@tidy
+async def test_a_client_takes_both_kinds_of_answer() -> None:
+    async with opened() as server:
+        for accept in ("application/json", "text/event-stream", "text/*", "text/html", "*/*;q=0"):
+            assert server.post(call(1, "initialize"), accept=accept).status == 406
+        for accept in ("", "*/*", "application/*, text/*", "text/event-stream,application/json"):
+            assert server.post(call(1, "initialize"), accept=accept).status == 200
+
+
+@pytest.mark.parametrize("headers", [{}, MODERN])
+@tidy
+async def test_what_is_no_message_is_refused_in_either_era(headers: dict[str, str]) -> None:
+    async with opened() as server:
+        for body, code in (
+            (b"{", -32700),
+            (b"\xff", -32700),
+            (b"", -32700),
+            (b"7", -32600),
+            (b"[]", -32600),
+            (b'{"jsonrpc":"1.0","id":1,"method":"ping"}', -32600),
+            (call(None, "ping"), -32600),
+            ({"jsonrpc": "2.0", "id": 1, "result": 1, "error": 1}, -32600),
+        ):
+            paper = server.post(body, **headers)
+            assert (paper.status, paper.code) == (400, code)
+            assert paper.json["id"] in (None, 1)
+        assert server.house.talks == []
+
+
+@tidy
+async def test_the_body_decides_the_era_and_a_header_can_only_contradict_it() -> None:
+    async with opened(House(ping=lambda request, line: {"era": "envelope"})) as server:
+        meta: dict[str, Any] = {"_meta": META}
+        modern = server.post(call(1, "ping", **meta), mcp_method="ping", **MODERN)
+        assert modern.json["result"] == {"era": "envelope"}
+        for headers, code in (
+            ({}, -32020),
+            ({"mcp_protocol_version": "2025-11-25"}, -32020),
+            ({"mcp_protocol_version": "v999"}, -32020),
+        ):
+            paper = server.post(call(1, "ping", **meta), mcp_method="ping", **headers)
+            assert (paper.status, paper.code) == (400, code)
+        bare = server.post(call(1, "ping"), mcp_method="ping", **MODERN)
+        assert (bare.status, bare.code) == (400, -32602)
+        older = server.post(call(1, "ping"))
+        assert (older.status, older.code) == (400, -32600)
+        assert "Mcp-Session-Id" in older.json["error"]["message"]
+
+
+@tidy
+async def test_initialize_is_of_the_older_era_whatever_it_carries() -> None:
+    async with opened() as server:
+        for version in ("", "2025-11-25", "2024-11-05"):
+            paper = server.post(call(1, "initialize", _meta=META), mcp_protocol_version=version)
+            assert b"mcp-session-id" in paper.headers
+        assert server.server.sessions == 3
+        assert server.post(call(1, "initialize"), **MODERN).status == 400
+        assert server.server.sessions == 3
+
+
+@tidy
+async def test_what_a_modern_client_tells_is_accepted_and_what_it_answers_is_not() -> None:
+    async with opened() as server:
+        accepted = server.post(note("notifications/cancelled", requestId=1), **MODERN)
+        assert (accepted.status, accepted.body) == (202, b"")
+        assert server.post(note("a", _meta=META)).status == 202
+        for said in (reply(1), [call(1, "ping")], [reply(1)]):
+            paper = server.post(said, **MODERN)
+            assert (paper.status, paper.code) == (400, -32600)
+        listed = {"jsonrpc": "2.0", "id": 4, "method": "ping", "params": ["x"]}
+        paper = server.post(listed, **MODERN)
+        assert (paper.status, paper.code, paper.json["id"]) == (400, -32602, 4)
+
+
+@tidy
+async def test_other_methods_are_told_which_there_are() -> None:
+    async with opened() as server:
+        paper = server.ask(asked(method="PUT"))
+        assert (paper.status, paper.headers[b"allow"]) == (405, b"GET, POST, DELETE")
+        for method in ("GET", "DELETE"):
+            paper = server.ask(asked(method=method, **MODERN))
+            assert (paper.status, paper.headers[b"allow"]) == (405, b"POST")
+            assert server.ask(asked(method=method)).status == 400
+            assert server.ask(asked(method=method, mcp_session_id="x")).status == 404
+
+
+@tidy
+async def test_a_session_is_opened_used_listened_to_and_deleted() -> None:
+    async with opened() as server:
+        session = server.begin()
+        assert server.post(call(1, "ping"), mcp_session_id=session).json["result"] == {}
+        listening = server.ask(asked(method="GET", mcp_session_id=session))
+        assert listening.status == 200
+        assert server.ask(asked(method="DELETE", mcp_session_id=session)).status == 204
+        await settle()
+        assert listening.ended
+
+
+# Beside the one address
+
+
+@tidy
+async def test_the_ways_in_beside_it() -> None:
+    async with opened() as server:
+        stream = server.ask(asked(method="GET", path="/sse"))
+        await settle()
+        assert stream.headers[b"content-type"] == b"text/event-stream"
+        (event,) = stream.events
+        assert event.event == "endpoint"
+        assert [principal for _, principal in server.house.served] == [PRINCIPAL]
+        path, _, query = event.data.decode().partition("?")
+        request = structs.replace(asked(call(1, "ping"), path=path), query=query)
+        assert server.ask(request).status == 202
+        assert server.ask(asked(call(1, "ping"), path="/messages")).status == 400
+        stream.go()
+        await settle()
+        assert server.ask(request).status == 404
+        assert server.ask(asked(method="GET", path="/")).status == 404
+        assert server.ask(asked(method="POST", path="/sse")).status == 404
+
+
+@tidy
+async def test_a_web_socket_that_is_none_is_refused() -> None:
+    async with opened() as server:
+        paper = server.ask(asked(method="GET", path="/ws"))
+        await settle()
+        assert paper.status in (400, 426)
+        assert server.house.served == []
+
+
+@tidy
+async def test_a_conversation_that_breaks_down_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def serve(channel: Channel, principal: str) -> None:
+        await channel.aclose()
+        raise ValueError("oops")
+
+    async with opened() as server:
+        monkeypatch.setattr(server.house, "serve", serve)
+        stream = server.ask(asked(method="GET", path="/sse"))
+        await stream.answered.wait()
+        await settle()
+        assert [str(incident.error) for incident in server.reports] == ["oops"]
+
+
+@tidy
+async def test_health_and_readiness() -> None:
+    async with opened() as server:
+        for method in ("GET", "HEAD"):
+            assert server.ask(asked(method=method, path="/healthz")).status == 200
+            server.house.ready = False
+            assert server.ask(asked(method=method, path="/readyz")).status == 503
+            server.house.ready = True
+            assert server.ask(asked(method=method, path="/readyz")).status == 200
+        server.server.drain()
+        assert server.ask(asked(method="GET", path="/readyz")).status == 503
+        assert server.ask(asked(method="GET", path="/healthz")).status == 200
+        assert server.ask(asked(method="POST", path="/healthz")).status == 404
+
+
+# Keeping house
+
+
+async def until_comments(paper: Paper, count: int) -> None:
+    while paper.comments < count:
+        await asyncio.sleep(0)
+
+
+@tidy
+async def test_all_that_takes_long_is_kept_alive() -> None:
+    gate = Gate()
+    async with opened(House("2025-06-18", wait=gate), keep_alive=OFTEN) as server:
+        session = server.begin()
+        listening = server.ask(asked(method="GET", mcp_session_id=session))
+        older = server.post(call(1), mcp_session_id=session)
+        modern = server.post(call(1, _meta=META), mcp_method="wait", **MODERN)
+        for paper in (listening, older, modern):
+            await until_comments(paper, 3)
+        gate.opened.set()
+        await asyncio.gather(older.answered.wait(), modern.answered.wait())
+        assert older.data == modern.data == [{"jsonrpc": "2.0", "id": 1, "result": {"done": True}}]
+
+
+@tidy
+async def test_a_batch_is_kept_alive_too() -> None:
+    gate = Gate()
+    async with opened(House("2025-03-26", wait=gate), keep_alive=OFTEN) as server:
+        paper = server.post([call(1)], mcp_session_id=server.begin())
+        await until_comments(paper, 2)
+        gate.opened.set()
+        await paper.answered.wait()
+        assert [entry["id"] for entry in paper.data[0]] == [1]
+
+
+@tidy
+async def test_who_does_not_read_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "TURN", 2)
+    async with opened(keep_alive=OFTEN) as server:
+        papers: list[Paper] = []
+        for _ in range(5):
+            papers.append(server.ask(asked(method="GET", mcp_session_id=server.begin())))
+            if len(papers) % 2:
+                papers[-1].room.clear()
+        for paper in papers[1::2]:
+            await until_comments(paper, 3)
+        assert [paper.comments for paper in papers[::2]] == [1, 1, 1]  # and no more until it reads
+        papers[0].room.set()
+        await until_comments(papers[0], 2)
+        for paper in papers:
+            paper.go()
+
+
+async def until_swept(server: Server) -> None:
+    """Wait until somebody has looked after the house, and swept out a session that is over."""
+    server.begin()
+    while server.server.sessions:
+        await asyncio.sleep(0)
+
+
+@tidy
+async def test_a_call_that_has_just_begun_is_not_made_a_stream() -> None:
+    gate = Gate()
+    async with opened(House(wait=gate), keep_alive=0.05, session_idle=-1.0) as server:
+        await until_swept(server)
+        paper = server.post(call(1, _meta=META), mcp_method="wait", **MODERN)
+        await until_swept(server)
+        await settle()
+        assert not paper.begun  # it was looked at for the first time
+        await until_swept(server)
+        await until_comments(paper, 1)
+        gate.opened.set()
+        await paper.answered.wait()
+
+
+@tidy
+async def test_sessions_that_are_over_are_swept_out() -> None:
+    async with opened(keep_alive=OFTEN, session_idle=0.0) as server:
+        server.begin()
+        while server.server.sessions:
+            await asyncio.sleep(0)
+        await settle()
+        assert server.house.closed == server.house.talks
+
+
+@tidy
+async def test_a_breakdown_does_not_stop_the_house_from_being_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with opened(keep_alive=OFTEN) as server:
+        paper = server.ask(asked(method="GET", mcp_session_id=server.begin()))
+        await until_comments(paper, 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(http_server, "TURN", 0)
+            while not server.reports:
+                await asyncio.sleep(0)
+        await until_comments(paper, paper.comments + 1)
+
+
+# The end
+
+
+@tidy
+async def test_the_end_ends_everything() -> None:
+    gate = Gate()
+    async with opened(House("2025-06-18", wait=gate)) as server:
+        session = server.begin()
+        papers = [
+            server.ask(asked(method="GET", mcp_session_id=session)),
+            server.post(call(1), mcp_session_id=session),
+            server.post(call(1, _meta=META), mcp_method="wait", **MODERN),
+            server.ask(asked(method="GET", path="/sse")),
+        ]
+        await settle()
+        await server.server.aclose()
+        assert [paper.ended for paper in papers[:3]] == [True, True, True]
+        assert gate.cancelled == 2
+        papers[3].go()
+        await settle()
