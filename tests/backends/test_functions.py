@@ -11,6 +11,7 @@ from trunkline.backends.functions import Functions, input_schema, tool_result
 from trunkline.gateway.upstream import Client, Settings, State, Upstream
 from trunkline.jsonrpc import Raw, RpcError, from_raw, to_raw
 from trunkline.mcp.caller import Caller
+from trunkline.mcp.meta import Params
 from trunkline.mcp.offer import Kind
 from trunkline.routing.call import Call
 
@@ -26,18 +27,24 @@ class Nobody:
     def __init__(self, version: str) -> None:
         self.caller = Caller("p", version, {}, Raw(b"{}"))
 
-    async def ask(self, method: str, params: Any, backend: object = None) -> Raw:
+    async def ask(self, method: str, params: Any, asker: object = None) -> Raw:
         raise RpcError.method_not_found(method)
 
     async def tell(self, method: str, params: Any) -> None: ...
 
-    def became_ready(self) -> None: ...
+    def session_renewed(self) -> None: ...
 
-    def offers_changed(self) -> None: ...
+    def post(self, method: str, params: object) -> None: ...
+
+    @property
+    def party(self) -> object:
+        return self
+
+    def offers_changed(self, capability: str) -> None: ...
 
     async def told(self, method: str, params: Any) -> None: ...
 
-    async def asked(self, method: str, params: Any, backend: object = None) -> Raw:
+    async def asked(self, method: str, params: Any, asker: object = None) -> Raw:
         raise RpcError.method_not_found(method)
 
 
@@ -72,7 +79,7 @@ def broken() -> None:
 async def call(name: str, arguments: Any = None, version: str = "2025-11-25") -> Any:
     params = {"name": name} if arguments is None else {"name": name, "arguments": arguments}
     client: Client = Nobody(version)
-    made = Call(client.caller, 1, "tools/call", to_raw(params), "f")
+    made = Call(client.caller, 1, "tools/call", Params(to_raw(params)), "f")
     return from_raw(await tools.call(made, client), object)
 
 
@@ -154,7 +161,7 @@ async def test_an_unknown_tool_is_named_and_an_unknown_method_as_well() -> None:
     assert (refused.value.code, refused.value.message) == (-32602, "Unknown tool: nothing")
     nobody = Nobody("2025-11-25")
     with pytest.raises(RpcError) as refused:
-        await tools.call(Call(nobody.caller, 1, "prompts/get", Raw(b"{}"), "f"), nobody)
+        await tools.call(Call(nobody.caller, 1, "prompts/get", Params(Raw(b"{}")), "f"), nobody)
     assert refused.value.code == -32601
 
 
@@ -171,7 +178,7 @@ async def test_it_is_a_backend_like_any_other() -> None:
     async def connect(listener: object) -> Functions:
         return functions
 
-    def changed() -> None:
+    def changed(_: object) -> None:
         if upstream.state is State.READY:
             ready.set()
 
@@ -183,7 +190,7 @@ async def test_it_is_a_backend_like_any_other() -> None:
         assert upstream.snapshot().version == functions.version
         assert functions.capabilities == {"tools": {}}
         await functions.tell("notifications/roots/list_changed", None)
-        made = Call(nobody.caller, 1, "tools/call", to_raw({"name": "greet"}), "f")
+        made = Call(nobody.caller, 1, "tools/call", Params(to_raw({"name": "greet"})), "f")
         assert b"hello" in bytes(await upstream.call(made, nobody))
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from tests.gateway.servers import Server, refuse, tool
-from trunkline.backends import remote
+from trunkline.backends import lists
+from trunkline.backends.link import ChannelLink
 from trunkline.backends.remote import Remote
 from trunkline.jsonrpc import ConnectionLost, IdRemapper, Raw, RpcError, from_raw, pipe, to_raw
 from trunkline.mcp.caller import Caller
+from trunkline.mcp.meta import Params
 from trunkline.mcp.offer import Kind
 from trunkline.routing.call import Call
 
@@ -22,10 +24,18 @@ class Ear:
     def __init__(self) -> None:
         self.caller = Caller("p", "2025-11-25", {}, Raw(b"{}"))
         self.changes = asyncio.Event()
+        self.renewed = 0
         self.told_of: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
 
-    def offers_changed(self) -> None:
+    @property
+    def party(self) -> object:
+        return self
+
+    def offers_changed(self, capability: str) -> None:
         self.changes.set()
+
+    def session_renewed(self) -> None:
+        self.renewed += 1
 
     async def told(self, method: str, params: Any) -> None:
         self.told_of.put_nowait((method, from_raw(params, object)))
@@ -33,14 +43,17 @@ class Ear:
     async def tell(self, method: str, params: Any) -> None:
         await self.told(method, params)
 
-    async def asked(self, method: str, params: Any, backend: object = None) -> Raw:
+    def post(self, method: str, params: Any) -> None:
+        self.told_of.put_nowait((method, from_raw(params, object)))
+
+    async def asked(self, method: str, params: Any, asker: object = None) -> Raw:
         return to_raw({"by": "listener"})
 
-    async def ask(self, method: str, params: Any, backend: object = None) -> Raw:
+    async def ask(self, method: str, params: Any, asker: object = None) -> Raw:
         return to_raw({"by": "client"})
 
     def call(self, params: dict[str, Any], id: Any = 1) -> Call:
-        return Call(self.caller, id, "tools/call", to_raw(params), "s")
+        return Call(self.caller, id, "tools/call", Params(to_raw(params)), "s")
 
 
 @asynccontextmanager
@@ -88,17 +101,15 @@ async def test_what_a_server_wants_its_users_to_know_is_kept() -> None:
 async def test_a_server_that_hangs_up_during_the_handshake_is_lost() -> None:
     near, far = pipe()
     await far.aclose()
-    backend = Remote(near, "s", IdRemapper(), Ear())
+    backend = Remote(Ear())
     assert (backend.version, backend.capabilities) == ("2025-11-25", {})
     assert backend.instructions is None
     with pytest.raises(ConnectionLost):
-        await backend.open({}, {})
+        await backend.open(ChannelLink(near, "s", IdRemapper(), backend), {}, {})
 
 
 async def test_one_that_was_never_opened_can_be_closed() -> None:
-    near, far = pipe()
-    await Remote(near, "s", IdRemapper(), Ear()).aclose()
-    assert await far.receive() is None
+    await Remote(Ear()).aclose()
 
 
 def paged(server: Server, pages: dict[str | None, tuple[list[str], str | None]]) -> list[Any]:
@@ -143,9 +154,9 @@ async def test_pages_and_offers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
         "nextCursor": params.get("cursor", "") + "x",
     }
     async with talk(server, Ear()) as backend:
-        monkeypatch.setattr(remote, "MAX_PAGES", 3)
+        monkeypatch.setattr(lists, "MAX_PAGES", 3)
         assert len(await backend.offers()) == 6
-        monkeypatch.setattr(remote, "MAX_OFFERS", 3)
+        monkeypatch.setattr(lists, "MAX_OFFERS", 3)
         assert len(await backend.offers()) == 3
 
 
@@ -195,6 +206,22 @@ async def test_what_an_envelope_says_of_its_sender_stays_behind() -> None:
         await backend.call(ear.call({"name": "t", "_meta": meta}), ear)
         sent = {"name": "t", "_meta": {"io.other/x": 1, "progressToken": None}}
         assert server.heard[-1] == ("tools/call", sent)
+
+
+async def test_a_token_is_replaced_however_its_key_is_spelled() -> None:
+    server, ear = Server(tools=[]), Ear()
+    async with talk(server, ear) as backend:
+        raw = Raw(rb'{"name":"t","\u005fm\u0065ta":{"progressToken":"mine"}}')
+        await backend.call(Call(ear.caller, 1, "tools/call", Params(raw), "s"), ear)
+        assert server.heard[-1] == ("tools/call", {"name": "t", "_meta": {"progressToken": 1}})
+
+
+async def test_what_says_nothing_of_its_sender_goes_to_the_byte() -> None:
+    server, ear = Server(tools=[]), Ear()
+    async with talk(server, ear) as backend:
+        raw = Raw(rb'{"name": "t",  "arguments": {"n": 1.50, "e": "\u00e9"}}')
+        await backend.call(Call(ear.caller, 1, "tools/call", Params(raw), "s"), ear)
+        assert bytes(server.requests[-1].params) == bytes(raw)
 
 
 async def test_a_token_that_is_none_never_reaches_the_server() -> None:

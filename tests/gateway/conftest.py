@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.backends import remote
+from trunkline.backends import link
 from trunkline.gateway import gateway
 from trunkline.routing import backoff
 
@@ -13,5 +13,5 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
         return 0.0
 
     monkeypatch.setattr(gateway, "GRACE", 0.0)
-    monkeypatch.setattr(remote, "GRACE", 0.0)
+    monkeypatch.setattr(link, "GRACE", 0.0)
     monkeypatch.setattr(backoff, "delay", at_once)

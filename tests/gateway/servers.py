@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
+from trunkline.backends.link import ChannelLink
 from trunkline.backends.remote import Remote
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
@@ -80,8 +81,9 @@ class Server:
         self.channel = far
         self.connection = Connection(far, self, grace=0.0)
         self.runs.append(asyncio.create_task(self.connection.run()))
-        remote = Remote(near, "test", remapper, listener)
-        await remote.open(capabilities, {"name": "gateway", "version": "0"})
+        remote = Remote(listener)
+        link = ChannelLink(near, "test", remapper, remote)
+        await remote.open(link, capabilities, {"name": "gateway", "version": "0"})
         return remote
 
     # For tests
@@ -263,6 +265,10 @@ class User:
             heard, params = await self.told.get()
             if heard == method:
                 return params
+
+    def everything(self) -> list[tuple[str, Any]]:
+        """Return all that it was told and has not waited for."""
+        return [self.told.get_nowait() for _ in range(self.told.qsize())]
 
 
 def hello(version: str = "2025-11-25", capabilities: Any = None) -> dict[str, Any]:

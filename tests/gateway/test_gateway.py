@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.gateway.letters import Poster
 from tests.gateway.servers import Hold, User, hello, one_tool, serving, text_of, user
 from tests.gateway.test_session_lifecycle import news, opened, say, text
 from trunkline.gateway.gateway import Gateway
@@ -25,7 +26,7 @@ async def test_servers_start_with_the_first_client_and_hear_what_it_can() -> Non
             assert said["protocolVersion"] == "2025-11-25"
 
 
-async def test_a_log_message_goes_to_all_who_have_said_that_they_are_ready() -> None:
+async def test_news_go_to_all_who_have_said_that_they_are_ready() -> None:
     server = one_tool()
     async with (
         serving(s=server) as made,
@@ -34,12 +35,99 @@ async def test_a_log_message_goes_to_all_who_have_said_that_they_are_ready() -> 
         User(made) as early,
     ):
         await early.ask("initialize", hello())
-        await server.line.notify(LOG, {"level": "info", "data": {"v": 1}, "_meta": {"k": 2}})
+        await server.line.notify("vendor/news", {"data": {"v": 1}, "_meta": {"k": 2}})
         for somebody in (one, two):
-            told = await somebody.until_told(LOG)
-            assert told == {"level": "info", "data": {"v": 1}, "_meta": {"k": 2}}
+            told = await somebody.until_told("vendor/news")
+            assert told == {"data": {"v": 1}, "_meta": {"k": 2}}
         await early.ask("ping")
         assert early.told.empty()
+
+
+async def test_a_log_message_is_for_the_one_whose_calls_are_under_way() -> None:
+    server = one_tool()
+    hold = server.methods["tools/call"] = Hold()
+    async with serving(s=server) as made, user(made) as one, user(made) as two:
+        await server.line.notify(LOG, {"level": "info", "data": "nobody's"})
+        calling = asyncio.create_task(one.call("s__echo"))
+        await hold.begun.wait()
+        await server.line.notify(LOG, {"level": "info", "data": "one's", "_meta": {"k": 2}})
+        told = await one.until_told(LOG)
+        assert told == {"level": "info", "data": "one's", "_meta": {"k": 2}}
+        hold.let_go.set()
+        await calling
+        await two.ask("ping")
+        assert LOG not in [method for method, _ in two.everything()]
+
+
+async def test_a_log_message_of_somebody_else_is_not_for_the_only_session() -> None:
+    server = one_tool()
+    server.methods["tools/call"] = hold = Hold()
+    async with serving(s=server) as made, user(made) as bystander:
+        calls = [asyncio.create_task(Poster(made, name).call("s__echo")) for name in "ab"]
+        for _ in calls:
+            await server.until_heard("tools/call")
+        await server.line.notify(LOG, {"level": "error", "data": "a's or b's"})
+        await server.line.notify("vendor/news", {})
+        heard = ""
+        while heard != "vendor/news":
+            heard, _ = await bystander.told.get()
+            assert heard != LOG
+        hold.let_go.set()
+        await asyncio.gather(*calls)
+        await server.line.notify(LOG, {"level": "error", "data": "everybody's"})
+        assert await bystander.until_told(LOG) == {"level": "error", "data": "everybody's"}
+
+
+async def test_a_log_message_of_no_call_is_for_the_only_one_who_set_a_level() -> None:
+    server = one_tool()
+    server.capabilities["logging"] = {}
+    async with serving(s=server) as made, user(made) as one, user(made) as two:
+        await one.ask("logging/setLevel", {"level": "info"})
+        await server.line.notify(LOG, {"level": "info", "data": 1})
+        assert await one.until_told(LOG) == {"level": "info", "data": 1}
+        await two.ask("ping")
+        assert LOG not in [method for method, _ in two.everything()]
+
+
+async def test_the_only_client_hears_all_log_messages() -> None:
+    server = one_tool()
+    async with serving(s=server) as made, user(made) as one:
+        await server.line.notify(LOG, {"level": "info", "data": 1})
+        assert await one.until_told(LOG) == {"level": "info", "data": 1}
+
+
+async def test_a_client_hears_what_is_as_grave_as_it_wants() -> None:
+    server = one_tool()
+    server.capabilities["logging"] = {}
+    async with serving(s=server) as made, user(made) as one:
+        assert await one.ask("logging/setLevel", {"level": "warning"}) == {}
+        for level in ("debug", "info", "warning", "error", "strange"):
+            await server.line.notify(LOG, {"level": level})
+        told = [await one.until_told(LOG) for _ in range(3)]
+        assert [params["level"] for params in told] == ["warning", "error", "strange"]
+
+
+async def test_each_of_several_clients_hears_what_is_as_grave_as_it_wants() -> None:
+    server = one_tool()
+    server.capabilities["logging"] = {}
+
+    async def log(_: Any) -> Any:
+        for level in ("debug", "warning", "error"):
+            await server.line.notify(LOG, {"level": level})
+        return {"content": []}
+
+    server.methods["tools/call"] = log
+    async with serving(s=server) as made, user(made) as one, user(made) as two, user(made) as three:
+        await one.ask("logging/setLevel", {"level": "error"})
+        await two.ask("logging/setLevel", {"level": "debug"})
+        for somebody, heard in (
+            (one, ["error"]),
+            (two, ["debug", "warning", "error"]),
+            (three, ["debug", "warning", "error"]),
+        ):
+            await somebody.call("s__echo")
+            told = [params["level"] for method, params in somebody.everything() if method == LOG]
+            assert told == heard
 
 
 async def test_nobody_hears_what_their_revision_does_not_have() -> None:

@@ -44,10 +44,10 @@ async def test_a_client_that_does_not_read_holds_up_no_other() -> None:
         stuck = Wire(made)
         await stuck.open()
         for number in range(200):  # more than a pipe holds
-            await server.line.notify("notifications/message", {"data": number})
+            await server.line.notify("vendor/news", {"data": number})
         assert text_of(await somebody.call("s__echo")) == "echo ran"
         for number in range(200):
-            assert await somebody.until_told("notifications/message") == {"data": number}
+            assert await somebody.until_told("vendor/news") == {"data": number}
         await stuck.close()
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.gateway.letters import Poster, poster
 from tests.gateway.servers import (
     Hold,
     Server,
@@ -18,16 +19,17 @@ from tests.gateway.servers import (
     tool,
     user,
 )
-from trunkline.gateway import session
+from trunkline.gateway import registry
 from trunkline.gateway.registry import Registry
 from trunkline.gateway.upstream import State
+from trunkline.jsonrpc import RpcError
 from trunkline.mcp.offer import Kind
 
 WELCOME: Any = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {}}
 
 
 async def test_a_slow_server_delays_only_its_own_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "PATIENCE", 0.0)
+    monkeypatch.setattr(registry, "PATIENCE", 0.0)
     slow, quick = one_tool(), one_tool()
     slow.methods["initialize"] = hold = Hold(WELCOME)
     async with serving(slow=slow, quick=quick) as made, User(made) as somebody:
@@ -143,6 +145,40 @@ async def test_to_start_twice_is_to_start_once() -> None:
         made.registry.start()
         async with user(made):
             assert server.starts == 1
+
+
+async def test_what_has_ended_does_not_start_again() -> None:
+    server = one_tool()
+    for started in (True, False):
+        server.starts = 0
+        async with serving(s=server) as made:
+            if started:
+                await poster(made)
+            await made.aclose()
+            with pytest.raises(RpcError):
+                await Poster(made).call("s__echo")
+            assert server.starts == started
+
+
+async def test_the_chattiest_of_all_levels_is_the_one_that_servers_hear_of() -> None:
+    server, late = Server(logging=[]), Server(logging=[])
+    late.methods["initialize"] = hold = Hold(WELCOME | {"capabilities": {"logging": {}}})
+    async with serving(s=server, late=late) as made, User(made) as one:
+        await one.hello()
+        await hold.begun.wait()
+        while not made.registry.upstream("s").ready:
+            await asyncio.sleep(0)
+        await one.ask("logging/setLevel", {"level": "warning"})
+        assert await server.until_heard("logging/setLevel") == {"level": "warning"}
+        async with User(made) as two:
+            await two.hello()
+            for level in ("error", "debug"):
+                await two.ask("logging/setLevel", {"level": level})
+            assert await server.until_heard("logging/setLevel") == {"level": "debug"}
+            hold.let_go.set()
+            assert await late.until_heard("logging/setLevel") == {"level": "debug"}
+        for each in (server, late):
+            assert await each.until_heard("logging/setLevel") == {"level": "warning"}
 
 
 async def test_nobody_waits_for_a_registry_that_was_never_started() -> None:

@@ -21,7 +21,7 @@ from tests.gateway.servers import (
     tool,
     user,
 )
-from trunkline.gateway import session
+from trunkline.gateway import registry
 from trunkline.gateway.gateway import Gateway
 from trunkline.jsonrpc import RpcError, pipe
 
@@ -83,7 +83,7 @@ async def test_a_call_that_comes_before_its_server_is_ready_waits_for_it_a_momen
 
 
 async def test_a_call_waits_no_longer_than_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "PATIENCE", 0.0)
+    monkeypatch.setattr(registry, "PATIENCE", 0.0)
     slow, hold = one_tool("x"), Hold({"tools": [tool("x")]})
     slow.methods["tools/list"] = hold
     async with serving(slow=slow) as made, User(made) as somebody:
@@ -127,7 +127,7 @@ async def test_what_is_not_ours_passes_both_ways_to_the_byte() -> None:
     assert result.encode() in answer
     sent = bytes(server.requests[-1].params)
     assert b'"arguments":{"n": 1.0, "big": 1.50E2, "u": "\\u00e9"}' in sent
-    assert f'"traceparent":"{TRACE}","vendor/z":[1.50]'.encode() in sent
+    assert f'"traceparent": "{TRACE}", "vendor/z": [1.50]'.encode() in sent
     assert b'"name":"echo"' in sent
     assert b'"vendor":{ }' in sent
 

@@ -8,7 +8,7 @@ import pytest
 from tests.gateway.servers import Server, User, gateway, hello, one_tool, serving, tool, user
 from trunkline.gateway.gateway import Engine, Gateway
 from trunkline.gateway.session import Identity
-from trunkline.jsonrpc import RpcError
+from trunkline.jsonrpc import Connection, RpcError
 
 HELLO = hello()
 
@@ -274,8 +274,8 @@ async def test_under_2025_03_26_a_batch_is_answered_in_order(over_a_channel: boo
         if over_a_channel:
             async with user(made, "2025-03-26") as somebody:
                 (session,) = made.sessions
-                assert session.connection is not None
-                assert session.connection.peer.batch == "allow"
+                assert isinstance(session.trunk, Connection)
+                assert session.trunk.peer.batch == "allow"
                 assert await somebody.ask("ping") == {}
         engine = await opened("2025-03-26", made)
         answers = await say(engine, f"[{','.join(entries)}]")

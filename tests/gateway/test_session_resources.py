@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.servers import Server, one_tool, refuse, serving, user
+from tests.gateway.servers import Hold, Server, one_tool, refuse, serving, user
+from trunkline.gateway import session
+from trunkline.jsonrpc import Request, to_raw
 
 UPDATED = "notifications/resources/updated"
+SUBSCRIBE, UNSUBSCRIBE = "resources/subscribe", "resources/unsubscribe"
 
 
 def keeper(*uris: str, templates: tuple[str, ...] = ()) -> Server:
@@ -94,9 +97,9 @@ async def test_only_those_who_follow_a_resource_hear_of_its_changes() -> None:
         assert await one.until_told(UPDATED) == {"uri": "x:1", "vendor": 1}
         await one.ask("resources/unsubscribe", {"uri": "x:1"})
         await server.line.notify(UPDATED, {"uri": "x:1"})
-        await server.line.notify("notifications/message", {})
+        await server.line.notify("vendor/news", {})
         for somebody in (one, two):
-            told = await everything_until(somebody, "notifications/message")
+            told = await everything_until(somebody, "vendor/news")
             assert UPDATED not in told
 
 
@@ -113,8 +116,8 @@ async def test_a_change_is_told_under_the_uri_that_the_client_knows() -> None:
         await somebody.ask("resources/subscribe", {"uri": "trunkline:b:x:1"})
         assert b.heard[-1] == ("resources/subscribe", {"uri": "x:1"})
         await a.line.notify(UPDATED, {"uri": "x:1"})  # that is another one
-        await a.line.notify("notifications/message", {})
-        assert UPDATED not in await everything_until(somebody, "notifications/message")
+        await a.line.notify("vendor/news", {})
+        assert UPDATED not in await everything_until(somebody, "vendor/news")
         for native, public in (
             ("x:1", "trunkline:b:x:1"),
             ("x:1/deep", "x:1/deep"),
@@ -125,8 +128,8 @@ async def test_a_change_is_told_under_the_uri_that_the_client_knows() -> None:
         for other in ("x:12", "x:", "y:1"):
             await b.line.notify(UPDATED, {"uri": other})
         await b.line.notify(UPDATED)
-        await b.line.notify("notifications/message", {})
-        assert UPDATED not in await everything_until(somebody, "notifications/message")
+        await b.line.notify("vendor/news", {})
+        assert UPDATED not in await everything_until(somebody, "vendor/news")
 
 
 async def test_a_resource_of_a_template_can_be_followed_too() -> None:
@@ -144,8 +147,8 @@ async def test_who_was_refused_follows_nothing() -> None:
     async with serving(s=server) as made, user(made) as somebody:
         assert (await somebody.refusal("resources/subscribe", {"uri": "x:1"})).code == -32602
         await server.line.notify(UPDATED, {"uri": "x:1"})
-        await server.line.notify("notifications/message", {})
-        assert UPDATED not in await everything_until(somebody, "notifications/message")
+        await server.line.notify("vendor/news", {})
+        assert UPDATED not in await everything_until(somebody, "vendor/news")
 
 
 async def test_a_change_that_comes_right_after_the_answer_is_heard() -> None:
@@ -180,3 +183,88 @@ async def test_a_server_that_comes_back_is_told_again_what_the_client_wants_of_i
         assert server.starts == 2
         assert server.count("resources/subscribe") == 3
         assert other.count("logging/setLevel") == 0
+
+
+async def test_to_follow_something_twice_at_once_is_to_follow_it_once() -> None:
+    server = keeper("x:1")
+    server.methods[SUBSCRIBE] = hold = Hold({})
+    async with serving(s=server) as made, user(made) as somebody:
+        asked = [asyncio.create_task(somebody.ask(SUBSCRIBE, {"uri": "x:1"})) for _ in range(2)]
+        await hold.begun.wait()
+        await somebody.ask("ping")
+        hold.let_go.set()
+        assert await asyncio.gather(*asked) == [{}, {}]
+        assert server.count(SUBSCRIBE) == 1
+        await somebody.ask(UNSUBSCRIBE, {"uri": "x:1"})
+        assert await server.until_heard(UNSUBSCRIBE) == {"uri": "x:1"}
+
+
+async def test_a_client_that_leaves_follows_nothing() -> None:
+    server = keeper("x:1", "x:2")
+    async with serving(s=server) as made:
+        async with user(made) as somebody:
+            for uri in ("x:1", "x:2"):
+                await somebody.ask(SUBSCRIBE, {"uri": uri})
+        gone = [(await server.until_heard(UNSUBSCRIBE))["uri"] for _ in range(2)]
+        assert sorted(gone) == ["x:1", "x:2"]
+
+
+async def test_a_client_that_leaves_while_it_begins_to_follow_follows_nothing() -> None:
+    server = keeper("x:1")
+    server.methods[SUBSCRIBE] = hold = Hold({})
+    async with serving(s=server) as made:
+        async with user(made) as somebody:
+            early = asyncio.create_task(somebody.ask(SUBSCRIBE, {"uri": "x:1"}))
+            await hold.begun.wait()
+        await asyncio.gather(early, return_exceptions=True)
+        assert await server.until_heard(UNSUBSCRIBE) == {"uri": "x:1"}
+
+
+async def test_a_conversation_that_ends_before_its_request_does_follows_nothing() -> None:
+    server = keeper("x:1")
+    server.capabilities["logging"] = {}
+    server.methods[SUBSCRIBE] = hold = Hold({})
+    async with serving(s=server) as made, user(made) as somebody:
+        (conversation,) = made.sessions
+        follow = conversation.answer(Request(7, SUBSCRIBE, to_raw({"uri": "x:1"})), None)
+        late = conversation.answer(Request(8, "logging/setLevel", to_raw({"level": "debug"})), None)
+        following = asyncio.create_task(follow)
+        await hold.begun.wait()
+        await made.close(conversation)
+        hold.let_go.set()
+        assert (await following, await late) == ({}, {})
+        assert await server.until_heard(UNSUBSCRIBE) == {"uri": "x:1"}
+        await somebody.ask("ping")
+        assert server.count("logging/setLevel") == 0
+
+
+async def test_a_resource_is_followed_no_more_at_the_server_where_it_was_followed() -> None:
+    a, b = keeper("x:1"), keeper("x:2")
+    async with serving(a=a, b=b) as made, user(made) as one, user(made) as two:
+        await one.ask(SUBSCRIBE, {"uri": "x:1"})
+        for server, uris in ((a, []), (b, ["x:1"])):
+            server.lists["resources"] = [{"uri": uri, "name": uri} for uri in uris]
+            await server.line.notify("notifications/resources/list_changed")
+        while (await one.ask("resources/list"))["resources"] != b.lists["resources"]:
+            await asyncio.sleep(0)
+        await two.ask(SUBSCRIBE, {"uri": "x:1"})
+        assert await b.until_heard(SUBSCRIBE) == {"uri": "x:1"}
+        await one.ask(UNSUBSCRIBE, {"uri": "x:1"})
+        assert await a.until_heard(UNSUBSCRIBE) == {"uri": "x:1"}
+        await b.line.notify(UPDATED, {"uri": "x:1"})
+        await two.until_told(UPDATED)
+        assert b.count(UNSUBSCRIBE) == 0
+
+
+async def test_nobody_follows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "MAX_URIS", 2)
+    server = keeper("x:1")
+    async with serving(s=server) as made, user(made) as somebody:
+        for uri in ("x:1", "x:2", "x:1"):
+            await somebody.ask(SUBSCRIBE, {"uri": uri})
+        error = await somebody.refusal(SUBSCRIBE, {"uri": "x:3"})
+        assert (error.code, server.count(SUBSCRIBE)) == (-32602, 2)
+        await somebody.ask(UNSUBSCRIBE, {"uri": "x:2"})
+        await somebody.ask(SUBSCRIBE, {"uri": "x:3"})
+        assert await somebody.ask(UNSUBSCRIBE, {"uri": "x:9"}) == {}
+        assert (await somebody.refusal(UNSUBSCRIBE, {})).code == -32602

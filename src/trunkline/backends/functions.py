@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from trunkline.gateway.upstream import Client
+from trunkline.gateway.client import Client
 from trunkline.jsonrpc import INVALID_PARAMS, Raw, RpcError, to_raw
 from trunkline.jsonrpc.params import Invoke, invoker, params_type
-from trunkline.mcp.meta import Params
+from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.offer import Kind, Offer
 from trunkline.mcp.versions import LATEST_HANDSHAKE, V2025_06_18, V2025_11_25
 from trunkline.routing.call import Call
@@ -72,7 +72,7 @@ class Functions:
         """Run a function."""
         if call.method != "tools/call":
             raise RpcError.method_not_found(call.method)
-        params = Params(call.params)
+        params = call.params
         name = params.text("name")
         if name not in self._tools:
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {name}")
@@ -89,8 +89,23 @@ class Functions:
             outcome = await outcome
         return tool_result(outcome, version)
 
+    @property
+    def freshness(self) -> Freshness:
+        """Nothing may be kept: what is built in can change with the configuration."""
+        return Freshness()
+
     async def tell(self, method: str, params: Any) -> None:
         """Ignore it: functions want to know nothing."""
+
+    async def follow(self, uri: str) -> None:
+        """Refuse: there are no resources."""
+        raise RpcError.method_not_found("resources/subscribe")
+
+    async def unfollow(self, uri: str) -> None:
+        """Ignore it."""
+
+    async def set_level(self, level: str) -> None:
+        """Ignore it: functions do not log."""
 
     async def wait_ended(self) -> None:
         """Wait until it is closed."""

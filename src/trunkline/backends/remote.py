@@ -1,89 +1,86 @@
-"""Remote: an MCP server behind a Channel, spoken to as a client of the handshake era.
+"""Remote: an MCP server of the handshake era, spoken to as its client.
 
-    Channel ──> initialize, initialized ──> Remote ──> offers, call, tell
+    Link ──> initialize, initialized ──> Remote ──> offers, call, follow, tell
     what the server says meanwhile ──> the client whose call it belongs to, or the Listener
 
-Refuses to start or restart anything: it begins with an open Channel and ends with it.
+Refuses to start or restart anything: it begins with a Link and ends with it.
 
 Rules upheld here:
 1. `arguments` and all that is not ours to change go to the server to the byte.
 2. Progress goes to the call that it is about, under that client's own token.
 3. A question of the server's goes to the client whose call caused it; where that cannot be known,
    nobody is asked.
-4. A list is read to its end, but not for ever: pages are bounded, and a cursor that comes back is
-   the end.
+4. A session that the server has lost is made anew, once for each call that notices.
 """
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, NamedTuple
+from collections.abc import Awaitable
+from typing import Any
 
-from trunkline.gateway.upstream import Client, Listener
+from trunkline.backends.calls import Calls
+from trunkline.backends.link import Link
+from trunkline.backends.lists import read_lists
+from trunkline.gateway.client import Client
+from trunkline.gateway.upstream import Listener
 from trunkline.jsonrpc import (
-    METHOD_NOT_FOUND,
-    Channel,
-    Connection,
-    Id,
-    IdRemapper,
+    ConnectionLost,
     Notification,
-    Peer,
     Raw,
     RemoteProtocolError,
     Request,
     RpcError,
-    from_raw,
+    to_raw,
 )
+from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.handshake import Welcome, hello, read_welcome
-from trunkline.mcp.meta import ENVELOPE_KEYS, Params
+from trunkline.mcp.meta import ENVELOPE_KEYS, Params, peek
 from trunkline.mcp.methods import CLIENT_REQUESTS
-from trunkline.mcp.offer import Kind, Offer, read_page
+from trunkline.mcp.offer import Offer
 from trunkline.mcp.versions import LATEST_HANDSHAKE
-from trunkline.routing.call import Call, withdrawal
+from trunkline.routing.call import Call
+from trunkline.transports.streamable import HttpRefused, SessionLost
 
-MAX_PAGES = 1000
-"""How many pages of one list are read."""
+LIST_CHANGED = {
+    f"notifications/{capability}/list_changed": capability
+    for capability in ("tools", "prompts", "resources")
+}
+"""The notifications that say what is offered has changed."""
 
-MAX_OFFERS = 10_000
-"""How many offers of one kind one server may have."""
-
-_LIST_CHANGED = frozenset(
-    f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources")
-)
-
-
-GRACE = 0.5
-"""How long, in seconds, what the server asked may still be answered when the conversation ends."""
+RENEWAL = 30.0
+"""How long, in seconds, a session may take to be made anew."""
 
 
 class Remote:
     """One conversation with one MCP server."""
 
-    def __init__(
-        self, channel: Channel, name: str, remapper: IdRemapper, listener: Listener
-    ) -> None:
-        """Join the parts; `open` shakes hands."""
-        self._listener = listener
-        peer = Peer(name, remapper, answer_violations=False)
-        self._connection = Connection(channel, self, peer, withdrawal=withdrawal, grace=GRACE)
-        self._running: asyncio.Task[None] | None = None
-        self._welcome: Welcome | None = None
-        self._calls: dict[int, _Waiting] = {}
-        self._last_token = 0
+    def __init__(self, listener: Listener) -> None:
+        """Prepare; `open` takes a link and shakes hands."""
         self.violations = 0
+        self._listener = listener
+        self._link: Link | None = None
+        self._welcome: Welcome | None = None
+        self._hello: Raw = to_raw({})
+        self._calls = Calls()
+        self._renewal: asyncio.Task[ConnectionLost | None] | None = None
 
-    async def open(self, capabilities: object, client: object) -> None:
+    async def open(self, link: Link, capabilities: object, client: object) -> None:
         """Shake hands; raises RpcError, ValueError or ConnectionLost if the server does not."""
-        self._running = asyncio.create_task(self._connection.run())
-        said = hello(LATEST_HANDSHAKE, capabilities, client)
-        asking = asyncio.ensure_future(self._connection.call("initialize", said))
+        self._link = link
+        self._hello = to_raw(hello(LATEST_HANDSHAKE, capabilities, client))
+        asking = asyncio.ensure_future(self._shake_hands(link))
         try:
             await asyncio.wait({asking})  # as a task: `initialize` must never be cancelled
-            self._welcome = read_welcome(asking.result())
-            await self._connection.notify("notifications/initialized")
+            asking.result()
         except BaseException:
             await self.aclose()
             await asyncio.gather(asking, return_exceptions=True)
             raise
+
+    async def _shake_hands(self, link: Link) -> None:
+        welcome = read_welcome(await link.call("initialize", self._hello, handler=self))
+        link.opened(welcome.version, self)
+        await link.notify("notifications/initialized", None)
+        self._welcome = welcome  # last: whoever sees it may call
 
     @property
     def version(self) -> str:
@@ -96,6 +93,11 @@ class Remote:
         return self._welcome.capabilities if self._welcome else {}
 
     @property
+    def freshness(self) -> Freshness:
+        """Nothing may be kept: in this era nobody says for how long."""
+        return Freshness()
+
+    @property
     def instructions(self) -> str | None:
         """What the server wants its users to know."""
         return self._welcome.instructions if self._welcome else None
@@ -104,114 +106,193 @@ class Remote:
 
     async def offers(self) -> tuple[Offer, ...]:
         """List all that the server offers, of every kind that it declared."""
-        found: list[Offer] = []
-        for kind in Kind:
-            if kind.capability in self.capabilities:
-                found += await self._list(kind)
-        return tuple(found)
-
-    async def _list(self, kind: Kind) -> list[Offer]:
-        offers: list[Offer] = []
-        cursor: str | None = None
-        seen: set[str | None] = set()
-        while cursor not in seen and len(seen) < MAX_PAGES and len(offers) < MAX_OFFERS:
-            seen.add(cursor)
-            try:
-                result = await self._connection.call(
-                    kind.method, {} if cursor is None else {"cursor": cursor}
-                )
-                page = read_page(kind, result)
-            except (RpcError, ValueError) as why:
-                # Many have resources, and never heard of templates; some declare too much.
-                unknown = isinstance(why, RpcError) and why.code == METHOD_NOT_FOUND
-                if unknown or kind is Kind.TEMPLATE:
-                    return offers
-                raise
-            offers += page.offers
-            if page.next_cursor is None:
-                break
-            cursor = page.next_cursor
-        return offers[:MAX_OFFERS]
+        return (await read_lists(self._ask, self.capabilities)).offers
 
     async def call(self, call: Call, client: Client) -> Raw:
         """Carry out a call."""
-        params = Params(call.params)
+        params = call.params
         params.drop_meta(ENVELOPE_KEYS)
         token = params.progress_token
-        self._last_token += 1
-        number = self._last_token
         if token is not None:
-            params.put_meta("progressToken", number)
-        self._calls[number] = _Waiting(client, token)
+            params.put_meta("progressToken", self._calls.next_number)
+        raw = params.encode()
+        number = self._calls.begin(client, token)
+        hearing = Hearing(client, self)
         try:
-            return await self._connection.call(call.method, params.encode(), original_id=call.id)
+            if self._renewal is not None:
+                await asyncio.wait({self._renewal})
+            link, welcome = self._expect_link(), self._welcome
+            try:
+                return await link.call(call.method, raw, original_id=call.id, handler=hearing)
+            except SessionLost as lost:
+                await self._renew(link, welcome, lost)
+            return await link.call(call.method, raw, original_id=call.id, handler=hearing)
         finally:
-            del self._calls[number]
+            self._calls.end(number)
+
+    async def _ask(self, method: str, params: dict[str, Any]) -> Raw:
+        if self._renewal is not None:
+            await asyncio.wait({self._renewal})
+        link, welcome = self._expect_link(), self._welcome
+        try:
+            return await link.call(method, to_raw(params), handler=self)
+        except SessionLost as lost:
+            await self._renew(link, welcome, lost)
+        return await link.call(method, to_raw(params), handler=self)
+
+    async def _renew(self, link: Link, welcome: Welcome | None, lost: SessionLost) -> None:
+        """Begin a new session, unless somebody has done so since; raises what is not to be redone.
+
+        A server that does not let us begin one is not what it was: then the link ends.
+        """
+        if self._renewal is None and self._welcome is welcome:
+            # As a task: whoever noticed it first may be cancelled, and others wait for it as well.
+            self._renewal = asyncio.create_task(self._begin_anew(link))
+        if self._renewal is not None:
+            renewal = self._renewal
+            await asyncio.wait({renewal})
+            failure = renewal.result()
+            if failure is not None:
+                raise failure
+        if lost.heard:
+            raise lost.error or lost
+
+    async def _begin_anew(self, link: Link) -> ConnectionLost | None:
+        """Shake hands once more; return why that was not possible."""
+        try:
+            async with asyncio.timeout(RENEWAL):
+                await self._shake_hands(link)
+        except (ConnectionLost, RpcError, TimeoutError, ValueError) as why:
+            if _is_final(why):
+                await link.aclose()
+            reason = str(why) or f"it did not answer within {RENEWAL:g} s"
+            return ConnectionLost(f"the session was lost, and could not be made anew: {reason}")
+        finally:
+            self._renewal = None
+        self._listener.session_renewed()
+        return None
+
+    def _expect_link(self) -> Link:
+        if self._link is None:
+            raise RpcError.internal_error("expected a server that was opened")
+        return self._link
+
+    async def follow(self, uri: str) -> None:
+        """Have the server tell whenever a resource changes."""
+        await self._ask("resources/subscribe", {"uri": uri})
+
+    async def unfollow(self, uri: str) -> None:
+        """Have the server tell no more of a resource."""
+        await self._ask("resources/unsubscribe", {"uri": uri})
+
+    async def set_level(self, level: str) -> None:
+        """Have the server log what is at least so grave."""
+        await self._ask("logging/setLevel", {"level": level})
 
     async def tell(self, method: str, params: Any) -> None:
         """Pass on a notification."""
-        await self._connection.notify(method, params)
+        await self._expect_link().notify(method, params)
 
     async def wait_ended(self) -> None:
         """Wait until the server has ended the conversation."""
-        await self._connection.wait_ended()
+        await self._expect_link().wait_ended()
 
     async def aclose(self) -> None:
         """End the conversation."""
-        await self._connection.aclose()
-        if self._running is not None:
-            await self._running
+        if self._link is not None:
+            await self._link.aclose()
+        if self._renewal is not None:
+            await asyncio.wait({self._renewal})
 
-    # Hearing from the server
+    # Hearing from the server, where it is not known which call it speaks of
 
     def called(self, request: Request) -> Any:
         """Answer what the server asks: pings here, all else by the client that it concerns."""
+        client = self._calls.only_client()
+        if client is not None or request.method == "ping":
+            return self.called_by(request, client)
+        if self._calls.crowded:
+            raise RpcError.internal_error("several clients are calling; whom to ask is not known")
+        return self.called_by(request, None)
+
+    def called_by(self, request: Request, client: Client | None) -> Any:
+        """Answer what the server asks of a client, or of nobody in particular."""
         if request.method == "ping":
             return {}
         if request.method in CLIENT_REQUESTS:
             raise RpcError.method_not_found(request.method)
-        clients = {waiting.client for waiting in self._calls.values()}
-        if len(clients) > 1:
-            raise RpcError.internal_error("several clients are calling; whom to ask is not known")
-        for client in clients:
+        if client is not None:
             return client.ask(request.method, request.params, self)
         return self._listener.asked(request.method, request.params, self)
 
-    def notified(self, notification: Notification) -> Coroutine[Any, Any, None] | None:
-        """Pass on what the server tells."""
+    def notified(self, notification: Notification) -> Awaitable[None] | None:
+        """Pass on what the server tells; what comes after it must not wait for a slow client."""
+        told = self.told_whom(notification, self._calls.only_client())
+        if told is None:
+            return self._take_note(notification)
+        client, params = told
+        client.post(notification.method, params)
+        return None
+
+    def notified_by(self, notification: Notification, client: Client) -> Awaitable[None] | None:
+        """Pass on what the server tells on the stream of a call: only that call has to wait."""
+        told = self.told_whom(notification, client)
+        if told is None:
+            return self._take_note(notification)
+        return told[0].tell(notification.method, told[1])
+
+    def told_whom(
+        self, notification: Notification, client: Client | None
+    ) -> tuple[Client, Any] | None:
+        """Return whom a notification is for, and what to tell them, if it is for one client."""
+        if notification.method == "notifications/progress":
+            return self._calls.progress(notification)
+        if notification.method == "notifications/message" and client is not None:
+            return client, notification.params
+        return None
+
+    def _take_note(self, notification: Notification) -> Awaitable[None] | None:
         method = notification.method
-        if method in _LIST_CHANGED:
-            self._listener.offers_changed()
-            return None
-        if method == "notifications/progress":
-            return self._progressed(notification)
-        if method == "notifications/cancelled":
+        if method in LIST_CHANGED:
+            self._listener.offers_changed(LIST_CHANGED[method])
+        elif method == "notifications/cancelled":
             self._cancelled(notification)
-            return None
-        return self._listener.told(method, notification.params)
+        elif method != "notifications/progress":  # if it is here, it is late, or nobody's
+            return self._listener.told(method, notification.params)
+        return None
 
     def violated(self, violation: RemoteProtocolError) -> None:
         """Count what is no JSON-RPC: some servers print on stdout what belongs on stderr."""
         self.violations += 1
 
-    def _progressed(self, notification: Notification) -> Coroutine[Any, Any, None] | None:
-        params = Params(notification.params)
-        raw = params.get("progressToken")
-        token = None if raw is None else from_raw(raw, object)
-        waiting = self._calls.get(token) if type(token) is int else None
-        if waiting is None or waiting.token is None:
-            return None  # late, or nobody's
-        params.put("progressToken", waiting.token)
-        return waiting.client.tell(notification.method, params.encode())
-
     def _cancelled(self, notification: Notification) -> None:
         id = Params(notification.params).get("requestId")
-        if id is not None:
-            self._connection.cancel(from_raw(id, object))
+        if id is not None and self._link is not None:
+            self._link.cancel(peek(id))
 
 
-class _Waiting(NamedTuple):
-    """A client that waits for a call, and the token under which it wants to hear of progress."""
+class Hearing:
+    """Hears what a server says in the course of one call, where the transport can tell."""
 
-    client: Client
-    token: Id
+    def __init__(self, client: Client, remote: Remote) -> None:
+        self._client = client
+        self._remote = remote
+
+    def called(self, request: Request) -> Any:
+        """Have the client of this call answer."""
+        return self._remote.called_by(request, self._client)
+
+    def notified(self, notification: Notification) -> Awaitable[None] | None:
+        """Tell the client of this call."""
+        return self._remote.notified_by(notification, self._client)
+
+    def violated(self, violation: RemoteProtocolError) -> None:
+        """Count it."""
+        self._remote.violated(violation)
+
+
+def _is_final(why: Exception) -> bool:
+    """Tell whether a server that refused a handshake would do so again."""
+    if isinstance(why, HttpRefused):
+        return not why.passes
+    return isinstance(why, RpcError | ValueError)

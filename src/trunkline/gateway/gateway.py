@@ -10,9 +10,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from trunkline.gateway.client import Asker, Line, Trunk
 from trunkline.gateway.registry import Registry
 from trunkline.gateway.session import Identity, Session
-from trunkline.gateway.upstream import Backend, Connect, Settings, Upstream
+from trunkline.gateway.stateless import Stateless
+from trunkline.gateway.upstream import Connect, Settings, Upstream
 from trunkline.jsonrpc import (
     Called,
     Channel,
@@ -23,13 +25,16 @@ from trunkline.jsonrpc import (
     Notified,
     Peer,
     Raw,
+    Request,
     RpcError,
     print_incident,
 )
 from trunkline.jsonrpc.incident import answer_for
 from trunkline.mcp.capabilities import questions
+from trunkline.mcp.envelope import SUBSCRIPTION
 from trunkline.mcp.meta import Params
 from trunkline.mcp.methods import SERVER_NOTIFICATIONS
+from trunkline.mcp.mirrors import Mirrors
 from trunkline.mcp.offer import Kind
 from trunkline.mcp.versions import allows_batches
 from trunkline.routing.call import withdrawal
@@ -58,6 +63,9 @@ class Gateway:
         self._chance = chance
         self._report = report
         self._sessions: set[Session] = set()
+        self._connections: set[Connection] = set()
+        server = {"name": identity.name, "version": identity.version}
+        self.stateless = Stateless(self.registry, server, identity.instructions)
         self.registry.listen(self._catalogue_changed)
 
     def add(self, settings: Settings, connect: Connect) -> None:
@@ -72,7 +80,7 @@ class Gateway:
 
     async def serve(self, channel: Channel, principal: str = LOCAL) -> None:
         """Serve one client over `channel`, to its end."""
-        session = Session(self.registry, self.identity, principal, self._opened)
+        session = self._session(principal)
         connection = Connection(
             channel,
             session,
@@ -81,26 +89,56 @@ class Gateway:
             withdrawal=withdrawal,
             report=self._report,
         )
-        session.connection = connection
+        session.trunk = connection
+        self._connections.add(connection)
         self._sessions.add(session)
         try:
             await connection.run()
         finally:
-            self._sessions.discard(session)
-            await session.aclose()
+            self._connections.discard(connection)
+            await self.close(session)
+
+    def open(self, trunk: Trunk, principal: str = LOCAL) -> Session:
+        """Begin a conversation that is held on `trunk`; whoever begins it closes it."""
+        session = self._session(principal)
+        session.trunk = trunk
+        self._sessions.add(session)
+        return session
+
+    def answer(
+        self, request: Request, params: Params, principal: str, line: Line, mirrors: Mirrors
+    ) -> Any:
+        """Answer a request of the envelope era that came by HTTP, or return what to await."""
+        return self.stateless.answer(request, params, principal, line, mirrors)
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether every backend has been ready, or has failed, once."""
+        return self.registry.settled
+
+    async def close(self, conversation: Session) -> None:
+        """End a conversation."""
+        self._sessions.discard(conversation)
+        await conversation.aclose()
+
+    def _session(self, principal: str) -> Session:
+        return Session(self.registry, self.identity, principal, self._opened, self.stateless)
 
     def open_engine(self, principal: str = LOCAL) -> "Engine":
         """Return a session without a channel: text in, text out."""
-        return Engine(Session(self.registry, self.identity, principal, self._opened), self._report)
+        return Engine(self._session(principal), self._report)
 
     async def aclose(self) -> None:
         """End all sessions and all backends."""
-        connections = [s.connection for s in self._sessions if s.connection is not None]
-        await asyncio.gather(*(connection.aclose() for connection in connections))
+        self.stateless.end()
+        await asyncio.gather(*(connection.aclose() for connection in set(self._connections)))
         await self.registry.aclose()
 
     def _opened(self, session: Session) -> None:
         """Start the backends for the first client that comes, and tell them what it can."""
+        if isinstance(session.trunk, Connection):
+            batches = allows_batches(session.caller.version)
+            session.trunk.peer.batch = "allow" if batches else "reject"
         if not self.client_capabilities:
             self.client_capabilities = questions(session.caller.capabilities)
         self.registry.start()
@@ -108,6 +146,7 @@ class Gateway:
     # What backends say
 
     def _catalogue_changed(self, kinds: tuple[Kind, ...]) -> None:
+        self.stateless.changed(kinds)
         changed = {kind.capability for kind in kinds}
         for capability in sorted(changed):
             method = f"notifications/{capability}/list_changed"
@@ -121,14 +160,24 @@ class Gateway:
             self._updated(backend, Params(params))
             return
         known = SERVER_NOTIFICATIONS.get(method)
-        for session in self._sessions:
-            if session.operational and (known is None or session.caller.version in known.versions):
+        sessions = [session for session in self._sessions if session.operational]
+        if method == "notifications/message":
+            # Those who said what they want to read, if anybody did.
+            sessions = [s for s in sessions if s.caller.log_level is not None] or sessions
+            # With calls of several clients, or it would not have come here.
+            busy = self.registry.upstream(backend).busy
+            if busy or len(sessions) > 1:
+                return  # whose it is cannot be known, and it is nobody else's business
+        for session in sessions:
+            if known is None or session.caller.version in known.versions:
                 session.post(method, params)
 
     def _updated(self, backend: str, params: Params) -> None:
         """Tell those who follow a resource, under the URI by which they know it."""
         native = params.text("uri")
+        params.drop_meta(frozenset((SUBSCRIPTION,)))  # nobody hears under whose id we listen
         listed = self._public_uri(backend, native)
+        self.stateless.updated(backend, native, listed, params.encode())
         for session in self._sessions:
             followed = session.follows(backend, native)
             if followed is not None:
@@ -141,12 +190,12 @@ class Gateway:
                 return entry.public
         return None
 
-    async def asked(self, method: str, params: Any, backend: Backend | None) -> Raw:
+    async def asked(self, method: str, params: Any, asker: Asker | None) -> Raw:
         """Ask the one client there is; with several, nobody can know whom a backend means."""
         sessions = [session for session in self._sessions if session.initialized]
         if len(sessions) != 1:
             raise RpcError.method_not_found(method)
-        return await sessions[0].ask(method, params, backend)
+        return await sessions[0].ask(method, params, asker)
 
 
 class _Ear:
@@ -156,19 +205,17 @@ class _Ear:
         self._gateway = gateway
         self._backend = backend
 
-    def offers_changed(self) -> None:
+    def offers_changed(self, capability: str) -> None:
         """Leave it to the Upstream, which has seen to it."""
 
-    def became_ready(self) -> None:
-        upstream = self._gateway.registry.upstream(self._backend)
-        for session in self._gateway.sessions:
-            session.catch_up(upstream)
+    def session_renewed(self) -> None:
+        """Leave it to the Upstream, which has seen to it."""
 
     async def told(self, method: str, params: Any) -> None:
         await self._gateway.told(self._backend, method, params)
 
-    async def asked(self, method: str, params: Any, backend: Backend | None = None) -> Raw:
-        return await self._gateway.asked(method, params, backend)
+    async def asked(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
+        return await self._gateway.asked(method, params, asker)
 
 
 class Engine:

@@ -6,14 +6,18 @@ Refuses to route: it hands out the catalogue, and upstreams by name.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
 from trunkline.gateway.upstream import Snapshot, State, Upstream
 from trunkline.mcp.capabilities import merge_capabilities
+from trunkline.mcp.logs import chattiest
 from trunkline.mcp.offer import Kind
 from trunkline.routing.catalog import Catalog, merge
+
+PATIENCE = 3.0
+"""How long after the start, in seconds, backends that are not ready yet are waited for."""
 
 
 class Registry:
@@ -26,14 +30,19 @@ class Registry:
         self._listeners: list[Callable[[tuple[Kind, ...]], None]] = []
         self._moved = asyncio.Event()
         self._started_at = 0.0
+        self._settled = False
+        self._capabilities: dict[str, Any] | None = None
+        self._levels: dict[object, str] = {}
+        self._closed = False
 
     def add(self, upstream: Upstream) -> None:
         """Take in a backend; the order is that of the configuration."""
         self._upstreams[upstream.name] = upstream
+        self._settled, self._capabilities = False, None
 
     def start(self) -> None:
         """Start all backends at once; none waits for another, and nobody waits for them."""
-        if not self._tasks:
+        if not self._tasks and not self._closed:
             self._started_at = asyncio.get_running_loop().time()
             self._tasks = [asyncio.create_task(upstream.run()) for upstream in self]
 
@@ -49,11 +58,13 @@ class Registry:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def publish(self) -> None:
-        """Make a new catalogue, and tell those who listen what differs."""
+    def publish(self, announced: frozenset[str] = frozenset()) -> None:
+        """Make a new catalogue, and tell those who listen what differs, or was said to."""
         catalog = merge(upstream.listing for upstream in self if upstream.state is not State.FAILED)
-        changed = self.catalog.changed_kinds(catalog)
+        differing = self.catalog.changed_kinds(catalog)
+        changed = tuple(k for k in Kind if k in differing or k.capability in announced)
         self.catalog = catalog
+        self._capabilities = None
         self._moved.set()
         if changed:
             for listener in list(self._listeners):
@@ -61,6 +72,11 @@ class Registry:
 
     def capabilities(self) -> dict[str, Any]:
         """Return what the gateway can do for a client: what its backends can, or still might."""
+        if self._capabilities is None:
+            self._capabilities = self._merged()
+        return self._capabilities
+
+    def _merged(self) -> dict[str, Any]:
         backends = [upstream.backend for upstream in self if upstream.backend]
         # One that is being restarted may be back with anything.
         known = all(upstream.backend or upstream.state is State.FAILED for upstream in self)
@@ -69,7 +85,10 @@ class Registry:
     @property
     def settled(self) -> bool:
         """Tell whether every backend has been ready, or has failed, once."""
-        return all(upstream.settled for upstream in self)
+        # Once it is so it stays so, and every call asks.
+        if not self._settled:
+            self._settled = all(upstream.settled for upstream in self)
+        return self._settled
 
     async def wait_settled(self, patience: float | None = None) -> None:
         """Wait for that, but no longer than `patience` seconds after the start."""
@@ -80,12 +99,38 @@ class Registry:
                     self._moved.clear()
                     await self._moved.wait()
 
+    async def wait_patiently(self) -> None:
+        """Give backends that are starting the moment that a client can be kept waiting."""
+        await self.wait_settled(PATIENCE)
+
+    # What clients want of backends
+
+    async def want_level(self, who: object, level: str) -> None:
+        """Have all backends log what somebody wants to read, `who` among them."""
+        self._levels[who] = level
+        await asyncio.gather(*(upstream.set_level(self._level()) for upstream in self))
+
+    def forget_level(self, who: object) -> None:
+        """Let backends be quieter when somebody who wanted to read much has gone."""
+        if self._levels.pop(who, None) is not None:
+            for upstream in self:
+                upstream.wish_level(self._level())
+
+    def _level(self) -> str | None:
+        return chattiest(set(self._levels.values()))
+
+    def unfollow(self, followed: Iterable[tuple[str, str]]) -> None:
+        """Follow resources no more for one who has gone."""
+        for backend, native in followed:
+            self._upstreams[backend].unfollow(native)
+
     def snapshot(self) -> tuple[Snapshot, ...]:
         """Return how all backends are."""
         return tuple(upstream.snapshot() for upstream in self)
 
     async def aclose(self) -> None:
-        """End all backends."""
+        """End all backends, for good."""
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

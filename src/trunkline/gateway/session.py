@@ -1,56 +1,48 @@
-"""Session: one downstream conversation, from its handshake to its end.
+"""Session: one conversation of the handshake era, from its `initialize` to its end.
 
     created ──initialize──> initializing ──notifications/initialized──> operational
 
-Refuses to decide what a call may do, and to carry it out: it finds out what is asked of whom, and
-hands it on.
+Refuses to decide what a call may do, and to carry it out: it finds out what is asked, and hands it
+on. A request in an envelope stands alone, on whatever line it comes: it is handed on as well.
 
 Rules upheld here:
 1. Before `initialize` has succeeded only it and `ping` are answered; a failed one changes nothing.
-2. What names something goes to whoever offers it, under the name its owner knows; all else that is
-   in params goes to the byte.
-3. Nobody is told of anything that was not declared or asked for.
+2. Nobody is told of anything that was not declared or asked for.
+3. What concerns one call goes on that call's line; all else on the trunk.
 """
 
-import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+import msgspec
+
+from trunkline.gateway.client import Asker, Line, Trunk
+from trunkline.gateway.forward import Forwarder
+from trunkline.gateway.listening import MAX_URIS, followed_as
 from trunkline.gateway.outbox import Outbox
 from trunkline.gateway.registry import Registry
-from trunkline.gateway.upstream import Backend, Upstream
+from trunkline.gateway.stateless import Stateless
+from trunkline.gateway.upstream import Upstream
 from trunkline.jsonrpc import (
-    INVALID_PARAMS,
     INVALID_REQUEST,
-    Connection,
     ConnectionLost,
     Notification,
     Raw,
     RemoteProtocolError,
     Request,
     RpcError,
-    from_raw,
-    members,
-    to_raw,
 )
 from trunkline.mcp.caller import Caller
+from trunkline.mcp.envelope import has_envelope
 from trunkline.mcp.handshake import read_hello, welcome
-from trunkline.mcp.meta import Params
+from trunkline.mcp.logs import LEVELS, is_loud_enough
+from trunkline.mcp.meta import Params, peek
 from trunkline.mcp.methods import CLIENT_REQUESTS, SERVER_REQUESTS, Way
 from trunkline.mcp.offer import Kind
 from trunkline.mcp.refusal import Refusal, refuse
-from trunkline.mcp.versions import allows_batches
-from trunkline.routing.call import Call
-from trunkline.routing.catalog import Entry
-from trunkline.routing.naming import SEPARATOR
-
-RESOURCE_NOT_FOUND = -32002
-
-PATIENCE = 3.0
-"""How long after the start, in seconds, backends that are not ready yet are waited for."""
 
 _KINDS = {kind.method: kind for kind in Kind}
-_NAMED = {"tools/call": (Kind.TOOL, "tool"), "prompts/get": (Kind.PROMPT, "prompt")}
 
 
 class Identity(NamedTuple):
@@ -71,21 +63,24 @@ class Session:
         identity: Identity,
         principal: str,
         opened: Callable[["Session"], None],
+        stateless: Stateless,
     ) -> None:
         """Begin; `opened` is called once `initialize` has succeeded."""
-        self.connection: Connection | None = None
+        self.trunk: Trunk | None = None
         self.subscriptions: dict[str, tuple[str, str]] = {}
-        self._log_level: Raw | None = None
         self.operational = False
         self._registry = registry
+        self._forwarder = Forwarder(registry)
         self._identity = identity
         self._principal = principal
         self._opened = opened
+        self._stateless = stateless
         self._caller: Caller | None = None
-        self._asked: dict[int, tuple[Raw, Backend]] = {}
+        self._asked: dict[int, tuple[Raw, Asker]] = {}
         self._down = Outbox()
         self._up = Outbox()
         self._last_token = 0
+        self._closed = False
 
     # Who it is
 
@@ -101,18 +96,37 @@ class Session:
             raise _not_initialized("", "Call initialize first.")
         return self._caller
 
+    @property
+    def version(self) -> str | None:
+        """The revision that was agreed on, None before that."""
+        return None if self._caller is None else self._caller.version
+
+    @property
+    def party(self) -> object:
+        """Itself: all its calls are one conversation."""
+        return self
+
     def follows(self, backend: str, native: str) -> str | None:
         """Return the URI by which the client follows a resource, itself or what contains it."""
-        for public, (owner, subscribed) in self.subscriptions.items():
-            inside = subscribed if subscribed.endswith("/") else subscribed + "/"
-            if owner == backend and (native == subscribed or native.startswith(inside)):
-                return public + native[len(subscribed) :]
-        return None
+        return followed_as(self.subscriptions, backend, native)
 
     # Answering the client
 
     def called(self, request: Request) -> Any:
-        """Answer a request, or return what to await for it."""
+        """Answer a request that came on the trunk, or return what to await for it."""
+        if self.trunk is None or request.method == "initialize":
+            return self.answer(request, self.trunk)
+        try:
+            params = Params(request.params)
+            stands_alone = has_envelope(params)
+        except RpcError:
+            return self.answer(request, self.trunk)  # which refuses them if it needs them
+        if stands_alone:
+            return self._stateless.answer(request, params, self._principal, self.trunk)
+        return self.answer(request, self.trunk, params)
+
+    def answer(self, request: Request, line: Line | None, params: Params | None = None) -> Any:
+        """Answer a request, or return what to await; `line` is for all that concerns it."""
         if request.id is None:
             raise RpcError(INVALID_REQUEST, "Request id must not be null")
         if request.method == "ping":
@@ -121,34 +135,20 @@ class Session:
             return self._initialize(request)
         if self._caller is None:
             raise _not_initialized(request.method, "Call initialize first.")
+        client = self if line is self.trunk else OnLine(self, line)
         method = CLIENT_REQUESTS.get(request.method)
         if method is None or self._caller.version not in method.versions:
-            return self._pass_on(request)
+            return self._pass_on(request, client)
+        if method.way is not Way.MERGED:
+            self._expect_operational(request.method)
+        params = Params(request.params) if params is None else params
         if method.way is Way.MERGED:
-            return self._list(_KINDS[request.method], Params(request.params))
-        self._expect_operational(request.method)
-        if self._registry.settled:
-            return self._route(request, method.way)
-        return self._route_later(request, method.way)
-
-    def _route(self, request: Request, way: Way) -> Coroutine[Any, Any, Any]:
-        params = Params(request.params)
-        if way is Way.BY_NAME:
-            return self._forward(request, params, self._named(request.method, params))
-        if way is Way.BY_REF:
-            return self._forward(request, params, self._referred(params))
-        if way is Way.TO_ALL:
-            return self._to_all(request, params)
-        return self._resource(request, params)
-
-    async def _route_later(self, request: Request, way: Way) -> Any:
-        """Give backends that are starting a moment, if what is asked for is not there yet."""
-        try:
-            outcome = self._route(request, way)
-        except RpcError:
-            await self._registry.wait_settled(PATIENCE)
-            outcome = self._route(request, way)
-        return await outcome
+            return self._list(_KINDS[request.method], params)
+        if method.way is Way.TO_ALL:
+            return self._set_level(params)
+        if request.method in ("resources/subscribe", "resources/unsubscribe"):
+            return self._subscribe(request, params, client)
+        return self._forwarder.forward(request, params, method.way, client)
 
     def _expect_operational(self, method: str) -> None:
         if self._identity.strict_lifecycle and not self.operational:
@@ -159,8 +159,6 @@ class Session:
             raise RpcError(INVALID_REQUEST, "Already initialized")
         hello = read_hello(request.params)
         self._caller = Caller(self._principal, hello.version, hello.capabilities, hello.client)
-        if self.connection is not None:
-            self.connection.peer.batch = "allow" if allows_batches(hello.version) else "reject"
         self._opened(self)
         identity = self._identity
         return welcome(
@@ -179,148 +177,66 @@ class Session:
 
     async def _list_later(self, kind: Kind) -> Raw:
         """Give backends that are starting a moment: many clients list once, and never again."""
-        await self._registry.wait_settled(PATIENCE)
+        await self._registry.wait_patiently()
         return self._registry.catalog.list_result(kind)
 
-    def _named(self, method: str, params: Params) -> Entry:
-        """Find what a call names, and give it the name that its owner knows."""
-        kind, what = _NAMED[method]
-        name = params.text("name")
-        arguments = params.get("arguments")
-        if arguments is not None and not bytes(arguments).startswith(b"{"):
-            raise RpcError.invalid_params("expected an object as 'arguments'")
-        entry = self._registry.catalog.find(kind, name)
-        if entry is None:
-            self._expect_ready(name)
-            if not self._registry.catalog.entries(kind):
-                raise RpcError(INVALID_PARAMS, f"No {what}s available")
-            raise RpcError(INVALID_PARAMS, f"Unknown {what}: {name}")
-        params.put("name", entry.native)
-        return entry
-
-    def _expect_ready(self, name: str) -> None:
-        """Refuse what a backend that is not ready would offer, to go by its prefix."""
-        for upstream in self._registry:
-            prefix = upstream.settings.prefix
-            if prefix and name.startswith(prefix + SEPARATOR) and not upstream.ready:
-                raise upstream.unavailable(self.caller.version)
-
-    def _referred(self, params: Params) -> Entry:
-        """Find whose completion is asked for."""
-        reference = Params(params.get("ref") or Raw(b"null"))
-        catalog = self._registry.catalog
-        if reference.text("type") == "ref/prompt":
-            key, entry = "name", catalog.find(Kind.PROMPT, reference.text("name"))
-        else:
-            uri = reference.text("uri")
-            key, entry = "uri", catalog.find(Kind.TEMPLATE, uri) or catalog.find_reader(uri)
-        if entry is None:
-            raise RpcError.invalid_params("unknown 'ref'")
-        reference.put(key, entry.native)
-        params.put("ref", reference.encode())
-        return entry
-
-    def _resource(self, request: Request, params: Params) -> Coroutine[Any, Any, Raw]:
-        uri = params.text("uri")
-        entry = self._registry.catalog.find_reader(uri) or self._only_reader(uri)
-        if entry is None:
-            raise RpcError(RESOURCE_NOT_FOUND, "Resource not found", {"uri": uri})
-        params.put("uri", entry.native)
-        if request.method == "resources/subscribe":
-            return self._subscribe(request, params, entry)
-        if request.method == "resources/unsubscribe":
-            self.subscriptions.pop(entry.public, None)
-        elif entry.public != entry.native:
-            return self._read_marked(request, params, entry)
-        return self._forward(request, params, entry)
-
-    async def _subscribe(self, request: Request, params: Params, entry: Entry) -> Raw:
-        result = await self._forward(request, params, entry)
-        self.subscriptions[entry.public] = (entry.backend, entry.native)
-        return result
-
-    def _only_reader(self, uri: str) -> Entry | None:
-        """Return the one backend that has resources: it may know what it does not list."""
-        able = [u.name for u in self._registry if u.has("resources")]
-        return Entry(Kind.RESOURCE, uri, able[0], uri, Raw(b"{}")) if len(able) == 1 else None
-
-    async def _read_marked(self, request: Request, params: Params, entry: Entry) -> Raw:
-        """Read a resource whose URI says whose it is, and say so in the answer as well."""
-        answer = await self._forward(request, params, entry)
-        try:
-            result = members(answer)
-            contents = [members(item) for item in from_raw(result["contents"], list[Raw])]
-            for content in contents:
-                if from_raw(content["uri"], object) == entry.native:
-                    content["uri"] = to_raw(entry.public)
-        except (KeyError, ValueError):
-            return answer  # not what it should be, but not ours to judge
-        return to_raw(result | {"contents": to_raw(contents)})
-
-    async def _forward(self, request: Request, params: Params, entry: Entry) -> Raw:
-        call = Call(self.caller, request.id, request.method, params.encode(), entry.backend)
-        return await self._registry.upstream(entry.backend).call(call, self)
-
-    async def _to_all(self, request: Request, params: Params) -> dict[str, Any]:
-        """Ask every backend that understands; what one of them answers concerns no other."""
-        raw = self._log_level = params.encode()
-        able = [upstream for upstream in self._registry if upstream.has("logging")]
-        calls = [Call(self.caller, request.id, request.method, raw, u.name) for u in able]
-        await asyncio.gather(
-            *(upstream.call(call, self) for upstream, call in zip(able, calls, strict=True)),
-            return_exceptions=True,
-        )
+    async def _set_level(self, params: Params) -> dict[str, Any]:
+        """Have every backend log what somebody wants to read, whatever one of them answers."""
+        level = params.text("level")
+        if level not in LEVELS:
+            raise RpcError.invalid_params(f"expected one of {', '.join(LEVELS)} as 'level'")
+        self._caller = msgspec.structs.replace(self.caller, log_level=level)
+        if not self._closed:
+            await self._registry.want_level(self, level)
         return {}
 
-    def catch_up(self, upstream: Upstream) -> None:
-        """Tell a backend that has started, or started again, what this client wants of it."""
-        wishes = [
-            ("resources/subscribe", to_raw({"uri": native}))
-            for owner, native in self.subscriptions.values()
-            if owner == upstream.name
-        ]
-        if self._log_level is not None and upstream.has("logging"):
-            wishes.append(("logging/setLevel", self._log_level))
-        for method, params in wishes:
-            call = Call(self.caller, None, method, params, upstream.name)
-            self._up.post(self._wish(upstream, call))
+    async def _subscribe(
+        self, request: Request, params: Params, client: "Session | OnLine"
+    ) -> dict[str, Any]:
+        uri = params.text("uri")
+        if request.method == "resources/unsubscribe" and uri in self.subscriptions:
+            # From whom it was followed: by now it may be another's.
+            self._registry.unfollow([self.subscriptions.pop(uri)])
+            return {}
+        entry = await self._forwarder.find_patiently(params, Way.BY_URI, request.method, client)
+        if request.method == "resources/subscribe" and uri not in self.subscriptions:
+            if len(self.subscriptions) >= MAX_URIS:
+                raise RpcError.invalid_params(f"expected at most {MAX_URIS} subscriptions")
+            upstream = self._registry.upstream(entry.backend)
+            await upstream.follow(entry.native, self.caller.version)
+            if self._closed or uri in self.subscriptions:
+                upstream.unfollow(entry.native)  # nobody is there any more, or it was asked twice
+            else:
+                self.subscriptions[uri] = (entry.backend, entry.native)
+        return {}
 
-    async def _wish(self, upstream: Upstream, call: Call) -> None:
-        await upstream.call(call, self)
-
-    def _pass_on(self, request: Request) -> Coroutine[Any, Any, Raw]:
-        """Pass on a method that MCP does not know, where there is only one to pass it to."""
-        upstream = self._only_upstream()
-        if upstream is None or not _is_unknown(request.method):
-            raise RpcError.method_not_found(request.method)
-        self._expect_operational(request.method)
-        call = Call(
-            self.caller, request.id, request.method, Params(request.params).encode(), upstream.name
-        )
-        return upstream.call(call, self)
-
-    def _only_upstream(self) -> Upstream | None:
-        upstreams = list(self._registry)
-        return upstreams[0] if len(upstreams) == 1 else None
+    def _pass_on(self, request: Request, client: "Session | OnLine") -> Coroutine[Any, Any, Raw]:
+        outcome = self._forwarder.pass_on(request, client)
+        try:
+            self._expect_operational(request.method)
+        except RpcError:
+            outcome.close()
+            raise
+        return outcome
 
     # Hearing from the client
 
     def notified(self, notification: Notification) -> None:
         """Take note of what the client tells; a backend that does not read keeps nobody waiting."""
-        if self._caller is None:
-            return
         method = notification.method
-        if method == "notifications/initialized":
-            self.operational = True
-        elif method == "notifications/cancelled":
+        if method == "notifications/cancelled":
             id = Params(notification.params).get("requestId")
-            if id is not None and self.connection is not None:
-                self.connection.cancel(from_raw(id, object))
+            if id is not None and self.trunk is not None:
+                self.trunk.cancel(peek(id))
+        elif self._caller is None:
+            return
+        elif method == "notifications/initialized":
+            self.operational = True
         elif method == "notifications/progress":
             self._progressed(Params(notification.params))
         elif method == "notifications/roots/list_changed":
             self._tell_backends(list(self._registry), notification)
-        elif (only := self._only_upstream()) is not None and _is_news(method):
+        elif (only := self._forwarder.only_upstream()) is not None and _is_news(method):
             self._tell_backends([only], notification)
 
     def violated(self, violation: RemoteProtocolError) -> None:
@@ -329,12 +245,12 @@ class Session:
     def _progressed(self, params: Params) -> None:
         """Pass on the client's progress with a question, to the server that asked it."""
         raw = params.get("progressToken")
-        token = None if raw is None else from_raw(raw, object)
+        token = None if raw is None else peek(raw)
         asked = self._asked.get(token) if type(token) is int else None
         if asked is not None:
-            original, backend = asked
+            original, asker = asked
             params.put("progressToken", original)
-            self._up.post(backend.tell("notifications/progress", params.encode()))
+            self._up.post(asker.tell("notifications/progress", params.encode()))
 
     def _tell_backends(self, upstreams: list[Upstream], news: Notification) -> None:
         for upstream in upstreams:
@@ -343,47 +259,94 @@ class Session:
 
     # Being the client, for backends
 
-    async def ask(self, method: str, params: Any, backend: Backend | None = None) -> Raw:
+    async def ask(
+        self, method: str, params: Any, asker: Asker | None = None, line: Line | None = None
+    ) -> Raw:
         """Ask the client, if it said that it can be asked; raises RpcError if it cannot."""
         known, caller = SERVER_REQUESTS.get(method), self.caller
         if known is not None and caller.version not in known.versions:
             raise RpcError.method_not_found(method)
         if known is not None and not (known.capability and caller.can(known.capability)):
             raise RpcError.method_not_found(method)
+        line = line or self.trunk
         edited = Params(params)
         token = edited.meta.get("progressToken")
-        if token is None or backend is None:
-            return await self._ask(method, params)
+        if token is None or asker is None:
+            return await _ask(line, method, params)
         self._last_token += 1
         number = self._last_token
-        self._asked[number] = (token, backend)
+        self._asked[number] = (token, asker)
         edited.put_meta("progressToken", number)
         try:
-            return await self._ask(method, edited.encode())
+            return await _ask(line, method, edited.encode())
         finally:
             del self._asked[number]
 
-    async def _ask(self, method: str, params: Any) -> Raw:
-        if self.connection is None:  # text in, text out: there is no way to ask
-            raise RpcError.method_not_found(method)
-        try:
-            return await self.connection.call(method, params)
-        except ConnectionLost:
-            raise RpcError.internal_error("the client is gone") from None
+    async def tell(self, method: str, params: Any, line: Line | None = None) -> None:
+        """Tell the client, on the trunk unless another line is named."""
+        way = line or self.trunk
+        if way is not None and self._wants(method, params):
+            with suppress(ConnectionLost):
+                await way.notify(method, params)
 
-    async def tell(self, method: str, params: Any) -> None:
-        """Tell the client; one that does not read keeps nobody waiting."""
-        self.post(method, params)
+    def post(self, method: str, params: Any, line: Line | None = None) -> None:
+        """Have the client told; one that does not read keeps nobody waiting."""
+        way = line or self.trunk
+        if way is not None and self._wants(method, params):
+            self._down.post(way.notify(method, params))
 
-    def post(self, method: str, params: Any) -> None:
-        """Have the client told."""
-        if self.connection is not None and self.initialized:
-            self._down.post(self.connection.notify(method, params))
+    def _wants(self, method: str, params: Any) -> bool:
+        if self._caller is None:
+            return False
+        level = self._caller.log_level
+        return method != "notifications/message" or is_loud_enough(params, level)
 
     async def aclose(self) -> None:
-        """Drop what is still to be told."""
+        """Drop what is still to be told, and follow nothing any more."""
+        self._closed = True
         await self._down.aclose()
         await self._up.aclose()
+        self._registry.unfollow(self.subscriptions.values())
+        self.subscriptions = {}
+        self._registry.forget_level(self)
+
+
+class OnLine(NamedTuple):
+    """A client, reached by the line of one of its calls."""
+
+    session: Session
+    line: Line | None
+
+    @property
+    def caller(self) -> Caller:
+        """Who it is."""
+        return self.session.caller
+
+    @property
+    def party(self) -> object:
+        """The conversation that the call belongs to."""
+        return self.session
+
+    async def ask(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
+        """Ask the client on the call's own line."""
+        return await self.session.ask(method, params, asker, self.line)
+
+    async def tell(self, method: str, params: Any) -> None:
+        """Tell the client on the call's own line."""
+        await self.session.tell(method, params, self.line)
+
+    def post(self, method: str, params: Any) -> None:
+        """Have the client told on the call's own line."""
+        self.session.post(method, params, self.line)
+
+
+async def _ask(line: Line | None, method: str, params: Any) -> Raw:
+    if line is None:  # text in, text out: there is no way to ask
+        raise RpcError.method_not_found(method)
+    try:
+        return await line.call(method, params)
+    except ConnectionLost:
+        raise RpcError.internal_error("the client is gone") from None
 
 
 def _not_initialized(method: str, remedy: str) -> RpcError:
@@ -391,11 +354,6 @@ def _not_initialized(method: str, remedy: str) -> RpcError:
     if method == "resources/read":
         error.code = INVALID_REQUEST  # there the usual code says that no such resource exists
     return error
-
-
-def _is_unknown(method: str) -> bool:
-    """Tell whether a request may mean something to a backend: MCP has no such method at all."""
-    return method not in SERVER_REQUESTS and not method.startswith("notifications/")
 
 
 def _is_news(method: str) -> bool:

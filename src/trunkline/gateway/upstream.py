@@ -13,60 +13,50 @@ Rules upheld here:
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from trunkline.gateway.client import Asker, Client
+from trunkline.gateway.deadlines import Deadlines
 from trunkline.jsonrpc import ConnectionLost, Raw, RpcError
-from trunkline.mcp.caller import Caller
+from trunkline.mcp.bridge import adapt_error, adapt_result
+from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.offer import Offer
 from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.routing import backoff
 from trunkline.routing.call import Call
 from trunkline.routing.catalog import Listing
 
+T = TypeVar("T")
+
 MAX_QUEUE = 1024
 """How many calls may wait for one backend, beside those that it works on."""
 
 
-class Client(Protocol):
-    """Whoever a call is for, as a backend sees it: somebody to ask and to tell."""
-
-    @property
-    def caller(self) -> Caller:
-        """Who it is."""
-        ...
-
-    async def ask(self, method: str, params: Any, backend: "Backend | None" = None) -> Raw:
-        """Ask the client, on behalf of `backend`; raises RpcError if it refuses or cannot."""
-        ...
-
-    async def tell(self, method: str, params: Any) -> None:
-        """Tell the client; what cannot be told is dropped."""
-        ...
+RELIST_PAUSE = 0.1
+"""How long, in seconds, a backend that was just listed again is not listed once more."""
 
 
 class Listener(Protocol):
     """Whoever hears what a backend says outside of any call."""
 
-    def offers_changed(self) -> None:
-        """Learn that the backend offers something else."""
+    def offers_changed(self, capability: str) -> None:
+        """Learn that the backend offers other tools, prompts or resources."""
+        ...
+
+    def session_renewed(self) -> None:
+        """Learn that the conversation has begun anew: the backend knows nothing of the old one."""
         ...
 
     async def told(self, method: str, params: Any) -> None:
         """Learn what the backend tells everybody."""
         ...
 
-    async def asked(self, method: str, params: Any, backend: "Backend | None" = None) -> Raw:
+    async def asked(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
         """Answer what the backend asks of nobody in particular."""
-        ...
-
-
-class Owner(Listener, Protocol):
-    """Whoever has an Upstream: hears what its backend says, and when it can be spoken to."""
-
-    def became_ready(self) -> None:
-        """Learn that the backend has started, perhaps not for the first time: it knows nothing."""
         ...
 
 
@@ -83,6 +73,11 @@ class Backend(Protocol):
         """What it declared."""
         ...
 
+    @property
+    def freshness(self) -> Freshness:
+        """For how long, and by whom, its lists may be kept."""
+        ...
+
     async def offers(self) -> tuple[Offer, ...]:
         """List all that it offers."""
         ...
@@ -93,6 +88,18 @@ class Backend(Protocol):
 
     async def tell(self, method: str, params: Any) -> None:
         """Pass on a notification."""
+        ...
+
+    async def follow(self, uri: str) -> None:
+        """Have it tell whenever a resource changes; raises RpcError if it will not."""
+        ...
+
+    async def unfollow(self, uri: str) -> None:
+        """Have it tell no more of a resource."""
+        ...
+
+    async def set_level(self, level: str) -> None:
+        """Have it log what is at least so grave."""
         ...
 
     async def wait_ended(self) -> None:
@@ -150,11 +157,14 @@ class Upstream:
         self,
         settings: Settings,
         connect: Connect,
-        changed: Callable[[], None],
-        owner: Owner,
+        changed: Callable[[frozenset[str]], None],
+        owner: Listener,
         chance: Callable[[], float],
     ) -> None:
-        """Prepare; nothing happens before `run`. `changed` is called when offers or state do."""
+        """Prepare; nothing happens before `run`.
+
+        `changed` is called when offers or state do, with what the backend itself announced.
+        """
         self.settings = settings
         self.state = State.IDLE
         self.restarts = 0
@@ -166,9 +176,17 @@ class Upstream:
         self._chance = chance
         self._offers: tuple[Offer, ...] = ()
         self._stale = asyncio.Event()
+        self._announced: set[str] = set()
         self._retry_at: float | None = None
         self._in_flight = 0
         self._slots = asyncio.Semaphore(settings.max_in_flight)
+        self._deadlines = Deadlines(settings.timeout)
+        self._followed: Counter[str] = Counter()
+        self._told: dict[str, bool] = {}
+        self._telling = asyncio.Lock()
+        self._level: str | None = None
+        self._told_level: str | None = None
+        self._wished = asyncio.Event()
 
     @property
     def name(self) -> str:
@@ -178,7 +196,8 @@ class Upstream:
     @property
     def listing(self) -> Listing:
         """What it offers, or offered when it last could."""
-        return Listing(self.name, self.settings.prefix, self._offers)
+        fresh = self.backend.freshness if self.backend else Freshness()
+        return Listing(self.name, self.settings.prefix, self._offers, fresh)
 
     @property
     def ready(self) -> bool:
@@ -189,6 +208,11 @@ class Upstream:
     def settled(self) -> bool:
         """Tell whether it has been ready, or has failed, at least once."""
         return self.state not in (State.IDLE, State.STARTING) or self.restarts > 0
+
+    @property
+    def busy(self) -> bool:
+        """Tell whether it has calls to carry out."""
+        return self._in_flight > 0
 
     def has(self, capability: str) -> bool:
         """Tell whether it is there, and declared a capability."""
@@ -218,6 +242,7 @@ class Upstream:
                 await self._rest(backoff.delay(failures, self._chance()))
                 self.restarts += 1
         finally:
+            self._deadlines.close()
             if self.state is not State.FAILED:
                 self._enter(State.STOPPED)
 
@@ -225,6 +250,7 @@ class Upstream:
         """Run it once, from its start to its end; return for how many seconds it was ready."""
         loop = asyncio.get_running_loop()
         ready_at: float | None = None
+        self._forget_told()
         self._enter(State.STARTING)
         try:
             async with asyncio.timeout(self.settings.start_timeout):
@@ -233,8 +259,12 @@ class Upstream:
             self.error = None
             ready_at = loop.time()
             self._enter(State.READY)
-            self._owner.became_ready()
-            await self._follow(self.backend)
+            wishing = asyncio.create_task(self._keep_telling(self.backend))
+            try:
+                await self._watch(self.backend)
+            finally:
+                wishing.cancel()
+                await asyncio.gather(wishing, return_exceptions=True)
             self.error = "it ended"
         except TimeoutError:
             self.error = f"it did not start within {self.settings.start_timeout:g} s"
@@ -244,7 +274,7 @@ class Upstream:
             await self._close()
         return 0.0 if ready_at is None else loop.time() - ready_at
 
-    async def _follow(self, backend: Backend) -> None:
+    async def _watch(self, backend: Backend) -> None:
         """List again whenever its offers change, until it ends."""
         ended = asyncio.ensure_future(backend.wait_ended())
         stale = asyncio.ensure_future(self._stale.wait())
@@ -254,6 +284,8 @@ class Upstream:
                 if ended.done():
                     return
                 await self._list_again(backend)
+                # One that announces changes without end shall not keep us, and clients, busy.
+                await asyncio.wait({ended}, timeout=RELIST_PAUSE)
                 stale = asyncio.ensure_future(self._stale.wait())
         finally:
             ended.cancel()
@@ -266,13 +298,14 @@ class Upstream:
 
     async def _list_again(self, backend: Backend) -> None:
         """Take in what it offers now; one that cannot say keeps what it offered, and its calls."""
+        announced, self._announced = frozenset(self._announced), set[str]()
         try:
             async with asyncio.timeout(self.settings.start_timeout):
                 await self._list(backend)
             self.error = None
         except Exception as why:
             self.error = f"it could not be listed again: {str(why) or type(why).__name__}"
-        self._changed()
+        self._changed(announced)
 
     async def _rest(self, seconds: float) -> None:
         self._retry_at = asyncio.get_running_loop().time() + seconds
@@ -295,50 +328,153 @@ class Upstream:
 
     def _enter(self, state: State) -> None:
         self.state = state
-        self._changed()
+        self._changed(frozenset())
 
     # Listener, as the backend sees it
 
-    def offers_changed(self) -> None:
+    def offers_changed(self, capability: str) -> None:
         """Have it list again; changes that come while it lists are one more change."""
+        self._announced.add(capability)
+        self._stale.set()
+
+    def session_renewed(self) -> None:
+        """Have it list again, and tell it again what clients want of it."""
+        self._forget_told()
+        self._wished.set()
         self._stale.set()
 
     async def told(self, method: str, params: Any) -> None:
         """Pass on what it tells everybody."""
         await self._owner.told(method, params)
 
-    async def asked(self, method: str, params: Any, backend: Backend | None = None) -> Raw:
+    async def asked(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
         """Pass on what it asks of nobody in particular."""
-        return await self._owner.asked(method, params, backend)
+        return await self._owner.asked(method, params, asker)
+
+    # What clients want of it beside answers; one that starts again has to be told again
+
+    async def follow(self, uri: str, version: str) -> None:
+        """Follow a resource on behalf of one more; raises RpcError."""
+        try:
+            await self._within_time(self._follow(uri, version), version)
+        except BaseException:
+            self._wished.set()  # if it may have heard, it is told that nobody follows after all
+            raise
+
+    async def _follow(self, uri: str, version: str) -> None:
+        async with self._telling:
+            backend = self._expect(version)
+            if not self._told.get(uri):
+                await self._begin_following(backend, uri)
+            self._followed[uri] += 1
+
+    async def _begin_following(self, backend: Backend, uri: str) -> None:
+        told = self._told
+        told[uri] = False  # until it answers, nobody knows
+        try:
+            await backend.follow(uri)
+        except RpcError:
+            del told[uri]
+            raise
+        told[uri] = True
+
+    def unfollow(self, uri: str) -> None:
+        """Follow a resource on behalf of one less; nobody waits until the backend knows."""
+        self._followed[uri] -= 1
+        if self._followed[uri] <= 0:
+            del self._followed[uri]
+            self._wished.set()
+
+    async def set_level(self, level: str | None) -> None:
+        """Have it log what somebody wants to read."""
+        self.wish_level(level)
+        if self.backend is not None:
+            await self._try(self._tell_level(self.backend))
+
+    def wish_level(self, level: str | None) -> None:
+        """Have it log what somebody wants to read, but wait for nothing."""
+        self._level = level
+        self._wished.set()
+
+    def _forget_told(self) -> None:
+        self._told, self._told_level = {}, None
+
+    async def _keep_telling(self, backend: Backend) -> None:
+        """Tell it what clients want of it, now and whenever that is something else."""
+        while True:
+            self._wished.clear()
+            await self._tell_wishes(backend)
+            await self._wished.wait()
+
+    async def _tell_wishes(self, backend: Backend) -> None:
+        async with self._telling:
+            nobodys = self._told.keys() - self._followed.keys()
+            for uri in nobodys:
+                del self._told[uri]
+            # At once: one that does not answer must not keep others from what they want.
+            await asyncio.gather(*(self._try(backend.unfollow(uri)) for uri in nobodys))
+            for uri in list(self._followed):
+                if not self._told.get(uri):
+                    await self._try(self._begin_following(backend, uri))
+        await self._try(self._tell_level(backend))
+
+    async def _tell_level(self, backend: Backend) -> None:
+        level = self._level
+        if level is not None and level != self._told_level and self.has("logging"):
+            self._told_level = level
+            await backend.set_level(level)
+
+    async def _try(self, wish: Coroutine[Any, Any, None]) -> None:
+        """Have a wish told; what cannot be told needs not be."""
+        with suppress(Exception):
+            async with asyncio.timeout(self.settings.timeout):
+                await wish
 
     # Using it
 
     async def call(self, call: Call, client: Client) -> Raw:
-        """Carry out a call, once; raises RpcError."""
-        backend, version = self.backend, call.caller.version
-        if backend is None or self.state is not State.READY:
-            raise self.unavailable(version)
+        """Carry out a call, once, and answer as the caller's revision has it; raises RpcError."""
+        version = call.caller.version
+        backend = self._expect(version)
         if self._in_flight >= self.settings.max_in_flight + MAX_QUEUE:
             raise self._refuse(version, "it has too many calls in flight")
         self._in_flight += 1
         try:
-            async with asyncio.timeout(self.settings.timeout), self._slots:
-                return await backend.call(call, client)
+            result = await self._within_time(self._take_turn(backend, call, client), version)
+            return adapt_result(call.method, result, backend.version, version)
+        except RpcError as error:
+            raise adapt_error(error, backend.version, version) from None
+        finally:
+            self._in_flight -= 1
+
+    async def _take_turn(self, backend: Backend, call: Call, client: Client) -> Raw:
+        async with self._slots:
+            return await backend.call(call, client)
+
+    async def _within_time(self, doing: Coroutine[Any, Any, T], version: str) -> T:
+        """Await something of the backend's; what keeps it from answering becomes a refusal."""
+        try:
+            return await self._deadlines.keep(doing)
         except TimeoutError:
             text = f"{self.name} did not answer within {self.settings.timeout:g} s"
             raise refuse(Refusal.UPSTREAM_TIMEOUT, text, version, server=self.name) from None
-        except ConnectionLost:
-            raise self._refuse(version, "it ended before it answered") from None
-        finally:
-            self._in_flight -= 1
+        except ConnectionLost as why:
+            raise self._refuse(version, str(why), getattr(why, "retry_after", None)) from None
+
+    def _expect(self, version: str) -> Backend:
+        """Return the backend, if it takes calls."""
+        if self.backend is None or self.state is not State.READY:
+            raise self.unavailable(version)
+        return self.backend
 
     def unavailable(self, version: str) -> RpcError:
         """Return the refusal of a call while it is not ready."""
         return self._refuse(version, self.error or f"it is {self.state}")
 
-    def _refuse(self, version: str, why: str) -> RpcError:
+    def _refuse(self, version: str, why: str, said: float | None = None) -> RpcError:
+        """Return a refusal; `said` is when the backend itself wants to be asked again."""
         data: dict[str, Any] = {"server": self.name, "state": self.state.value}
-        left = self._retry_in()
+        left = self._retry_in() if said is None else said
         if left is not None:
             data["retryAfter"] = left
         text = f"Upstream unavailable: {self.name}: {why}"

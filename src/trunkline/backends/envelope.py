@@ -1,0 +1,385 @@
+"""EnvelopeRemote: an MCP server of the envelope era; every request to it says who is asking.
+
+    Link ──> server/discover ──> EnvelopeRemote ──> offers, call
+         ──> subscriptions/listen, held open ──> what changes ──> the Listener
+
+Refuses to start or restart anything: it begins with a Link and ends with it.
+
+Rules upheld here:
+1. A request goes out under the name of the client that asked it, with what that client can do.
+2. There is one subscription for all who listen; the old one ends when the new one stands.
+3. The server never asks anything; one that does is refused.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Any
+
+from trunkline.backends.calls import Calls
+from trunkline.backends.link import Link
+from trunkline.backends.lists import read_lists
+from trunkline.backends.remote import LIST_CHANGED
+from trunkline.gateway.client import Client
+from trunkline.gateway.upstream import Listener
+from trunkline.jsonrpc import (
+    METHOD_NOT_FOUND,
+    ConnectionLost,
+    Notification,
+    Raw,
+    RemoteProtocolError,
+    Request,
+    RpcError,
+    from_raw,
+    to_raw,
+)
+from trunkline.mcp.cacheable import Freshness
+from trunkline.mcp.caller import Caller
+from trunkline.mcp.discover import Discovery, read_discovery
+from trunkline.mcp.envelope import SUBSCRIPTION, has_envelope, stamp
+from trunkline.mcp.headers import HeaderMap, header_params, mirror, mirror_arguments
+from trunkline.mcp.meta import Params
+from trunkline.mcp.offer import Kind, Offer
+from trunkline.mcp.versions import ENVELOPE_VERSIONS, V2026_07_28, Era, era_of
+from trunkline.routing.call import Call
+from trunkline.transports.exchange import Headers
+
+LISTEN_PATIENCE = 10.0
+"""How long, in seconds, a server may take to acknowledge a subscription."""
+
+RELISTEN_DELAY, MAX_RELISTEN_DELAY = 1.0, 60.0
+"""How long, in seconds, a subscription that the server ended is left alone: longer every time."""
+
+_FLAGS = {
+    "tools": "toolsListChanged",
+    "prompts": "promptsListChanged",
+    "resources": "resourcesListChanged",
+}
+
+
+class EnvelopeRemote:
+    """One MCP server of the envelope era."""
+
+    def __init__(self, listener: Listener, client: object, by_http: bool) -> None:
+        """Prepare; `client` is who asks when the gateway asks for itself."""
+        self.violations = 0
+        self._listener = listener
+        self._gateway = Caller("", V2026_07_28, {}, to_raw(client))
+        self._by_http = by_http
+        self._link: Link | None = None
+        self._found: Discovery | None = None
+        self._freshness = Freshness()
+        self._mirrored: dict[str, HeaderMap] = {}
+        self._calls = Calls()
+        self._uris: tuple[str, ...] = ()
+        self._listening: asyncio.Task[None] | None = None
+        self._again: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
+        self._acknowledged: asyncio.Future[Params] | None = None
+        self._since = 0.0
+        self._losses = 0
+        self._closed = False
+
+    async def open(self, link: Link, patience: float | None = None) -> None:
+        """Find out what the server is; raises RpcError, ValueError, ConnectionLost, TimeoutError.
+
+        `patience` is how many seconds it may take to say so.
+        """
+        self._link = link
+        try:
+            async with asyncio.timeout(patience):
+                found = await self._ask("server/discover", {})
+            self._found = read_discovery(found)
+            if not set(self._found.versions) & set(ENVELOPE_VERSIONS):
+                raise ValueError(f"expected one of {', '.join(ENVELOPE_VERSIONS)}")
+            link.opened(self.version, self)
+            await self._listen_for_lists()
+        except BaseException:
+            await self.aclose()
+            raise
+
+    @property
+    def version(self) -> str:
+        """The revision that is spoken."""
+        return V2026_07_28
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        """What the server declared."""
+        return self._found.capabilities if self._found else {}
+
+    @property
+    def freshness(self) -> Freshness:
+        """What the server said of its lists."""
+        return self._freshness
+
+    @property
+    def instructions(self) -> str | None:
+        """What the server wants its users to know."""
+        return self._found.instructions if self._found else None
+
+    # Asking the server
+
+    async def offers(self) -> tuple[Offer, ...]:
+        """List all that the server offers, of every kind that it declared."""
+        offers, self._freshness = await read_lists(self._ask, self.capabilities)
+        return tuple(offer for offer in offers if self._is_callable(offer))
+
+    def _is_callable(self, offer: Offer) -> bool:
+        """Note which arguments of a tool go into headers; one that cannot say is not offered."""
+        if offer.kind is Kind.TOOL and self._by_http:
+            try:
+                self._mirrored[offer.key] = header_params(offer.definition)
+            except ValueError:
+                return False
+        return True
+
+    async def call(self, call: Call, client: Client) -> Raw:
+        """Carry out a call."""
+        params = call.params
+        if not has_envelope(params):
+            caller = call.caller
+            if era_of(caller.version) is Era.HANDSHAKE:
+                # What such a client can be asked, it cannot be asked this way.
+                caller = Caller("", caller.version, {}, caller.client, caller.log_level)
+            stamp(params, caller, self.version)
+        token = params.progress_token
+        if token is not None:
+            params.put_meta("progressToken", self._calls.next_number)
+        number = self._calls.begin(client, token)
+        try:
+            return await self._expect_link().call(
+                call.method,
+                params.encode(),
+                original_id=call.id,
+                handler=Hearing(client, self),
+                headers=self._headers(call.method, params),
+            )
+        finally:
+            self._calls.end(number)
+
+    async def _ask(self, method: str, members: dict[str, Any]) -> Raw:
+        params = self._stamped(members)
+        headers = self._headers(method, params)
+        link = self._expect_link()
+        return await link.call(method, params.encode(), handler=self, headers=headers)
+
+    def _stamped(self, members: dict[str, Any]) -> Params:
+        params = Params(to_raw(members))
+        stamp(params, self._gateway, self.version)
+        return params
+
+    def _headers(self, method: str, params: Params) -> Headers:
+        if not self._by_http:
+            return ()
+        headers = mirror(self.version, method, params)
+        if method == "tools/call" and (mirrored := self._mirrored.get(params.text("name"))):
+            headers += mirror_arguments(mirrored, params.get("arguments"))
+        return headers
+
+    def _expect_link(self) -> Link:
+        if self._link is None:
+            raise RpcError.internal_error("expected a server that was opened")
+        return self._link
+
+    async def set_level(self, level: str) -> None:
+        """Do nothing: in this era every request says what it wants to read."""
+
+    async def tell(self, method: str, params: Any) -> None:
+        """Do nothing: in this era there is nothing to tell a server."""
+
+    async def wait_ended(self) -> None:
+        """Wait until the server cannot be spoken to any more."""
+        await self._expect_link().wait_ended()
+
+    async def aclose(self) -> None:
+        """End."""
+        self._closed = True
+        tasks = [task for task in (self._again, self._listening) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._link is not None:
+            await self._link.aclose()
+
+    # Listening for changes
+
+    async def follow(self, uri: str) -> None:
+        """Have the server tell whenever a resource changes; raises RpcError if it will not."""
+        async with self._changing:
+            wanted = (*self._uris, uri)
+            honoured = await self._listen(wanted)
+            if uri not in honoured:
+                await self._listen(self._uris)
+                raise RpcError.invalid_params("the server does not follow this resource")
+            self._uris = wanted
+
+    async def unfollow(self, uri: str) -> None:
+        """Have the server tell no more of a resource."""
+        async with self._changing:
+            self._uris = tuple(followed for followed in self._uris if followed != uri)
+            await self._listen(self._uris)
+
+    async def _listen_for_lists(self) -> None:
+        """Subscribe to what the server declared; one that cannot do it after all is not blamed."""
+        with suppress(RpcError, TimeoutError, ConnectionLost):
+            async with self._changing:
+                await self._listen(self._uris)
+
+    def _wishes(self, uris: tuple[str, ...]) -> dict[str, Any]:
+        flags: dict[str, Any] = {
+            flag: True
+            for capability, flag in _FLAGS.items()
+            if _announces(self.capabilities.get(capability))
+        }
+        return flags | ({"resourceSubscriptions": list(uris)} if uris else {})
+
+    async def _listen(self, uris: tuple[str, ...]) -> frozenset[str]:
+        """Make a new subscription, then end the old one; return the resources it covers."""
+        wishes, new, honoured = self._wishes(uris), None, frozenset[str]()
+        if wishes:
+            new, honoured = await self._subscribe(wishes)
+        old, self._listening = self._listening, new
+        if new is not None and new.done():
+            self._lost(new)
+        if old is not None:
+            old.cancel()
+            await asyncio.wait({old})
+        return honoured
+
+    async def _subscribe(self, wishes: dict[str, Any]) -> tuple[asyncio.Task[None], frozenset[str]]:
+        """Subscribe; return what holds the subscription, and the resources it covers."""
+        loop = asyncio.get_running_loop()
+        acknowledged = self._acknowledged = loop.create_future()
+        holding = loop.create_task(self._hold(wishes))
+        holding.add_done_callback(self._lost)
+        try:
+            async with asyncio.timeout(LISTEN_PATIENCE):
+                await asyncio.wait({holding, acknowledged}, return_when=asyncio.FIRST_COMPLETED)
+            if not acknowledged.done():
+                holding.result()
+                raise RpcError.method_not_found("subscriptions/listen")
+        except BaseException:
+            holding.cancel()
+            raise
+        self._since = loop.time()
+        return holding, _uris(acknowledged.result())
+
+    async def _hold(self, wishes: dict[str, Any]) -> None:
+        params = self._stamped({"notifications": wishes})
+        await self._expect_link().call(
+            "subscriptions/listen",
+            params.encode(),
+            handler=self,
+            headers=self._headers("subscriptions/listen", params),
+        )
+
+    def _lost(self, task: asyncio.Task[None]) -> None:
+        """Subscribe again, after a while, if it was the server who ended it."""
+        if not task.cancelled():
+            task.exception()  # looked at: whatever it is, the subscription is over
+        if task is not self._listening or self._closed:
+            return
+        self._listening = None
+        if asyncio.get_running_loop().time() - self._since > MAX_RELISTEN_DELAY:
+            self._losses = 0
+        if self._again is None or self._again.done():
+            self._again = asyncio.create_task(self._listen_again())
+
+    async def _listen_again(self) -> None:
+        """Subscribe until it lasts, or until the server says that it never will."""
+        while self._listening is None and self._wishes(self._uris):
+            await asyncio.sleep(min(RELISTEN_DELAY * 2**self._losses, MAX_RELISTEN_DELAY))
+            self._losses = min(self._losses + 1, 8)
+            try:
+                async with self._changing:
+                    if self._listening is None:  # else somebody has, meanwhile
+                        await self._listen(self._uris)
+            except (ConnectionLost, TimeoutError):
+                continue
+            except RpcError as why:
+                if why.code == METHOD_NOT_FOUND:
+                    return
+                continue
+            for capability in _FLAGS.keys() & self.capabilities.keys():
+                self._listener.offers_changed(capability)  # what happened meanwhile nobody told
+
+    # Hearing from the server
+
+    def called(self, request: Request) -> Any:
+        """Refuse: a server of this era never asks."""
+        raise RpcError.method_not_found(request.method)
+
+    def notified(self, notification: Notification) -> Awaitable[None] | None:
+        """Pass on what the server tells; what comes after it must not wait for a slow client."""
+        told = self._told_whom(notification, self._calls.only_client())
+        if told is None:
+            return self._take_note(notification)
+        client, params = told
+        client.post(notification.method, params)
+        return None
+
+    def notified_by(self, notification: Notification, client: Client) -> Awaitable[None] | None:
+        """Pass on what the server tells on the stream of a call: only that call has to wait."""
+        told = self._told_whom(notification, client)
+        if told is None:
+            return self._take_note(notification)
+        return told[0].tell(notification.method, told[1])
+
+    def _told_whom(
+        self, notification: Notification, client: Client | None
+    ) -> tuple[Client, Any] | None:
+        if notification.method == "notifications/progress":
+            return self._calls.progress(notification)
+        if notification.method == "notifications/message" and client is not None:
+            return client, notification.params
+        return None
+
+    def _take_note(self, notification: Notification) -> Awaitable[None] | None:
+        method = notification.method
+        if method in LIST_CHANGED:
+            self._listener.offers_changed(LIST_CHANGED[method])
+        elif method == "notifications/subscriptions/acknowledged":
+            if self._acknowledged is not None and not self._acknowledged.done():
+                self._acknowledged.set_result(Params(notification.params))
+        elif method == "notifications/resources/updated":
+            params = Params(notification.params)
+            params.drop_meta(frozenset((SUBSCRIPTION,)))
+            return self._listener.told(method, params.encode())
+        return None
+
+    def violated(self, violation: RemoteProtocolError) -> None:
+        """Count what is no JSON-RPC."""
+        self.violations += 1
+
+
+class Hearing:
+    """Hears what a server says in the course of one call, where the transport can tell."""
+
+    def __init__(self, client: Client, remote: EnvelopeRemote) -> None:
+        self._client = client
+        self._remote = remote
+
+    def called(self, request: Request) -> Any:
+        """Refuse: a server of this era never asks."""
+        return self._remote.called(request)
+
+    def notified(self, notification: Notification) -> Awaitable[None] | None:
+        """Tell the client of this call."""
+        return self._remote.notified_by(notification, self._client)
+
+    def violated(self, violation: RemoteProtocolError) -> None:
+        """Count it."""
+        self._remote.violated(violation)
+
+
+def _announces(capability: Any) -> bool:
+    return hasattr(capability, "get") and capability.get("listChanged") is True
+
+
+def _uris(acknowledged: Params) -> frozenset[str]:
+    raw = Params(acknowledged.get("notifications") or Raw(b"{}")).get("resourceSubscriptions")
+    try:
+        return frozenset(() if raw is None else from_raw(raw, list[str]))
+    except ValueError:
+        return frozenset()

@@ -1,0 +1,192 @@
+"""Forwarder: finds out who offers what a request names, and has them carry it out.
+
+    request, params ──> catalogue ──> Entry ──> params under the native name ──> Upstream.call
+
+Refuses to know eras and sessions: it serves both alike.
+
+Rules upheld here:
+1. What names something goes to whoever offers it, under the name its owner knows; all else that is
+   in params goes to the byte.
+2. Backends that are starting are given a moment, once, before something is said not to exist.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from trunkline.gateway.client import Client
+from trunkline.gateway.registry import Registry
+from trunkline.gateway.upstream import Upstream
+from trunkline.jsonrpc import (
+    INVALID_PARAMS,
+    Raw,
+    Request,
+    RpcError,
+    from_raw,
+    members,
+    to_raw,
+)
+from trunkline.jsonrpc.raw import first_byte
+from trunkline.mcp.bridge import RESOURCE_NOT_FOUND
+from trunkline.mcp.meta import Params
+from trunkline.mcp.methods import CLIENT_REQUESTS, SERVER_REQUESTS, Way
+from trunkline.mcp.offer import Kind
+from trunkline.mcp.versions import Era, era_of
+from trunkline.routing.call import Call
+from trunkline.routing.catalog import Entry
+from trunkline.routing.naming import SEPARATOR
+
+_NAMED = {"tools/call": (Kind.TOOL, "tool"), "prompts/get": (Kind.PROMPT, "prompt")}
+
+_BRACE = ord("{")
+
+_KEYS = {Kind.TOOL: "name", Kind.PROMPT: "name", Kind.RESOURCE: "uri", Kind.TEMPLATE: "uri"}
+"""The member of params that names an offer of each kind."""
+
+Check = Callable[[Entry, Params], None]
+"""A last look at what was found, before it is called; raises RpcError."""
+
+
+class Forwarder:
+    """Passes requests on to those who can answer them."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def forward(
+        self, request: Request, params: Params, way: Way, client: Client, check: Check | None = None
+    ) -> Coroutine[Any, Any, Raw]:
+        """Pass a request on; raises RpcError at once, or when awaited."""
+        if self._registry.settled:
+            return self._pass(
+                request, params, self.find(params, way, request.method, client), client, check
+            )
+        return self._forward_later(request, params, way, client, check)
+
+    async def _forward_later(
+        self, request: Request, params: Params, way: Way, client: Client, check: Check | None
+    ) -> Raw:
+        entry = await self.find_patiently(params, way, request.method, client)
+        return await self._pass(request, params, entry, client, check)
+
+    async def find_patiently(self, params: Params, way: Way, method: str, client: Client) -> Entry:
+        """Find what is named, and give backends that are starting a moment if it is not there."""
+        try:
+            return self.find(params, way, method, client)
+        except RpcError:
+            if self._registry.settled:
+                raise
+        await self._registry.wait_patiently()
+        return self.find(params, way, method, client)
+
+    def find(self, params: Params, way: Way, method: str, client: Client) -> Entry:
+        """Find what is named."""
+        if way is Way.BY_NAME:
+            return self._named(method, params, client)
+        if way is Way.BY_REF:
+            return self._referred(params)
+        return self._readable(params, client)
+
+    def _named(self, method: str, params: Params, client: Client) -> Entry:
+        """Find what a call names."""
+        kind, what = _NAMED[method]
+        name = params.text("name")
+        arguments = params.get("arguments")
+        if arguments is not None and first_byte(arguments) != _BRACE:
+            raise RpcError.invalid_params("expected an object as 'arguments'")
+        entry = self._registry.catalog.find(kind, name)
+        if entry is None:
+            self._expect_ready(name, client)
+            if not self._registry.catalog.entries(kind):
+                raise RpcError(INVALID_PARAMS, f"No {what}s available")
+            raise RpcError(INVALID_PARAMS, f"Unknown {what}: {name}")
+        return entry
+
+    def _expect_ready(self, name: str, client: Client) -> None:
+        """Refuse what a backend that is not ready would offer, to go by its prefix."""
+        for upstream in self._registry:
+            prefix = upstream.settings.prefix
+            if prefix and name.startswith(prefix + SEPARATOR) and not upstream.ready:
+                raise upstream.unavailable(client.caller.version)
+
+    def _referred(self, params: Params) -> Entry:
+        """Find whose completion is asked for."""
+        reference = Params(params.get("ref") or Raw(b"null"))
+        catalog = self._registry.catalog
+        if reference.text("type") == "ref/prompt":
+            entry = catalog.find(Kind.PROMPT, reference.text("name"))
+        else:
+            uri = reference.text("uri")
+            entry = catalog.find(Kind.TEMPLATE, uri) or catalog.find_reader(uri)
+        if entry is None:
+            raise RpcError.invalid_params("unknown 'ref'")
+        return entry
+
+    def _readable(self, params: Params, client: Client) -> Entry:
+        uri = params.text("uri")
+        entry = self._registry.catalog.find_reader(uri) or self._only_reader(uri)
+        if entry is None:
+            # 2026-07-28 has taken the code out of use.
+            modern = era_of(client.caller.version) is Era.ENVELOPE
+            code = INVALID_PARAMS if modern else RESOURCE_NOT_FOUND
+            raise RpcError(code, "Resource not found", {"uri": uri})
+        return entry
+
+    def _only_reader(self, uri: str) -> Entry | None:
+        """Return the one backend that has resources: it may know what it does not list."""
+        able = [u.name for u in self._registry if u.has("resources")]
+        return Entry(Kind.RESOURCE, uri, able[0], uri, Raw(b"{}")) if len(able) == 1 else None
+
+    def _pass(
+        self, request: Request, params: Params, entry: Entry, client: Client, check: Check | None
+    ) -> Coroutine[Any, Any, Raw]:
+        if check is not None:
+            check(entry, params)
+        if request.method == "completion/complete":
+            reference = Params(params.get("ref"))
+            reference.put("name" if entry.kind is Kind.PROMPT else "uri", entry.native)
+            params.put("ref", reference.encode())
+        elif entry.native != entry.public:
+            params.put(_KEYS[entry.kind], entry.native)
+        if request.method == "resources/read" and entry.public != entry.native:
+            return self._read_marked(request, params, entry, client)
+        return self.call(request, params, self._registry.upstream(entry.backend), client)
+
+    def call(
+        self, request: Request, params: Params, upstream: Upstream, client: Client
+    ) -> Coroutine[Any, Any, Raw]:
+        """Have a backend carry out a request whose params are ready for it."""
+        call = Call(client.caller, request.id, request.method, params, upstream.name)
+        return upstream.call(call, client)
+
+    async def _read_marked(
+        self, request: Request, params: Params, entry: Entry, client: Client
+    ) -> Raw:
+        """Read a resource whose URI says whose it is, and say so in the answer as well."""
+        answer = await self.call(request, params, self._registry.upstream(entry.backend), client)
+        try:
+            result = members(answer)
+            contents = [members(item) for item in from_raw(result["contents"], list[Raw])]
+            for content in contents:
+                if from_raw(content["uri"], object) == entry.native:
+                    content["uri"] = to_raw(entry.public)
+        except (KeyError, ValueError):
+            return answer  # not what it should be, but not ours to judge
+        return to_raw(result | {"contents": to_raw(contents)})
+
+    def pass_on(self, request: Request, client: Client) -> Coroutine[Any, Any, Raw]:
+        """Pass on a method that MCP does not know, where there is only one to pass it to."""
+        upstream = self.only_upstream()
+        if upstream is None or not _is_unknown(request.method):
+            raise RpcError.method_not_found(request.method)
+        return self.call(request, Params(request.params), upstream, client)
+
+    def only_upstream(self) -> Upstream | None:
+        """Return the one backend there is."""
+        upstreams = list(self._registry)
+        return upstreams[0] if len(upstreams) == 1 else None
+
+
+def _is_unknown(method: str) -> bool:
+    """Tell whether a request may mean something to a backend: MCP has no such method at all."""
+    known = method in SERVER_REQUESTS or method in CLIENT_REQUESTS
+    return not known and not method.startswith("notifications/")
