@@ -141,14 +141,14 @@ async def test_servers_run_while_somebody_has_a_question_and_no_longer(tmp_path:
 
 
 async def test_one_bad_server_is_one_bad_server(tmp_path: Path) -> None:
-    web = '[servers.web]\nurl = "https://example.org/mcp"'
+    web = '[servers.web]\nurl = "http://127.0.0.1:1/mcp"'
     app = started(BROKEN, web, '[servers.find]\nbuiltin = "search"', OPERATOR, folder=tmp_path)
     async with asyncio.timeout(20), app.running() as gateway:
         await gateway.registry.wait_settled()
         states = {each.name: each for each in gateway.registry.snapshot()}
     assert states["me"].state is State.READY
     assert "cannot start '/nonexistent/program'" in str(states["broken"].error)
-    assert states["web"].error == "HTTP servers are not supported yet"
+    assert states["web"].error == "127.0.0.1:1: connection refused"
     assert states["find"].error == "search servers are not supported yet"
 
 
@@ -172,3 +172,18 @@ async def test_the_settings_of_a_configuration_reach_the_gateway(tmp_path: Path)
     assert tuple(upstream.settings) == ("a", "", 3.0, 4.0, 5, 6)
     assert app.gateway.identity.name == "home"
     assert App(Config()).gateway.identity.name == "trunkline"
+
+
+async def test_a_child_that_refuses_the_handshake_is_spoken_to_in_envelopes(
+    tmp_path: Path,
+) -> None:
+    modern = (
+        f'[servers.modern]\ncommand = "{sys.executable}"\nprefix = ""\n'
+        'args = ["-m", "trunkline.benchmark.server", "--stdio", "--era", "envelope"]'
+    )
+    app = started(modern, folder=tmp_path)
+    async with asyncio.timeout(20), app.running() as gateway:
+        await gateway.registry.wait_settled()
+        (modern_one,) = gateway.registry.snapshot()
+        assert (modern_one.state, modern_one.version) == (State.READY, "2026-07-28")
+        assert [entry.public for entry in gateway.registry.catalog.entries(Kind.TOOL)] == ["echo"]

@@ -9,12 +9,13 @@ import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tests.cli.samples import BROKEN, OPERATOR, child, config
+from tests.cli.samples import BROKEN, OPERATOR, child, config, fetch, hello
 from trunkline import __version__, control
-from trunkline.app import App
-from trunkline.config import ServerSettings, load
+from trunkline.app import DEFAULT, App
+from trunkline.config import HttpSettings, ServerSettings, load
 from trunkline.control import GatewayStatus, Sighting, listening, sightings, without_secrets
 
 
@@ -216,6 +217,25 @@ async def test_the_snapshot_of_a_gateway_has_its_servers_and_none_of_their_secre
     assert broken.retry_in is not None
     assert (me.state, me.pid) == ("ready", None)
     assert tell().servers[0].pid is None
+
+
+async def test_the_snapshot_of_one_that_listens_says_where_and_to_how_many() -> None:
+    http = HttpSettings(listen="127.0.0.1:0", path="/here")
+    loaded = msgspec.structs.replace(DEFAULT, http=http)
+    app = App(loaded)
+    tell = control.status_of(app, loaded)
+    assert (tell().http, tell().http_sessions) == ((), 0)
+    async with asyncio.timeout(20), app.running(), app.listening(http):
+        (url,) = tell().http
+        assert url.endswith("/here")
+        await fetch(url, hello())
+        assert (tell().sessions, tell().http_sessions) == (1, 1)
+
+
+def test_one_of_an_older_version_is_understood() -> None:
+    known = msgspec.to_builtins(status())
+    del known["http"], known["http_sessions"]
+    assert msgspec.convert(known, GatewayStatus) == status()
 
 
 def test_what_a_server_was_given_in_confidence_is_cut_out() -> None:

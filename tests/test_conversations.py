@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.servers import tool
+from trunkline.backends.link import ChannelLink
 from trunkline.backends.remote import Remote
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
@@ -44,8 +45,9 @@ class Scripted:
         near, far = pipe()
         self.channel = far
         self.task = asyncio.create_task(self._listen(far))
-        remote = Remote(near, name, gateway.remapper, listener)
-        await remote.open({}, {"name": "gateway", "version": "0"})
+        remote = Remote(listener)
+        link = ChannelLink(near, name, gateway.remapper, remote)
+        await remote.open(link, {}, {"name": "gateway", "version": "0"})
         return remote
 
     async def _listen(self, channel: Channel) -> None:

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PYTHON = [
     p
-    for part in ("src", "tests", "examples", "bench", "fuzz", "outside")
+    for part in ("src", "tests", "examples", "bench", "conformance", "fuzz", "outside")
     for p in (ROOT / part).rglob("*.py")
     if "node_modules" not in p.parts
 ]

@@ -1,32 +1,53 @@
 """The composition root: turns a configuration into a gateway, and runs it.
 
-    Config ──> compose ──> Gateway ──> serve_stdio, or running() for whoever only has a question
+    Config ──> App ──> Gateway ──> serve_stdio, serve_http, both, or asgi() in anybody's server
+                               ──> running() for whoever only has a question
 
-Refuses to decide anything but which part gets which: what the parts do is theirs.
+Refuses to decide anything but which part gets which: what the parts do is theirs. What only HTTP
+needs is imported when HTTP is: a client that starts us over stdio does not wait for it.
 """
 
 import asyncio
+import os
 import random
 import signal
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import ssl
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trunkline import __version__
 from trunkline.backends.functions import Functions
-from trunkline.backends.remote import Remote
-from trunkline.config import Config, ServerSettings
+from trunkline.config import Config, HttpSettings, ServerSettings, split_address
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
 from trunkline.gateway.upstream import Backend, Connect, Listener, Settings
-from trunkline.jsonrpc import ConnectionLost
+from trunkline.jsonrpc import Channel, ConnectionLost, RpcError
+from trunkline.transports.exchange import Exchange, HttpRequest
 from trunkline.transports.stdio import Child
 from trunkline.transports.stream import open_stdio
 
+if TYPE_CHECKING:
+    from trunkline.backends.open_server import HttpTarget, Introduction
+    from trunkline.transports.asgi import AsgiApp
+    from trunkline.transports.http_listener import HttpListener
+    from trunkline.transports.http_message import HttpLimits
+    from trunkline.transports.http_rules import HttpRules
+    from trunkline.transports.http_server import HttpServer
+
 CHILD_GRACE = 1.0
 """How long, in seconds, a child may take to end by itself, and again to obey."""
+
+DRAIN = 5.0
+"""How long, in seconds, calls that came by HTTP may go on when the gateway ends."""
+
+PARTING = 1.0
+"""How long, in seconds, clients then have to read that it is over."""
+
+_LOOK = 0.02
+"""How many seconds pass between two looks whether calls have ended."""
 
 DEFAULT = Config(servers=(ServerSettings(name="trunkline", builtin="operator"),))
 """What is served without a configuration: the built-in tools."""
@@ -43,6 +64,11 @@ class App:
         )
         self.gateway = Gateway(identity, chance=random.random)
         self.children: dict[str, Child] = {}
+        self.origins: tuple[str, ...] = ()
+        """Where we listen, as clients write it: scheme, host and port."""
+        self._http = config.http
+        self._door: HttpServer | None = None
+        self._listener: HttpListener | None = None
         self._folder = config.source.parent if config.source else None
         for server in config.servers:
             if not server.disabled:
@@ -60,22 +86,57 @@ class App:
                 )
 
     def _connect(self, server: ServerSettings) -> Connect:
-        return partial(self._start_child if server.kind == "child" else self._start_other, server)
+        if server.kind == "child":
+            return partial(self._start_child, server)
+        if server.kind == "http":
+            from trunkline.backends.open_server import HttpTarget  # noqa: PLC0415  see above
 
-    async def _start_other(self, server: ServerSettings, listener: Listener) -> Backend:
+            headers = [(name.encode(), value.encode()) for name, value in server.headers.items()]
+            target = HttpTarget(str(server.url), headers, server.era)
+            return partial(self._open_http, server, target)
+        return partial(self._start_builtin, server)
+
+    async def _start_builtin(self, server: ServerSettings, listener: Listener) -> Backend:
         if server.builtin == "operator":
             return operator(self.gateway)
-        raise ConnectionLost(f"{server.builtin or 'HTTP'} servers are not supported yet")
+        raise ConnectionLost(f"{server.builtin} servers are not supported yet")
 
     async def _start_child(self, server: ServerSettings, listener: Listener) -> Backend:
+        from trunkline.backends.open_server import open_channel  # noqa: PLC0415  see above
+
+        said = self._introduction(server, listener)
+        try:
+            return await open_channel(await self._spawn(server), server.era, said)
+        except RpcError as refusal:
+            if server.era != "auto":
+                raise
+            try:  # one that refuses the handshake may know nothing but the envelope
+                return await open_channel(await self._spawn(server), "envelope", said)
+            except (RpcError, ValueError):
+                raise refusal from None
+
+    async def _spawn(self, server: ServerSettings) -> Child:
         folder = Path(server.cwd) if server.cwd else self._folder
         argv = [str(server.command), *server.args]
         child = await Child.start(argv, env=server.env, cwd=folder, grace=CHILD_GRACE)
         self.children[server.name] = child
-        remote = Remote(child, server.name, self.gateway.remapper, listener)
-        client = {"name": self.gateway.identity.name, "version": __version__}
-        await remote.open(self.gateway.client_capabilities, client)
-        return remote
+        return child
+
+    async def _open_http(
+        self, server: ServerSettings, target: "HttpTarget", listener: Listener
+    ) -> Backend:
+        return await target.open(self._introduction(server, listener))
+
+    def _introduction(self, server: ServerSettings, listener: Listener) -> "Introduction":
+        from trunkline.backends.open_server import Introduction  # noqa: PLC0415  see above
+
+        gateway = self.gateway
+        client = {"name": gateway.identity.name, "version": __version__}
+        return Introduction(
+            server.name, gateway.remapper, listener, gateway.client_capabilities, client
+        )
+
+    # Over stdio, and for those who only have a question
 
     async def serve_stdio(self) -> None:
         """Serve whoever started this process, until stdin ends or a signal comes."""
@@ -84,22 +145,196 @@ class App:
         stopping = asyncio.create_task(stopped.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        await self.gateway.aclose()
+        await self.aclose()
         await serving
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Gateway]:
-        """Start all backends, for as long as somebody has a question."""
+        """Start all backends, until the end of the context."""
         self.gateway.registry.start()
         try:
             yield self.gateway
         finally:
-            await self.gateway.aclose()
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """End everything: what came by HTTP first, and its calls may finish."""
+        await self._close_http()
+        await self.gateway.aclose()
+
+    # Over HTTP
+
+    async def serve_http(self, http: HttpSettings, opened: Callable[[], None]) -> None:
+        """Serve whoever comes by HTTP, until a signal comes; `opened` is called once they can."""
+        stopped = stopped_by_signal()
+        async with self.listening(http):
+            opened()
+            await stopped.wait()
+        await self.gateway.aclose()
+
+    @asynccontextmanager
+    async def listening(self, http: HttpSettings) -> "AsyncGenerator[HttpListener]":
+        """Serve whoever comes by HTTP, until the end of the context; raises OSError, ValueError."""
+        from trunkline.transports.http_listener import HttpListener  # noqa: PLC0415  see above
+
+        place = split_address(str(http.listen))
+        tls = tls_of(http)
+        self._listener = listener = HttpListener(self._open_door(http).answer, limits_of(http))
+        try:
+            await _listen(listener, place, tls)
+            scheme = "http" if tls is None else "https"
+            self.origins = tuple(_origin(scheme, *each) for each in listener.addresses)
+            yield listener
+        finally:
+            self.origins = ()
+            await self._close_http()
+
+    def asgi(self) -> "AsgiApp":
+        """Return the gateway as an ASGI application: `[http]` holds, but for `listen` and TLS.
+
+        A server that runs it starts and ends the gateway. A framework that it is mounted in does
+        not: there, `running` belongs into the lifespan of the outermost application.
+        """
+        from trunkline.transports.asgi import AsgiApp  # noqa: PLC0415  see above
+        from trunkline.transports.asgi_messages import Refused  # noqa: PLC0415
+
+        http = self._http
+        self._expect_anybody()  # now, since servers may be started before the first request
+
+        def answer(exchange: Exchange) -> None:
+            self._open_door(http).answer(exchange)
+
+        async def accept(request: HttpRequest, channel: Channel) -> None:
+            refusal = self._open_door(http).refusal_of(request)
+            if refusal is None and request.path != http.ws_path:
+                refusal = (404, f"no WebSocket is here; they come to {http.ws_path}")
+            if refusal is not None:
+                raise Refused(*refusal)
+            await self.gateway.serve(channel)
+
+        async def start() -> None:
+            self._open_door(http)
+
+        return AsgiApp(
+            answer, accept, http.max_body, http.body_timeout, startup=start, shutdown=self.aclose
+        )
+
+    @property
+    def http_sessions(self) -> int:
+        """How many sessions of Streamable HTTP there are."""
+        return 0 if self._door is None else self._door.sessions
+
+    def _open_door(self, http: HttpSettings) -> "HttpServer":
+        """Return the door; it is made when it is first needed, since it needs a running loop."""
+        if self._door is None:
+            from trunkline.transports.http_server import HttpServer  # noqa: PLC0415  see above
+
+            self._expect_anybody()
+            self._door = HttpServer(self.gateway, rules_of(http))
+            self.gateway.registry.start()
+        return self._door
+
+    async def _close_http(self) -> None:
+        """Accept no more, let calls that are under way finish in time, and end what is left."""
+        door, listener = self._door, self._listener
+        self._door = self._listener = None
+        if door is None:
+            return
+        door.drain()
+        self.gateway.stateless.end()
+        async with asyncio.TaskGroup() as tasks:
+            if listener is not None:
+                tasks.create_task(listener.aclose(DRAIN + PARTING))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN):
+                    await self._calls_ended()
+            await door.aclose()
+
+    async def _calls_ended(self) -> None:
+        while any(each.in_flight for each in self.gateway.registry.snapshot()):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK)
+
+    def _expect_anybody(self) -> None:
+        """Tell servers that clients can be asked: nobody knows yet who will come."""
+        self.gateway.client_capabilities = {
+            "sampling": {},
+            "elicitation": {"form": {}, "url": {}},
+        }
+
+
+def rules_of(http: HttpSettings) -> "HttpRules":
+    """Return what the settings say about the door."""
+    from trunkline.transports.http_rules import HttpRules  # noqa: PLC0415  see above
+
+    return HttpRules(
+        path=http.path,
+        sse_path=http.sse_path,
+        ws_path=http.ws_path,
+        allowed_hosts=frozenset(name.lower() for name in http.allowed_hosts),
+        allowed_origins=frozenset(name.lower() for name in http.allowed_origins),
+        session_idle=http.session_idle,
+        session_life=http.session_life,
+        max_sessions=http.max_sessions,
+        max_in_flight=http.max_in_flight,
+        max_in_flight_per_principal=http.max_in_flight_per_principal,
+        keep_alive=http.keep_alive,
+    )
+
+
+def limits_of(http: HttpSettings) -> "HttpLimits":
+    """Return what the settings say about connections."""
+    from trunkline.transports.http_message import HttpLimits  # noqa: PLC0415  see above
+
+    return HttpLimits(
+        head_timeout=http.head_timeout,
+        body_timeout=http.body_timeout,
+        write_timeout=http.write_timeout,
+        max_body=http.max_body,
+        max_connections=http.max_connections,
+        max_connections_per_address=http.max_connections_per_address,
+    )
+
+
+async def _listen(
+    listener: "HttpListener", place: tuple[str, int], tls: ssl.SSLContext | None
+) -> None:
+    """Listen at a host and a port, or say plainly why not."""
+    try:
+        await listener.listen(*place, tls)
+    except OSError as why:
+        number = why.errno or 0  # of those that have none, the text is all there is
+        reason = os.strerror(number) if number > 0 else str(why)
+        raise OSError(f"{place[0]}:{place[1]}: {reason.lower()}") from why
+
+
+def tls_of(http: HttpSettings) -> ssl.SSLContext | None:
+    """Return what the settings say about TLS; raises ValueError for files that are no good."""
+    if http.certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(http.certificate, http.key, _no_password)
+    except OSError as why:
+        reason = getattr(why, "reason", None) or why.strerror
+        files = f"{http.certificate!r} and {http.key!r}"
+        raise ValueError(f"expected a certificate and its key, got {files}: {reason}") from why
+    return context
+
+
+def _no_password() -> str:
+    """Refuse: OpenSSL would ask at the terminal, and wait."""
+    raise ValueError("expected a key without a password, got one that has one")
+
+
+def _origin(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _is_supported(server: ServerSettings) -> bool:
     """Tell whether it makes sense to try again."""
-    return server.kind == "child" or server.builtin == "operator"
+    return server.builtin in (None, "operator")
 
 
 def operator(gateway: Gateway) -> Functions:

@@ -66,7 +66,10 @@ class ServerStatus(Struct, frozen=True):
 
 
 class GatewayStatus(Struct, frozen=True):
-    """A running gateway; `config` is None for the embedded default, `uptime` in seconds."""
+    """A running gateway; `config` is None for the embedded default, `uptime` in seconds.
+
+    `http` is where it has MCP over HTTP; `http_sessions` are those of `sessions` that came there.
+    """
 
     pid: int
     version: str
@@ -75,6 +78,8 @@ class GatewayStatus(Struct, frozen=True):
     uptime: float
     sessions: int
     servers: tuple[ServerStatus, ...]
+    http: tuple[str, ...] = ()
+    http_sessions: int = 0
 
 
 class Sighting(NamedTuple):
@@ -102,6 +107,8 @@ def status_of(app: App, config: Config) -> Callable[[], GatewayStatus]:
             round(time.monotonic() - began, 1),
             len(gateway.sessions),
             server_statuses(app, config),
+            tuple(origin + config.http.path for origin in app.origins),
+            app.http_sessions,
         )
 
     return status

@@ -1,8 +1,13 @@
 """What the tests of the commands share: configurations, and a way to run a command."""
 
+import asyncio
 import json
+import ssl
 import sys
+from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from typer.testing import CliRunner, Result
 
@@ -31,3 +36,50 @@ def config(folder: Path, *tables: str) -> str:
 def run(*arguments: str) -> Result:
     """Run a command in this process; what it prints and how it ends is in the result."""
     return CliRunner().invoke(program, list(arguments))
+
+
+class Answer(NamedTuple):
+    """What came back over HTTP; `header` has the names in lower case."""
+
+    status: int
+    header: dict[str, str]
+    body: bytes
+
+    @property
+    def result(self) -> Any:
+        """The result of a call."""
+        return json.loads(self.body)["result"]
+
+
+async def fetch(
+    url: str,
+    message: Any = None,
+    headers: dict[str, str] | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> Answer:
+    """GET a url, or POST a message to it."""
+    return await asyncio.to_thread(_fetch, url, message, headers or {}, tls)
+
+
+def _fetch(url: str, message: Any, headers: dict[str, str], tls: ssl.SSLContext | None) -> Answer:
+    parts = urlsplit(url)
+    if tls is None:
+        connection = HTTPConnection(parts.netloc, timeout=20)
+    else:
+        connection = HTTPSConnection(parts.netloc, timeout=20, context=tls)
+    sent = {"content-type": "application/json", **headers}
+    try:
+        body = None if message is None else json.dumps(message)
+        connection.request("GET" if body is None else "POST", parts.path, body, sent)
+        got = connection.getresponse()
+        found = {name.lower(): value for name, value in got.getheaders()}
+        return Answer(got.status, found, got.read())
+    finally:
+        connection.close()
+
+
+def hello(version: str = "2025-11-25") -> dict[str, Any]:
+    """Return what a client of the handshake era says first."""
+    client = {"name": "test", "version": "1"}
+    params = {"protocolVersion": version, "capabilities": {}, "clientInfo": client}
+    return {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}

@@ -35,6 +35,72 @@ def test_vs_code_has_its_own_words(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["servers"]["trunkline"]["type"] == "stdio"
 
 
+HTTP = '[http]\nlisten = "127.0.0.1:8080"\npath = "/here"'
+
+
+def entry(stdout: str) -> dict[str, str]:
+    ((_, servers),) = json.loads(stdout).items()
+    return servers["trunkline"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("claude-code", {"type": "http", "url": "http://127.0.0.1:8080/here"}),
+        ("cursor", {"url": "http://127.0.0.1:8080/here"}),
+        ("vscode", {"type": "http", "url": "http://127.0.0.1:8080/here"}),
+        ("windsurf", {"serverUrl": "http://127.0.0.1:8080/here"}),
+    ],
+)
+def test_a_gateway_that_listens_is_come_to_by_its_url(
+    name: str, said: dict[str, str], tmp_path: Path
+) -> None:
+    file = config(tmp_path, HTTP, OPERATOR)
+    done = run("client-config", name, "--config", file)
+    assert entry(done.stdout) == said
+    assert "`trunkline serve` must be running at http://127.0.0.1:8080/here" in done.stderr
+    (tmp_path / "client.json").write_text(done.stdout)
+    assert [server.url for server in load(tmp_path / "client.json", {}).servers] == [
+        "http://127.0.0.1:8080/here"
+    ]
+    done = run("client-config", name, "--config", file, "--stdio")
+    assert entry(done.stdout)["args"][-4:] == ["serve", "--stdio", "--config", file]
+
+
+def test_claude_desktop_starts_it_in_any_case(tmp_path: Path) -> None:
+    file = config(tmp_path, HTTP, OPERATOR)
+    done = run("client-config", "claude-desktop", "--config", file)
+    assert entry(done.stdout)["args"][-4:] == ["serve", "--stdio", "--config", file]
+    done = run("client-config", "claude-desktop", "--http", "http://127.0.0.1:8080/mcp")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "has no place for a url" in done.stderr
+
+
+def test_a_url_can_be_given(tmp_path: Path) -> None:
+    url = "https://gateway.example/mcp"
+    done = run("client-config", "cursor", "--config", config(tmp_path, HTTP), "--http", url)
+    assert entry(done.stdout) == {"url": url}
+    done = run("client-config", "cursor", "--http", url, "--stdio")
+    assert (done.exit_code, done.stdout) == (2, "")
+
+
+def test_a_port_that_is_not_known_before_is_no_url(tmp_path: Path) -> None:
+    done = run("client-config", "cursor", "--config", config(tmp_path, HTTP.replace("8080", "0")))
+    assert "command" in entry(done.stdout)
+
+
+def test_with_a_certificate_the_url_is_https(tmp_path: Path) -> None:
+    web = '[http]\nlisten = "[::1]:1"\ncertificate = "a"\nkey = "b"'
+    done = run("client-config", "cursor", "--config", config(tmp_path, web))
+    assert entry(done.stdout) == {"url": "https://[::1]:1/mcp"}
+
+
+def test_a_bad_configuration_ends_with_two_and_all_that_is_wrong(tmp_path: Path) -> None:
+    done = run("client-config", "cursor", "--config", config(tmp_path, "a = 1\nb = 2"))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 2
+
+
 def test_without_a_configuration_the_default_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from tests.cli.samples import BROKEN, OPERATOR, child, config, run
 from trunkline import control
-from trunkline.cli.ps import duration
-from trunkline.control import socket_folders
+from trunkline.cli.ps import duration, headline
+from trunkline.control import GatewayStatus, socket_folders
 
 HELLO = (
     b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",'
@@ -71,6 +71,14 @@ def test_a_gateway_and_its_servers_are_shown(runtime: Path, tmp_path: Path) -> N
     assert (gateway["pid"], gateway["config"]) == (process.pid, file)
     assert str(gateway["servers"][0]["pid"]) == words[2]
     assert "hunter22" not in shown.output + told.output
+
+
+def test_a_gateway_over_http_is_shown_with_its_address() -> None:
+    status = GatewayStatus(1, "1", "home", None, 61.0, 3, (), ("http://127.0.0.1:80/mcp",), 2)
+    assert headline(status) == (
+        "1  embedded default  up 1 m 1 s, 3 sessions (2 by Streamable HTTP), "
+        "at http://127.0.0.1:80/mcp"
+    )
 
 
 def test_one_that_does_not_answer_ends_with_one(runtime: Path) -> None:

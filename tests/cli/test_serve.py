@@ -1,19 +1,23 @@
 """`trunkline serve`, as clients and as people start it."""
 
 import asyncio
+import json
 import os
 import pty
+import re
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.samples import BROKEN, OPERATOR, config
+from tests.cli.samples import BROKEN, OPERATOR, config, fetch, hello, run
 from trunkline import __version__
-from trunkline.cli.serve import blocking_again, greeting
-from trunkline.config import Config
+from trunkline.cli.serve import blocking_again, greeting, where
+from trunkline.config import Config, HttpSettings
 
 SERVE = [sys.executable, "-m", "trunkline", "serve"]
 
@@ -26,10 +30,15 @@ def environment(folder: Path) -> dict[str, str]:
 class Person:
     """Somebody at a terminal, who runs the program there and reads what it says."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *arguments: str) -> None:
         self.keyboard, far = pty.openpty()
         self.process = subprocess.Popen(
-            SERVE, stdin=far, stdout=far, stderr=far, env=environment(folder), cwd=folder
+            [*SERVE, *arguments],
+            stdin=far,
+            stdout=far,
+            stderr=far,
+            env=environment(folder),
+            cwd=folder,
         )
         os.close(far)
         self.seen = ""
@@ -122,6 +131,8 @@ def test_notes_on_the_configuration_are_in_the_greeting() -> None:
         f"trunkline {__version__}: MCP over stdio, 0 servers (embedded default)",
         "trunkline: a note",
     ]
+    assert ": MCP over HTTP, 0 servers" in greeting(Config(), stdio=False, http=True)[0]
+    assert ": MCP over stdio and HTTP, 0 servers" in greeting(Config(), stdio=True, http=True)[0]
 
 
 def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,3 +151,132 @@ def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     with blocking_again():
         pass
     assert set_to == [(0, True), (1, True)]
+
+
+# Over HTTP
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def listening(process: "subprocess.Popen[bytes]") -> str:
+    """Return where a gateway says that MCP is; there is an end if it never does."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := re.match(r"MCP at (\S+)\n", line.decode()):
+            return found[1]
+    raise AssertionError("it never said where it is")
+
+
+async def test_the_first_minutes_of_the_readme_work(tmp_path: Path) -> None:
+    text = README.read_text(encoding="utf-8").replace("\\\n", " ")
+    (line,) = re.findall(r"^curl .*$", text, re.MULTILINE)
+    _, _, url, *options = shlex.split(line)
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    headers = dict(o.split(": ", 1) for o in options if ": " in o and not o.startswith("{"))
+    assert url == "http://127.0.0.1:8080/mcp"
+    with serve(tmp_path, "--http", "127.0.0.1:0", stdin=subprocess.DEVNULL) as process:
+        answer = await fetch(listening(process), json.loads(given["-d"]), headers)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=20)
+    assert [tool["name"] for tool in answer.result["tools"]] == ["trunkline__status"]
+    assert (process.returncode, out) == (0, b"")
+    assert b"Traceback" not in err
+
+
+async def test_stdio_and_http_are_served_together_until_stdin_ends(tmp_path: Path) -> None:
+    with serve(tmp_path, "--stdio", "--http", "127.0.0.1:0") as process:
+        url = listening(process)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
+        process.stdin.flush()
+        assert b'"result":{}' in await asyncio.to_thread(process.stdout.readline)
+        assert (await fetch(url, hello())).status == 200
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, b"")
+    assert b"Traceback" not in err
+
+
+async def test_the_configuration_says_where_and_options_go_before_it(tmp_path: Path) -> None:
+    web = '[http]\nlisten = "127.0.0.1:0"\npath = "/here"'
+    file = config(tmp_path, web, OPERATOR)
+    with serve(tmp_path, "--config", file, stdin=subprocess.DEVNULL) as process:
+        url = listening(process)
+        assert url.endswith("/here")
+        assert (await fetch(url, hello())).status == 200
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+    with serve(tmp_path, "--stdio", "--config", file) as process:
+        _, err = process.communicate(timeout=20)
+    assert err.decode() == f"trunkline {__version__}: MCP over stdio, 1 server ({file})\n"
+    with serve(
+        tmp_path, "--config", file, "--http", "localhost:0", stdin=subprocess.DEVNULL
+    ) as process:
+        assert (await fetch(listening(process), hello())).status == 200
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+
+
+def test_a_port_that_is_taken_ends_with_one(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        place = f"127.0.0.1:{other.getsockname()[1]}"
+        with serve(tmp_path, "--http", place, stdin=subprocess.DEVNULL) as process:
+            out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (1, b"")
+    assert err.decode() == f"trunkline: cannot serve: {place}: address already in use\n"
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("0.0.0.0:8080", "expected a loopback address: nobody is asked who they are yet"),
+        ("gateway.example:8080", "expected a loopback address"),
+        ("8080", "expected a host and a port; write 127.0.0.1:8080"),
+        (":8080", "expected a host and a port"),
+        ("127.0.0.1:99999", "expected a port of at most 65535"),
+    ],
+)
+def test_an_address_is_checked_as_in_the_configuration(address: str, why: str) -> None:
+    done = run("serve", "--http", address)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"trunkline: --http: {why}")
+
+
+def test_a_certificate_that_is_not_there_ends_with_two(tmp_path: Path) -> None:
+    web = '[http]\nlisten = "127.0.0.1:0"\ncertificate = "a.pem"\nkey = "b.pem"'
+    done = run("serve", "--config", config(tmp_path, web))
+    assert (done.exit_code, done.stdout) == (2, "")
+    for line, key in zip(done.stderr.splitlines(), ("certificate", "key"), strict=True):
+        assert f"http.{key}: cannot be read: no such file or directory; " in line
+
+
+def test_one_that_is_none_ends_with_one(tmp_path: Path) -> None:
+    (tmp_path / "a.pem").touch()
+    web = '[http]\nlisten = "127.0.0.1:0"\ncertificate = "a.pem"\nkey = "a.pem"'
+    with serve(tmp_path, "--config", config(tmp_path, web), stdin=subprocess.DEVNULL) as process:
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (1, b"")
+    assert err.startswith(b"trunkline: cannot serve: expected a certificate and its key, got ")
+    assert len(err.splitlines()) == 1
+
+
+async def test_a_person_is_told_where_it_is_and_what_to_paste(tmp_path: Path) -> None:
+    person = Person(tmp_path, "--http", "127.0.0.1:0")
+    await person.read_until("}\r\n}\r\n")
+    found = re.search(r"MCP at (\S+)", person.seen)
+    assert found is not None
+    assert f'"url": "{found[1]}"' in person.seen
+    assert str(tmp_path / ".cursor" / "mcp.json") in person.seen
+    assert f"`trunkline client-config CLIENT --http {found[1]}`" in person.seen
+    assert "Built-in tools: trunkline__status" in person.seen
+    person.process.send_signal(signal.SIGINT)
+    assert await person.wait() == 0
+    os.close(person.keyboard)
+
+
+def test_where_it_is_has_the_scheme_and_all_ways_in() -> None:
+    lines = where(["https://127.0.0.1:1", "https://[::1]:1"], HttpSettings(ws_path="/w"))
+    assert lines[0] == "MCP at https://127.0.0.1:1/mcp"
+    assert "wss://127.0.0.1:1/w" in lines[1]
+    assert lines[3] == "MCP at https://[::1]:1/mcp"

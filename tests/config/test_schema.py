@@ -25,8 +25,12 @@ WHOLE = msgspec.inspect.type_info(ConfigTable)
 
 def keys() -> list[str]:
     definitions = config_schema()["$defs"]
-    gateway = [f"gateway.{key}" for key in definitions["gateway"]["properties"]]
-    return gateway + [f"servers.NAME.{key}" for key in definitions["server"]["properties"]]
+    tables = {"gateway": "gateway", "http": "http", "servers.NAME": "server"}
+    return [
+        f"{table}.{key}"
+        for table, definition in tables.items()
+        for key in definitions[definition]["properties"]
+    ]
 
 
 def test_the_shipped_schema_is_the_one_of_the_types(update: bool) -> None:
@@ -45,7 +49,7 @@ def test_the_schema_is_a_schema_without_null() -> None:
 
 @pytest.mark.parametrize("key", keys())
 def test_every_key_says_what_it_is(key: str) -> None:
-    table = "gateway" if key.startswith("gateway") else "server"
+    table = "server" if key.startswith("servers") else key.partition(".")[0]
     entry = config_schema()["$defs"][table]["properties"][key.rpartition(".")[2]]
     assert entry["description"].endswith(".")
 
@@ -73,7 +77,10 @@ def is_valid(tree: dict[str, Any]) -> bool:
 VALUES: st.SearchStrategy[Any] = JSON.filter(
     lambda value: not isinstance(value, float)
 ) | st.sampled_from(
-    ["npx", "auto", "search", "", 1, 0, 90000, 0.5, True, ["x"], {"A": "b"}, {"A=B": ""}, "a" * 41]
+    [
+        *("npx", "auto", "search", "", "a" * 41, "127.0.0.1:80", "/mcp", "https://a.example"),
+        *(1, 0, 90000, 0.5, True, ["x"], ["https://a.example"], {"A": "b"}, {"A=B": ""}),
+    ]
 )
 TABLES = st.dictionaries(
     st.sampled_from([key.rpartition(".")[2] for key in keys()] + ["comand"]), VALUES, max_size=3
@@ -85,7 +92,7 @@ TREES = st.fixed_dictionaries(
     optional={
         "gateway": TABLES | VALUES,
         "servers": st.dictionaries(st.sampled_from(["a", "b c", "d" * 41]), SERVERS, max_size=2),
-        "http": VALUES,
+        "http": TABLES | VALUES,
     },
 )
 

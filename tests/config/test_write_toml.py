@@ -170,3 +170,16 @@ def test_whatever_loads_loads_back_the_same(folder: Path, servers: dict[str, Any
         return
     _, config = moved(folder, path)
     assert config.servers == expected.servers
+
+
+def test_what_http_names_by_a_path_is_found_from_anywhere(folder: Path) -> None:
+    old = folder / "old" / "trunkline.toml"
+    for name in ("cert.pem", "key.pem"):
+        (folder / "old" / name).touch()
+    old.write_text(
+        f'[http]\nlisten = "127.0.0.1:1"\nmax_body = 2048\ncertificate = "cert.pem"\n'
+        f'key = "{folder}/old/key.pem"\nallowed_hosts = ["a.example"]'
+    )
+    _, config = moved(folder, old)
+    assert config.http == load(old, ENVIRON).http
+    assert config.http.certificate == str(folder / "old" / "cert.pem")

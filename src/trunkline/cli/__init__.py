@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if plain is not None:
         from trunkline.cli.serve import serve  # noqa: PLC0415  others do not need it
 
-        return serve(plain.config)
+        return serve(plain.config, plain.stdio)
     from trunkline.cli.program import program  # noqa: PLC0415  it takes longer than all the rest
 
     program(args=list(arguments), prog_name="trunkline")
@@ -36,6 +36,7 @@ class Plain(NamedTuple):
     """A `serve` that needs no help with its arguments."""
 
     config: Path | None
+    stdio: bool = False
 
 
 def plain_serve(arguments: Sequence[str]) -> Plain | None:
@@ -46,7 +47,7 @@ def plain_serve(arguments: Sequence[str]) -> Plain | None:
     """
     if not arguments or arguments[0] != "serve":
         return None
-    config: Path | None = None
+    config, stdio = None, False
     rest = iter(arguments[1:])
     for argument in rest:
         name, equals, value = argument.partition("=")
@@ -55,6 +56,8 @@ def plain_serve(arguments: Sequence[str]) -> Plain | None:
             if not value or value.startswith("-"):
                 return None
             config = Path(value)
-        elif argument != "--stdio":
+        elif argument == "--stdio":
+            stdio = True
+        else:
             return None
-    return Plain(config)
+    return Plain(config, stdio)

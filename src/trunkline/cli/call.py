@@ -14,7 +14,6 @@ import msgspec
 
 from trunkline import __version__
 from trunkline.app import App
-from trunkline.backends.remote import withdrawal
 from trunkline.cli.config_choice import choose_config
 from trunkline.cli.screen import (
     FAILED,
@@ -45,6 +44,7 @@ from trunkline.jsonrpc import (
 from trunkline.mcp.handshake import hello
 from trunkline.mcp.offer import Kind
 from trunkline.mcp.versions import LATEST_HANDSHAKE
+from trunkline.routing.call import withdrawal
 from trunkline.routing.naming import SEPARATOR
 
 _CLOSE = 5

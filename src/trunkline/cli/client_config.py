@@ -11,48 +11,80 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from trunkline.cli.config_choice import locate
 from trunkline.cli.screen import WRONG, fail, say
+from trunkline.config import ConfigErrors, HttpSettings, read
 
 NAME = "trunkline"
 """What the gateway is called in a client's settings."""
 
 
 class Client(NamedTuple):
-    """An MCP client: `file` is below its settings folder, or below home if it begins with ~."""
+    """An MCP client: `file` is below its settings folder, or below home if it begins with ~.
+
+    `url_key` is what its file calls the address of a server elsewhere, None if it has no word.
+    """
 
     title: str
     file: str
     member: str = "mcpServers"
     is_typed: bool = False
+    url_key: str | None = "url"
 
     def snippet(self, command: list[str]) -> dict[str, Any]:
         """Return what its file says to have `command` run."""
-        entry: dict[str, Any] = {"command": command[0], "args": command[1:]}
-        if self.is_typed:
-            entry = {"type": "stdio", **entry}
-        return {self.member: {NAME: entry}}
+        return self._entry("stdio", {"command": command[0], "args": command[1:]})
+
+    def url_snippet(self, url: str) -> dict[str, Any]:
+        """Return what its file says to have it come to `url`."""
+        return self._entry("http", {self.url_key or "url": url})
+
+    def _entry(self, kind: str, entry: dict[str, Any]) -> dict[str, Any]:
+        return {self.member: {NAME: {"type": kind, **entry} if self.is_typed else entry}}
 
 
 CLIENTS = {
-    "claude-desktop": Client("Claude Desktop", "Claude/claude_desktop_config.json"),
+    "claude-desktop": Client("Claude Desktop", "Claude/claude_desktop_config.json", url_key=None),
     "claude-code": Client("Claude Code", "~/.claude.json", is_typed=True),
     "cursor": Client("Cursor", "~/.cursor/mcp.json"),
     "vscode": Client("VS Code", "Code/User/mcp.json", "servers", is_typed=True),
-    "windsurf": Client("Windsurf", "~/.codeium/windsurf/mcp_config.json"),
+    "windsurf": Client("Windsurf", "~/.codeium/windsurf/mcp_config.json", url_key="serverUrl"),
 }
 
 
-def client_config(name: str, option: Path | None) -> None:
+def client_config(
+    name: str, option: Path | None, stdio: bool = False, http: str | None = None
+) -> None:
     """Print the snippet for one client on stdout, and its file on stderr."""
     client = CLIENTS.get(name)
     if client is None:
         fail(WRONG, f"no client {name!r} is known here; known are: {', '.join(CLIENTS)}")
+    if stdio and http is not None:
+        fail(WRONG, "give --stdio or --http URL, not both: a client has one entry for us")
+    if http is not None and client.url_key is None:
+        fail(WRONG, f"{client.title} starts servers itself: its file has no place for a url")
     path = locate(option, os.environ, Path.cwd())
-    if path is not None and not path.is_file():
-        fail(WRONG, f"{path}: there is no such file")
+    url = http if http is not None or stdio or path is None else _url(path)
     say(f"{client.title}: merge this into {config_path(client)}, then restart it.")
-    print(as_json(client.snippet(command_line(path.absolute() if path else None))))
+    if url is not None and client.url_key is not None:
+        say(f"`trunkline serve` must be running at {url}; with --stdio, it is started instead.")
+        print(as_json(client.url_snippet(url)))
+    else:
+        print(as_json(client.snippet(command_line(path.absolute() if path else None))))
+
+
+def _url(path: Path) -> str | None:
+    """Return where a configuration has MCP over HTTP, None if nowhere that is known before."""
+    try:
+        http = msgspec.convert(read(path).http, HttpSettings)
+    except ConfigErrors as wrong:
+        fail(WRONG, *map(str, wrong.errors))
+    if http.listen is None or http.listen.endswith(":0"):
+        return None
+    scheme = "http" if http.certificate is None else "https"
+    return f"{scheme}://{http.listen}{http.path}"
 
 
 def as_json(snippet: dict[str, Any]) -> str:

@@ -54,14 +54,22 @@ def options(
 @program.command()
 def serve(
     config: Config = None,
-    stdio: Annotated[  # noqa: ARG001  there is no other transport yet
-        bool, typer.Option("--stdio", help="Over stdin and stdout; the default.")
-    ] = True,
+    stdio: Annotated[
+        bool,
+        typer.Option("--stdio", help="Over stdin and stdout; the default without \\[http] listen."),
+    ] = False,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Over HTTP at this address, whatever \\[http] listen says; with --stdio, both.",
+        ),
+    ] = None,
 ) -> None:
-    """Serve an MCP client over stdin and stdout, until stdin ends."""
+    """Serve MCP clients, over stdin and stdout or over HTTP, until they end or a signal comes."""
     from trunkline.cli.serve import serve  # noqa: PLC0415
 
-    serve(config)
+    serve(config, stdio, http)
 
 
 @program.command()
@@ -114,15 +122,36 @@ def ps(json: Json = False) -> None:
     ps(json)
 
 
+@program.command()
+def bench(
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", min=5.0, max=600.0, help="How long to measure.")
+    ] = 20.0,
+    json: Json = False,
+) -> None:
+    """Measure how fast the gateway is here, beside no gateway, nginx and the FastMCP proxy."""
+    from trunkline.cli.bench import bench  # noqa: PLC0415
+
+    raise typer.Exit(bench(seconds, json))
+
+
 @program.command("client-config")
 def client_config(
     client: Annotated[str, typer.Argument(help="The client, such as claude-desktop or cursor.")],
     config: Config = None,
+    stdio: Annotated[
+        bool,
+        typer.Option("--stdio", help="The client starts it; the default without \\[http] listen."),
+    ] = False,
+    http: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The client comes to this URL; else as \\[http] has it."),
+    ] = None,
 ) -> None:
     """Print what to paste into an MCP client's settings, and say where."""
     from trunkline.cli.client_config import client_config  # noqa: PLC0415
 
-    client_config(client, config)
+    client_config(client, config, stdio, http)
 
 
 @program.command("import")

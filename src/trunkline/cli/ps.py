@@ -38,8 +38,11 @@ def _print(found: list[Sighting]) -> None:
 def headline(status: GatewayStatus) -> str:
     """Say which gateway it is."""
     sessions = "1 session" if status.sessions == 1 else f"{status.sessions} sessions"
+    if status.http_sessions:
+        sessions += f" ({status.http_sessions} by Streamable HTTP)"
     config = status.config or "embedded default"
-    return f"{status.pid}  {config}  up {duration(status.uptime)}, {sessions}"
+    places = "".join(f", at {url}" for url in status.http)
+    return f"{status.pid}  {config}  up {duration(status.uptime)}, {sessions}{places}"
 
 
 def _row(server: ServerStatus) -> tuple[str, ...]:

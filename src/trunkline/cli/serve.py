@@ -1,4 +1,4 @@
-"""`trunkline serve`: the gateway, over stdio, for whoever started it.
+"""`trunkline serve`: the gateway, over stdio for whoever started it, or over HTTP, or both.
 
 stdout carries JSON-RPC only. A person who starts it at a terminal is told what it is for.
 """
@@ -7,34 +7,61 @@ import asyncio
 import os
 import stat
 import sys
-from collections.abc import Generator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from trunkline import __version__, control
 from trunkline.app import App, operator
-from trunkline.cli.client_config import CLIENTS, as_json, command_line, config_path
+from trunkline.cli.client_config import CLIENTS, Client, as_json, command_line, config_path
 from trunkline.cli.config_choice import choose_config, place
-from trunkline.cli.screen import FAILED, fail, say
-from trunkline.config import Config
+from trunkline.cli.screen import FAILED, WRONG, fail, say
+from trunkline.config import AddressError, Config, HttpSettings, split_address
 from trunkline.routing.naming import public_name
 
 
-def serve(option: Path | None) -> int:
+def serve(option: Path | None, stdio: bool = False, address: str | None = None) -> int:
     """Serve until stdin ends or a signal comes; return the exit code."""
     config = choose_config(option)
-    for number, name in enumerate(("stdin", "stdout")):
+    http = _choose_http(config.http, stdio, address)
+    stdio = stdio or http is None
+    for number, name in enumerate(("stdin", "stdout") if stdio else ()):
         if _is_nowhere(number):
             fail(FAILED, f"cannot serve: {name} is a file; expected a pipe to an MCP client")
     try:
         with blocking_again():
-            asyncio.run(_serve(config))
+            # uvloop cannot wait for a terminal.
+            run(_serve(config, stdio, http), fast=not (stdio and sys.stdin.isatty()))
     except (OSError, ValueError) as why:
         fail(FAILED, f"cannot serve: {why}")
     return 0
 
 
-async def _serve(config: Config) -> None:
+def _choose_http(http: HttpSettings, stdio: bool, address: str | None) -> HttpSettings | None:
+    """Return how to serve over HTTP, None if not at all: options go before the configuration."""
+    if address is None:
+        return None if stdio or http.listen is None else http
+    try:
+        split_address(address)
+    except AddressError as wrong:
+        fail(WRONG, f"--http: {wrong}")
+    return msgspec.structs.replace(http, listen=address)
+
+
+def run(serving: Coroutine[Any, Any, None], fast: bool) -> None:
+    """Run, on the fastest loop there is if that is wanted."""
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    if fast:
+        with suppress(ImportError):  # not on every system
+            from uvloop import new_event_loop as factory  # noqa: PLC0415
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(serving)
+
+
+async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None:
     app = App(config)
     async with AsyncExitStack() as stack:
         try:
@@ -42,39 +69,90 @@ async def _serve(config: Config) -> None:
             await stack.enter_async_context(control.listening(status, os.environ))
         except OSError as why:
             say(f"trunkline: `trunkline ps` will not show this gateway: {why}")
-        say(*greeting(config))
-        if sys.stdin.isatty():
-            say(*await welcome(app, config))
-        await app.serve_stdio()
+        if stdio:
+            if http is not None:
+                await stack.enter_async_context(app.listening(http))
+            say(*greeting(config, stdio, http is not None))
+            if http is not None:
+                say(*where(app.origins, http))
+            if sys.stdin.isatty():
+                say(*await welcome(app, config))
+            await app.serve_stdio()
+        elif http is not None:
+            tools = await built_in(app, config)
+
+            def opened() -> None:
+                say(*greeting(config, stdio=False, http=True), *where(app.origins, http))
+                if sys.stderr.isatty():
+                    say(f"Built-in tools: {tools}", "", *paste(app.origins[0] + http.path))
+
+            await app.serve_http(http, opened)
 
 
-def greeting(config: Config) -> list[str]:
+def where(origins: Sequence[str], http: HttpSettings) -> list[str]:
+    """Return where clients find the gateway."""
+    lines: list[str] = []
+    for origin in origins:
+        socket = origin.replace("http", "ws", 1) + http.ws_path
+        lines += [
+            f"MCP at {origin}{http.path}",
+            f"  for old clients: HTTP+SSE at {origin}{http.sse_path}, WebSocket at {socket}",
+            f"  health at {origin}/healthz and {origin}/readyz",
+        ]
+    return lines
+
+
+def greeting(config: Config, stdio: bool = True, http: bool = False) -> list[str]:
     """Return what the log of a client shows."""
     count = sum(not server.disabled for server in config.servers)
     servers = "1 server" if count == 1 else f"{count} servers"
-    lines = [f"trunkline {__version__}: MCP over stdio, {servers} ({place(config)})"]
+    ways = " and ".join(way for way, is_open in (("stdio", stdio), ("HTTP", http)) if is_open)
+    lines = [f"trunkline {__version__}: MCP over {ways}, {servers} ({place(config)})"]
     return [*lines, *(f"trunkline: {note}" for note in config.notes)]
 
 
 async def welcome(app: App, config: Config) -> list[str]:
     """Return what a person at a terminal wants to know."""
+    client = CLIENTS["claude-desktop"]
+    path = config.source.absolute() if config.source else None
+    return [
+        "It waits for an MCP client on stdin; Ctrl-C or Ctrl-D ends it.",
+        f"Built-in tools: {await built_in(app, config)}",
+        "",
+        f"Clients start it themselves; for {client.title} put this into {config_path(client)}",
+        f"(for {_others(client)}: `trunkline client-config CLIENT`):",
+        as_json(client.snippet(command_line(path))),
+    ]
+
+
+async def built_in(app: App, config: Config) -> str:
+    """Return the names of the tools that need no server, for people to read."""
     tools = [
         public_name(server.name if server.prefix is None else server.prefix, offer.key)
         for server in config.servers
         if server.builtin == "operator" and not server.disabled
         for offer in await operator(app.gateway).offers()
     ]
-    client = CLIENTS["claude-desktop"]
-    path = config.source.absolute() if config.source else None
-    others = ", ".join(name for name in CLIENTS if CLIENTS[name] is not client)
+    return ", ".join(tools) or "none"
+
+
+def paste(url: str) -> list[str]:
+    """Return what a person at a terminal does with a url."""
+    client = CLIENTS["cursor"]
     return [
-        "It waits for an MCP client on stdin; Ctrl-C or Ctrl-D ends it.",
-        f"Built-in tools: {', '.join(tools) or 'none'}",
-        "",
-        f"Clients start it themselves; for {client.title} put this into {config_path(client)}",
-        f"(for {others}: `trunkline client-config CLIENT`):",
-        as_json(client.snippet(command_line(path))),
+        f"It serves until Ctrl-C ends it. For {client.title} put this into {config_path(client)}",
+        f"(for {_others(client)}: `trunkline client-config CLIENT --http {url}`):",
+        as_json(client.url_snippet(url)),
     ]
+
+
+def _others(client: Client) -> str:
+    """Return the clients beside one that can be told the same."""
+    return ", ".join(
+        name
+        for name, each in CLIENTS.items()
+        if each is not client and (each.url_key or not client.url_key)
+    )
 
 
 def _is_nowhere(number: int) -> bool:

@@ -23,7 +23,14 @@ from trunkline.config.client_entries import client_servers
 from trunkline.config.entry import KNOWN, Entry, check_entry
 from trunkline.config.errors import ConfigError, ConfigErrors, Report
 from trunkline.config.fit import fit, remedy_for
-from trunkline.config.model import Config, ConfigTable, GatewaySettings, ServerName
+from trunkline.config.http_table import check_http, fill_http
+from trunkline.config.model import (
+    Config,
+    ConfigTable,
+    GatewaySettings,
+    HttpSettings,
+    ServerName,
+)
 from trunkline.config.parse import Table, as_table, parse_json, parse_toml
 from trunkline.config.settle import fill, settings
 from trunkline.config.substitute import Surroundings
@@ -36,6 +43,7 @@ MAX_CLIENT_FILE = 16 * 1024 * 1024
 
 _JSON = (".json", ".jsonc")
 _GATEWAY = msgspec.inspect.type_info(GatewaySettings)
+_HTTP = msgspec.inspect.type_info(HttpSettings)
 _NAME = msgspec.inspect.type_info(ServerName)
 
 
@@ -44,6 +52,7 @@ class Draft(Struct, frozen=True):
 
     file: Path
     gateway: dict[str, Any]
+    http: dict[str, Any]
     entries: tuple[Entry, ...]
     inputs: dict[str, str | None]
     is_client: bool
@@ -62,9 +71,11 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Config:
     draft, report = _draft(path)
     around = draft.surroundings(environ)
     tables = [fill(entry, around, report.error) for entry in draft.entries]
+    http = fill_http(draft.http, around, report.error)
     report.check()
     return Config(
         gateway=msgspec.convert(draft.gateway, GatewaySettings),
+        http=msgspec.convert(http, HttpSettings),
         servers=tuple(map(settings, draft.entries, tables)),
         source=path,
         notes=report.notes(),
@@ -84,7 +95,7 @@ def _draft(path: Path) -> tuple[Draft, Report]:
     if is_client:
         parsed = parse_json(text, str(path))
         entries, inputs = client_servers(parsed.tree, parsed.report) if parsed.done else ([], {})
-        draft = Draft(path, {}, tuple(entries), inputs, is_client)
+        draft = Draft(path, {}, {}, tuple(entries), inputs, is_client)
     else:
         parsed = parse_toml(text, str(path))
         tree = as_table(parsed.tree) or {}
@@ -94,16 +105,18 @@ def _draft(path: Path) -> tuple[Draft, Report]:
     return draft, parsed.report
 
 
-def _own_tables(tree: Table, report: Report) -> tuple[Table, tuple[Entry, ...]]:
-    """Return the gateway's table and the servers of a `trunkline.toml`, checking what is around."""
+def _own_tables(tree: Table, report: Report) -> tuple[Table, Table, tuple[Entry, ...]]:
+    """Return the tables of a `trunkline.toml` and its servers, checking what is around."""
     known = dict.fromkeys(ConfigTable.__struct_fields__)
     for key in tree:
         if key not in known:
             lost = key in KNOWN  # a key of a server, with the header of the server forgotten
             fix = "put it below [servers.NAME]" if lost else remedy_for(key, known)
             report.error((key,), "unknown key", fix)
-    gateway = tree.get("gateway", {})
+    gateway, http = tree.get("gateway", {}), tree.get("http", {})
     fit(gateway, _GATEWAY, ("gateway",), report.error)
+    fit(http, _HTTP, ("http",), report.error)
+    check_http(as_table(http) or {}, report.error)
     servers = as_table(tree.get("servers", {}))
     if servers is None:
         report.error(("servers",), "expected a table", "write [servers.NAME]")
@@ -116,7 +129,7 @@ def _own_tables(tree: Table, report: Report) -> tuple[Table, tuple[Entry, ...]]:
             report.error(root, "expected a table", "write [servers.NAME]")
         else:
             entries.append(Entry(name, table, root))
-    return as_table(gateway) or {}, tuple(entries)
+    return as_table(gateway) or {}, as_table(http) or {}, tuple(entries)
 
 
 def _is_client(path: Path, text: str) -> bool:

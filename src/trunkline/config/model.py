@@ -1,6 +1,7 @@
 """What a configuration says, as frozen values; the keys of `trunkline.toml` are their fields.
 
     Config ──> gateway: GatewaySettings
+           ──> http: HttpSettings
            ──> servers: ServerSettings, in the order of the file
 
 Refuses to read anything: files, variables and other people's formats end before this module.
@@ -18,10 +19,14 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 MAX_NAME = 40
+ADDRESS = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
+"""The form of HOST:PORT."""
 
 _NAME = "^[A-Za-z0-9_-]+$"
 _FIELD = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"  # a field name as RFC 9110, 5.6.2, has it
 _DAY = 86400
+_MIB = 1024 * 1024
+_GIB = 1024 * _MIB
 
 # `extra` carries what a pattern means, in words, for those who broke it.
 ServerName = Annotated[
@@ -45,6 +50,28 @@ EnvName = Annotated[
     str, Meta(pattern="^[^=\\x00]+$", extra={"expected": "the name of a variable, without ="})
 ]
 HeaderName = Annotated[str, Meta(pattern=_FIELD, extra={"expected": "the name of an HTTP header"})]
+Address = Annotated[
+    str,
+    Meta(pattern=ADDRESS, extra={"expected": 'a host and a port, such as "127.0.0.1:8080"'}),
+]
+UrlPath = Annotated[
+    str,
+    Meta(pattern="^/[A-Za-z0-9._~/-]*$", extra={"expected": 'a path that begins with "/"'}),
+]
+Host = Annotated[
+    str,
+    Meta(
+        pattern=r"^(\*|(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?)$",
+        extra={"expected": 'the name of a host, such as "gateway.example", or "*"'},
+    ),
+]
+Origin = Annotated[
+    str,
+    Meta(
+        pattern=r"^(\*|[A-Za-z][A-Za-z0-9+.-]*://[^/\s]+)$",
+        extra={"expected": 'an origin, such as "https://app.example", or "*"'},
+    ),
+]
 Seconds = Annotated[float, Meta(gt=0, le=_DAY)]
 Kind = Literal["child", "http", "builtin"]
 Era = Literal["auto", "handshake", "envelope"]
@@ -63,6 +90,70 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         bool,
         Meta(description="Refuse calls before the client has said that it is initialized."),
     ] = True
+
+
+class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How clients reach the gateway by HTTP; without `listen` they do not."""
+
+    listen: Annotated[
+        Address | None, Meta(description="Where to listen: a loopback address and a port.")
+    ] = None
+    path: Annotated[UrlPath, Meta(description="Where MCP is, for clients of all revisions.")] = (
+        "/mcp"
+    )
+    sse_path: Annotated[
+        UrlPath, Meta(description="Where clients of HTTP+SSE (2024-11-05) begin.")
+    ] = "/sse"
+    ws_path: Annotated[UrlPath, Meta(description="Where clients come by WebSocket.")] = "/ws"
+    allowed_hosts: Annotated[
+        tuple[Host, ...],
+        Meta(description="Names of the gateway in Host headers, beside those of loopback."),
+    ] = ()
+    allowed_origins: Annotated[
+        tuple[Origin, ...],
+        Meta(description="Pages that may call the gateway, beside those of loopback."),
+    ] = ()
+    certificate: Annotated[
+        Text | None, Meta(description="A file with the certificate and its chain, for TLS.")
+    ] = None
+    key: Annotated[Text | None, Meta(description="A file with the certificate's key.")] = None
+    head_timeout: Annotated[
+        Seconds, Meta(description="Seconds until the head of a request must be there.")
+    ] = 10.0
+    body_timeout: Annotated[
+        Seconds, Meta(description="Seconds until the body of a request must be there.")
+    ] = 30.0
+    write_timeout: Annotated[
+        Seconds, Meta(description="Seconds that a client may go without reading.")
+    ] = 30.0
+    max_body: Annotated[
+        int, Meta(ge=1024, le=_GIB, description="The longest body of a request, in bytes.")
+    ] = 4 * _MIB
+    max_connections: Annotated[int, Meta(ge=1, le=1_000_000, description="Connections in all.")] = (
+        16384
+    )
+    max_connections_per_address: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Connections from one address.")
+    ] = 8192
+    max_in_flight: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Calls under way in all.")
+    ] = 16384
+    max_in_flight_per_principal: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Calls under way of one principal.")
+    ] = 8192
+    max_sessions: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Sessions of clients up to 2025-11-25.")
+    ] = 10_000
+    session_idle: Annotated[
+        Seconds, Meta(description="Seconds without a message after which a session is over.")
+    ] = 1800.0
+    session_life: Annotated[
+        Annotated[float, Meta(gt=0, le=366 * _DAY)],
+        Meta(description="Seconds after which a session is over, however busy it is."),
+    ] = 86400.0
+    keep_alive: Annotated[
+        Seconds, Meta(description="Seconds that a stream may be silent before a comment is sent.")
+    ] = 15.0
 
 
 class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -144,6 +235,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """
 
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    http: HttpSettings = field(default_factory=HttpSettings)
     servers: tuple[ServerSettings, ...] = ()
     source: Path | None = None
     notes: tuple[str, ...] = ()
@@ -154,6 +246,9 @@ class ConfigTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     gateway: Annotated[GatewaySettings, Meta(description=GatewaySettings.__doc__)] = field(
         default_factory=GatewaySettings
+    )
+    http: Annotated[HttpSettings, Meta(description=HttpSettings.__doc__)] = field(
+        default_factory=HttpSettings
     )
     servers: Annotated[
         dict[ServerName, ServerTable], Meta(description="The servers behind the gateway, by name.")

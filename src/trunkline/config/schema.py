@@ -2,7 +2,8 @@
 
 `trunkline.schema.json` beside this file is its output; a test keeps the two equal, and another
 checks that schema and loader agree on what is valid. Some things a schema cannot say: that a
-variable must be set, that a url needs a host, that two headers must not differ in case alone.
+variable must be set, that a url needs a host, that two headers must not differ in case alone, that
+an address must be loopback's and two paths not the same.
 """
 
 import json
@@ -12,11 +13,16 @@ from typing import Any
 import msgspec
 
 from trunkline.config.entry import BELONGS, KINDS
-from trunkline.config.model import ConfigTable, GatewaySettings, ServerTable
+from trunkline.config.model import ConfigTable, GatewaySettings, HttpSettings, ServerTable
 
 FILE = "trunkline.schema.json"
 
-_TITLES = {ConfigTable: "trunkline.toml", GatewaySettings: "gateway", ServerTable: "server"}
+_TITLES = {
+    ConfigTable: "trunkline.toml",
+    GatewaySettings: "gateway",
+    HttpSettings: "http",
+    ServerTable: "server",
+}
 
 
 def config_schema() -> dict[str, Any]:

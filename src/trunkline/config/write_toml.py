@@ -16,6 +16,7 @@ from typing import Any, cast
 from trunkline.config.client_entries import safe_names
 from trunkline.config.entry import KNOWN, Entry
 from trunkline.config.errors import quoted
+from trunkline.config.http_table import FILES
 from trunkline.config.lines import KeyPath
 from trunkline.config.load import Draft
 from trunkline.config.parse import Table
@@ -41,6 +42,8 @@ def to_toml(*drafts: Draft) -> str:
         lines.append(f"# from {quoted(str(draft.file))}")
         if draft is drafts[0] and draft.gateway:
             lines += ["", "[gateway]", *_pairs(draft.gateway)]
+        if draft is drafts[0] and draft.http:
+            lines += ["", "[http]", *_pairs(_portable_http(draft))]
         for entry in draft.entries:
             table = _portable(entry, draft)
             if written.get(entry.name) != table:
@@ -71,6 +74,15 @@ def _portable(entry: Entry, draft: Draft) -> Table:
         if key in table:
             table[key] = each_text(table[key], (key,), write)
     return table
+
+
+def _portable_http(draft: Draft) -> Table:
+    """Return the `[http]` table as it can stand anywhere: what it names by a path is absolute."""
+    folder = draft.file.absolute().parent
+    files = {key: draft.http[key] for key in FILES if key in draft.http}
+    return draft.http | {
+        key: str(folder / name) for key, name in files.items() if _is_relative(name)
+    }
 
 
 def _template(text: str, is_path: bool, around: Surroundings) -> str:
