@@ -1,0 +1,116 @@
+"""Run the official conformance suite, directly and through the gateway: `python -m conformance`."""
+
+import argparse
+import asyncio
+import signal
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from conformance import baseline
+from conformance.runs import WAYS, Run, Way, runs
+from conformance.stage import Unready, target
+from conformance.suite import Outcomes, check_installed, outcomes
+
+AT_A_TIME = 2
+HEAD = ("run", "scenarios", "passed", "failed", "skipped", "checks passed", "failed", "warned")
+
+Found = dict[Run, Outcomes | Unready]
+
+
+def main() -> int:
+    """Parse the command line, run, compare; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m conformance", description=__doc__)
+    parser.add_argument("--only", type=ways, default=WAYS, metavar="WAY[,WAY]", help="/".join(WAYS))
+    parser.add_argument("--match", default="", metavar="TEXT", help="only runs with this name")
+    parser.add_argument("--update", action="store_true", help="write down what holds now")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep logs and results there")
+    options = parser.parse_args()
+    chosen = [run for run in runs(options.only) if options.match in run.title]
+    if not chosen:
+        parser.error(f"expected the name of a run, got {options.match!r}")
+    try:
+        check_installed()
+        with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+            found = asyncio.run(until_stopped(chosen, options.keep or Path(folder)))
+    except Unready as why:
+        print(f"conformance: {why}", file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 1
+    print(table(found))
+    if options.update:
+        baseline.store(found)
+        print(f"Written to {baseline.FILE}.")
+    return compare(found)
+
+
+def ways(text: str) -> tuple[Way, ...]:
+    """Read a list of ways."""
+    wanted = set(text.split(","))
+    if not wanted <= set(WAYS):
+        raise argparse.ArgumentTypeError(f"expected some of {','.join(WAYS)}, got {text!r}")
+    return tuple(way for way in WAYS if way in wanted)
+
+
+async def until_stopped(chosen: list[Run], folder: Path) -> Found:
+    """Run them; when told to stop, end what was started first."""
+    task = asyncio.create_task(perform(chosen, folder))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task
+
+
+async def perform(chosen: list[Run], folder: Path) -> Found:
+    """Run them, few at a time; return what came of each, or why nothing did."""
+    gate = asyncio.Semaphore(AT_A_TIME)
+
+    async def one(run: Run) -> Outcomes | Unready:
+        place = folder / run.title.replace(" ", "_")
+        place.mkdir(parents=True, exist_ok=True)
+        try:
+            async with gate, target(run, place) as url:
+                return await outcomes(run.subject, url, place)
+        except Unready as why:
+            return why
+
+    return dict(zip(chosen, await asyncio.gather(*map(one, chosen)), strict=True))
+
+
+def table(found: Found) -> str:
+    """Return what came of the runs, one line for each."""
+    rows: list[tuple[str, ...]] = [HEAD]
+    for run, result in found.items():
+        all_of = [] if isinstance(result, Unready) else list(result.values())
+        words = Counter(outcome.word for outcome in all_of)
+        counts = [len(all_of), words["passed"], words["failed"], words["skipped"]]
+        counts += [sum(outcome.passed.total() for outcome in all_of)]
+        counts += [sum(len(outcome.failed) for outcome in all_of)]
+        counts += [sum(len(outcome.warned) for outcome in all_of)]
+        rows.append((run.title, *map(str, counts)))
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return "\n".join(
+        "  ".join([row[0].ljust(first), *map(str.rjust, row[1:], others)]) for row in rows
+    )
+
+
+def compare(found: Found) -> int:
+    """Print how the runs differ from the baseline; return 1 if anything was lost."""
+    known = baseline.load()
+    code = 0
+    for run, result in found.items():
+        if isinstance(result, Unready):
+            lost, won = [str(result)], []
+        else:
+            lost, won = baseline.difference(run, result, known)
+        for line in lost:
+            print(f"LOST  {run.title}: {line}")
+            code = 1
+        for line in won:
+            print(f"new   {run.title}: {line}")
+    print("Something was lost." if code else "Nothing was lost.")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

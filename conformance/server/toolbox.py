@@ -1,0 +1,57 @@
+"""How a tool is written down: its name, what it says of itself, and what it does."""
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, CallToolRequestParams
+
+from conformance.server.samples import Context, JsonObject, text
+
+Run = Callable[[Context, CallToolRequestParams], Awaitable[JsonObject]]
+
+NOTHING: JsonObject = {"type": "object", "properties": {}}
+
+
+class Tool(NamedTuple):
+    """A tool, as it is listed and as it is called."""
+
+    description: str
+    schema: JsonObject
+    run: Run
+
+
+class Toolbox(dict[str, Tool]):
+    """Tools by their names, in the order in which they were written down."""
+
+    def add(
+        self, name: str, description: str, schema: JsonObject = NOTHING
+    ) -> Callable[[Run], Run]:
+        """Write down the decorated function as a tool."""
+
+        def keep(run: Run) -> Run:
+            self[name] = Tool(description, schema, run)
+            return run
+
+        return keep
+
+
+def strings(**descriptions: str) -> JsonObject:
+    """Return the schema of arguments that are all strings and all required."""
+    properties = {
+        name: {"type": "string", "description": each} for name, each in descriptions.items()
+    }
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def argument(params: CallToolRequestParams, name: str) -> str:
+    """Return a required string argument."""
+    value = (params.arguments or {}).get(name)
+    if not isinstance(value, str):
+        raise MCPError(INVALID_PARAMS, f"expected a string as {name!r}, got {value!r}")
+    return value
+
+
+def says(*lines: str) -> JsonObject:
+    """Return the result of a tool that has texts to say."""
+    return {"content": [text(line) for line in lines]}

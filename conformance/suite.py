@@ -1,0 +1,97 @@
+"""Running the official suite against a url, and reading what it found.
+
+node dist/index.js server --url … -o FOLDER ──> FOLDER/server-SCENARIO-TIME/checks.json
+                                            └─> its summary, which also names what broke early
+"""
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from conformance.runs import MODULES, Subject
+from conformance.stage import Unready, running
+
+MAX_SECONDS = 300
+OLDEST_NODE = 22
+
+_SUMMARY = re.compile(r"^[✓✗] (\S+): (\d+) passed, (\d+) failed$", re.MULTILINE)
+_FOLDER = re.compile(r"server-(.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
+
+
+class Outcome(NamedTuple):
+    """What came of one scenario: checks that held by their ids, and what did not hold."""
+
+    passed: Counter[str]
+    failed: list[str]
+    warned: list[str]
+
+    @property
+    def word(self) -> str:
+        """What one says of it: skipped if there was nothing to check."""
+        if self.failed:
+            return "failed"
+        return "passed" if self.passed else "skipped"
+
+
+Outcomes = dict[str, Outcome]
+
+
+def node() -> str:
+    """Return a Node that is new enough: our own, or the one of this machine."""
+    for path in sorted(MODULES.glob("node-*/bin/node")):
+        return str(path)
+    found = shutil.which("node")
+    if found is None:
+        raise Unready(f"expected Node {OLDEST_NODE} or newer, got none")
+    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=True)
+    if int(version.stdout.removeprefix("v").partition(".")[0]) < OLDEST_NODE:
+        raise Unready(f"expected Node {OLDEST_NODE} or newer, got {version.stdout.strip()!r}")
+    return found
+
+
+def check_installed() -> None:
+    """Refuse to go on without the suite; silence would look like success."""
+    node()
+    for name in ("conformance-next", "conformance-stable"):
+        if not (MODULES / name / "dist" / "index.js").exists():
+            raise Unready(f"expected {name} in {MODULES}, got nothing: run `make conformance`")
+
+
+async def outcomes(subject: Subject, url: str, folder: Path) -> Outcomes:
+    """Run the suite; return what came of each scenario."""
+    results = folder / "results"
+    shutil.rmtree(results, ignore_errors=True)  # a folder that is kept may have older ones
+    program = str(MODULES / subject.suite / "dist" / "index.js")
+    command = [node(), program, "server", "--url", url, *subject.arguments(), "-o", str(results)]
+    async with running(command, folder / "suite.log") as started:
+        try:
+            async with asyncio.timeout(MAX_SECONDS):
+                await started.process.wait()
+        except TimeoutError:
+            raise Unready(f"the suite did not end in {MAX_SECONDS} s") from None
+    said = started.said()
+    summary = _SUMMARY.findall(said)
+    if not summary:
+        raise Unready(f"expected a summary of the suite, got {said[-2000:]!r}")
+    found = {scenario: Outcome(Counter(), ["did not run"], []) for scenario, _, _ in summary}
+    for path in results.glob("*/checks.json"):
+        if name := _FOLDER.fullmatch(path.parent.name):
+            found[name[1]] = _outcome(json.loads(path.read_text(encoding="utf-8")))
+    return found
+
+
+def _outcome(checks: list[dict[str, str]]) -> Outcome:
+    def all_of(status: str) -> list[dict[str, str]]:
+        return [check for check in checks if check["status"] == status]
+
+    def told(check: dict[str, str]) -> str:
+        return f"{check['id']}: {check.get('errorMessage', check['description'])}"
+
+    passed = Counter(check["id"] for check in all_of("SUCCESS"))
+    failed, warned = map(all_of, ("FAILURE", "WARNING"))
+    return Outcome(passed, [*map(told, failed)], [*map(told, warned)])
