@@ -1,0 +1,136 @@
+"""Measure one hop through everybody, print the tables and store the figures: `python -m bench.hop`.
+
+Everybody is measured on one core, the load and the server behind are on the other; rounds go
+through all of them for each kind of call, and the medians count.
+"""
+
+import argparse
+import datetime
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import msgspec
+
+from bench.hop import idle, targets
+from bench.hop.heavy import heavy_peers
+from bench.hop.peers import peers
+from trunkline.benchmark.compare import Comparison, Entrants, run
+from trunkline.benchmark.contest import SIZES, Settings
+from trunkline.benchmark.contestants import DIRECT, TRUNKLINE, Contestant
+from trunkline.benchmark.load import Plan
+from trunkline.benchmark.machine import load_average
+from trunkline.benchmark.process import cores
+from trunkline.benchmark.table import markdown
+from trunkline.mcp.versions import Era
+
+RESULTS = Path(__file__).parents[1] / "results"
+QUIET = 0.5
+"""A load average above this spoils the figures."""
+
+FULL = Settings(plan=Plan(seconds=1.0, warm_up=0.3), rounds=3)
+QUICK = Settings(plan=Plan(seconds=0.5, warm_up=0.2, longest=4.0), rounds=1, sizes=SIZES[:1])
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    options = read_options()
+    entrants = choose(options)
+    if not entrants:
+        sys.exit(f"expected some of {', '.join(one.name for one in everybody(True))}")
+    settings = msgspec.structs.replace(QUICK if options.quick else FULL, era=Era(options.era))
+    if options.rounds:
+        settings = msgspec.structs.replace(settings, rounds=options.rounds)
+    if cores() is None:
+        say("two cores and taskset are wanted: without them, all share what there is")
+    busy = load_average()
+    if busy > QUIET:
+        say(f"the load average is {busy:.1f}: others are at work here, so figures are rough")
+    began = perf_counter()
+    found = run(tell=say, entrants=entrants, settings=settings)
+    found.about |= {
+        "seconds": f"{perf_counter() - began:.0f}",
+        "load average before": f"{busy:.2f}",
+        "node": told_by("node", "--version"),
+        "revision": told_by("git", "describe", "--always", "--dirty"),
+    }
+    judged = targets.judge(found.rows)
+    if not options.quick and any(one is TRUNKLINE for one, _ in entrants):
+        say("trunkline at rest, with many sessions and streams")
+        judged += idle.run()
+    show(found, judged)
+    if not options.no_store:
+        store(found, judged, Path(options.store or RESULTS / file_name(options)))
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.hop", description=__doc__)
+    parser.add_argument("--peers", help="only those whose names contain one of these, by commas")
+    parser.add_argument("--all", action="store_true", help="ContextForge and LiteLLM as well")
+    parser.add_argument("--quick", action="store_true", help="small results, one short round")
+    parser.add_argument("--rounds", type=int, help="so many rounds")
+    parser.add_argument("--era", choices=[era.value for era in Era], default=Era.HANDSHAKE.value)
+    parser.add_argument("--no-store", action="store_true", help="do not write the results")
+    parser.add_argument("--store", metavar="FILE", help="write them there")
+    return parser.parse_args()
+
+
+def everybody(with_heavy: bool) -> list[Contestant]:
+    return [*peers(), *(heavy_peers() if with_heavy else ())]
+
+
+def choose(options: argparse.Namespace) -> Entrants:
+    """List who takes part, once for each kind of server behind."""
+    wanted = [name.strip().lower() for name in (options.peers or "").split(",")]
+    return [
+        (one, None if one is DIRECT else behind)
+        for one in everybody(options.all)
+        if Era(options.era) in one.eras and any(name in one.name.lower() for name in wanted)
+        for behind in one.behind
+    ]
+
+
+def file_name(options: argparse.Namespace) -> str:
+    return "hop.json" if options.era == Era.HANDSHAKE.value else f"hop-{options.era}.json"
+
+
+def say(text: str) -> None:
+    now = datetime.datetime.now(datetime.UTC).strftime("%H:%M:%S")
+    print(f"{now} {text}", file=sys.stderr, flush=True)
+
+
+def told_by(program: str, *arguments: str) -> str:
+    """Return what a program prints, if it is there."""
+    if shutil.which(program) is None:
+        return "none"
+    told = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    return told.stdout.strip()
+
+
+def show(found: Comparison, judged: list[targets.Target]) -> None:
+    """Print all of it as Markdown."""
+    print("# One hop\n")
+    for name, value in found.about.items():
+        print(f"- {name}: {value}")
+    for table in (*found.tables(), targets.table(judged)):
+        print(f"\n## {table.title}\n\n{markdown(table)}")
+    if found.failures():
+        print("\n## What did not work\n")
+    for failure in found.failures():
+        print(f"- {failure}")
+
+
+def store(found: Comparison, judged: list[targets.Target], path: Path) -> None:
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    plain["targets"] = [{**target._asdict(), "verdict": target.verdict} for target in judged]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(plain, indent=2, ensure_ascii=False) + "\n")
+    print(f"\nStored in {path}.")
+
+
+if __name__ == "__main__":
+    main()

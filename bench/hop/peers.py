@@ -1,0 +1,121 @@
+"""The peers: how each is put in front of the fast server, as its documentation says.
+
+Where a peer has a faster setting than its default, it is measured with that one; the note says so.
+Python peers on version 1 of the MCP SDK live in `.venv-hop1`, npm ones in `bench/hop/node_modules`;
+`make bench-hop` puts them there.
+"""
+
+import json
+import shlex
+import shutil
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+from trunkline.benchmark.contestants import (
+    DIRECT,
+    TRUNKLINE,
+    Behind,
+    Contestant,
+    Place,
+    Start,
+    fastmcp,
+    nginx,
+)
+
+ROOT = Path(__file__).parents[2]
+NODE_MODULES = Path(__file__).with_name("node_modules")
+SDK1 = ROOT / ".venv-hop1"
+NGINX = ROOT / ".venv-hop" / "nginx" / "usr" / "sbin" / "nginx"
+
+STDIO = (Behind.STDIO,)
+
+
+def python_version(environment: Path, name: str) -> Callable[[], str]:
+    """Look a distribution up in a virtual environment of its own."""
+
+    def version() -> str:
+        paths = [str(path) for path in environment.glob("lib/python*/site-packages")]
+        for found in metadata.distributions(name=name, path=paths):
+            return found.version
+        raise LookupError(f"{name} is not installed in {environment.name}; see make bench-hop")
+
+    return version
+
+
+def npm_version(name: str) -> Callable[[], str]:
+    """Look a package up in node_modules."""
+
+    def version() -> str:
+        path = NODE_MODULES / name / "package.json"
+        if shutil.which("node") is None:
+            raise LookupError("there is no node")
+        if not path.exists():
+            raise LookupError(f"{name} is not installed in {NODE_MODULES}; see make bench-hop")
+        return str(json.loads(path.read_text())["version"])
+
+    return version
+
+
+def node(script: str, *arguments: str) -> list[str]:
+    """Run an npm package's own script, without npx in between."""
+    return ["node", str(NODE_MODULES / script), *arguments]
+
+
+def start_mcp_proxy(place: Place) -> Start:
+    listen = ["--host", "127.0.0.1", "--port", str(place.port)]
+    command = [str(SDK1 / "bin" / "mcp-proxy"), *listen, "--log-level", "WARNING", "--"]
+    return Start([*command, *place.command], place.address())
+
+
+def start_streamablehttp_proxy(place: Place) -> Start:
+    listen = ["--host", "127.0.0.1", "--port", str(place.port), "--log-level", "error"]
+    command = [str(SDK1 / "bin" / "mcp-streamablehttp-proxy"), *listen]
+    return Start([*command, "--", *place.command], place.address())
+
+
+def start_supergateway(place: Place) -> Start:
+    """Stateful, since it else starts a server for every single call."""
+    door = ["--outputTransport", "streamableHttp", "--stateful", "--port", str(place.port)]
+    child = ["--stdio", shlex.join(place.command), "--logLevel", "none"]
+    return Start(node("supergateway/dist/index.js", *child, *door), place.address())
+
+
+def start_npm_mcp_proxy(place: Place) -> Start:
+    listen = ["--host", "127.0.0.1", "--port", str(place.port), "--server", "stream"]
+    script = "mcp-proxy/dist/bin/mcp-proxy.mjs"
+    return Start(node(script, *listen, "--", *place.command), place.address())
+
+
+def start_mcp_hub(place: Place) -> Start:
+    """Over HTTP+SSE, which is all that it speaks to clients."""
+    program, *arguments = place.command
+    over_stdio = {"command": program, "args": arguments}
+    server = {"url": place.url} if place.behind is Behind.HTTP else over_stdio
+    config = place.write("hub.json", json.dumps({"mcpServers": {"fast": server}}))
+    command = node("mcp-hub/dist/cli.js", "--port", str(place.port), "--config", config)
+    homes = ("HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
+    environment = {name: str(place.folder) for name in homes}
+    return Start(command, place.address("/mcp", events=True), environment)
+
+
+def peers() -> list[Contestant]:
+    """List everybody, in the order of the table."""
+    own = shutil.which("nginx") or str(NGINX)
+    return [
+        DIRECT,
+        nginx(program=own),
+        TRUNKLINE,
+        fastmcp(shared=False),
+        fastmcp(shared=True),
+        Contestant("mcp-proxy (PyPI)", start_mcp_proxy, python_version(SDK1, "mcp-proxy"), STDIO),
+        Contestant(
+            "mcp-streamablehttp-proxy",
+            start_streamablehttp_proxy,
+            python_version(SDK1, "mcp-streamablehttp-proxy"),
+            STDIO,
+        ),
+        Contestant("supergateway", start_supergateway, npm_version("supergateway"), STDIO),
+        Contestant("mcp-proxy (npm)", start_npm_mcp_proxy, npm_version("mcp-proxy"), STDIO),
+        Contestant("mcp-hub", start_mcp_hub, npm_version("mcp-hub")),
+    ]

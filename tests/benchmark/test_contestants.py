@@ -1,0 +1,76 @@
+"""Who is measured, and how they are started."""
+
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from trunkline.benchmark.contestants import (
+    DIRECT,
+    TRUNKLINE,
+    Behind,
+    Place,
+    distribution,
+    fastmcp,
+    nginx,
+)
+from trunkline.mcp.versions import Era
+
+URL = "http://127.0.0.1:9/mcp"
+COMMAND = ["python", "-m", "server", "--stdio"]
+
+
+def place(folder: Path, behind: Behind) -> Place:
+    return Place(folder, 8080, behind, URL, COMMAND, Era.HANDSHAKE)
+
+
+def test_nothing_in_between_is_the_server_itself(tmp_path: Path) -> None:
+    way = DIRECT.start(place(tmp_path, Behind.HTTP))
+    assert [*way.command][-3:] == ["127.0.0.1:8080", "--era", "handshake"]
+    assert way.address.port == 8080
+
+
+@pytest.mark.parametrize("behind", Behind)
+def test_trunkline_is_given_the_server(behind: Behind, tmp_path: Path) -> None:
+    way = TRUNKLINE.start(place(tmp_path, behind))
+    text = (tmp_path / "trunkline.toml").read_text(encoding="utf-8")
+    server = tomllib.loads(text)["servers"]["fast"]
+    assert server["prefix"] == ""
+    if behind is Behind.HTTP:
+        assert server["url"] == URL
+    else:
+        assert [server["command"], *server["args"]] == COMMAND
+    assert "127.0.0.1:8080" in way.command
+
+
+def test_nginx_is_given_the_address_of_the_server(tmp_path: Path) -> None:
+    way = nginx("/opt/nginx").start(place(tmp_path, Behind.HTTP))
+    text = (tmp_path / "nginx.conf").read_text(encoding="utf-8")
+    assert "server 127.0.0.1:9;" in text
+    assert "listen 127.0.0.1:8080;" in text
+    assert way.command[0] == "/opt/nginx"
+
+
+@pytest.mark.parametrize("behind", Behind)
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_fastmcp_proxy_is_a_script_that_compiles(
+    shared: bool, behind: Behind, tmp_path: Path
+) -> None:
+    way = fastmcp(shared).start(place(tmp_path, behind))
+    text = Path(way.command[-1]).read_text(encoding="utf-8")
+    compile(text, "proxy.py", "exec")
+    assert (URL if behind is Behind.HTTP else "'--stdio'") in text
+
+
+def test_who_is_missing_says_so() -> None:
+    with pytest.raises(LookupError, match="there is no nginx"):
+        nginx("/no/such/nginx").version()
+    with pytest.raises(LookupError, match="no-such-thing is not installed"):
+        distribution("no-such-thing")
+    assert distribution("msgspec")
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="there is no nginx")
+def test_nginx_tells_its_version() -> None:
+    assert nginx().version()[0].isdigit()

@@ -1,0 +1,24 @@
+"""Server-sent events."""
+
+import pytest
+
+from trunkline.benchmark.events import Events, messages
+
+TEXT = b"event: endpoint\ndata: /post\n\n: ping\n\nid: 1\ndata: {\ndata:}\n\ndata: 2\r\n\r\n"
+FOUND = [("endpoint", b"/post"), ("message", b"{\n}"), ("message", b"2")]
+
+
+@pytest.mark.parametrize("step", [1, 3, len(TEXT)])
+def test_events_are_found_however_they_arrive(step: int) -> None:
+    events = Events()
+    parts = [TEXT[start : start + step] for start in range(0, len(TEXT), step)]
+    assert [found for part in parts for found in events.feed(part)] == FOUND
+
+
+def test_a_json_body_is_its_own_only_message() -> None:
+    assert messages(b'{"id":1}') == [b'{"id":1}']
+
+
+def test_the_messages_of_a_stream_are_its_events() -> None:
+    body = b'event: message\r\nid: 7\r\ndata: {"id":1}\r\n\r\nid: 8\ndata: \n\ndata: {"id":2}'
+    assert messages(body) == [b'{"id":1}', b'{"id":2}']
