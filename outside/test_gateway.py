@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from mcp import Client, MCPError, StdioServerParameters, types
 
-HERE = Path(__file__).parent
-BIN = HERE / "node_modules" / ".bin"
+from outside.program import BIN, HERE, alive
 
 
 @pytest.fixture
@@ -228,17 +227,4 @@ async def test_nothing_is_left_when_the_client_goes(config: Path) -> None:
             pass
         gateway.stdin.close()
         assert await gateway.wait() == 0
-    assert running(str(config.parent)) == []
-
-
-def running(mark: str) -> list[str]:
-    """Return the processes whose command line has `mark` in it."""
-    found = [path for path in Path("/proc").glob("[0-9]*/cmdline") if mark.encode() in _read(path)]
-    return [path.parent.name for path in found]
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+    assert alive(str(config.parent)) == []

@@ -1,0 +1,38 @@
+"""One gateway over HTTP, in front of real servers, for all tests that only talk with it."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from outside.gateway import EVERYTHING, NOBODY, Gateway, Servers, everything, gateway, sdk
+from outside.program import BIN
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "hello.txt").write_text("hello from a file\n")
+    return folder
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def servers(files: Path) -> AsyncIterator[Servers]:
+    """Two servers over stdio, two over HTTP, one of each era, and one that is not there."""
+    async with everything("streamableHttp") as (_, web), sdk(2) as (_, modern):
+        yield {
+            "everything": EVERYTHING,
+            "fs": {"command": "node", "args": [str(BIN / "mcp-server-filesystem"), str(files)]},
+            "web": {"url": web},
+            "sdk": {"url": modern},
+            "broken": {"url": NOBODY},
+        }
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def house(
+    servers: Servers, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Gateway]:
+    async with gateway(tmp_path_factory.mktemp("gateway"), servers) as started:
+        yield started

@@ -1,0 +1,87 @@
+"""The gateway over HTTP, and servers to stand in front of, none of which we wrote."""
+
+import json
+import signal
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from outside.program import BIN, HERE, PYTHON_1, Program, free_port, running
+
+Servers: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+NOBODY = "http://127.0.0.1:1/mcp"
+"""Where nobody listens."""
+
+EVERYTHING = {"command": "node", "args": [str(BIN / "mcp-server-everything"), "stdio"]}
+
+_SDKS = {1: (PYTHON_1, "sdk1_server.py"), 2: (sys.executable, "sdk_server.py")}
+
+
+class Gateway:
+    """A gateway that listens."""
+
+    def __init__(self, program: Program, place: str) -> None:
+        self.program = program
+        self.place = place
+        self.mcp = f"{place}/mcp"
+        self.sse = f"{place}/sse"
+        self.ws = place.replace("http", "ws", 1) + "/ws"
+
+
+@asynccontextmanager
+async def gateway(folder: Path, servers: Servers) -> AsyncGenerator[Gateway]:
+    """Start a gateway in front of these servers."""
+    command = [sys.executable, "-m", "trunkline", "serve", "--http", "127.0.0.1:0"]
+    async with running(*command, "--config", configure(folder, servers)) as program:
+        found = await program.says(r"MCP at (http://\S+)/mcp")
+        yield Gateway(program, found[1])
+
+
+@asynccontextmanager
+async def application(folder: Path, servers: Servers, path: str) -> AsyncGenerator[Gateway]:
+    """Start the same as an application under uvicorn, below a path of another unless that is /."""
+    command = [sys.executable, HERE / "asgi_app.py", path, configure(folder, servers)]
+    async with running(*command, str(free_port())) as program:
+        found = await program.says(r"running on (http://\S+)")
+        yield Gateway(program, found[1] + path.rstrip("/"))
+
+
+def configure(folder: Path, servers: Servers) -> Path:
+    """Write a configuration; a JSON string or list is one of TOML as well."""
+    lines: list[str] = []
+    for name, settings in servers.items():
+        lines.append(f"[servers.{name}]")
+        lines += [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    config = folder / "trunkline.toml"
+    config.write_text("\n".join(lines))
+    return config
+
+
+@asynccontextmanager
+async def everything(
+    transport: str, port: int | None = None
+) -> AsyncGenerator[tuple[Program, str]]:
+    """Start server-everything over HTTP; yield it and its url."""
+    port = port or free_port()
+    path = "sse" if transport == "sse" else "mcp"
+    command = ["node", BIN / "mcp-server-everything", transport]
+    async with running(*command, env={"PORT": str(port)}) as program:
+        await program.says(rf"on port {port}")
+        yield program, f"http://127.0.0.1:{port}/{path}"
+
+
+@asynccontextmanager
+async def sdk(
+    generation: int, transport: str = "streamable-http", port: int | None = None
+) -> AsyncGenerator[tuple[Program, str]]:
+    """Start a server on the official Python SDK; yield it and its url."""
+    python, script = _SDKS[generation]
+    path = "sse" if transport == "sse" else "mcp"
+    command = [python, HERE / script, transport, str(port or free_port())]
+    # Asked to end, it would wait for those who listen to it.
+    async with running(*command, end_by=signal.SIGKILL) as program:
+        found = await program.says(r"running on (http://\S+)")
+        yield program, f"{found[1]}/{path}"

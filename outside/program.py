@@ -1,0 +1,140 @@
+"""Programs that tests start: what they say is kept, and none outlives its test.
+
+Rules upheld here:
+1. Every program leads a group of its own, and its group is ended with it, whatever happened.
+2. Nobody sleeps: one waits for what a program says, and is shown what it said instead.
+"""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+HERE = Path(__file__).parent
+BIN = HERE / "node_modules" / ".bin"
+PYTHON_1 = HERE.parent / ".venv-outside1" / "bin" / "python"
+"""The Python that has the official SDK of the first generation."""
+
+NODE = BIN / "node"
+"""A Node that is new enough for the Inspector; the lock brings it."""
+
+START_SECONDS = 60.0
+END_SECONDS = 15.0
+RUN_SECONDS = 90.0
+
+
+class Program:
+    """A program that runs."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._more = asyncio.Condition()
+        self._ended = False
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        while line := await self.process.stdout.readline():
+            async with self._more:
+                self.lines.append(line.decode(errors="replace").rstrip())
+                self._more.notify_all()
+        async with self._more:
+            self._ended = True
+            self._more.notify_all()
+
+    async def says(self, pattern: str) -> re.Match[str]:
+        """Wait for a line that has `pattern` in it."""
+        found: re.Match[str] | None = None
+
+        def said() -> bool:
+            nonlocal found
+            found = next((hit for line in self.lines if (hit := re.search(pattern, line))), None)
+            return found is not None or self._ended
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_SECONDS), self._more:
+                await self._more.wait_for(said)
+        assert found is not None, f"expected {pattern!r}, got " + "\n".join(self.lines[-40:])
+        return found
+
+    async def end(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Tell it to end, and make sure of that; return its exit code."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(how)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_SECONDS):
+                    await self.process.wait()
+        finally:
+            _kill_group(self.process)
+        await self._reading
+        return await self.process.wait()
+
+
+@asynccontextmanager
+async def running(
+    *command: str | Path,
+    env: Mapping[str, str] | None = None,
+    end_by: signal.Signals = signal.SIGTERM,
+) -> AsyncGenerator[Program]:
+    """Start a program; end it and what it started on the way out."""
+    program = Program(await _start(command, env, STDOUT))
+    try:
+        yield program
+    finally:
+        await program.end(end_by)
+
+
+async def run(*command: str | Path, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+    """Run a program to its end; return its exit code and what it wrote to stdout and stderr."""
+    process = await _start(command, env, PIPE)
+    try:
+        async with asyncio.timeout(RUN_SECONDS):
+            out, err = await process.communicate()
+            return await process.wait(), out.decode(), err.decode()
+    finally:
+        _kill_group(process)
+
+
+async def _start(
+    command: tuple[str | Path, ...], env: Mapping[str, str] | None, stderr: int
+) -> Process:
+    return await asyncio.create_subprocess_exec(
+        *command,
+        env={**os.environ, **(env or {})},
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=stderr,
+        start_new_session=True,
+    )
+
+
+def _kill_group(process: Process) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def alive(mark: str) -> list[str]:
+    """Return the processes whose command line has `mark` in it."""
+    found = [path for path in Path("/proc").glob("[0-9]*/cmdline") if mark.encode() in _read(path)]
+    return [path.parent.name for path in found]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

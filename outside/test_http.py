@@ -1,0 +1,227 @@
+"""The official Python clients, of both generations, drive the gateway over HTTP."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client, MCPError, types
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged
+
+from outside.clients import (
+    DOCUMENT,
+    ENVELOPE,
+    HANDSHAKE,
+    WEB_DOCUMENT,
+    accept,
+    client,
+    drive_python_1,
+    sample,
+    text,
+)
+from outside.gateway import Gateway, gateway
+from outside.program import BIN, alive
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning"),
+]
+
+MODES = {"legacy": HANDSHAKE, "auto": ENVELOPE, ENVELOPE: ENVELOPE}
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_five_servers_are_one_and_a_broken_one_hurts_nobody(
+    house: Gateway, files: Path, mode: str
+) -> None:
+    async with client(house.mcp, mode) as made:
+        assert made.protocol_version == MODES[mode]
+        names = {tool.name for tool in (await made.list_tools()).tools}
+        assert {"everything__echo", "web__echo", "sdk__echo", "fs__list_directory"} <= names
+        for server in ("everything", "web", "sdk"):
+            assert await text(made, f"{server}__echo", message="é") == "Echo: é"
+        assert "hello.txt" in await text(made, "fs__list_directory", path=str(files))
+        prompts = {prompt.name for prompt in (await made.list_prompts()).prompts}
+        assert {"everything__simple-prompt", "web__simple-prompt", "sdk__greet"} <= prompts
+        prompt = await made.get_prompt("sdk__greet", {"name": "Ada"})
+        assert "Ada" in prompt.messages[0].content.text
+        resources = {resource.uri for resource in (await made.list_resources()).resources}
+        assert {DOCUMENT, WEB_DOCUMENT, "note://one"} <= resources
+        for uri in (DOCUMENT, WEB_DOCUMENT, "note://one"):
+            assert (await made.read_resource(uri)).contents
+        assert (await made.list_resource_templates()).resource_templates
+        with pytest.raises(MCPError, match="Upstream unavailable: broken"):
+            await made.call_tool("broken__nothing", {})
+        with pytest.raises(MCPError, match="Unknown tool: nobody__home"):
+            await made.call_tool("nobody__home", {})
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_progress_reaches_the_call_that_it_is_about(house: Gateway, mode: str) -> None:
+    heard: dict[str, list[float]] = {}
+
+    async def call(made: Client, tool: str, arguments: dict[str, Any]) -> None:
+        async def progressed(progress: float, total: float | None, message: str | None) -> None:
+            heard.setdefault(tool, []).append(progress)
+
+        await made.call_tool(tool, arguments, progress_callback=progressed)
+
+    slow = {"duration": 0.4, "steps": 4}
+    async with client(house.mcp, mode) as made:
+        await asyncio.gather(
+            call(made, "everything__trigger-long-running-operation", slow),
+            call(made, "web__trigger-long-running-operation", slow),
+            call(made, "sdk__steps", {"count": 4}),
+        )
+    assert len(heard) == 3
+    assert set(map(tuple, heard.values())) == {(1, 2, 3, 4)}
+
+
+@pytest.mark.parametrize("server", ["everything", "web"])
+@pytest.mark.parametrize("way", ["mcp", "sse"])
+async def test_servers_ask_a_client_that_shook_hands(house: Gateway, way: str, server: str) -> None:
+    transport = house.mcp if way == "mcp" else sse_client(house.sse)
+    options = {"sampling_callback": sample, "elicitation_callback": accept}
+    async with client(transport, "legacy", **options) as made:
+        sampled = await text(made, f"{server}__trigger-sampling-request", prompt="?")
+        assert "a sample" in sampled
+        asked = await made.call_tool(f"{server}__trigger-elicitation-request", {})
+        assert "Ada" in json.dumps([item.model_dump() for item in asked.content])
+
+
+async def test_a_server_asks_a_client_that_did_not_with_its_answer(house: Gateway) -> None:
+    async with client(house.mcp, "auto", elicitation_callback=accept) as made:
+        assert await text(made, "sdk__order") == "ordered in 42"
+
+
+async def test_a_client_that_shook_hands_reads_logs_as_loud_as_it_wants(house: Gateway) -> None:
+    heard: asyncio.Queue[Any] = asyncio.Queue()
+    async with client(house.mcp, "legacy", logging_callback=heard.put) as made:
+        await made.set_logging_level("debug")
+        # By stdio a message cannot come after the answer, when it would be nobody's in particular.
+        await text(made, "everything__toggle-simulated-logging")
+        try:
+            assert "message" in (await heard.get()).data
+        finally:
+            await text(made, "everything__toggle-simulated-logging")
+
+
+async def test_a_client_that_did_not_reads_the_logs_of_its_own_calls(house: Gateway) -> None:
+    heard: list[Any] = []
+
+    async def note(params: Any) -> None:
+        heard.append(params.data)
+
+    async with client(house.mcp, "auto", logging_callback=note, log_level="warning") as made:
+        assert await text(made, "sdk__say") == "said"
+        assert heard == ["a shout"]
+    async with client(house.mcp, "auto", logging_callback=note) as made:
+        assert await text(made, "sdk__say") == "said"
+    assert heard == ["a shout"]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_call_that_is_given_up_is_given_up_at_the_server(house: Gateway, mode: str) -> None:
+    began = asyncio.Event()
+
+    async def progressed(*_: Any) -> None:
+        began.set()
+
+    async with client(house.mcp, mode) as made:
+        held = asyncio.create_task(made.call_tool("sdk__hold", {}, progress_callback=progressed))
+        await began.wait()
+        held.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await held
+        assert await text(made, "sdk__released") == "released"
+
+
+@pytest.mark.parametrize("server", ["everything", "web"])
+async def test_a_client_that_shook_hands_follows_a_resource(house: Gateway, server: str) -> None:
+    heard: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def listen(message: Any) -> None:
+        if isinstance(message, types.ResourceUpdatedNotification):
+            await heard.put(message.params.uri)
+
+    uri = DOCUMENT if server == "everything" else WEB_DOCUMENT
+    async with client(house.mcp, "legacy", message_handler=listen) as made:
+        await made.subscribe_resource(uri)
+        await text(made, f"{server}__toggle-subscriber-updates")
+        try:
+            assert await heard.get() == uri
+        finally:
+            await text(made, f"{server}__toggle-subscriber-updates")
+            await made.unsubscribe_resource(uri)
+
+
+async def test_a_client_that_did_not_listens(house: Gateway) -> None:
+    async with (
+        client(house.mcp, "auto") as made,
+        made.listen(resource_subscriptions=["note://one"], tools_list_changed=True) as news,
+    ):
+        await text(made, "sdk__touch")
+        assert await anext(news) == ResourceUpdated(uri="note://one")
+        await text(made, "sdk__learn")
+        assert await anext(news) == ToolsListChanged()
+        names = {tool.name for tool in (await made.list_tools()).tools}
+        assert "sdk__learnt" in names
+
+
+async def test_a_session_ends_with_its_client(house: Gateway) -> None:
+    seen: set[str] = set()
+
+    async def note(response: httpx2.Response) -> None:
+        seen.add(response.headers.get("mcp-session-id", ""))
+
+    async with httpx2.AsyncClient(event_hooks={"response": [note]}) as http:
+        transport = streamable_http_client(house.mcp, http_client=http)
+        async with client(transport, "legacy") as made:
+            await made.list_tools()
+        (session,) = seen - {""}
+        headers = {
+            "accept": "application/json, text/event-stream",
+            "mcp-session-id": session,
+            "mcp-protocol-version": HANDSHAKE,
+        }
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        assert (await http.post(house.mcp, json=ping, headers=headers)).status_code == 404
+
+
+async def test_clients_of_both_eras_call_at_once_and_get_their_own_answers(house: Gateway) -> None:
+    async def use(mode: str, mark: str) -> None:
+        async with client(house.mcp, mode) as made:
+            calls = [
+                text(made, f"{server}__echo", message=f"{mark} {number}")
+                for number in range(10)
+                for server in ("everything", "web", "sdk")
+            ]
+            wanted = [f"Echo: {mark} {number}" for number in range(10) for _ in range(3)]
+            assert await asyncio.gather(*calls) == wanted
+
+    await asyncio.gather(*(use(mode, f"{mode} {n}") for n in range(2) for mode in MODES))
+
+
+@pytest.mark.parametrize("way", ["mcp", "sse", "ws"])
+async def test_the_client_of_the_first_generation_uses_everything(house: Gateway, way: str) -> None:
+    await drive_python_1(house, way)
+
+
+async def test_nothing_is_left_when_the_gateway_is_told_to_end(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    command = {"command": "node", "args": [str(BIN / "mcp-server-filesystem"), str(files)]}
+    async with (
+        gateway(tmp_path, {"fs": command}) as house,
+        client(house.mcp, "auto") as made,
+        made.listen(tools_list_changed=True) as news,
+    ):
+        assert str(files) in await text(made, "fs__list_allowed_directories")
+        assert len(alive(str(tmp_path))) == 2
+        assert await house.program.end() == 0
+        assert [event async for event in news] == []  # told of the end: else it would raise
+        assert alive(str(tmp_path)) == []
