@@ -1,15 +1,17 @@
 # Every target sets up what it needs, from python3, pip, make and git alone.
 #   make serve    run Trunkline on its embedded default        make test     the tests
 #   make check    formatting, types, imports, budgets, docs    make bench    comparisons, stored; a soak
-#   make fuzz     two minutes of fuzzing                        make docs     the manual, in site/
+#   make fuzz     three minutes of fuzzing                       make docs     the manual, in site/
 #   make test-outside   against programs that we did not write  make lock     new locks
+#   make conformance    the official MCP suite, directly and through the gateway
+#   make bench-hop      one hop through Trunkline, nginx and every other gateway we can install
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 FUZZ_SECONDS ?= 60
 
-.PHONY: serve test test-outside check bench fuzz docs lock update clean
+.PHONY: serve test test-pure test-doing test-outside conformance check bench bench-hop fuzz docs lock update clean
 
 # $(call environment,directory,lock): a virtual environment with exactly what the lock names.
 # The marker is touched last, so that an interrupted installation starts again.
@@ -41,15 +43,36 @@ $(VENV)/.check: requirements/check.txt pyproject.toml | $(VENV)/.test
 	touch $@
 
 serve: $(VENV)/.test
-	@$(BIN)/trunkline serve $(ARGS)
+	@$(BIN)/trunkline serve $(or $(ARGS),--http 127.0.0.1:8080)
+
+# Two halves side by side: the pure packages, whose every branch must be covered, and the rest.
+PURE := tests/jsonrpc tests/mcp tests/routing
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
+	$(MAKE) --no-print-directory --output-sync=target -j2 test-pure test-doing
+
+test-pure: $(VENV)/.test
+	$(BIN)/python -m pytest --cov --cov-report=term -p no:cacheprovider $(ARGS) $(PURE)
+
+test-doing: $(VENV)/.test
+	$(BIN)/python -m pytest --no-cov -p no:cacheprovider $(ARGS) tests $(PURE:%=--ignore=%)
 
 # npm packages come with their own lock; node and npm must be there, and it is an error if not.
-test-outside: .venv-outside/.ready .venv-outside1/.ready
-	cd outside && npm ci --silent --no-audit --no-fund
+# It brings a Node of its own as well: the Inspector wants a newer one than most machines have.
+outside/node_modules/.package-lock.json: outside/package-lock.json
+	cd outside && npm ci --loglevel=error --no-audit --no-fund
+	touch $@
+
+test-outside: .venv-outside/.ready .venv-outside1/.ready outside/node_modules/.package-lock.json
 	.venv-outside/bin/python -m pytest outside -p no:cacheprovider $(ARGS)
+
+conformance/node_modules/.package-lock.json: conformance/package-lock.json
+	cd conformance && npm ci --loglevel=error --no-audit --no-fund
+	touch $@
+
+# It brings a Node of its own: the suite wants a newer one than most machines have.
+conformance: .venv-outside/.ready conformance/node_modules/.package-lock.json
+	.venv-outside/bin/python -m conformance $(ARGS)
 
 check: $(VENV)/.check
 	$(BIN)/ruff format --check .
@@ -67,9 +90,33 @@ bench: .venv-bench/.ready
 	.venv-bench/bin/python -m bench.overhead
 	.venv-bench/bin/python -m bench.soak
 
+.venv-hop/.ready: requirements/hop.txt pyproject.toml
+	$(call environment,.venv-hop,requirements/hop.txt)
+
+.venv-hop1/.ready .venv-hop-contextforge/.ready .venv-hop-litellm/.ready: .venv-%/.ready: requirements/%.txt
+	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	touch $@
+
+bench/hop/node_modules/.ready: bench/hop/package-lock.json
+	cd bench/hop && npm ci --silent --no-audit --no-fund
+	touch $@
+
+# nginx is unpacked where we need it, not installed: nothing of the system's is touched.
+.venv-hop/.nginx: .venv-hop/.ready
+	command -v nginx || (cd .venv-hop && apt-get download nginx && dpkg -x nginx_*.deb nginx) \
+		|| echo "nginx cannot be had here; it will be missing in the table"
+	touch $@
+
+HEAVY = $(if $(filter --all,$(ARGS)),.venv-hop-contextforge/.ready .venv-hop-litellm/.ready)
+
+bench-hop: .venv-hop/.nginx .venv-hop1/.ready bench/hop/node_modules/.ready $(HEAVY)
+	.venv-hop/bin/python -m bench.hop $(ARGS)
+
 fuzz: .venv-fuzz/.ready
 	.venv-fuzz/bin/python -m fuzz.codec -max_total_time=$(FUZZ_SECONDS) $(ARGS)
 	.venv-fuzz/bin/python -m fuzz.framing -max_total_time=$(FUZZ_SECONDS) $(ARGS)
+	.venv-fuzz/bin/python -m fuzz.sse -max_total_time=$(FUZZ_SECONDS) $(ARGS)
 
 # Rewrite what is generated: the requirement map's tests, the message schema.
 update: $(VENV)/.test
@@ -78,7 +125,7 @@ update: $(VENV)/.test
 
 lock:
 	test -x .venv-lock/bin/uv || ($(PYTHON) -m venv .venv-lock && .venv-lock/bin/pip install --quiet uv)
-	cd requirements && for name in runtime test check bench fuzz outside outside1; do \
+	cd requirements && for name in runtime test check bench fuzz outside outside1 hop hop1 hop-contextforge hop-litellm; do \
 		../.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 			--no-header --upgrade $$name.in -o $$name.txt || exit 1; \
 	done
