@@ -19,6 +19,8 @@ from trunkline.backends.functions import Functions
 from trunkline.config import AddressError, HttpSettings
 from trunkline.gateway.upstream import Backend, Listener, Settings, State
 from trunkline.transports.asgi import AsgiApp
+from trunkline.transports.http_message import HttpLimits
+from trunkline.transports.http_rules import HttpRules
 
 PREFIX = "io.modelcontextprotocol/"
 MODERN = {"mcp-protocol-version": "2026-07-28"}
@@ -373,3 +375,8 @@ async def test_the_limits_on_bodies_hold_there_too() -> None:
         server = Server(body(b"x" * 2000), {"type": "http.disconnect"})
         await server.call(gateway.asgi(), http(LOCAL))
         assert server.got[0]["status"] == 413
+
+
+def test_what_the_configuration_defaults_to_is_what_the_parts_default_to() -> None:
+    assert rules_of(HttpSettings()) == HttpRules()
+    assert limits_of(HttpSettings()) == HttpLimits()

@@ -63,6 +63,7 @@ async def logging_tool(ctx: Context, params: Params) -> JsonObject:
 
 
 async def _log(ctx: Context, message: str) -> None:
+    # 2026-07-28 deprecates logging, and the suite still looks at it.
     await ctx.session.send_log_message(  # pyright: ignore[reportDeprecated]
         "info", message, logger="fixture", related_request_id=ctx.request_id
     )

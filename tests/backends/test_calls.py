@@ -5,8 +5,17 @@ from typing import Any
 import pytest
 
 from tests.backends.test_remote import Ear
-from trunkline.backends.calls import Calls
-from trunkline.jsonrpc import Notification, Raw, from_raw, to_raw
+from trunkline.backends.calls import Calls, Hearing
+from trunkline.jsonrpc import (
+    Notification,
+    Raw,
+    RemoteProtocolError,
+    Request,
+    RpcError,
+    from_raw,
+    to_raw,
+)
+from trunkline.mcp.meta import Params
 
 
 def progress(token: Any) -> Notification:
@@ -14,12 +23,18 @@ def progress(token: Any) -> Notification:
     return Notification("notifications/progress", to_raw(params))
 
 
+def wanting(token: Any) -> Params:
+    """Return the params of a call whose client wants to hear of progress under a token, or not."""
+    return Params(to_raw({} if token is None else {"_meta": {"progressToken": token}}))
+
+
 def test_progress_goes_to_its_call_under_the_clients_own_token() -> None:
     calls, one, two = Calls(), Ear(), Ear()
     for client, token in ((one, "t"), (two, 0), (one, "u")):
-        number = calls.next_number
-        assert calls.begin(client, token) == number
-        told = calls.progress(progress(number))
+        params = wanting(token)
+        number = calls.begin(client, params)
+        assert params.progress_token == number
+        told = calls.recipient(progress(number), None)
         assert told is not None
         assert told[0] is client
         params = from_raw(told[1], object)
@@ -29,30 +44,71 @@ def test_progress_goes_to_its_call_under_the_clients_own_token() -> None:
 @pytest.mark.parametrize("token", ["1", 1.0, True, 3, None, [1]])
 def test_progress_that_is_nobodys_is_nobodys(token: Any) -> None:
     calls = Calls()
-    calls.begin(Ear(), "t")
-    calls.begin(Ear(), None)
-    assert calls.progress(progress(token)) is None
-    assert calls.progress(progress(2)) is None  # whose client does not want to hear of it
-    assert calls.progress(Notification("notifications/progress", Raw(b"{}"))) is None
+    calls.begin(Ear(), wanting("t"))
+    calls.begin(Ear(), wanting(None))
+    assert calls.recipient(progress(token), None) is None
+    assert calls.recipient(progress(2), None) is None  # whose client does not want to hear of it
+    assert calls.recipient(Notification("notifications/progress", Raw(b"{}")), None) is None
 
 
 def test_progress_that_comes_late_is_nobodys() -> None:
     calls = Calls()
-    number = calls.begin(Ear(), "t")
+    number = calls.begin(Ear(), wanting("t"))
     calls.end(number)
-    assert calls.progress(progress(number)) is None
-    assert calls.next_number != number
+    assert calls.recipient(progress(number), None) is None
+    assert calls.begin(Ear(), wanting(None)) != number
 
 
 def test_whose_calls_these_are_is_known_while_they_are_all_one_conversations() -> None:
     calls, one, two = Calls(), Ear(), Ear()
     assert (calls.only_client(), calls.crowded) == (None, False)
-    first = calls.begin(one, None)
-    second = calls.begin(one, None)
+    first = calls.begin(one, wanting(None))
+    second = calls.begin(one, wanting(None))
     assert (calls.only_client(), calls.crowded) == (one, False)
-    calls.begin(two, None)
+    calls.begin(two, wanting(None))
     assert (calls.only_client(), calls.crowded) == (None, True)
     calls.end(first)
     assert calls.crowded
     calls.end(second)
     assert (calls.only_client(), calls.crowded) == (two, False)
+
+
+async def test_who_is_behind_is_waited_for_on_the_stream_of_its_call_alone() -> None:
+    calls, ear = Calls(), Ear()
+    calls.begin(ear, wanting("t"))
+    server = Noting()
+    waited = Hearing(server, calls, ear).notified(progress(1))
+    assert waited is not None
+    assert ear.told_of.empty()
+    await waited
+    assert ear.told_of.get_nowait()[0] == "notifications/progress"
+    assert calls.post(progress(1))
+    assert ear.told_of.get_nowait()[0] == "notifications/progress"
+
+
+def test_what_is_for_no_client_is_left_to_the_server() -> None:
+    calls, server = Calls(), Noting()
+    news = Notification("vendor/news", Raw(b"{}"))
+    assert not calls.post(news)
+    hearing = Hearing(server, calls, Ear())
+    assert hearing.notified(news) is None
+    assert hearing.called(Request(1, "roots/list")) == "asked"
+    hearing.violated(RemoteProtocolError(RpcError.parse_error()))
+    assert server.noted == ["vendor/news", "roots/list", "violated"]
+
+
+class Noting:
+    """A server that is heard, and what it said."""
+
+    def __init__(self) -> None:
+        self.noted: list[str] = []
+
+    def called_by(self, request: Request, client: object) -> str:
+        self.noted.append(request.method)
+        return "asked"
+
+    def take_note(self, notification: Notification) -> None:
+        self.noted.append(notification.method)
+
+    def violated(self, violation: RemoteProtocolError) -> None:
+        self.noted.append("violated")

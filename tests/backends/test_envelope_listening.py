@@ -181,6 +181,7 @@ async def test_who_says_that_there_is_no_such_thing_is_believed() -> None:
         await until(lambda: web.listening)
         web.listening[-1].reset()
         await until(lambda: len(web.of(LISTEN)) == 2)
+        # That it gave up shows nowhere else: the next attempt would only come later.
         again = backend._again  # pyright: ignore[reportPrivateUsage]
         assert again is not None
         await again

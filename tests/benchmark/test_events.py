@@ -2,7 +2,8 @@
 
 import pytest
 
-from trunkline.benchmark.events import Events, messages
+from trunkline.benchmark.events import MAX_EVENT, events, messages
+from trunkline.transports.sse import SseParser
 
 TEXT = b"event: endpoint\ndata: /post\n\n: ping\n\nid: 1\ndata: {\ndata:}\n\ndata: 2\r\n\r\n"
 FOUND = [("endpoint", b"/post"), ("message", b"{\n}"), ("message", b"2")]
@@ -10,9 +11,9 @@ FOUND = [("endpoint", b"/post"), ("message", b"{\n}"), ("message", b"2")]
 
 @pytest.mark.parametrize("step", [1, 3, len(TEXT)])
 def test_events_are_found_however_they_arrive(step: int) -> None:
-    events = Events()
+    parser = SseParser(MAX_EVENT)
     parts = [TEXT[start : start + step] for start in range(0, len(TEXT), step)]
-    assert [found for part in parts for found in events.feed(part)] == FOUND
+    assert [found for part in parts for found in events(parser, part)] == FOUND
 
 
 def test_a_json_body_is_its_own_only_message() -> None:

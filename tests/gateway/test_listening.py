@@ -17,10 +17,9 @@ from tests.gateway.letters import (
 )
 from tests.gateway.servers import Hold, Server, add, gateway, refuse, running, serving, tool, user
 from trunkline.gateway import stateless
-from trunkline.gateway.listening import MAX_URIS, Listening, Wishes, followed_as
-from trunkline.jsonrpc import Raw, RpcError, from_raw, to_raw
+from trunkline.gateway.listening import Listening
+from trunkline.jsonrpc import Raw, from_raw, to_raw
 from trunkline.jsonrpc.message import SpelledInt, SpelledStr
-from trunkline.mcp.meta import Params
 from trunkline.mcp.offer import Kind
 
 UPDATED = "notifications/resources/updated"
@@ -51,61 +50,6 @@ async def acknowledged(paper: Paper) -> Any:
 
 
 # What may be asked for
-
-
-@pytest.mark.parametrize(
-    "notifications",
-    [
-        b"[]",
-        b"null",
-        b"7",
-        b'"toolsListChanged"',
-        b'{"toolsListChanged":1}',
-        b'{"toolsListChanged":null}',
-        b'{"toolsListChanged":"true"}',
-        b'{"promptsListChanged":1e999}',
-        b'{"toolsListChanged":true,"toolsListChanged":true}',
-        b'{"resourceSubscriptions":"x:"}',
-        b'{"resourceSubscriptions":{"x:":1}}',
-        b'{"resourceSubscriptions":[1]}',
-        b'{"resourceSubscriptions":null}',
-        b'{"resourceSubscriptions":["\\ud800"]}',
-        b'{"resourceSubscriptions":[1e999]}',
-    ],
-)
-def test_wishes_that_make_no_sense_are_refused(notifications: bytes) -> None:
-    with pytest.raises(RpcError) as caught:
-        Wishes(Params(Raw(b'{"notifications":' + notifications + b"}")))
-    assert caught.value.code == -32602
-
-
-def test_wishes_must_be_there_and_not_be_too_many() -> None:
-    with pytest.raises(RpcError, match="missing 'notifications'"):
-        Wishes(Params(to_raw({})))
-    uris = [f"x:{n}" for n in range(MAX_URIS)]
-    made = Wishes(Params(to_raw({"notifications": {"resourceSubscriptions": uris}})))
-    assert made.uris == tuple(uris)
-    with pytest.raises(RpcError, match="at most"):
-        Wishes(Params(to_raw({"notifications": {"resourceSubscriptions": [*uris, "y:"]}})))
-
-
-def test_a_wish_that_comes_twice_is_one() -> None:
-    wishes = {"resourceSubscriptions": ["a:", "b:", "a:"], "toolsListChanged": False, "vendor": 1}
-    made = Wishes(Params(to_raw({"notifications": wishes})))
-    assert (made.uris, made.kinds) == (("a:", "b:"), set())
-
-
-def test_who_follows_something_follows_what_is_in_it() -> None:
-    followed = {"p:1": ("a", "x:1"), "d/": ("a", "x:d/")}
-    for native, known in (
-        ("x:1", "p:1"),
-        ("x:1/deep", "p:1/deep"),
-        ("x:d/e", "d/e"),
-        ("x:12", None),
-        ("x:", None),
-    ):
-        assert followed_as(followed, "a", native) == known
-        assert followed_as(followed, "b", native) is None
 
 
 # One who listens

@@ -163,8 +163,8 @@ async def test_a_server_that_cancels_its_question_cancels_ours() -> None:
         somebody.answers["sampling/createMessage"] = hold = Hold()
         question = asyncio.create_task(server.ask("sampling/createMessage"))
         await hold.begun.wait()
-        (pending,) = server.line.peer._calls  # pyright: ignore[reportPrivateUsage]
-        await server.line.notify("notifications/cancelled", {"requestId": pending})
+        # A server's first question has id 1.
+        await server.line.notify("notifications/cancelled", {"requestId": 1})
         cancelled = await somebody.until_told("notifications/cancelled")
         assert cancelled["requestId"] == somebody.requests[-1].id
         hold.let_go.set()

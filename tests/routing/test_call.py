@@ -12,7 +12,7 @@ def test_a_call_does_not_change_on_its_way() -> None:
     caller = Caller("p", "2025-11-25", {}, Raw(b"{}"))
     call = Call(caller, "7", "tools/call", Params(Raw(b"{}")), "fs")
     with pytest.raises(AttributeError):
-        call.id = 7  # pyright: ignore[reportAttributeAccessIssue]
+        call.id = 7  # pyright: ignore[reportAttributeAccessIssue]  that it cannot be is the point
 
 
 def test_a_withdrawal_names_the_call_by_the_id_under_which_it_was_made() -> None:

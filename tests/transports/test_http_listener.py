@@ -249,6 +249,7 @@ async def test_connections_are_bounded_for_each_address() -> None:
                 async with connected(listener, HOST) as three:
                     assert (await three.answer()).status == 503
             await emptied(listener)
+        # What is remembered of those who have gone cannot be seen from outside.
         assert not listener._by_address  # pyright: ignore[reportPrivateUsage]
 
 

@@ -12,7 +12,7 @@ OPEN = HttpRules(
 
 @pytest.mark.parametrize(
     "host",
-    [b"localhost", b"localhost:8080", b"LocalHost:1", b"127.0.0.1", b"127.0.0.1:80", b"[::1]:80"],
+    [b"localhost", b"localhost:8080", b"LocalHost:1", b"127.0.0.1", b"127.0.0.2:80", b"[::1]:80"],
 )
 def test_loopback_is_always_let_in(host: bytes) -> None:
     assert not HttpRules().refuses_host(host)
@@ -30,6 +30,8 @@ def test_loopback_is_always_let_in(host: bytes) -> None:
         b"localhost:80:80",
         b"localhost:",
         b"127.0.0.1.evil.example",
+        b"127.0.0.1.1",
+        b"127.evil.example",
         b"\xe9\xff",
     ],
 )
@@ -46,7 +48,7 @@ def test_a_host_is_let_in_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "origin", [None, b"http://localhost:3000", b"https://127.0.0.1", b"http://[::1]:5"]
+    "origin", [None, b"http://localhost:3000", b"https://127.1.2.3", b"http://[::1]:5"]
 )
 def test_no_origin_and_those_of_loopback_are_let_in(origin: bytes | None) -> None:
     assert not HttpRules().refuses_origin(origin)

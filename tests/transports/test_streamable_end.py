@@ -106,6 +106,7 @@ async def test_a_server_that_offers_no_such_stream_is_asked_once() -> None:
     web = Web()
     async with in_session(web) as link:
         await web.until("GET")
+        # That nobody listens any more shows nowhere else: the next GET would only come later.
         ear = link._ear  # pyright: ignore[reportPrivateUsage]
         assert ear is not None
         await ear
@@ -304,6 +305,7 @@ async def test_who_is_cancelled_while_it_ends_leaves_nothing_either() -> None:
         await stop(calling)  # of which the server need not be told any more
         await settle()
         await stop(ending)
+        # Now, and not when the context ends: a link does not say how many it has.
         assert link._client.connections == 0  # pyright: ignore[reportPrivateUsage]
     assert web.of("notifications/cancelled") == []
 
@@ -318,6 +320,7 @@ async def test_after_the_end_nothing_begins() -> None:
         await asyncio.sleep(0)
         calling.cancel()
         await asyncio.gather(calling, return_exceptions=True)
+        # Before the context ends, which would end them as well.
         assert link._ear is None  # pyright: ignore[reportPrivateUsage]
         assert link._saying == set()  # pyright: ignore[reportPrivateUsage]
     assert web.asked == []

@@ -123,6 +123,7 @@ async def test_the_connection_of_a_stream_is_used_again() -> None:
         link = Streamable(HttpClient(server.url), "s", IdRemapper(), None)
         assert await call(link, "m") == {}
         ended.set()
+        # The rest of the stream is read aside, and nobody is told when that is done.
         while link._saying:  # pyright: ignore[reportPrivateUsage]
             await asyncio.sleep(0)
         await call(link, "n")

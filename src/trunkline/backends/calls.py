@@ -1,12 +1,16 @@
 """Calls: those under way at one server, and whom what it says about them is for.
 
+    on a stream of its own ──> Hearing ──> the client of that call, which alone has to wait
+    where all comes the same way ──> Calls.post ──> the client it is about, which nobody waits for
+
 Refuses to guess: a question or a message that could be several clients' is nobody's.
 """
 
-from typing import NamedTuple
+from collections.abc import Awaitable
+from typing import Any, NamedTuple, Protocol
 
 from trunkline.gateway.client import Client
-from trunkline.jsonrpc import Id, Notification, Raw
+from trunkline.jsonrpc import Id, Notification, RemoteProtocolError, Request
 from trunkline.mcp.meta import Params, peek
 
 
@@ -24,14 +28,12 @@ class Calls:
         self._waiting: dict[int, Waiting] = {}
         self._last = 0
 
-    @property
-    def next_number(self) -> int:
-        """The number that the next call gets: our own token for its progress."""
-        return self._last + 1
-
-    def begin(self, client: Client, token: Id) -> int:
-        """Note a call, and under which token its client wants to hear of progress, if at all."""
+    def begin(self, client: Client, params: Params) -> int:
+        """Note a call; if its client wants to hear of progress, it gets a token of our own."""
+        token = params.progress_token
         self._last += 1
+        if token is not None:
+            params.put_meta("progressToken", self._last)
         self._waiting[self._last] = Waiting(client, token)
         return self._last
 
@@ -49,8 +51,31 @@ class Calls:
         """Tell whether several conversations have calls under way."""
         return len({waiting.client.party for waiting in self._waiting.values()}) > 1
 
-    def progress(self, notification: Notification) -> tuple[Client, Raw] | None:
-        """Return whom progress is for, and the same under that client's own token."""
+    def recipient(
+        self, notification: Notification, client: Client | None
+    ) -> tuple[Client, Any] | None:
+        """Return whom a notification is for, and what to tell them, if it is for one client.
+
+        `client` is the one in the course of whose call it came, if that is known.
+        """
+        if notification.method == "notifications/progress":
+            return self._progress(notification)
+        if notification.method == "notifications/message" and client is not None:
+            return client, notification.params
+        return None
+
+    def post(self, notification: Notification) -> bool:
+        """Have the client told that it is for; tell whether there is one.
+
+        What comes after it must not wait for a slow client.
+        """
+        told = self.recipient(notification, self.only_client())
+        if told is not None:
+            client, params = told
+            client.post(notification.method, params)
+        return told is not None
+
+    def _progress(self, notification: Notification) -> tuple[Client, Any] | None:
         params = Params(notification.params)
         raw = params.get("progressToken")
         token = None if raw is None else peek(raw)
@@ -59,3 +84,44 @@ class Calls:
             return None  # late, or nobody's
         params.put("progressToken", waiting.token)
         return waiting.client, params.encode()
+
+
+class Server(Protocol):
+    """A server that is heard."""
+
+    def called_by(self, request: Request, client: Client | None) -> Any:
+        """Answer what it asks of a client, or of nobody in particular."""
+        ...
+
+    def take_note(self, notification: Notification) -> Awaitable[None] | None:
+        """Take note of what it tells nobody in particular."""
+        ...
+
+    def violated(self, violation: RemoteProtocolError) -> None:
+        """Learn that it broke the rules."""
+        ...
+
+
+class Hearing:
+    """Hears what a server says in the course of one call, where the transport can tell."""
+
+    def __init__(self, server: Server, calls: Calls, client: Client) -> None:
+        self._server = server
+        self._calls = calls
+        self._client = client
+
+    def called(self, request: Request) -> Any:
+        """Have the client of this call answer."""
+        return self._server.called_by(request, self._client)
+
+    def notified(self, notification: Notification) -> Awaitable[None] | None:
+        """Tell the client of this call, and wait while it is behind: only this call does."""
+        told = self._calls.recipient(notification, self._client)
+        if told is None:
+            return self._server.take_note(notification)
+        client, params = told
+        return client.tell(notification.method, params)
+
+    def violated(self, violation: RemoteProtocolError) -> None:
+        """Pass it on."""
+        self._server.violated(violation)

@@ -16,10 +16,9 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any
 
-from trunkline.backends.calls import Calls
+from trunkline.backends.calls import Calls, Hearing
 from trunkline.backends.link import Link
 from trunkline.backends.lists import read_lists
-from trunkline.backends.remote import LIST_CHANGED
 from trunkline.gateway.client import Client
 from trunkline.gateway.upstream import Listener
 from trunkline.jsonrpc import (
@@ -30,7 +29,6 @@ from trunkline.jsonrpc import (
     RemoteProtocolError,
     Request,
     RpcError,
-    from_raw,
     to_raw,
 )
 from trunkline.mcp.cacheable import Freshness
@@ -40,6 +38,7 @@ from trunkline.mcp.envelope import SUBSCRIPTION, has_envelope, stamp
 from trunkline.mcp.headers import HeaderMap, header_params, mirror, mirror_arguments
 from trunkline.mcp.meta import Params
 from trunkline.mcp.offer import Kind, Offer
+from trunkline.mcp.subscriptions import FLAGS, LIST_CHANGED, announced, honoured, wishes
 from trunkline.mcp.versions import ENVELOPE_VERSIONS, V2026_07_28, Era, era_of
 from trunkline.routing.call import Call
 from trunkline.transports.exchange import Headers
@@ -49,12 +48,6 @@ LISTEN_PATIENCE = 10.0
 
 RELISTEN_DELAY, MAX_RELISTEN_DELAY = 1.0, 60.0
 """How long, in seconds, a subscription that the server ended is left alone: longer every time."""
-
-_FLAGS = {
-    "tools": "toolsListChanged",
-    "prompts": "promptsListChanged",
-    "resources": "resourcesListChanged",
-}
 
 
 class EnvelopeRemote:
@@ -143,16 +136,13 @@ class EnvelopeRemote:
                 # What such a client can be asked, it cannot be asked this way.
                 caller = Caller("", caller.version, {}, caller.client, caller.log_level)
             stamp(params, caller, self.version)
-        token = params.progress_token
-        if token is not None:
-            params.put_meta("progressToken", self._calls.next_number)
-        number = self._calls.begin(client, token)
+        number = self._calls.begin(client, params)
         try:
             return await self._expect_link().call(
                 call.method,
                 params.encode(),
                 original_id=call.id,
-                handler=Hearing(client, self),
+                handler=Hearing(self, self._calls, client),
                 headers=self._headers(call.method, params),
             )
         finally:
@@ -208,8 +198,7 @@ class EnvelopeRemote:
         """Have the server tell whenever a resource changes; raises RpcError if it will not."""
         async with self._changing:
             wanted = (*self._uris, uri)
-            honoured = await self._listen(wanted)
-            if uri not in honoured:
+            if uri not in await self._listen(wanted):
                 await self._listen(self._uris)
                 raise RpcError.invalid_params("the server does not follow this resource")
             self._uris = wanted
@@ -227,31 +216,26 @@ class EnvelopeRemote:
                 await self._listen(self._uris)
 
     def _wishes(self, uris: tuple[str, ...]) -> dict[str, Any]:
-        flags: dict[str, Any] = {
-            flag: True
-            for capability, flag in _FLAGS.items()
-            if _announces(self.capabilities.get(capability))
-        }
-        return flags | ({"resourceSubscriptions": list(uris)} if uris else {})
+        return wishes(announced(self.capabilities), uris)
 
     async def _listen(self, uris: tuple[str, ...]) -> frozenset[str]:
         """Make a new subscription, then end the old one; return the resources it covers."""
-        wishes, new, honoured = self._wishes(uris), None, frozenset[str]()
-        if wishes:
-            new, honoured = await self._subscribe(wishes)
+        wanted, new, covered = self._wishes(uris), None, frozenset[str]()
+        if wanted:
+            new, covered = await self._subscribe(wanted)
         old, self._listening = self._listening, new
         if new is not None and new.done():
             self._lost(new)
         if old is not None:
             old.cancel()
             await asyncio.wait({old})
-        return honoured
+        return covered
 
-    async def _subscribe(self, wishes: dict[str, Any]) -> tuple[asyncio.Task[None], frozenset[str]]:
+    async def _subscribe(self, wanted: dict[str, Any]) -> tuple[asyncio.Task[None], frozenset[str]]:
         """Subscribe; return what holds the subscription, and the resources it covers."""
         loop = asyncio.get_running_loop()
         acknowledged = self._acknowledged = loop.create_future()
-        holding = loop.create_task(self._hold(wishes))
+        holding = loop.create_task(self._hold(wanted))
         holding.add_done_callback(self._lost)
         try:
             async with asyncio.timeout(LISTEN_PATIENCE):
@@ -263,10 +247,10 @@ class EnvelopeRemote:
             holding.cancel()
             raise
         self._since = loop.time()
-        return holding, _uris(acknowledged.result())
+        return holding, honoured(acknowledged.result())
 
-    async def _hold(self, wishes: dict[str, Any]) -> None:
-        params = self._stamped({"notifications": wishes})
+    async def _hold(self, wanted: dict[str, Any]) -> None:
+        params = self._stamped({"notifications": wanted})
         await self._expect_link().call(
             "subscriptions/listen",
             params.encode(),
@@ -301,7 +285,7 @@ class EnvelopeRemote:
                 if why.code == METHOD_NOT_FOUND:
                     return
                 continue
-            for capability in _FLAGS.keys() & self.capabilities.keys():
+            for capability in FLAGS.keys() & self.capabilities.keys():
                 self._listener.offers_changed(capability)  # what happened meanwhile nobody told
 
     # Hearing from the server
@@ -310,32 +294,16 @@ class EnvelopeRemote:
         """Refuse: a server of this era never asks."""
         raise RpcError.method_not_found(request.method)
 
+    def called_by(self, request: Request, client: Client | None) -> Any:
+        """Refuse, whoever is asked."""
+        return self.called(request)
+
     def notified(self, notification: Notification) -> Awaitable[None] | None:
-        """Pass on what the server tells; what comes after it must not wait for a slow client."""
-        told = self._told_whom(notification, self._calls.only_client())
-        if told is None:
-            return self._take_note(notification)
-        client, params = told
-        client.post(notification.method, params)
-        return None
+        """Pass on what the server tells."""
+        return None if self._calls.post(notification) else self.take_note(notification)
 
-    def notified_by(self, notification: Notification, client: Client) -> Awaitable[None] | None:
-        """Pass on what the server tells on the stream of a call: only that call has to wait."""
-        told = self._told_whom(notification, client)
-        if told is None:
-            return self._take_note(notification)
-        return told[0].tell(notification.method, told[1])
-
-    def _told_whom(
-        self, notification: Notification, client: Client | None
-    ) -> tuple[Client, Any] | None:
-        if notification.method == "notifications/progress":
-            return self._calls.progress(notification)
-        if notification.method == "notifications/message" and client is not None:
-            return client, notification.params
-        return None
-
-    def _take_note(self, notification: Notification) -> Awaitable[None] | None:
+    def take_note(self, notification: Notification) -> Awaitable[None] | None:
+        """Take note of what the server tells nobody in particular."""
         method = notification.method
         if method in LIST_CHANGED:
             self._listener.offers_changed(LIST_CHANGED[method])
@@ -351,35 +319,3 @@ class EnvelopeRemote:
     def violated(self, violation: RemoteProtocolError) -> None:
         """Count what is no JSON-RPC."""
         self.violations += 1
-
-
-class Hearing:
-    """Hears what a server says in the course of one call, where the transport can tell."""
-
-    def __init__(self, client: Client, remote: EnvelopeRemote) -> None:
-        self._client = client
-        self._remote = remote
-
-    def called(self, request: Request) -> Any:
-        """Refuse: a server of this era never asks."""
-        return self._remote.called(request)
-
-    def notified(self, notification: Notification) -> Awaitable[None] | None:
-        """Tell the client of this call."""
-        return self._remote.notified_by(notification, self._client)
-
-    def violated(self, violation: RemoteProtocolError) -> None:
-        """Count it."""
-        self._remote.violated(violation)
-
-
-def _announces(capability: Any) -> bool:
-    return hasattr(capability, "get") and capability.get("listChanged") is True
-
-
-def _uris(acknowledged: Params) -> frozenset[str]:
-    raw = Params(acknowledged.get("notifications") or Raw(b"{}")).get("resourceSubscriptions")
-    try:
-        return frozenset(() if raw is None else from_raw(raw, list[str]))
-    except ValueError:
-        return frozenset()

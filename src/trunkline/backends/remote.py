@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from trunkline.backends.calls import Calls
+from trunkline.backends.calls import Calls, Hearing
 from trunkline.backends.link import Link
 from trunkline.backends.lists import read_lists
 from trunkline.gateway.client import Client
@@ -36,15 +36,10 @@ from trunkline.mcp.handshake import Welcome, hello, read_welcome
 from trunkline.mcp.meta import ENVELOPE_KEYS, Params, peek
 from trunkline.mcp.methods import CLIENT_REQUESTS
 from trunkline.mcp.offer import Offer
+from trunkline.mcp.subscriptions import LIST_CHANGED
 from trunkline.mcp.versions import LATEST_HANDSHAKE
 from trunkline.routing.call import Call
 from trunkline.transports.streamable import HttpRefused, SessionLost
-
-LIST_CHANGED = {
-    f"notifications/{capability}/list_changed": capability
-    for capability in ("tools", "prompts", "resources")
-}
-"""The notifications that say what is offered has changed."""
 
 RENEWAL = 30.0
 """How long, in seconds, a session may take to be made anew."""
@@ -112,12 +107,8 @@ class Remote:
         """Carry out a call."""
         params = call.params
         params.drop_meta(ENVELOPE_KEYS)
-        token = params.progress_token
-        if token is not None:
-            params.put_meta("progressToken", self._calls.next_number)
-        raw = params.encode()
-        number = self._calls.begin(client, token)
-        hearing = Hearing(client, self)
+        number = self._calls.begin(client, params)
+        raw, hearing = params.encode(), Hearing(self, self._calls, client)
         try:
             if self._renewal is not None:
                 await asyncio.wait({self._renewal})
@@ -226,32 +217,11 @@ class Remote:
         return self._listener.asked(request.method, request.params, self)
 
     def notified(self, notification: Notification) -> Awaitable[None] | None:
-        """Pass on what the server tells; what comes after it must not wait for a slow client."""
-        told = self.told_whom(notification, self._calls.only_client())
-        if told is None:
-            return self._take_note(notification)
-        client, params = told
-        client.post(notification.method, params)
-        return None
+        """Pass on what the server tells."""
+        return None if self._calls.post(notification) else self.take_note(notification)
 
-    def notified_by(self, notification: Notification, client: Client) -> Awaitable[None] | None:
-        """Pass on what the server tells on the stream of a call: only that call has to wait."""
-        told = self.told_whom(notification, client)
-        if told is None:
-            return self._take_note(notification)
-        return told[0].tell(notification.method, told[1])
-
-    def told_whom(
-        self, notification: Notification, client: Client | None
-    ) -> tuple[Client, Any] | None:
-        """Return whom a notification is for, and what to tell them, if it is for one client."""
-        if notification.method == "notifications/progress":
-            return self._calls.progress(notification)
-        if notification.method == "notifications/message" and client is not None:
-            return client, notification.params
-        return None
-
-    def _take_note(self, notification: Notification) -> Awaitable[None] | None:
+    def take_note(self, notification: Notification) -> Awaitable[None] | None:
+        """Take note of what the server tells nobody in particular."""
         method = notification.method
         if method in LIST_CHANGED:
             self._listener.offers_changed(LIST_CHANGED[method])
@@ -269,26 +239,6 @@ class Remote:
         id = Params(notification.params).get("requestId")
         if id is not None and self._link is not None:
             self._link.cancel(peek(id))
-
-
-class Hearing:
-    """Hears what a server says in the course of one call, where the transport can tell."""
-
-    def __init__(self, client: Client, remote: Remote) -> None:
-        self._client = client
-        self._remote = remote
-
-    def called(self, request: Request) -> Any:
-        """Have the client of this call answer."""
-        return self._remote.called_by(request, self._client)
-
-    def notified(self, notification: Notification) -> Awaitable[None] | None:
-        """Tell the client of this call."""
-        return self._remote.notified_by(notification, self._client)
-
-    def violated(self, violation: RemoteProtocolError) -> None:
-        """Count it."""
-        self._remote.violated(violation)
 
 
 def _is_final(why: Exception) -> bool:

@@ -13,9 +13,10 @@ import msgspec
 
 from trunkline.benchmark.answers import TOOL
 from trunkline.benchmark.calls import Address, BadAnswer, Calls, greeting, message, post
-from trunkline.benchmark.events import Events, messages
+from trunkline.benchmark.events import MAX_EVENT, events, messages
 from trunkline.benchmark.wire import Body, Talk, Wire, talk
 from trunkline.mcp.versions import Era
+from trunkline.transports.sse import SseParser
 
 SESSION_HEADER = "mcp-session-id"
 
@@ -58,7 +59,7 @@ class Stream(Wire):
     def __init__(self, address: Address) -> None:
         super().__init__(self._refused, self._fail)
         self._address = address
-        self._events = Events()
+        self._events = SseParser(MAX_EVENT)
         self.endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.listener: Callable[[bytes], None] = lambda _: None
         self.lost: Callable[[str], None] = lambda _: None
@@ -73,7 +74,7 @@ class Stream(Wire):
 
     def on_body(self, data: bytes) -> None:
         """Hand on every event that is complete."""
-        for name, said in self._events.feed(data):
+        for name, said in events(self._events, data):
             if name == "message":
                 self.listener(said)
             elif name == "endpoint" and not self.endpoint.done():

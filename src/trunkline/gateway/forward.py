@@ -11,6 +11,7 @@ Rules upheld here:
 """
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from trunkline.gateway.client import Client
@@ -35,6 +36,7 @@ from trunkline.routing.call import Call
 from trunkline.routing.catalog import Entry
 from trunkline.routing.naming import SEPARATOR
 
+_KINDS = {kind.method: kind for kind in Kind}
 _NAMED = {"tools/call": (Kind.TOOL, "tool"), "prompts/get": (Kind.PROMPT, "prompt")}
 
 _BRACE = ord("{")
@@ -67,6 +69,14 @@ class Forwarder:
     ) -> Raw:
         entry = await self.find_patiently(params, way, request.method, client)
         return await self._pass(request, params, entry, client, check)
+
+    def list(
+        self, method: str, params: Params, write: Callable[[Kind], Raw]
+    ) -> Raw | Coroutine[Any, Any, Raw]:
+        """Answer a list from the catalogue; many clients list once, and never again."""
+        if bytes(params.get("cursor") or b"null") != b"null":
+            raise RpcError.invalid_params("unknown cursor: lists come on one page here")
+        return self._registry.when_settled(partial(write, _KINDS[method]))
 
     async def find_patiently(self, params: Params, way: Way, method: str, client: Client) -> Entry:
         """Find what is named, and give backends that are starting a moment if it is not there."""

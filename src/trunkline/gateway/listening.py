@@ -6,41 +6,20 @@ Refuses to tell more than was asked for, and to say anything under another's id.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from trunkline.gateway.client import Line
 from trunkline.gateway.outbox import Outbox
-from trunkline.jsonrpc import ConnectionLost, Id, Raw, RpcError, from_raw, to_raw
+from trunkline.jsonrpc import ConnectionLost, Id, Raw, to_raw
 from trunkline.mcp.envelope import SUBSCRIPTION
 from trunkline.mcp.meta import Params
 from trunkline.mcp.offer import Kind
-
-MAX_URIS = 1024
-"""How many resources one request may ask to follow."""
+from trunkline.mcp.subscriptions import followed_as, wishes
 
 ACK_PATIENCE = 10.0
 """How long, in seconds, a client waits to be told what it will hear of."""
-
-_FLAGS = {
-    "tools": "toolsListChanged",
-    "prompts": "promptsListChanged",
-    "resources": "resourcesListChanged",
-}
-
-
-class Wishes:
-    """What a `subscriptions/listen` asks for."""
-
-    def __init__(self, params: Params) -> None:
-        """Read it; raises Invalid params."""
-        raw = params.get("notifications")
-        if raw is None:
-            raise RpcError.invalid_params("missing 'notifications'", {"field": "notifications"})
-        wanted = Params(raw)
-        self.kinds = {kind for kind, flag in _FLAGS.items() if _is_true(wanted, flag)}
-        self.uris = _uris(wanted)
 
 
 class Listening:
@@ -57,10 +36,7 @@ class Listening:
 
     async def run(self) -> dict[str, Any]:
         """Acknowledge, and stay until `end`; then return the last word."""
-        honoured: dict[str, Any] = {_FLAGS[kind]: True for kind in sorted(self.kinds)}
-        if self.followed:
-            honoured["resourceSubscriptions"] = list(self.followed)
-        params = {"_meta": self._mark(), "notifications": honoured}
+        params = {"_meta": self._mark(), "notifications": wishes(self.kinds, self.followed)}
         try:
             with suppress(ConnectionLost):
                 await self._line.notify("notifications/subscriptions/acknowledged", params)
@@ -97,31 +73,3 @@ class Listening:
 
     def _mark(self) -> dict[str, Any]:
         return {SUBSCRIPTION: self._id}
-
-
-def followed_as(followed: Mapping[str, tuple[str, str]], backend: str, native: str) -> str | None:
-    """Return the URI by which a client follows a resource, itself or what contains it."""
-    for public, (owner, subscribed) in followed.items():
-        inside = subscribed if subscribed.endswith("/") else subscribed + "/"
-        if owner == backend and (native == subscribed or native.startswith(inside)):
-            return public + native[len(subscribed) :]
-    return None
-
-
-def _is_true(wanted: Params, flag: str) -> bool:
-    raw = wanted.get(flag)
-    value = None if raw is None else bytes(raw)
-    if value not in (None, b"true", b"false"):
-        raise RpcError.invalid_params(f"expected true or false as {flag!r}")
-    return value == b"true"
-
-
-def _uris(wanted: Params) -> tuple[str, ...]:
-    raw = wanted.get("resourceSubscriptions")
-    try:
-        uris = [] if raw is None else from_raw(raw, list[str])
-    except ValueError:
-        raise RpcError.invalid_params("expected URIs as 'resourceSubscriptions'") from None
-    if len(uris) > MAX_URIS:
-        raise RpcError.invalid_params(f"expected at most {MAX_URIS} 'resourceSubscriptions'")
-    return tuple(dict.fromkeys(uris))

@@ -6,15 +6,17 @@ Refuses to route: it hands out the catalogue, and upstreams by name.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from trunkline.gateway.upstream import Snapshot, State, Upstream
 from trunkline.mcp.capabilities import merge_capabilities
 from trunkline.mcp.logs import chattiest
 from trunkline.mcp.offer import Kind
 from trunkline.routing.catalog import Catalog, merge
+
+T = TypeVar("T")
 
 PATIENCE = 3.0
 """How long after the start, in seconds, backends that are not ready yet are waited for."""
@@ -98,6 +100,14 @@ class Registry:
                 while not self.settled:
                     self._moved.clear()
                     await self._moved.wait()
+
+    def when_settled(self, make: Callable[[], T]) -> T | Coroutine[Any, Any, T]:
+        """Return what `make` returns, or what to await while backends are given their moment."""
+        return make() if self.settled else self._make_later(make)
+
+    async def _make_later(self, make: Callable[[], T]) -> T:
+        await self.wait_patiently()
+        return make()
 
     async def wait_patiently(self) -> None:
         """Give backends that are starting the moment that a client can be kept waiting."""

@@ -19,7 +19,6 @@ import msgspec
 
 from trunkline.gateway.client import Asker, Line, Trunk
 from trunkline.gateway.forward import Forwarder
-from trunkline.gateway.listening import MAX_URIS, followed_as
 from trunkline.gateway.outbox import Outbox
 from trunkline.gateway.registry import Registry
 from trunkline.gateway.stateless import Stateless
@@ -41,8 +40,7 @@ from trunkline.mcp.meta import Params, peek
 from trunkline.mcp.methods import CLIENT_REQUESTS, SERVER_REQUESTS, Way
 from trunkline.mcp.offer import Kind
 from trunkline.mcp.refusal import Refusal, refuse
-
-_KINDS = {kind.method: kind for kind in Kind}
+from trunkline.mcp.subscriptions import MAX_URIS, followed_as
 
 
 class Identity(NamedTuple):
@@ -143,7 +141,7 @@ class Session:
             self._expect_operational(request.method)
         params = Params(request.params) if params is None else params
         if method.way is Way.MERGED:
-            return self._list(_KINDS[request.method], params)
+            return self._forwarder.list(request.method, params, self._written)
         if method.way is Way.TO_ALL:
             return self._set_level(params)
         if request.method in ("resources/subscribe", "resources/unsubscribe"):
@@ -168,16 +166,8 @@ class Session:
             identity.instructions,
         )
 
-    def _list(self, kind: Kind, params: Params) -> Raw | Coroutine[Any, Any, Raw]:
-        if bytes(params.get("cursor") or b"null") != b"null":
-            raise RpcError.invalid_params("unknown cursor: lists come on one page here")
-        if self._registry.settled:
-            return self._registry.catalog.list_result(kind)
-        return self._list_later(kind)
-
-    async def _list_later(self, kind: Kind) -> Raw:
-        """Give backends that are starting a moment: many clients list once, and never again."""
-        await self._registry.wait_patiently()
+    def _written(self, kind: Kind) -> Raw:
+        """Return a list of the catalogue as it is by now."""
         return self._registry.catalog.list_result(kind)
 
     async def _set_level(self, params: Params) -> dict[str, Any]:

@@ -11,14 +11,13 @@ Rules upheld here:
 """
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from trunkline.gateway.client import Asker, Line
 from trunkline.gateway.forward import Forwarder
-from trunkline.gateway.listening import ACK_PATIENCE, Listening, Wishes
+from trunkline.gateway.listening import ACK_PATIENCE, Listening
 from trunkline.gateway.outbox import Outbox
 from trunkline.gateway.registry import Registry
 from trunkline.jsonrpc import INVALID_REQUEST, ConnectionLost, Raw, Request, RpcError, to_raw
@@ -31,9 +30,8 @@ from trunkline.mcp.meta import Params
 from trunkline.mcp.methods import CLIENT_REQUESTS, Way
 from trunkline.mcp.mirrors import Mirrors
 from trunkline.mcp.offer import Kind
+from trunkline.mcp.subscriptions import Wishes
 from trunkline.routing.catalog import Catalog, Entry
-
-_KINDS = {kind.method: kind for kind in Kind}
 
 
 class Stateless:
@@ -69,36 +67,19 @@ class Stateless:
         if method.capability and method.capability not in self._registry.capabilities():
             raise RpcError.method_not_found(request.method)
         if request.method == "server/discover":
-            return self._discover()
+            return self._registry.when_settled(self._discover)
         if request.method == "subscriptions/listen":
             return self._listen(request, params, Correspondent(caller, line))
         if method.way is Way.MERGED:
-            return self._list(_KINDS[request.method], params)
+            return self._forwarder.list(request.method, params, self._written)
         if request.method == "tools/call":
             params.drop("task")  # of an older revision; a server of that must not see it
         check = None if mirrors is None else partial(_compare, mirrors)
         client = Correspondent(caller, line)
         return self._forwarder.forward(request, params, method.way, client, check)
 
-    def _discover(self) -> dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]:
-        if self._registry.settled:
-            return discovery(self._registry.capabilities(), self._server, self._instructions)
-        return self._discover_later()
-
-    async def _discover_later(self) -> dict[str, Any]:
-        await self._registry.wait_patiently()
+    def _discover(self) -> dict[str, Any]:
         return discovery(self._registry.capabilities(), self._server, self._instructions)
-
-    def _list(self, kind: Kind, params: Params) -> Raw | Coroutine[Any, Any, Raw]:
-        if bytes(params.get("cursor") or b"null") != b"null":
-            raise RpcError.invalid_params("unknown cursor: lists come on one page here")
-        if self._registry.settled:
-            return self._written(kind)
-        return self._list_later(kind)
-
-    async def _list_later(self, kind: Kind) -> Raw:
-        await self._registry.wait_patiently()
-        return self._written(kind)
 
     def _written(self, kind: Kind) -> Raw:
         """Return a list, written once for all who ask for as long as it is the same."""

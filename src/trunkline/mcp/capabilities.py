@@ -22,7 +22,7 @@ def merge_capabilities(backends: Sequence[dict[str, Any]], settled: bool) -> dic
         if name in merged:
             merged[name]["listChanged"] = True
     if "resources" in merged:
-        subscribable = any(_has(c.get("resources"), "subscribe") for c in backends)
+        subscribable = any(has_flag(c.get("resources"), "subscribe") for c in backends)
         merged["resources"]["subscribe"] = subscribable or not settled
     return merged
 
@@ -32,5 +32,6 @@ def questions(client: dict[str, Any]) -> dict[str, Any]:
     return {name: client[name] for name in QUESTIONS if name in client}
 
 
-def _has(capability: Any, flag: str) -> bool:
+def has_flag(capability: Any, flag: str) -> bool:
+    """Tell whether a capability, which may be anything, says so."""
     return hasattr(capability, "get") and capability.get(flag) is True

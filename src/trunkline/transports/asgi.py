@@ -22,14 +22,13 @@ from urllib.parse import quote, unquote
 
 from trunkline.jsonrpc import MAX_PAYLOAD, Channel
 from trunkline.transports.asgi_messages import (
-    PLAIN,
     AsgiWebSocketChannel,
     Outgoing,
     Receive,
     Refused,
     Send,
 )
-from trunkline.transports.exchange import Answerer, ByteStream, Headers, HttpRequest
+from trunkline.transports.exchange import PLAIN, Answerer, ByteStream, Headers, HttpRequest
 from trunkline.transports.websocket import SUBPROTOCOL, is_welcome
 
 Scope: TypeAlias = MutableMapping[str, Any]

@@ -16,12 +16,12 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
 from trunkline.jsonrpc import ConnectionLost
+from trunkline.transports.exchange import PLAIN
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
-PLAIN = (b"content-type", b"text/plain; charset=utf-8")
 
 _HIGH_WATER = 256 * 1024
 """How many bytes may wait for the server before whoever sends them waits, too."""

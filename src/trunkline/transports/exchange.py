@@ -19,6 +19,9 @@ from msgspec import Struct
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
+PLAIN = (b"content-type", b"text/plain; charset=utf-8")
+"""The header of an answer in plain words."""
+
 
 class HttpRequest(Struct, frozen=True, gc=False):
     """A whole request. Header names are in lower case, values without white space around them."""

@@ -12,7 +12,7 @@ from msgspec import Struct
 from trunkline.jsonrpc import Channel, ErrorResponse, Id, Notification, Request, RpcError
 from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
-from trunkline.transports.exchange import Exchange, Headers
+from trunkline.transports.exchange import PLAIN, Exchange, Headers
 
 JSON = (b"content-type", b"application/json")
 LATER = (b"retry-after", b"1")
@@ -77,8 +77,7 @@ class Visit(Struct, frozen=True, gc=False):
 
     def say(self, status: int, why: str, *headers: tuple[bytes, bytes]) -> None:
         """Answer in plain words."""
-        plain = (b"content-type", b"text/plain; charset=utf-8")
-        self.exchange.respond(status, [plain, *headers, *self.headers], why.encode() + b"\n")
+        self.exchange.respond(status, [PLAIN, *headers, *self.headers], why.encode() + b"\n")
 
     def fail(
         self, status: int, error: RpcError, id: Id = None, *headers: tuple[bytes, bytes]

@@ -23,17 +23,12 @@ from urllib.parse import parse_qs
 from msgspec import Struct
 
 from trunkline.jsonrpc import Channel, ConnectionLost
-from trunkline.transports.exchange import Exchange, Headers
+from trunkline.transports.exchange import PLAIN, Exchange
+from trunkline.transports.http_answers import LATER
+from trunkline.transports.http_flow import EVENT_STREAM
 from trunkline.transports.sse import COMMENT, encode_event
 
 _PATH = re.compile(r"/?[\w.~-]+(/[\w.~-]+)*", re.ASCII)
-_STREAM: Headers = [
-    (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-]
-_PLAIN = (b"content-type", b"text/plain; charset=utf-8")
-_LATER = (b"retry-after", b"1")
 
 
 class LegacyLimits(Struct, frozen=True):
@@ -69,12 +64,12 @@ class LegacyDoor:
             _refuse(exchange, 405, "expected 'GET'", (b"allow", b"GET"))
             return None
         if len(self._sessions) >= self._limits.max_sessions:
-            _refuse(exchange, 503, "too many sessions", _LATER)
+            _refuse(exchange, 503, "too many sessions", LATER)
             return None
         id = secrets.token_urlsafe(24)
         session = _Session(exchange, principal, self._limits, lambda: self._sessions.pop(id))
         self._sessions[id] = session
-        exchange.begin(200, _STREAM)
+        exchange.begin(200, EVENT_STREAM)
         exchange.when_gone(session.end)
         try:
             await session.greet(f"{self._path}?session_id={id}")
@@ -102,7 +97,7 @@ class LegacyDoor:
             _refuse(exchange, 415, "expected content-type 'application/json'")
             return
         if not session.put(request.body):
-            _refuse(exchange, 503, "the session does not keep up", _LATER)
+            _refuse(exchange, 503, "the session does not keep up", LATER)
             return
         exchange.respond(202)
 
@@ -220,4 +215,4 @@ class _Session:
 
 
 def _refuse(exchange: Exchange, status: int, why: str, *headers: tuple[bytes, bytes]) -> None:
-    exchange.respond(status, [_PLAIN, *headers], why.encode())
+    exchange.respond(status, [PLAIN, *headers], why.encode())

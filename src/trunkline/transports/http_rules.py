@@ -8,11 +8,12 @@ Rules upheld here:
 2. Loopback is always let in; all else only by name.
 """
 
+import re
 from collections.abc import Collection
 
 from msgspec import Struct
 
-_LOOPBACK = frozenset(("localhost", "127.0.0.1", "[::1]"))
+_is_loopback = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|\[::1\]").fullmatch
 _SCHEMES = ("http://", "https://")
 
 REQUEST_HEADERS = (
@@ -51,7 +52,7 @@ class HttpRules(Struct, frozen=True, kw_only=True):
     def refuses_host(self, host: bytes | None) -> bool:
         """Tell whether a request is meant for somebody else."""
         name = (host or b"").decode("latin-1").lower()
-        return _without_port(name) not in _LOOPBACK and not _is_listed(name, self.allowed_hosts)
+        return not _is_loopback(_without_port(name)) and not _is_listed(name, self.allowed_hosts)
 
     def refuses_origin(self, origin: bytes | None) -> bool:
         """Tell whether a request comes from a page that has no business here."""
@@ -61,7 +62,7 @@ class HttpRules(Struct, frozen=True, kw_only=True):
         if name in self.allowed_origins or "*" in self.allowed_origins:
             return False
         scheme = next((s for s in _SCHEMES if name.startswith(s)), None)
-        return scheme is None or _without_port(name.removeprefix(scheme)) not in _LOOPBACK
+        return scheme is None or not _is_loopback(_without_port(name.removeprefix(scheme)))
 
 
 def _without_port(name: str) -> str:

@@ -160,7 +160,7 @@ def end_all(book: dict[bytes, int], grace: float = GRACE) -> None:
         for pid in strays - told:
             signal_stray(pid, groups, book, number)
         told |= strays
-        time.sleep(look)
+        time.sleep(look)  # a process of its own: there is no loop to hold up
         look = min(look * 2, _LONGEST_LOOK)
 
 
