@@ -106,7 +106,7 @@ async def test_a_call_that_nobody_awaits_is_withdrawn() -> None:
     server, hold = Server(), Hold()
     server.methods["m"] = hold
     async with linked(server, Ear()) as link:
-        calling = asyncio.create_task(link.call("m", EMPTY))
+        calling = asyncio.ensure_future(link.call("m", EMPTY))
         await hold.begun.wait()
         await stop(calling)
         assert (await server.until_heard("notifications/cancelled"))["requestId"] == 1
@@ -117,7 +117,7 @@ async def test_the_end_is_noticed_and_fails_what_is_under_way() -> None:
     server, hold = Server(), Hold()
     server.methods["m"] = hold
     async with linked(server, Ear()) as link:
-        calling = asyncio.create_task(link.call("m", EMPTY))
+        calling = asyncio.ensure_future(link.call("m", EMPTY))
         await hold.begun.wait()
         await server.die()
         with pytest.raises(ConnectionLost):

@@ -37,7 +37,7 @@ from trunkline.backends.remote import Remote
 from trunkline.gateway.upstream import Backend
 from trunkline.jsonrpc import Connection, ConnectionLost, IdRemapper, RpcError, pipe
 from trunkline.transports import http_legacy_client
-from trunkline.transports.streamable import HttpRefused
+from trunkline.transports.http_refused import HttpRefused
 
 __all__ = ["no_patience_with_links"]
 

@@ -78,6 +78,7 @@ def test_a_client_never_waits_for_what_only_others_need() -> None:
         "trunkline.transports",
         "trunkline.transports.bundle",
         "trunkline.transports.exchange",
+        "trunkline.transports.launch",
         "trunkline.transports.stdio",
         "trunkline.transports.stream",
         "trunkline.transports.warden",

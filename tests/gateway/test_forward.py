@@ -190,13 +190,15 @@ async def test_an_unknown_method_is_passed_on_where_there_is_only_one_to_pass_it
     async with serving(a=a) as made:
         forwarder = await settled(made)
         request = Request(1, "vendor/m", to_raw({"k": 1}))
-        assert from_raw(await forwarder.pass_on(request, somebody())) == {"got": {"k": 1}}
+        upstream, params = forwarder.knows_better("vendor/m"), Params(request.params)
+        answer = await forwarder.call(request, params, upstream, somebody())
+        assert from_raw(answer) == {"got": {"k": 1}}
         for method in ("tools/call", "sampling/createMessage", "notifications/x"):
             with pytest.raises(RpcError) as caught:
-                _ = forwarder.pass_on(Request(1, method, to_raw({})), somebody())
+                forwarder.knows_better(method)
             assert caught.value.code == -32601
     async with serving(a=a, b=b) as made:
         forwarder = await settled(made)
         with pytest.raises(RpcError) as caught:
-            _ = forwarder.pass_on(Request(1, "vendor/m", to_raw({})), somebody())
+            forwarder.knows_better("vendor/m")
         assert caught.value.code == -32601

@@ -1,6 +1,7 @@
 """What holds while a Connection cannot send: nobody is forgotten, and nothing piles up."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -153,3 +154,60 @@ async def test_those_who_wait_for_room_are_woken_by_the_end(
     for call in calls:
         with pytest.raises(ConnectionLost):
             await call
+
+
+class Taking(Script):
+    """A Channel that can take so many payloads without waiting."""
+
+    def __init__(self, takes: int) -> None:
+        super().__init__()
+        self.takes = takes
+        self.taken: list[str] = []
+
+    def offer(self, payload: bytes) -> bool:
+        if not self.takes:
+            return False
+        self.takes -= 1
+        self.taken.append(json.loads(payload)["method"])
+        return True
+
+
+@tidy
+async def test_what_a_channel_takes_at_once_is_sent_at_once_and_the_rest_follows() -> None:
+    channel = Taking(2)
+    async with Connection(channel) as connection:
+        asked = [connection.ask(method) for method in "abcd"]
+        assert channel.taken == ["a", "b"]
+        await settle()
+        assert [message["method"] for message in channel.sent] == ["c", "d"]
+        for id in (4, 1, 3, 2):
+            channel.say(Response(id, id).encode())
+        assert [await each for each in asked] == [Raw(b"%d" % id) for id in (1, 2, 3, 4)]
+
+
+@tidy
+async def test_nothing_overtakes_what_is_being_sent() -> None:
+    channel = Taking(9)
+    channel.room = asyncio.Semaphore(0)
+    async with Connection(channel, grace=0) as connection:
+        first = asyncio.create_task(connection.notify("first"))
+        await settle()
+        second = connection.ask("second")
+        assert channel.taken == []
+        channel.make_room(9)
+        await settle()
+        assert [message["method"] for message in channel.sent] == ["first", "second"]
+        await first
+        second.cancel()
+
+
+@tidy
+async def test_who_asks_where_nobody_answers_any_more_is_told_at_once() -> None:
+    channel = Taking(0)
+    async with Connection(channel) as connection:
+        asked = connection.ask("m")
+        await connection.aclose()
+        with pytest.raises(ConnectionLost):
+            connection.ask("m")
+        with pytest.raises(ConnectionLost):
+            await asked

@@ -20,7 +20,7 @@ from trunkline.jsonrpc import (
     from_raw,
 )
 from trunkline.routing.call import withdrawal
-from trunkline.transports import streamable
+from trunkline.transports import http_stream, streamable
 from trunkline.transports.http_client import HttpClient
 from trunkline.transports.streamable import Streamable
 
@@ -62,8 +62,9 @@ class Ear:
 
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamable, "RETRY", 0.001)
     for name in ("RETRY", "MIN_RETRY"):
-        monkeypatch.setattr(streamable, name, 0.001)
+        monkeypatch.setattr(http_stream, name, 0.001)
     for name in ("GRACE", "GOODBYE"):
         monkeypatch.setattr(streamable, name, 0.2)
 

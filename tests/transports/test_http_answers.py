@@ -6,9 +6,9 @@ import pytest
 
 from tests.jsonrpc.test_channel import tidy
 from tests.transports.exchanges import Paper, visit
-from trunkline.jsonrpc import RpcError
+from trunkline.jsonrpc import Due, RpcError
 from trunkline.transports import http_answers
-from trunkline.transports.http_answers import LATER, Load, end_tasks
+from trunkline.transports.http_answers import LATER, Load, end_all
 
 
 async def test_an_answer_has_the_headers_that_any_answer_gets() -> None:
@@ -30,11 +30,10 @@ async def test_an_answer_has_the_headers_that_any_answer_gets() -> None:
 def test_one_principal_cannot_use_up_what_is_there_for_all() -> None:
     load = Load(max_all=3, max_each=2)
     for _ in range(2):
-        assert load.refuses("p") is None
-        load.enter("p")
+        assert load.enter("p") is None
     assert load.refuses("p") == 429
-    assert load.refuses("q") is None
-    load.enter("q")
+    assert load.enter("p") == 429
+    assert load.enter("q") is None
     assert load.refuses("p") == 503
     assert load.refuses("r") == 503
     load.leave("p")
@@ -60,7 +59,9 @@ async def test_tasks_may_have_their_last_word_and_no_more(monkeypatch: pytest.Mo
         said.append("last")
 
     stuck = asyncio.create_task(asyncio.Event().wait())
-    await end_tasks({asyncio.create_task(speak()), stuck})
-    assert said == ["last"]
+    call, never = Due.of(speak()), Due()
+    await end_all([call, never], {asyncio.create_task(speak()), stuck})
+    assert said == ["last", "last"]
     assert stuck.cancelled()
-    await end_tasks(set())
+    assert isinstance(never.error, asyncio.CancelledError)
+    await end_all([], set())

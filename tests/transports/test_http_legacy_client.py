@@ -16,7 +16,7 @@ from trunkline.jsonrpc.connection import Deaf
 from trunkline.transports import http_legacy_client
 from trunkline.transports.http_client import HttpClient
 from trunkline.transports.http_legacy_client import LegacyChannel
-from trunkline.transports.streamable import HttpRefused
+from trunkline.transports.http_refused import HttpRefused
 
 
 class Server:
@@ -284,8 +284,8 @@ async def test_a_cancelled_call_keeps_no_other_from_the_server() -> None:
     remapper = IdRemapper()
     async with opened(legacy) as channel:
         link = ChannelLink(channel, "s", remapper, Deaf())
-        first = asyncio.create_task(link.call("unwanted", Raw(b"{}")))
-        wanted = asyncio.create_task(link.call("wanted", Raw(b"{}")))
+        first = asyncio.ensure_future(link.call("unwanted", Raw(b"{}")))
+        wanted = asyncio.ensure_future(link.call("wanted", Raw(b"{}")))
         while not legacy.posted:
             await asyncio.sleep(0)
         await stop(first)

@@ -47,7 +47,7 @@ async def pool_for(
 
 async def ask(wire: Wire) -> HttpResponse:
     response = wire.ask(ASK, b"", bodiless=False)
-    await response.begun
+    await response.begun()
     return response
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.jsonrpc.test_channel import is_stuck, settle, stop, tidy
 from tests.transports.exchanges import Paper
-from trunkline.jsonrpc import ConnectionLost, ErrorResponse, Raw, Response, RpcError
+from trunkline.jsonrpc import ConnectionLost, Due, ErrorResponse, Raw, Response, RpcError
 from trunkline.transports.http_session import (
     MAX_FLOWS,
     MAX_QUESTIONS,
@@ -51,8 +51,8 @@ async def test_a_call_is_stopped_by_its_id_and_by_no_other() -> None:
         except asyncio.CancelledError:
             stopped.set()
 
-    task = asyncio.create_task(work())
-    made.begin(1, task)
+    call = Due.of(work())
+    made.begin(1, call)
     assert made.busy
     assert made.is_answering(1)
     assert not made.is_answering("1")
@@ -60,7 +60,7 @@ async def test_a_call_is_stopped_by_its_id_and_by_no_other() -> None:
     for other in strangers:
         assert not made.cancel(other)
     assert made.cancel(1)  # before it had a chance to begin: it begins, and then it stops
-    await task
+    await call
     assert stopped.is_set()
     made.end(1)
     assert not made.busy
@@ -137,7 +137,8 @@ async def test_a_session_that_has_ended_asks_nothing() -> None:
 @tidy
 async def test_an_answer_with_nothing_before_it_is_a_body() -> None:
     reply, paper = replying(session())
-    await reply.finish(b'{"id":1}')
+    reply.finish(b'{"id":1}')
+    await reply.catch_up()
     assert (paper.status, paper.json) == (200, {"id": 1})
     assert paper.headers == {b"content-type": b"application/json", b"x-any": b"1"}
 
@@ -153,7 +154,8 @@ async def test_what_concerns_a_call_goes_on_its_own_stream_and_in_order() -> Non
     made.settle(Response(1, Raw(b"{}")))
     await question
     await made.notify("other", {})
-    await reply.finish(b'{"id":1}')
+    reply.finish(b'{"id":1}')
+    await reply.catch_up()
     said = [entry.get("method") for entry in paper.data]
     assert said == ["a", "sampling/createMessage", None]
     assert paper.ended
@@ -178,7 +180,8 @@ async def test_only_clients_of_2025_11_25_get_an_event_without_data() -> None:
 async def test_what_comes_after_the_answer_belongs_to_no_call() -> None:
     made = session()
     reply, paper = replying(made)
-    await reply.finish(b'{"id":1}')
+    reply.finish(b'{"id":1}')
+    await reply.catch_up()
     await reply.notify("late", {})
     await reply.keep_alive()
     assert paper.json == {"id": 1}
@@ -197,7 +200,8 @@ async def test_a_call_that_takes_long_becomes_a_stream() -> None:
     assert not reply.quiet
     assert paper.comments == 1
     assert [event.data for event in paper.events] == [b""]
-    await reply.finish(b'{"id":1}')
+    reply.finish(b'{"id":1}')
+    await reply.catch_up()
     assert paper.data == [{"id": 1}]
 
 
@@ -225,7 +229,8 @@ async def test_of_many_streams_the_oldest_that_have_ended_are_forgotten() -> Non
     for _ in range(MAX_FLOWS):
         reply, _ = replying(made)
         await reply.notify("a", {})
-        await reply.finish(b"{}")
+        reply.finish(b"{}")
+        await reply.catch_up()
     assert made.find_flow(b"2-1") is not None
     assert made.find_flow(b"3-1") is None
     assert made.find_flow(b"4-1") is None
@@ -239,7 +244,8 @@ async def test_streams_that_have_ended_take_only_so_much_room() -> None:
     for _ in range(3):
         reply, _ = replying(made)
         await reply.notify("a", {})
-        await reply.finish(large)
+        reply.finish(large)
+        await reply.catch_up()
     assert made.find_flow(b"2-1") is None
     assert made.find_flow(b"3-1") is None
     assert made.find_flow(b"4-1") is not None

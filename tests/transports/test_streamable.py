@@ -38,7 +38,7 @@ from trunkline.jsonrpc import (
     RpcError,
     from_raw,
 )
-from trunkline.transports.streamable import HttpRefused, SessionLost
+from trunkline.transports.http_refused import HttpRefused, SessionLost
 
 __all__ = ["no_patience"]
 

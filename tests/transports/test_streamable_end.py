@@ -34,7 +34,8 @@ from trunkline.jsonrpc import (
     IdRemapper,
 )
 from trunkline.routing.call import withdrawal
-from trunkline.transports import streamable
+from trunkline.transports import http_stream, streamable
+from trunkline.transports.exchange import Headers
 from trunkline.transports.http_client import HttpClient, HttpResponse, Unreachable
 from trunkline.transports.streamable import Streamable
 
@@ -144,8 +145,9 @@ async def test_a_stream_that_brings_nothing_is_asked_for_less_and_less_often(
             enough.set()
             await self.wait_ended()
 
-    monkeypatch.setattr(streamable, "RETRY", 1.0)
-    monkeypatch.setattr(streamable, "MIN_RETRY", 0.05)
+    for module in (streamable, http_stream):
+        monkeypatch.setattr(module, "RETRY", 1.0)
+    monkeypatch.setattr(http_stream, "MIN_RETRY", 0.05)
     monkeypatch.setattr(Streamable, "_rest", rest)
     web = Web()
     web.reactions["GET"] = InTurn(
@@ -182,6 +184,9 @@ class Fickle(HttpClient):
             self.refused += 1
             raise Unreachable("nobody is at home")
         return await super().request(*given, **options)
+
+    def ask_now(self, method: str, headers: Headers, body: bytes) -> HttpResponse | None:
+        return None if self.down else super().ask_now(method, headers, body)
 
 
 @tidy
@@ -257,7 +262,8 @@ async def test_the_end_fails_what_is_under_way() -> None:
 async def test_a_call_that_waits_to_take_up_its_stream_does_not_outlast_the_link(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(streamable, "RETRY", 30.0)
+    for module in (streamable, http_stream):
+        monkeypatch.setattr(module, "RETRY", 30.0)
     web = Web()
     web.reactions["tools/call"] = streams(event(None, "e0"))
     async with in_session(web) as link:

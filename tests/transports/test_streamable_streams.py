@@ -42,7 +42,7 @@ from trunkline.jsonrpc import (
     IdRemapper,
     RpcError,
 )
-from trunkline.transports import streamable
+from trunkline.transports import http_stream, streamable
 from trunkline.transports.http_client import HttpClient
 from trunkline.transports.streamable import Streamable
 
@@ -135,7 +135,7 @@ async def test_the_connection_of_a_stream_is_used_again() -> None:
 async def test_a_stream_that_goes_on_after_its_answer_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(streamable, "LAST_WORDS", 0.01)
+    monkeypatch.setattr(http_stream, "LAST_WORDS", 0.01)
     gone = asyncio.Event()
 
     async def endless(line: Line, asked: Asked) -> None:
@@ -151,7 +151,7 @@ async def test_a_stream_that_goes_on_after_its_answer_is_dropped(
 
 @tidy
 async def test_an_event_that_is_too_long_fails_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamable, "MAX_EVENT", 100)
+    monkeypatch.setattr(http_stream, "MAX_EVENT", 100)
     web, ear = Web(), Ear()
     web.reactions["m"] = streams(news("short"), news("x" * 200), result())
     async with linked(web) as link:
@@ -274,7 +274,7 @@ async def test_a_stream_that_breaks_is_taken_up_where_it_broke() -> None:
 async def test_a_stream_that_was_taken_up_is_let_go_after_its_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(streamable, "LAST_WORDS", 0.01)
+    monkeypatch.setattr(http_stream, "LAST_WORDS", 0.01)
     gone = asyncio.Event()
 
     async def rest(line: Line, asked: Asked) -> None:

@@ -17,7 +17,8 @@ import pytest
 from tests.transports.test_stdio import SIGN, Roll, rolling, script, spotless
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.transports import warden
-from trunkline.transports.stdio import Child, ChildFailed
+from trunkline.transports.launch import ChildFailed
+from trunkline.transports.stdio import Child
 from trunkline.transports.warden import Warden, end_all, find, kinship, note, read_book
 
 GATEWAY = """

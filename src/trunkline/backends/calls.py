@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from typing import Any, NamedTuple, Protocol
 
 from trunkline.gateway.client import Client
-from trunkline.jsonrpc import Id, Notification, RemoteProtocolError, Request
+from trunkline.jsonrpc import Due, Id, Notification, RemoteProtocolError, Request
 from trunkline.mcp.meta import Params, peek
 
 
@@ -37,8 +37,8 @@ class Calls:
         self._waiting[self._last] = Waiting(client, token)
         return self._last
 
-    def end(self, number: int) -> None:
-        """Forget a call."""
+    def end(self, number: int, outcome: Due | None = None) -> None:
+        """Forget a call, whatever came of it."""
         del self._waiting[number]
 
     def only_client(self) -> Client | None:

@@ -14,6 +14,7 @@ Rules upheld here:
 import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from trunkline.backends.calls import Calls, Hearing
@@ -24,11 +25,13 @@ from trunkline.gateway.upstream import Listener
 from trunkline.jsonrpc import (
     METHOD_NOT_FOUND,
     ConnectionLost,
+    Due,
     Notification,
     Raw,
     RemoteProtocolError,
     Request,
     RpcError,
+    due,
     to_raw,
 )
 from trunkline.mcp.cacheable import Freshness
@@ -127,7 +130,7 @@ class EnvelopeRemote:
                 return False
         return True
 
-    async def call(self, call: Call, client: Client) -> Raw:
+    def call(self, call: Call, client: Client) -> Due:
         """Carry out a call."""
         params = call.params
         if not has_envelope(params):
@@ -138,15 +141,23 @@ class EnvelopeRemote:
             stamp(params, caller, self.version)
         number = self._calls.begin(client, params)
         try:
-            return await self._expect_link().call(
-                call.method,
-                params.encode(),
-                original_id=call.id,
-                handler=Hearing(self, self._calls, client),
-                headers=self._headers(call.method, params),
-            )
-        finally:
+            asked = self._begin(call, params, client)
+        except BaseException:
             self._calls.end(number)
+            raise
+        asked.then(partial(self._calls.end, number))
+        return asked
+
+    def _begin(self, call: Call, params: Params, client: Client) -> Due:
+        link = self._expect_link()
+        asked = link.call(
+            call.method,
+            params.encode(),
+            original_id=call.id,
+            handler=Hearing(self, self._calls, client) if link.has_streams else None,
+            headers=self._headers(call.method, params),
+        )
+        return due(asked)
 
     async def _ask(self, method: str, members: dict[str, Any]) -> Raw:
         params = self._stamped(members)
@@ -245,6 +256,7 @@ class EnvelopeRemote:
                 raise RpcError.method_not_found("subscriptions/listen")
         except BaseException:
             holding.cancel()
+            await asyncio.wait({holding})
             raise
         self._since = loop.time()
         return holding, honoured(acknowledged.result())

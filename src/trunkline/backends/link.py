@@ -9,10 +9,10 @@ that call; what it says elsewhere, to the link's: where calls have no streams, t
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from typing import Any, Protocol
 
-from trunkline.jsonrpc import Channel, Connection, Handler, Id, IdRemapper, Peer, Raw
+from trunkline.jsonrpc import Channel, Connection, Due, Handler, Id, IdRemapper, Peer, Raw
 from trunkline.routing.call import withdrawal
 from trunkline.transports.exchange import Headers
 
@@ -23,6 +23,16 @@ GRACE = 0.5
 class Link(Protocol):
     """A way to ask and to tell one server."""
 
+    @property
+    def has_streams(self) -> bool:
+        """Tell whether what the server says in the course of a call can be told from the rest."""
+        ...
+
+    @property
+    def has_sessions(self) -> bool:
+        """Tell whether a call may find that the server has lost our session."""
+        ...
+
     def call(
         self,
         method: str,
@@ -31,8 +41,11 @@ class Link(Protocol):
         original_id: Id = None,
         handler: Handler | None = None,
         headers: Headers = (),
-    ) -> Coroutine[Any, Any, Raw]:
-        """Ask; `headers` are for whoever carries it by HTTP. Raises RpcError or ConnectionLost."""
+    ) -> Awaitable[Raw]:
+        """Ask; `headers` are for whoever carries it by HTTP.
+
+        Raises RpcError or ConnectionLost, at once or when awaited.
+        """
         ...
 
     async def notify(self, method: str, params: Any) -> None:
@@ -59,6 +72,8 @@ class Link(Protocol):
 class ChannelLink:
     """A server behind a Channel: everything that it says comes the same way."""
 
+    has_streams = has_sessions = False
+
     def __init__(self, channel: Channel, name: str, remapper: IdRemapper, handler: Handler) -> None:
         """Begin to listen; `name` is what the remapper knows the server by."""
         peer = Peer(name, remapper, answer_violations=False)
@@ -73,9 +88,9 @@ class ChannelLink:
         original_id: Id = None,
         handler: Handler | None = None,
         headers: Headers = (),
-    ) -> Coroutine[Any, Any, Raw]:
+    ) -> Due:
         """Ask."""
-        return self._connection.call(method, params, original_id=original_id)
+        return self._connection.ask(method, params, original_id=original_id)
 
     async def notify(self, method: str, params: Any) -> None:
         """Tell."""

@@ -19,7 +19,8 @@ from trunkline.routing.call import withdrawal
 from trunkline.transports.exchange import Headers
 from trunkline.transports.http_client import ClientLimits, HttpClient
 from trunkline.transports.http_legacy_client import LegacyChannel
-from trunkline.transports.streamable import HttpRefused, Streamable
+from trunkline.transports.http_refused import HttpRefused
+from trunkline.transports.streamable import Streamable
 
 Wanted: TypeAlias = Literal["auto", "handshake", "envelope"]
 

@@ -14,7 +14,8 @@ Rules upheld here:
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from trunkline.backends.calls import Calls, Hearing
@@ -24,11 +25,13 @@ from trunkline.gateway.client import Client
 from trunkline.gateway.upstream import Listener
 from trunkline.jsonrpc import (
     ConnectionLost,
+    Due,
     Notification,
     Raw,
     RemoteProtocolError,
     Request,
     RpcError,
+    due,
     to_raw,
 )
 from trunkline.mcp.cacheable import Freshness
@@ -39,7 +42,7 @@ from trunkline.mcp.offer import Offer
 from trunkline.mcp.subscriptions import LIST_CHANGED
 from trunkline.mcp.versions import LATEST_HANDSHAKE
 from trunkline.routing.call import Call
-from trunkline.transports.streamable import HttpRefused, SessionLost
+from trunkline.transports.http_refused import HttpRefused, SessionLost
 
 RENEWAL = 30.0
 """How long, in seconds, a session may take to be made anew."""
@@ -103,33 +106,42 @@ class Remote:
         """List all that the server offers, of every kind that it declared."""
         return (await read_lists(self._ask, self.capabilities)).offers
 
-    async def call(self, call: Call, client: Client) -> Raw:
+    def call(self, call: Call, client: Client) -> Due:
         """Carry out a call."""
-        params = call.params
+        params, link = call.params, self._expect_link()
         params.drop_meta(ENVELOPE_KEYS)
         number = self._calls.begin(client, params)
-        raw, hearing = params.encode(), Hearing(self, self._calls, client)
         try:
-            if self._renewal is not None:
-                await asyncio.wait({self._renewal})
-            link, welcome = self._expect_link(), self._welcome
-            try:
-                return await link.call(call.method, raw, original_id=call.id, handler=hearing)
-            except SessionLost as lost:
-                await self._renew(link, welcome, lost)
-            return await link.call(call.method, raw, original_id=call.id, handler=hearing)
-        finally:
+            asked = self._begin(link, call, client)
+        except BaseException:
             self._calls.end(number)
+            raise
+        asked.then(partial(self._calls.end, number))
+        return asked
+
+    def _begin(self, link: Link, call: Call, client: Client) -> Due:
+        raw = call.params.encode()
+        if not link.has_streams:
+            return due(link.call(call.method, raw, original_id=call.id))
+        hearing = Hearing(self, self._calls, client)
+        ask = partial(link.call, call.method, raw, original_id=call.id, handler=hearing)
+        return due(self._ask_again(ask) if link.has_sessions else ask())
 
     async def _ask(self, method: str, params: dict[str, Any]) -> Raw:
+        return await self._ask_again(
+            partial(self._expect_link().call, method, to_raw(params), handler=self)
+        )
+
+    async def _ask_again(self, ask: Callable[[], Awaitable[Raw]]) -> Raw:
+        """Ask, and once more in a new session if the server has lost the old one."""
         if self._renewal is not None:
             await asyncio.wait({self._renewal})
         link, welcome = self._expect_link(), self._welcome
         try:
-            return await link.call(method, to_raw(params), handler=self)
+            return await ask()
         except SessionLost as lost:
             await self._renew(link, welcome, lost)
-        return await link.call(method, to_raw(params), handler=self)
+        return await ask()
 
     async def _renew(self, link: Link, welcome: Welcome | None, lost: SessionLost) -> None:
         """Begin a new session, unless somebody has done so since; raises what is not to be redone.

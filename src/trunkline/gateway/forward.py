@@ -10,7 +10,7 @@ Rules upheld here:
 2. Backends that are starting are given a moment, once, before something is said not to exist.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from trunkline.gateway.registry import Registry
 from trunkline.gateway.upstream import Upstream
 from trunkline.jsonrpc import (
     INVALID_PARAMS,
+    Due,
     Raw,
     Request,
     RpcError,
@@ -56,12 +57,11 @@ class Forwarder:
 
     def forward(
         self, request: Request, params: Params, way: Way, client: Client, check: Check | None = None
-    ) -> Coroutine[Any, Any, Raw]:
+    ) -> Awaitable[Raw]:
         """Pass a request on; raises RpcError at once, or when awaited."""
         if self._registry.settled:
-            return self._pass(
-                request, params, self.find(params, way, request.method, client), client, check
-            )
+            entry = self.find(params, way, request.method, client)
+            return self._pass(request, params, entry, client, check)
         return self._forward_later(request, params, way, client, check)
 
     async def _forward_later(
@@ -148,22 +148,21 @@ class Forwarder:
 
     def _pass(
         self, request: Request, params: Params, entry: Entry, client: Client, check: Check | None
-    ) -> Coroutine[Any, Any, Raw]:
+    ) -> Awaitable[Raw]:
         if check is not None:
             check(entry, params)
-        if request.method == "completion/complete":
+        method = request.method
+        if method == "completion/complete":
             reference = Params(params.get("ref"))
             reference.put("name" if entry.kind is Kind.PROMPT else "uri", entry.native)
             params.put("ref", reference.encode())
         elif entry.native != entry.public:
             params.put(_KEYS[entry.kind], entry.native)
-        if request.method == "resources/read" and entry.public != entry.native:
-            return self._read_marked(request, params, entry, client)
+            if method == "resources/read":
+                return self._read_marked(request, params, entry, client)
         return self.call(request, params, self._registry.upstream(entry.backend), client)
 
-    def call(
-        self, request: Request, params: Params, upstream: Upstream, client: Client
-    ) -> Coroutine[Any, Any, Raw]:
+    def call(self, request: Request, params: Params, upstream: Upstream, client: Client) -> Due:
         """Have a backend carry out a request whose params are ready for it."""
         call = Call(client.caller, request.id, request.method, params, upstream.name)
         return upstream.call(call, client)
@@ -183,12 +182,15 @@ class Forwarder:
             return answer  # not what it should be, but not ours to judge
         return to_raw(result | {"contents": to_raw(contents)})
 
-    def pass_on(self, request: Request, client: Client) -> Coroutine[Any, Any, Raw]:
-        """Pass on a method that MCP does not know, where there is only one to pass it to."""
+    def knows_better(self, method: str) -> Upstream:
+        """Return who may know a method that MCP does not: the one there is, if there is only one.
+
+        Raises RpcError if nobody may.
+        """
         upstream = self.only_upstream()
-        if upstream is None or not _is_unknown(request.method):
-            raise RpcError.method_not_found(request.method)
-        return self.call(request, Params(request.params), upstream, client)
+        if upstream is None or not _is_unknown(method):
+            raise RpcError.method_not_found(method)
+        return upstream
 
     def only_upstream(self) -> Upstream | None:
         """Return the one backend there is."""

@@ -11,7 +11,7 @@ Rules upheld here:
 3. What concerns one call goes on that call's line; all else on the trunk.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from trunkline.gateway.upstream import Upstream
 from trunkline.jsonrpc import (
     INVALID_REQUEST,
     ConnectionLost,
+    Due,
     Notification,
     Raw,
     RemoteProtocolError,
@@ -200,14 +201,10 @@ class Session:
                 self.subscriptions[uri] = (entry.backend, entry.native)
         return {}
 
-    def _pass_on(self, request: Request, client: "Session | OnLine") -> Coroutine[Any, Any, Raw]:
-        outcome = self._forwarder.pass_on(request, client)
-        try:
-            self._expect_operational(request.method)
-        except RpcError:
-            outcome.close()
-            raise
-        return outcome
+    def _pass_on(self, request: Request, client: "Session | OnLine") -> Due:
+        upstream = self._forwarder.knows_better(request.method)
+        self._expect_operational(request.method)
+        return self._forwarder.call(request, Params(request.params), upstream, client)
 
     # Hearing from the client
 

@@ -17,11 +17,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from trunkline.gateway.client import Asker, Client
-from trunkline.gateway.deadlines import Deadlines
-from trunkline.jsonrpc import ConnectionLost, Raw, RpcError
+from trunkline.gateway.turns import Turns
+from trunkline.jsonrpc import ConnectionLost, Due, Raw, RpcError
 from trunkline.mcp.bridge import adapt_error, adapt_result
 from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.offer import Offer
@@ -29,8 +30,6 @@ from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.routing import backoff
 from trunkline.routing.call import Call
 from trunkline.routing.catalog import Listing
-
-T = TypeVar("T")
 
 MAX_QUEUE = 1024
 """How many calls may wait for one backend, beside those that it works on."""
@@ -82,8 +81,8 @@ class Backend(Protocol):
         """List all that it offers."""
         ...
 
-    async def call(self, call: Call, client: Client) -> Raw:
-        """Carry out a call; raises RpcError or ConnectionLost."""
+    def call(self, call: Call, client: Client) -> Awaitable[Raw]:
+        """Carry out a call; raises RpcError or ConnectionLost, at once or when awaited."""
         ...
 
     async def tell(self, method: str, params: Any) -> None:
@@ -178,9 +177,7 @@ class Upstream:
         self._stale = asyncio.Event()
         self._announced: set[str] = set()
         self._retry_at: float | None = None
-        self._in_flight = 0
-        self._slots = asyncio.Semaphore(settings.max_in_flight)
-        self._deadlines = Deadlines(settings.timeout)
+        self._turns = Turns(settings.max_in_flight, settings.timeout)
         self._followed: Counter[str] = Counter()
         self._told: dict[str, bool] = {}
         self._telling = asyncio.Lock()
@@ -212,7 +209,7 @@ class Upstream:
     @property
     def busy(self) -> bool:
         """Tell whether it has calls to carry out."""
-        return self._in_flight > 0
+        return len(self._turns) > 0
 
     def has(self, capability: str) -> bool:
         """Tell whether it is there, and declared a capability."""
@@ -221,10 +218,10 @@ class Upstream:
     def snapshot(self) -> Snapshot:
         """Return how it is now."""
         version = self.backend.version if self.backend else None
-        offers = len(self._offers)
+        offers, calls = len(self._offers), len(self._turns)
         left = self._retry_in()
         return Snapshot(
-            self.name, self.state, version, self.restarts, self._in_flight, offers, self.error, left
+            self.name, self.state, version, self.restarts, calls, offers, self.error, left
         )
 
     # Keeping it alive
@@ -242,7 +239,7 @@ class Upstream:
                 await self._rest(backoff.delay(failures, self._chance()))
                 self.restarts += 1
         finally:
-            self._deadlines.close()
+            self._turns.close()
             if self.state is not State.FAILED:
                 self._enter(State.STOPPED)
 
@@ -356,10 +353,11 @@ class Upstream:
     async def follow(self, uri: str, version: str) -> None:
         """Follow a resource on behalf of one more; raises RpcError."""
         try:
-            await self._within_time(self._follow(uri, version), version)
-        except BaseException:
+            async with asyncio.timeout(self.settings.timeout):
+                await self._follow(uri, version)
+        except BaseException as why:
             self._wished.set()  # if it may have heard, it is told that nobody follows after all
-            raise
+            raise self._meaning(why, version, version) from None
 
     async def _follow(self, uri: str, version: str) -> None:
         async with self._telling:
@@ -432,34 +430,39 @@ class Upstream:
 
     # Using it
 
-    async def call(self, call: Call, client: Client) -> Raw:
+    def call(self, call: Call, client: Client) -> Due:
         """Carry out a call, once, and answer as the caller's revision has it; raises RpcError."""
-        version = call.caller.version
-        backend = self._expect(version)
-        if self._in_flight >= self.settings.max_in_flight + MAX_QUEUE:
+        version, backend = call.caller.version, self.backend
+        if backend is None or self.state is not State.READY:
+            raise self.unavailable(version)
+        if len(self._turns) >= self.settings.max_in_flight + MAX_QUEUE:
             raise self._refuse(version, "it has too many calls in flight")
-        self._in_flight += 1
+        spoken = backend.version
         try:
-            result = await self._within_time(self._take_turn(backend, call, client), version)
-            return adapt_result(call.method, result, backend.version, version)
-        except RpcError as error:
-            raise adapt_error(error, backend.version, version) from None
-        finally:
-            self._in_flight -= 1
+            answer = self._turns.take(partial(backend.call, call, client))
+        except Exception as why:
+            raise self._meaning(why, spoken, version) from None
+        answer.then(partial(self._adapt, call, spoken))
+        return answer
 
-    async def _take_turn(self, backend: Backend, call: Call, client: Client) -> Raw:
-        async with self._slots:
-            return await backend.call(call, client)
+    def _adapt(self, call: Call, spoken: str, answer: Due) -> None:
+        """Turn what came of a call into what its caller must see."""
+        version = call.caller.version
+        if answer.error is None:
+            answer.result = adapt_result(call.method, answer.result, spoken, version)
+        else:
+            answer.error = self._meaning(answer.error, spoken, version)
 
-    async def _within_time(self, doing: Coroutine[Any, Any, T], version: str) -> T:
-        """Await something of the backend's; what keeps it from answering becomes a refusal."""
-        try:
-            return await self._deadlines.keep(doing)
-        except TimeoutError:
+    def _meaning(self, why: BaseException, spoken: str, version: str) -> BaseException:
+        """Return what a failure means to a caller; what kept us from an answer is a refusal."""
+        if isinstance(why, RpcError):
+            return adapt_error(why, spoken, version)
+        if isinstance(why, TimeoutError):
             text = f"{self.name} did not answer within {self.settings.timeout:g} s"
-            raise refuse(Refusal.UPSTREAM_TIMEOUT, text, version, server=self.name) from None
-        except ConnectionLost as why:
-            raise self._refuse(version, str(why), getattr(why, "retry_after", None)) from None
+            return refuse(Refusal.UPSTREAM_TIMEOUT, text, version, server=self.name)
+        if isinstance(why, ConnectionLost):
+            return self._refuse(version, str(why), getattr(why, "retry_after", None))
+        return why
 
     def _expect(self, version: str) -> Backend:
         """Return the backend, if it takes calls."""

@@ -2,13 +2,14 @@
 
 Read it in this order: errors, raw, message, codec, framing, remap, peer (all pure); channel,
 sender and connection (which await); incident, params and dispatch (for those who only want to
-register functions); schema.
+register functions); schema. A call on its way is a `Due` (due).
 """
 
 from trunkline.jsonrpc.channel import Channel, pipe
 from trunkline.jsonrpc.codec import MAX_BATCH, MAX_PAYLOAD, decode
 from trunkline.jsonrpc.connection import Connection, Handler
 from trunkline.jsonrpc.dispatch import Dispatcher
+from trunkline.jsonrpc.due import Due, due
 from trunkline.jsonrpc.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -63,6 +64,7 @@ __all__ = [
     "Connection",
     "ConnectionLost",
     "Dispatcher",
+    "Due",
     "DuplicateKey",
     "ErrorResponse",
     "Event",
@@ -88,6 +90,7 @@ __all__ = [
     "RpcError",
     "Violated",
     "decode",
+    "due",
     "frame",
     "from_raw",
     "members",

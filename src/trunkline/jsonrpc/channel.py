@@ -16,7 +16,11 @@ PIPE_CAPACITY = 64
 
 
 class Channel(Protocol):
-    """Carries payloads both ways, whole and in order."""
+    """Carries payloads both ways, whole and in order.
+
+    One that can often take a payload without waiting may also have a method `offer(payload)`, which
+    takes it and returns True, or returns False and has done nothing: then it is sent.
+    """
 
     async def receive(self) -> bytes | None:
         """Return the next payload, or None when no more will come.

@@ -20,9 +20,11 @@ Rules upheld here:
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, Self, cast
 
 from trunkline.jsonrpc.channel import Channel
+from trunkline.jsonrpc.due import Due, due
 from trunkline.jsonrpc.errors import OVERLOADED, ConnectionLost, RemoteProtocolError, RpcError
 from trunkline.jsonrpc.incident import Report, answer_for, print_incident
 from trunkline.jsonrpc.message import Id, Notification, Request
@@ -32,6 +34,9 @@ from trunkline.jsonrpc.sender import Sender
 
 SEND_TIMEOUT = 30.0
 GRACE = 5.0
+
+OBEDIENCE = 0.1
+"""How long, in seconds, a call that was cancelled has at least to end."""
 
 _ENDED = "the connection has ended"
 
@@ -95,13 +100,12 @@ class Connection:
         self._withdrawal = withdrawal
         self._report = report
         self._sender = Sender(self._peer, channel, send_timeout, self._give_up, self._spawn)
-        self._waiting: dict[int, asyncio.Future[Raw]] = {}
-        self._serving: dict[Called, asyncio.Task[None]] = {}
+        self._waiting: dict[int, Due] = {}
+        self._serving: dict[Called, Due] = {}
         self._telling: list[asyncio.Task[None]] = []
-        self._excused: set[asyncio.Task[None]] = set()
+        self._excused: set[asyncio.Future[None] | Due] = set()
         self._progress = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
         self._ending = False
         self._over = asyncio.Event()
@@ -198,30 +202,31 @@ class Connection:
 
     async def _finish_serving(self) -> None:
         """Wait for calls in progress, but no longer than the grace; then cancel them."""
-        await self._wait_for_progress()
+        await self._wait_for_progress(self._grace)
         self._stop(self._in_progress())
-        await self._wait_for_progress()
+        await self._wait_for_progress(max(self._grace, OBEDIENCE))
         self._excuse(self._in_progress())  # they ignore it; nobody else shall wait for them
 
-    async def _wait_for_progress(self) -> None:
-        """Wait until nothing is in progress, but no longer than the grace."""
+    async def _wait_for_progress(self, patience: float) -> None:
+        """Wait until nothing is in progress, but not for ever."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._grace):
+            async with asyncio.timeout(patience):
                 while self._in_progress():
                     self._progress.clear()
                     await self._progress.wait()
 
-    def _in_progress(self) -> set[asyncio.Task[None]]:
+    def _in_progress(self) -> set[asyncio.Future[None] | Due]:
         """Return the handler's tasks, without those for whom the end must not wait."""
-        tasks = {*self._serving.values(), *self._telling}
-        return {task for task in tasks - self._excused if not task.done()}
+        found: set[asyncio.Future[None] | Due] = {t for t in self._telling if not t.done()}
+        found.update(due for due in self._serving.values() if due.task not in self._excused)
+        return found - self._excused
 
-    def _excuse(self, tasks: set[asyncio.Task[None]]) -> None:
+    def _excuse(self, tasks: set[asyncio.Future[None] | Due]) -> None:
         """Let the end not wait for `tasks`: above all not for a handler that waits for the end."""
         self._excused |= tasks
         self._progress.set()
 
-    def _stop(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+    def _stop(self, tasks: Iterable[asyncio.Future[None] | Due]) -> None:
         """Cancel tasks once they have begun: one that never begins would not clean up, either."""
         for task in tasks:
             asyncio.get_running_loop().call_soon(task.cancel)
@@ -238,58 +243,57 @@ class Connection:
 
     # Asking
 
-    def call(
+    async def call(
         self,
         method: str,
         params: Any = UNSET,
         *,
         timeout: float | None = None,
         original_id: Id = None,
-    ) -> Coroutine[Any, Any, Raw]:
-        """Ask; awaited it returns the result, or raises RpcError, ConnectionLost, TimeoutError."""
-        if timeout is None:
-            return self._call(method, params, original_id)
-        return self._call_in_time(method, params, original_id, timeout)
-
-    async def _call_in_time(self, method: str, params: Any, original_id: Id, timeout: float) -> Raw:
+    ) -> Raw:
+        """Ask; returns the result, or raises RpcError, ConnectionLost, TimeoutError."""
         async with asyncio.timeout(timeout):
-            return await self._call(method, params, original_id)
+            asked = self._ask(method, params, original_id)
+            try:
+                await self._sender.flush()
+            except asyncio.CancelledError:
+                asked.cancel()
+                raise
+            return await asked
 
-    async def _call(self, method: str, params: Any, original_id: Id) -> Raw:
+    def ask(self, method: str, params: Any = UNSET, *, original_id: Id = None) -> Due:
+        """Ask, and wait for nothing: for those who see to it themselves that it is not too much."""
+        asked = self._ask(method, params, original_id)
+        self._sender.push()
+        return asked
+
+    def _ask(self, method: str, params: Any, original_id: Id) -> Due:
         if self._peer.input_ended:
             raise ConnectionLost(_ENDED)
         id = self._peer.call(method, params, original_id)
-        # Kept: to find it out costs a system call, up to Python 3.11.
-        loop = self._loop = self._loop or asyncio.get_running_loop()
-        waiting = self._waiting[id] = loop.create_future()
-        try:
-            await self._sender.flush()
-            return await waiting
-        finally:
-            del self._waiting[id]
-            if waiting.done() and not waiting.cancelled():
-                waiting.exception()  # or asyncio would report an error that nobody awaited
-            if self._peer.forget(id):
-                self._withdraw(id)
+        asked = self._waiting[id] = Due(partial(self._forget, id))
+        return asked
 
-    def _withdraw(self, id: int) -> None:
-        """Tell the other side, if it wants to know, that nobody waits for a call any more."""
-        if self._withdrawal is not None:
+    def _forget(self, id: int, asked: Due) -> None:
+        """Stop waiting for a call; tell the other side, if it wants to know."""
+        del self._waiting[id]
+        if self._peer.forget(id) and self._withdrawal is not None:
             notification = self._withdrawal(id)
             self._peer.notify(notification.method, notification.params)
-            self._spawn(self._sender.flush())
+            self._sender.push()
+        asked.fail(asyncio.CancelledError())
 
     def _settle(self, event: Returned | Failed | Lost, reason: str = _ENDED) -> None:
-        """Wake whoever awaits a call, unless it was cancelled a moment ago."""
-        waiting = self._waiting.get(event.id)
-        if waiting is None or waiting.done():
-            return
+        """Give an answer to whoever waits for it."""
+        asked = self._waiting.pop(event.id, None)
+        if asked is None:
+            return  # the peer was used by others as well
         if isinstance(event, Returned):
-            waiting.set_result(event.result)
+            asked.settle(event.result)
         elif isinstance(event, Failed):
-            waiting.set_exception(event.error)
+            asked.fail(event.error)
         else:
-            waiting.set_exception(ConnectionLost(reason))
+            asked.fail(ConnectionLost(reason))
 
     async def notify(self, method: str, params: Any = UNSET) -> None:
         """Tell; raises ConnectionLost if that is no longer possible."""
@@ -366,32 +370,27 @@ class Connection:
         except _RAISED as error:
             self._fail(called, error)
             return
-        if hasattr(outcome, "__await__"):
-            task = asyncio.create_task(self._serve(called, outcome))
-            self._serving[called] = task
+        outcome = due(outcome)
+        if isinstance(outcome, Due):
+            self._serving[called] = outcome
+            outcome.then(partial(self._served, called))
         else:
             self._answer(called, outcome)
 
-    async def _serve(self, called: Called, outcome: Awaitable[Any]) -> None:
-        try:
-            await self._finish(called, outcome)
-            await self._sender.flush()
-        finally:
-            del self._serving[called]
-            self._progress.set()
-
-    async def _finish(self, called: Called, outcome: Awaitable[Any]) -> None:
-        try:
-            self._answer(called, await outcome)
-        except asyncio.CancelledError as why:
-            closed = RpcError.internal_error("the connection closed before the call was done")
-            self._fail(called, closed if self._closing else why)
-            task = cast("asyncio.Task[None]", asyncio.current_task())
-            if task.cancelling():  # else not this task was cancelled, but something that it awaited
-                self._spawn(self._sender.flush())
-                raise
-        except Exception as error:
-            self._fail(called, error)
+    def _served(self, called: Called, outcome: Due) -> None:
+        """Answer what has been worked on."""
+        del self._serving[called]
+        self._progress.set()
+        why = outcome.error
+        if why is None:
+            self._answer(called, outcome.result)
+        elif isinstance(why, asyncio.CancelledError) and self._closing:
+            self._fail(
+                called, RpcError.internal_error("the connection closed before the call was done")
+            )
+        else:
+            self._fail(called, why)
+        self._sender.push()
 
     def _answer(self, called: Called, result: Any) -> None:
         if not self._peer.owes(called):

@@ -11,8 +11,6 @@ Rules upheld here:
 3. Blank lines are nothing; "\r\n" ends a line as "\n" does; the last line needs no end.
 """
 
-from collections.abc import Iterator
-
 from trunkline.jsonrpc.errors import LocalProtocolError, RemoteProtocolError, RpcError
 from trunkline.jsonrpc.message import ErrorResponse
 
@@ -40,25 +38,23 @@ class Framer:
 
         An accusation stands where its line stood.
         """
-        return list(self._cut(chunk))
-
-    def close(self) -> list[bytes | RemoteProtocolError]:
-        """Take the end of the stream; return the last payload if its line was not ended."""
-        return list(self._cut(b"\n"))
-
-    def _cut(self, chunk: bytes) -> Iterator[bytes | RemoteProtocolError]:
-        start = 0
-        while (end := chunk.find(b"\n", start)) >= 0:
-            self._keep(chunk[start:end])
-            line = self._end_line()
-            if line:
-                yield line
-            start = end + 1
-        self._keep(chunk[start:])
+        first, *others = chunk.split(b"\n")
+        self._keep(first)
+        found: list[bytes | RemoteProtocolError] = []
+        for line in others:
+            ended = self._end_line()
+            if ended:
+                found.append(ended)
+            self._keep(line)
         if self._length > self._max_line + 1 and not self._dropping:
             # One byte of grace: it may be the "\r" of a line that is just short enough.
             self._pieces.clear()
             self._dropping = True
+        return found
+
+    def close(self) -> list[bytes | RemoteProtocolError]:
+        """Take the end of the stream; return the last payload if its line was not ended."""
+        return self.feed(b"\n")
 
     def _keep(self, piece: bytes) -> None:
         self._length += len(piece)
@@ -67,9 +63,12 @@ class Framer:
 
     def _end_line(self) -> bytes | RemoteProtocolError:
         """Return the line that ends here, b"" if it is blank."""
-        line, length = b"".join(self._pieces).removesuffix(b"\r"), self._length
+        pieces, length = self._pieces, self._length
+        line = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if line[-1:] == b"\r":
+            line = line[:-1]
         too_long = self._dropping or len(line) > self._max_line
-        self._pieces.clear()
+        pieces.clear()
         self._length, self._dropping = 0, False
         if too_long:
             error = RpcError.parse_error(

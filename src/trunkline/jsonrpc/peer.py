@@ -267,6 +267,11 @@ class Peer:
         return self._outgoing.popleft() if self._outgoing else None
 
     @property
+    def next_outgoing(self) -> bytes | None:
+        """The payload that `outgoing` would return."""
+        return self._outgoing[0] if self._outgoing else None
+
+    @property
     def backlog(self) -> int:
         """Tell how many payloads wait to be sent."""
         return len(self._outgoing)

@@ -120,7 +120,8 @@ def members(source: Raw | bytes) -> dict[str, Raw]:
     try:
         seen = _as_members(source)
         # Whoever repeats a key needs room for it: too few bytes left over prove that nobody did.
-        if _spare(source, seen) < _SHORTEST_MEMBER + min(map(len, seen), default=0):
+        spare = _spare(source, seen)
+        if spare < _SHORTEST_MEMBER or spare < _SHORTEST_MEMBER + min(map(len, seen), default=0):
             return seen
         tight = compact(source)
         if _spare(tight, _as_members(tight)) > 0:

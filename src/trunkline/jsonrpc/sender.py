@@ -42,6 +42,19 @@ class Sender:
         self._began = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._offer: Callable[[bytes], bool] | None = getattr(channel, "offer", None)
+
+    def push(self) -> None:
+        """Send all that waits without waiting, as far as the channel takes it; the rest follows."""
+        if self._idle.is_set() and self._offer is not None:
+            while (payload := self._peer.next_outgoing) is not None:
+                if not self._offer(payload):
+                    break
+                self._peer.outgoing()
+            else:
+                return
+        if self._peer.backlog and self._idle.is_set():
+            self._spawn(self.flush())
 
     async def flush(self) -> None:
         """Send all that waits, or leave it to the one who is sending; wait while it is too much."""

@@ -34,6 +34,7 @@ def accepts(accept: bytes | None, media: str) -> bool:
 
 
 @lru_cache(64)
+@lru_cache(64)
 def media_type(content_type: bytes | None) -> str:
     """Return the type that a Content-Type header names, in lower case; "" if it names none."""
     found = _read((content_type or b"").decode("latin-1").lower())[0]

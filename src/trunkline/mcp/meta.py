@@ -113,7 +113,7 @@ def peek(raw: Raw) -> object:
 
 def _object(raw: object, what: str) -> dict[str, Raw]:
     try:
-        return members(to_raw(raw))
+        return members(raw if type(raw) is Raw else to_raw(raw))
     except DuplicateKey as why:
         raise RpcError.invalid_params(f"{why} in {what}") from None
     except ValueError:

@@ -13,9 +13,9 @@ What an Exchange promises to whoever answers:
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
@@ -37,6 +37,9 @@ class HttpRequest(Struct, frozen=True, gc=False):
     body: bytes
     address: str
     """Where the client is: its IP address, or "" if that cannot be known."""
+    notes: dict[object, Any] = field(default_factory=dict[object, Any])
+    """What whoever answers has found out about the head; requests that have the same may share it,
+    and then nobody has to find it out again."""
 
 
 class ByteStream(Protocol):

@@ -9,10 +9,20 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from trunkline.jsonrpc import Channel, ErrorResponse, Id, Notification, Request, RpcError
+from trunkline.jsonrpc import (
+    Channel,
+    Due,
+    ErrorResponse,
+    Id,
+    Notification,
+    Request,
+    Response,
+    RpcError,
+)
+from trunkline.jsonrpc.incident import Report, answer_for
 from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
-from trunkline.transports.exchange import PLAIN, Exchange, Headers
+from trunkline.transports.exchange import PLAIN, Exchange
 
 JSON = (b"content-type", b"application/json")
 LATER = (b"retry-after", b"1")
@@ -73,22 +83,22 @@ class Visit(Struct, frozen=True, gc=False):
 
     exchange: Exchange
     principal: str
-    headers: Headers
+    headers: tuple[tuple[bytes, bytes], ...]
 
     def say(self, status: int, why: str, *headers: tuple[bytes, bytes]) -> None:
         """Answer in plain words."""
-        self.exchange.respond(status, [PLAIN, *headers, *self.headers], why.encode() + b"\n")
+        self.exchange.respond(status, (PLAIN, *headers, *self.headers), why.encode() + b"\n")
 
     def fail(
         self, status: int, error: RpcError, id: Id = None, *headers: tuple[bytes, bytes]
     ) -> None:
         """Answer with an error of JSON-RPC."""
         payload = ErrorResponse(id, error).encode()
-        self.exchange.respond(status, [JSON, *headers, *self.headers], payload)
+        self.exchange.respond(status, (JSON, *headers, *self.headers), payload)
 
     def respond(self, status: int, payload: bytes) -> None:
         """Answer with a payload."""
-        self.exchange.respond(status, [JSON, *self.headers], payload)
+        self.exchange.respond(status, (JSON, *self.headers), payload)
 
     def accept(self) -> None:
         """Say that something was taken in, and that there is nothing to say about it."""
@@ -110,10 +120,13 @@ class Load:
             return OVERLOADED
         return TOO_MANY if self._each.get(principal, 0) >= self._max_each else None
 
-    def enter(self, principal: str) -> None:
-        """Count a request in."""
-        self._all += 1
-        self._each[principal] = self._each.get(principal, 0) + 1
+    def enter(self, principal: str) -> int | None:
+        """Count a request in; return the status for one too many, which is not counted."""
+        refused = self.refuses(principal)
+        if refused is None:
+            self._all += 1
+            self._each[principal] = self._each.get(principal, 0) + 1
+        return refused
 
     def leave(self, principal: str) -> None:
         """Count a request out."""
@@ -123,8 +136,26 @@ class Load:
             self._each[principal] = left
 
 
-async def end_tasks(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Wait for tasks that are about to end; those who do not are stopped."""
+def payload_of(request: Request, outcome: Any, report: Report) -> bytes:
+    """Return the answer that an outcome makes; one that is not JSON is an incident."""
+    try:
+        return Response(request.id, outcome).encode()
+    except Exception as why:
+        return ErrorResponse(request.id, answer_for(why, request.method, report)).encode()
+
+
+async def end_all(calls: Collection[Due], tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Wait for calls that are about to end, then for tasks; those who do not are stopped.
+
+    `tasks` is looked at when the calls have ended: these may leave something to be done.
+    """
+    if calls:
+        ending = asyncio.gather(*(call.wait() for call in calls))
+        await asyncio.wait({ending}, timeout=LAST_WORD)
+        ending.cancel()
+        for call in list(calls):
+            call.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
     if tasks:
         await asyncio.wait(tasks, timeout=LAST_WORD)
         for task in tasks:

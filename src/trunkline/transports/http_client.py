@@ -123,7 +123,7 @@ class HttpClient:
         while True:
             response = wire.ask(head, body, bodiless=method == "HEAD")
             try:
-                await response.begun
+                await response.begun()
             except BaseException:
                 response.close()
                 raise
@@ -132,6 +132,14 @@ class HttpClient:
             if not (idempotent and wire.stale):
                 raise response.failed()
             wire = await self._pool.lease(unused=True)  # which is never stale: it is sent no more
+
+    def ask_now(self, method: str, headers: Headers, body: bytes) -> HttpResponse | None:
+        """Ask at once, if there is a free connection; whoever asks watches the answer."""
+        wire = self._pool.take()
+        if wire is None:
+            return None
+        head = self._heads.render(method, headers, len(body))
+        return wire.ask(head, body, bodiless=method == "HEAD")
 
     async def aclose(self) -> None:
         """Close all connections; whoever waits for an answer gets ConnectionLost."""

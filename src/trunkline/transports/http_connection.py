@@ -425,6 +425,9 @@ class HttpConnection(asyncio.Protocol):
         """Wait for whatever comes next: more of the request, the end of the answer, or room."""
         if self._closing:
             return
+        if self._exchange and not (self._ended or self._behind or self._held or self._paused):
+            self._awaiting, self.deadline = _NOTHING, math.inf  # the usual case, and a quick one
+            return
         if self._held or self._paused:
             self._pace()
         if self._exchange is None and self._incoming is None and not self._behind:

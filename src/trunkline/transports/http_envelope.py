@@ -10,7 +10,6 @@ Rules upheld here:
 """
 
 import asyncio
-from collections.abc import Awaitable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -21,12 +20,13 @@ from trunkline.jsonrpc import (
     METHOD_NOT_FOUND,
     PARSE_ERROR,
     ConnectionLost,
+    Due,
     ErrorResponse,
     Notification,
     Raw,
     Request,
-    Response,
     RpcError,
+    due,
 )
 from trunkline.jsonrpc.incident import Report, answer_for
 from trunkline.mcp.envelope import expect_envelope
@@ -39,7 +39,7 @@ from trunkline.mcp.headers import (
 )
 from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
-from trunkline.transports.http_answers import LATER, Host, Load, Visit, end_tasks
+from trunkline.transports.http_answers import LATER, Host, Load, Visit, end_all, payload_of
 from trunkline.transports.http_flow import EVENT_STREAM
 from trunkline.transports.sse import COMMENT, encode_event
 
@@ -62,29 +62,31 @@ class EnvelopeDoor:
         self._host = host
         self._load = load
         self._report = report
-        self._calls: dict[Reply, asyncio.Task[None]] = {}
+        self._calls: dict[Reply, Due] = {}
+        self._seeing_off: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
     def post(self, visit: Visit, request: Request, params: Params) -> None:
         """Answer one request."""
-        refused = self._load.refuses(visit.principal)
+        refused = self._load.enter(visit.principal)
         if refused is not None:
             visit.fail(refused, RpcError.internal_error("too many requests"), request.id, LATER)
             return
         reply = Reply(visit)
         try:
-            outcome = self._answer(visit, request, params, reply)
-            if not hasattr(outcome, "__await__"):
-                visit.respond(200, Response(request.id, outcome).encode())
-                return
+            outcome = due(self._answer(visit, request, params, reply))
         except Exception as why:
+            self._load.leave(visit.principal)
             error = answer_for(why, request.method, self._report)
             visit.fail(_STATUS.get(error.code, 200), error, request.id)
             return
-        self._load.enter(visit.principal)
-        finishing = self._finish(visit.principal, request, outcome, reply)
-        task = self._calls[reply] = self._loop.create_task(finishing)
-        visit.exchange.when_gone(partial(_cancel, task))
+        if isinstance(outcome, Due):
+            self._calls[reply] = outcome
+            outcome.then(partial(self._finish, visit.principal, request, reply))
+            visit.exchange.when_gone(outcome.cancel)
+        else:
+            self._load.leave(visit.principal)
+            visit.respond(200, payload_of(request, outcome, self._report))
 
     def _answer(self, visit: Visit, request: Request, params: Params, reply: "Reply") -> Any:
         asked = visit.exchange.request
@@ -95,22 +97,25 @@ class EnvelopeDoor:
         mirrors = Mirrors(asked.headers, asked.repeated)
         return self._host.answer(request, params, visit.principal, reply, mirrors)
 
-    async def _finish(
-        self, principal: str, request: Request, outcome: Awaitable[Any], reply: "Reply"
-    ) -> None:
-        try:
-            status, payload = await self._outcome(request, outcome)
-            self._load.leave(principal)
-            await reply.finish(status, payload)
-        finally:
+    def _finish(self, principal: str, request: Request, reply: "Reply", outcome: Due) -> None:
+        self._load.leave(principal)
+        if reply.finish(*self._outcome(request, outcome)):
             del self._calls[reply]
+        else:
+            self._seeing_off.add(task := self._loop.create_task(reply.catch_up()))
+            task.add_done_callback(partial(self._seen_off, reply))
 
-    async def _outcome(self, request: Request, outcome: Awaitable[Any]) -> tuple[int, bytes]:
-        try:
-            return 200, Response(request.id, await outcome).encode()
-        except asyncio.CancelledError:  # the client has gone, or else it is the gateway that goes
+    def _seen_off(self, reply: "Reply", task: asyncio.Task[None]) -> None:
+        del self._calls[reply]
+        self._seeing_off.discard(task)
+
+    def _outcome(self, request: Request, outcome: Due) -> tuple[int, bytes]:
+        why = outcome.error
+        if why is None:
+            return 200, payload_of(request, outcome.result, self._report)
+        if isinstance(why, asyncio.CancelledError):  # the client has gone, or the gateway goes
             error = RpcError.internal_error("the call was cancelled")
-        except Exception as why:
+        else:
             error = answer_for(why, request.method, self._report)
         return _STATUS.get(error.code, 200), ErrorResponse(request.id, error).encode()
 
@@ -121,15 +126,15 @@ class EnvelopeDoor:
 
     async def aclose(self) -> None:
         """End all that goes on."""
-        for task in self._calls.values():
-            self._loop.call_soon(task.cancel)  # soon: one that has not begun would not answer
-        await end_tasks(set(self._calls.values()))
+        for call in list(self._calls.values()):
+            call.cancel()
+        await end_all(self._calls.values(), self._seeing_off)
 
 
 class Reply:
     """The answer to one POST; the line of its call."""
 
-    __slots__ = ("_done", "_streaming", "_visit", "quiet")
+    __slots__ = ("_done", "_last_word", "_streaming", "_visit", "quiet")
 
     def __init__(self, visit: Visit) -> None:
         self.quiet = False
@@ -137,6 +142,7 @@ class Reply:
         self._visit = visit
         self._streaming = False
         self._done = False
+        self._last_word = b""
 
     async def call(self, method: str, params: Any) -> Raw:
         """Refuse: in this era nobody asks a client anything on the way."""
@@ -152,14 +158,19 @@ class Reply:
         if not self._done:
             await self._send(COMMENT)
 
-    async def finish(self, status: int, payload: bytes) -> None:
-        """Answer."""
+    def finish(self, status: int, payload: bytes) -> bool:
+        """Answer; tell whether that was all, else the client has to catch up."""
         self._done = True
-        if self._streaming:
-            await self._send(encode_event(payload))
-            self._visit.exchange.finish()
-        else:
+        if not self._streaming:
             self._visit.respond(status, payload)
+            return True
+        self._last_word = payload
+        return False
+
+    async def catch_up(self) -> None:
+        """Send the answer in the stream, after all that was said before."""
+        await self._send(encode_event(self._last_word))
+        self._visit.exchange.finish()
 
     async def _send(self, event: bytes) -> None:
         self.quiet = False
@@ -168,7 +179,3 @@ class Reply:
             self._visit.exchange.begin(200, [*EVENT_STREAM, *self._visit.headers])
         with suppress(ConnectionLost):  # whoever waits for the exchange has been told
             await self._visit.exchange.send(event)
-
-
-def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()

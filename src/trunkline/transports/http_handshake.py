@@ -7,12 +7,14 @@ Refuses to take an id for an identity: a session is there for its principal, and
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from trunkline.jsonrpc import (
     INVALID_REQUEST,
     Batch,
+    Due,
     ErrorResponse,
     Message,
     Notification,
@@ -20,12 +22,13 @@ from trunkline.jsonrpc import (
     Request,
     Response,
     RpcError,
+    due,
 )
 from trunkline.jsonrpc.incident import Report, answer_for
 from trunkline.jsonrpc.message import join
 from trunkline.mcp.media import accepts
 from trunkline.mcp.versions import allows_batches
-from trunkline.transports.http_answers import LATER, Host, Load, Visit, end_tasks
+from trunkline.transports.http_answers import LATER, Host, Load, Visit, end_all, payload_of
 from trunkline.transports.http_flow import Flow
 from trunkline.transports.http_rules import HttpRules
 from trunkline.transports.http_session import HttpSession, SessionReply
@@ -55,7 +58,7 @@ class HandshakeDoor:
         self._sessions: Sessions[HttpSession] = Sessions(
             rules.session_idle, rules.session_life, rules.max_sessions
         )
-        self._calls: dict[SessionReply, asyncio.Task[None]] = {}
+        self._calls: dict[SessionReply, Due] = {}
         self._errands: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._now = clock or self._loop.time
@@ -100,7 +103,7 @@ class HandshakeDoor:
             named = Visit(
                 visit.exchange,
                 visit.principal,
-                [(_ID, record.session_id.encode()), *visit.headers],
+                ((_ID, record.session_id.encode()), *visit.headers),
             )
             named.respond(200, Response(request.id, result).encode())
 
@@ -122,52 +125,58 @@ class HandshakeDoor:
         if session.is_answering(request.id):
             visit.fail(400, _in_use(request))
             return
-        refused = self._load.refuses(visit.principal)
+        refused = self._load.enter(visit.principal)
         if refused is not None:
             visit.fail(refused, RpcError.internal_error("too many requests"), request.id, LATER)
             return
         reply = SessionReply(session, visit.exchange, visit.headers)
         try:
-            outcome = session.conversation.answer(request, reply)
-            if not hasattr(outcome, "__await__"):
-                visit.respond(200, Response(request.id, outcome).encode())
-                return
+            outcome = due(session.conversation.answer(request, reply))
         except Exception as why:
+            self._load.leave(visit.principal)
             visit.fail(200, answer_for(why, request.method, self._report), request.id)
             return
-        self._load.enter(visit.principal)
-        finishing = self._finish(visit.principal, session, request, outcome, reply)
-        task = self._calls[reply] = self._loop.create_task(finishing)
-        session.begin(request.id, task)
+        if isinstance(outcome, Due):
+            self._calls[reply] = outcome
+            session.begin(request.id, outcome)
+            outcome.then(partial(self._finish, visit.principal, session, request, reply))
+        else:
+            self._load.leave(visit.principal)
+            visit.respond(200, payload_of(request, outcome, self._report))
 
-    async def _finish(
+    def _finish(
         self,
         principal: str,
         session: HttpSession,
         request: Request,
-        outcome: Awaitable[Any],
         reply: SessionReply,
+        outcome: Due,
     ) -> None:
-        payload = await self._outcome(principal, session, request, outcome)
+        """Answer the exchange of a call, in its stream if it has one."""
+        self._ended(principal, session, request, outcome)
+        if reply.finish(self._payload(request, outcome)):
+            del self._calls[reply]
+        else:
+            self._spawn(self._see_off(reply))
+
+    def _ended(self, principal: str, session: HttpSession, request: Request, _: Due) -> None:
+        session.end(request.id)
+        self._load.leave(principal)
+
+    async def _see_off(self, reply: SessionReply) -> None:
         try:
-            await reply.finish(payload)
+            await reply.catch_up()
         finally:
             del self._calls[reply]
 
-    async def _outcome(
-        self, principal: str, session: HttpSession, request: Request, outcome: Awaitable[Any]
-    ) -> bytes:
-        """Await an answer; to be cancelled is one, too, for HTTP has to say something."""
-        try:
-            return Response(request.id, await outcome).encode()
-        except asyncio.CancelledError:
+    def _payload(self, request: Request, outcome: Due) -> bytes:
+        """Return an answer; to be cancelled is one, too, for HTTP has to say something."""
+        why = outcome.error
+        if why is None:
+            return payload_of(request, outcome.result, self._report)
+        if isinstance(why, asyncio.CancelledError):
             return ErrorResponse(request.id, RpcError(CANCELLED, "Request cancelled")).encode()
-        except Exception as why:
-            error = answer_for(why, request.method, self._report)
-            return ErrorResponse(request.id, error).encode()
-        finally:
-            session.end(request.id)
-            self._load.leave(principal)
+        return ErrorResponse(request.id, answer_for(why, request.method, self._report)).encode()
 
     def _take_note(self, session: HttpSession, message: Message) -> None:
         if isinstance(message, Notification):
@@ -189,7 +198,7 @@ class HandshakeDoor:
             visit.fail(refused, RpcError.internal_error("too many requests"), None, LATER)
             return
         reply = SessionReply(session, visit.exchange, visit.headers)
-        answers: list[bytes | asyncio.Task[bytes]] = []
+        answers: list[bytes | tuple[Request, Due]] = []
         for entry in batch.entries:
             if isinstance(entry, Request):
                 answers.append(self._entry(visit.principal, session, entry, reply))
@@ -198,37 +207,51 @@ class HandshakeDoor:
             elif entry.answer is not None:
                 answers.append(entry.answer)
         if answers:
-            self._calls[reply] = self._loop.create_task(self._finish_batch(answers, reply))
+            whole = self._calls[reply] = Due.of(self._whole(answers))
+            whole.then(partial(self._finish_batch, reply))
         else:
             visit.accept()
 
     def _entry(
         self, principal: str, session: HttpSession, request: Request, reply: SessionReply
-    ) -> bytes | asyncio.Task[bytes]:
+    ) -> bytes | tuple[Request, Due]:
         try:
             if request.method == "initialize":
                 raise RpcError(INVALID_REQUEST, "initialize must not be part of a batch")
             if session.is_answering(request.id):
                 return ErrorResponse(None, _in_use(request)).encode()
-            outcome = session.conversation.answer(request, reply)
-            if not hasattr(outcome, "__await__"):
-                return Response(request.id, outcome).encode()
+            if self._load.enter(principal) is not None:
+                raise RpcError.internal_error("too many requests")
+        except RpcError as error:
+            return ErrorResponse(request.id, error).encode()
+        try:
+            outcome = due(session.conversation.answer(request, reply))
         except Exception as why:
+            self._load.leave(principal)
             error = answer_for(why, request.method, self._report)
             return ErrorResponse(request.id, error).encode()
-        self._load.enter(principal)
-        task = self._loop.create_task(self._outcome(principal, session, request, outcome))
-        session.begin(request.id, task)
-        return task
+        if isinstance(outcome, Due):
+            session.begin(request.id, outcome)
+            outcome.then(partial(self._ended, principal, session, request))
+            return request, outcome
+        self._load.leave(principal)
+        return payload_of(request, outcome, self._report)
 
-    async def _finish_batch(
-        self, answers: list[bytes | asyncio.Task[bytes]], reply: SessionReply
-    ) -> None:
-        try:
-            payloads = [part if isinstance(part, bytes) else await part for part in answers]
-            await reply.finish(join(payloads))
-        finally:
+    async def _whole(self, answers: list[bytes | tuple[Request, Due]]) -> bytes:
+        """Wait for all answers to a batch, and put them together."""
+        payloads: list[bytes] = []
+        for part in answers:
+            if isinstance(part, tuple):
+                await part[1].wait()
+                part = self._payload(*part)  # noqa: PLW2901
+            payloads.append(part)
+        return join(payloads)
+
+    def _finish_batch(self, reply: SessionReply, whole: Due) -> None:
+        if whole.error is not None or reply.finish(whole.result):
             del self._calls[reply]
+        else:
+            self._spawn(self._see_off(reply))
 
     # GET and DELETE
 
@@ -296,7 +319,7 @@ class HandshakeDoor:
         for record in list(self._sessions):
             self._sessions.remove(record.session_id)
             self._end(record)
-        await end_tasks({*self._calls.values(), *self._errands})
+        await end_all(self._calls.values(), self._errands)
 
 
 def _in_use(request: Request) -> RpcError:

@@ -16,8 +16,9 @@ from trunkline.mcp.media import media_type
 from trunkline.transports.exchange import Headers
 from trunkline.transports.http_address import parse_origin
 from trunkline.transports.http_client import HttpClient, HttpResponse
+from trunkline.transports.http_refused import HttpRefused
+from trunkline.transports.http_stream import MAX_EVENT
 from trunkline.transports.sse import Event, SseParser
-from trunkline.transports.streamable import MAX_EVENT, HttpRefused
 
 PATIENCE = 10.0
 """How long, in seconds, a server may take to say where to POST; some streams never do."""

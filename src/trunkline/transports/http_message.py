@@ -23,7 +23,7 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from types import SimpleNamespace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import httptools
 from msgspec import Struct
@@ -95,6 +95,12 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
         return min(1.0, max(0.01, min(times) / 2))
 
 
+MAX_KNOWN, MAX_KNOWN_HEAD = 4, 2 * KIB
+"""How many heads a connection remembers, and how long they may be."""
+
+_HEAD_END = b"\r\n\r\n"
+
+
 class HttpRefusal(Exception):
     """A request that is answered by a status and a reason, and is the last of its connection."""
 
@@ -161,6 +167,14 @@ def without_host(target: bytes, host: bytes) -> bytes:
     return path if path.startswith(b"/") else b"/" + path
 
 
+class _Known(Struct, frozen=True):
+    """What a head says, and what others have noted about it."""
+
+    head: tuple[str, str, str, dict[bytes, bytes], frozenset[bytes]]
+    length: int
+    notes: dict[object, Any]
+
+
 class Arrival(Struct, frozen=True, gc=False):
     """A whole request, and what its head says about the connection."""
 
@@ -183,6 +197,7 @@ class RequestReader:
         "_fed",
         "_head",
         "_headers",
+        "_known",
         "_length",
         "_limits",
         "_modern",
@@ -204,6 +219,7 @@ class RequestReader:
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
         self._refusal: HttpRefusal | None = None
+        self._known: dict[bytes, _Known] = {}
         self.arrivals: deque[Arrival | HttpRefusal] = deque()
         self.phase: int = IDLE
         self.received = 0
@@ -224,8 +240,13 @@ class RequestReader:
         """Read on; what was completed is in `arrivals`."""
         if self.phase == OVER:
             return
+        whole = self.phase == IDLE and type(piece) is bytes
+        if whole and self._recall(piece):
+            return
         try:
             self._parser.feed_data(piece)
+            if whole and self.phase == IDLE and len(self.arrivals) == 1:
+                self._remember(bytes(piece))
             if self.phase != IDLE:
                 self._fed += len(piece)
                 self._check_unfinished()
@@ -234,6 +255,32 @@ class RequestReader:
         except (HttpRefusal, httptools.HttpParserError) as error:
             # The parser raises an error of its own when one of our callbacks does.
             self.refuse(self._refusal or HttpRefusal(400, str(error)))
+
+    def _recall(self, piece: bytes | bytearray) -> bool:
+        """Take a request in one piece whose head was read before; tell whether it is one."""
+        size = piece.find(_HEAD_END) + len(_HEAD_END)
+        known = self._known.get(bytes(piece[:size]))
+        if known is None or len(piece) != size + known.length:
+            return False
+        request = HttpRequest(*known.head, bytes(piece[size:]), self._address, known.notes)
+        self.arrivals.append(Arrival(request, True, True, False))
+        return True
+
+    def _remember(self, piece: bytes) -> None:
+        """Keep what a head says, if all is ordinary: most clients say the same again and again.
+
+        The parser is between two requests now, and will be when the head is recalled.
+        """
+        length, headers = self._length, self._head[3]
+        if length is None or b"expect" in headers or b"upgrade" in headers:
+            return
+        size = len(piece) - length
+        if piece.find(_HEAD_END) + len(_HEAD_END) != size or size > MAX_KNOWN_HEAD:
+            return
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        notes: dict[object, Any] = {}
+        self._known[piece[:size]] = _Known(self._head, length, notes)
 
     def refuse(self, refusal: HttpRefusal) -> None:
         """Read no more, for a reason that the client will be given in its turn."""
@@ -246,6 +293,7 @@ class RequestReader:
         """Read no more, and forget what was not answered."""
         self.phase = OVER
         self.arrivals.clear()
+        self._known.clear()
         self._body = b""
         self._parser = _NO_PARSER  # ours refers to us
 
@@ -393,14 +441,16 @@ class RequestReader:
 
 def answer_head(status: int, headers: Headers, ending: bytes) -> bytes:
     """Return a head; `ending` is the last of it."""
-    lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
-    for name, value in headers:
-        lines.append(_line(name, value))
-    lines.append(ending)
-    return b"".join(lines)
+    return _beginning(status, tuple(headers)) + ending
 
 
 @lru_cache(1024)
+def _beginning(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
+    lines += [_line(name, value) for name, value in headers]
+    return b"".join(lines)
+
+
 def _line(name: bytes, value: bytes) -> bytes:
     line = b"%b: %b\r\n" % (name, value)
     if line.count(b"\n") != 1 or line.count(b"\r") != 1:

@@ -14,8 +14,9 @@ Rules upheld here:
 
 import asyncio
 from collections.abc import Coroutine
-from functools import lru_cache
 from typing import Any
+
+from msgspec import Struct
 
 from trunkline.jsonrpc import (
     INVALID_REQUEST,
@@ -54,6 +55,16 @@ TURN = 64
 """How many streams are looked after before others get their turn."""
 
 
+class _Verdict(Struct, frozen=True):
+    """What is known of a request when its head has been looked at."""
+
+    refusal: tuple[int, str] | None
+    headers: tuple[tuple[bytes, bytes], ...]
+    posts: bool
+    """Whether it brings a message of MCP."""
+    version: bytes | None = None
+
+
 class HttpServer:
     """Answers exchanges; an Answerer."""
 
@@ -62,7 +73,6 @@ class HttpServer:
     ) -> None:
         """Open the door; needs a running loop."""
         self.rules = rules or HttpRules()
-        self._refusal_of = lru_cache(256)(self.rules.refusal_of)  # most come from the same place
         self._host = host
         self._report = report
         load = Load(self.rules.max_in_flight, self.rules.max_in_flight_per_principal)
@@ -82,28 +92,43 @@ class HttpServer:
     def answer(self, exchange: Exchange) -> None:
         """Answer an exchange, at once or in a task of its own."""
         request = exchange.request
-        origin = request.headers.get(b"origin")
-        refusal = self.refusal_of(request)
-        if refusal is not None:
-            status, why = refusal
-            Visit(exchange, "", ()).say(status, why)
-            return
-        visit = Visit(exchange, PRINCIPAL, cors(origin))
-        if request.path == self.rules.path:
+        found: _Verdict | None = request.notes.get(self)
+        if found is None:
+            found = request.notes[self] = self._judge(request)
+        visit = Visit(exchange, PRINCIPAL, found.headers)
+        if found.posts:
+            self._post(visit, request, found.version)
+        elif found.refusal is not None:
+            visit.say(*found.refusal)
+        elif request.path == self.rules.path:
             self._serve(visit, request)
         else:
             self._serve_beside(visit, request)
 
+    def _judge(self, request: HttpRequest) -> "_Verdict":
+        """Look at all that a head says; many requests have the same."""
+        headers = request.headers
+        refusal = self.refusal_of(request)
+        if refusal is not None:
+            return _Verdict(refusal, (), posts=False)
+        allowed = cors(headers.get(b"origin"))
+        if request.method != "POST" or request.path != self.rules.path:
+            return _Verdict(None, allowed, posts=False)
+        if not _is_json(headers.get(b"content-type")):
+            refusal = 415, "expected a body of type application/json, in UTF-8"
+        elif not _accepts_both(headers.get(b"accept")):
+            refusal = 406, "expected Accept: application/json, text/event-stream"
+        version = headers.get(b"mcp-protocol-version")
+        return _Verdict(refusal, allowed, posts=refusal is None, version=version)
+
     def refusal_of(self, request: HttpRequest) -> tuple[int, str] | None:
         """Return the status and the reason for what is not let in, None for what is."""
-        return self._refusal_of(request.headers.get(b"host"), request.headers.get(b"origin"))
+        return self.rules.refusal_of(request.headers.get(b"host"), request.headers.get(b"origin"))
 
     # The one address
 
     def _serve(self, visit: Visit, request: HttpRequest) -> None:
-        if request.method == "POST":
-            self._post(visit, request)
-        elif request.method == "OPTIONS":
+        if request.method == "OPTIONS":
             wanted = request.headers.get(b"access-control-request-headers")
             visit.exchange.respond(204, [*visit.headers, *preflight(wanted)])
         elif request.method not in ("GET", "DELETE"):
@@ -115,14 +140,7 @@ class HttpServer:
         else:
             self._handshake.delete(visit)
 
-    def _post(self, visit: Visit, request: HttpRequest) -> None:
-        headers = request.headers
-        if not _is_json(headers.get(b"content-type")):
-            visit.say(415, "expected a body of type application/json, in UTF-8")
-            return
-        if not _accepts_both(headers.get(b"accept")):
-            visit.say(406, "expected Accept: application/json, text/event-stream")
-            return
+    def _post(self, visit: Visit, request: HttpRequest, version: bytes | None) -> None:
         try:
             message = decode(request.body)
         except RemoteProtocolError as why:
@@ -132,7 +150,6 @@ class HttpServer:
         if type(message) is Request and message.id is None:
             visit.fail(400, RpcError(INVALID_REQUEST, "Request id must not be null"))
             return
-        version = headers.get(b"mcp-protocol-version")
         try:
             params = _modern_params(message, request.body, version)
         except RpcError as error:
@@ -250,11 +267,9 @@ def _modern_params(message: Message | Batch, body: bytes, version: bytes | None)
     return params if has_envelope(params) else None
 
 
-@lru_cache(256)
 def _is_json(content_type: bytes | None) -> bool:
     return media_type(content_type) == "application/json" and is_utf8(content_type)
 
 
-@lru_cache(256)
 def _accepts_both(accept: bytes | None) -> bool:
     return accepts(accept, "application/json") and accepts(accept, "text/event-stream")

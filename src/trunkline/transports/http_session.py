@@ -13,6 +13,7 @@ from typing import Any
 
 from trunkline.jsonrpc import (
     ConnectionLost,
+    Due,
     ErrorResponse,
     Id,
     Notification,
@@ -47,7 +48,7 @@ class HttpSession:
         self._last_flow = 0
         self.standalone = self._new_flow(primed=False)
         """The stream for all that belongs to no call."""
-        self._in_progress: dict[Id, asyncio.Task[Any]] = {}
+        self._in_progress: dict[Id, Due] = {}
         self._questions: dict[int, asyncio.Future[Raw]] = {}
         self._last_question = 0
 
@@ -62,9 +63,9 @@ class HttpSession:
         """Tell whether a request of this id is in progress."""
         return id in self._in_progress
 
-    def begin(self, id: Id, task: asyncio.Task[Any]) -> None:
-        """Note who answers a request, so that it can be stopped until its `end`."""
-        self._in_progress[id] = task
+    def begin(self, id: Id, call: Due) -> None:
+        """Note a call, so that it can be stopped until its `end`."""
+        self._in_progress[id] = call
 
     def end(self, id: Id) -> None:
         """Note that a request has its answer, which nobody can stop any more."""
@@ -74,19 +75,10 @@ class HttpSession:
         """Stop the call that the client knows as `request_id`; tell whether there was one."""
         if isinstance(request_id, bool | float) or not isinstance(request_id, int | str):
             return False  # no ids, although Python takes True and 1.0 for 1
-        task = self._in_progress.get(request_id)
-        if task is not None:
-            self._stop(request_id, task)
-        return task is not None
-
-    def _stop(self, id: Id, task: asyncio.Task[Any]) -> None:
-        """Cancel a call once it has begun (else it would not answer), and unless it has ended."""
-
-        def cancel() -> None:
-            if self._in_progress.get(id) is task:
-                task.cancel()
-
-        asyncio.get_running_loop().call_soon(cancel)
+        call = self._in_progress.get(request_id)
+        if call is not None:
+            call.cancel()
+        return call is not None
 
     # The trunk: what belongs to no call
 
@@ -159,8 +151,8 @@ class HttpSession:
 
     def close(self) -> None:
         """Stop all that is in progress: calls say so themselves, on their own streams."""
-        for id, task in self._in_progress.items():
-            self._stop(id, task)
+        for call in list(self._in_progress.values()):
+            call.cancel()
         for waiting in self._questions.values():
             if not waiting.done():
                 waiting.set_exception(ConnectionLost("the session has ended"))
@@ -194,17 +186,22 @@ class SessionReply:
         if not self._done:
             await self._stream().keep_alive()
 
-    async def finish(self, payload: bytes) -> None:
-        """Answer."""
+    def finish(self, payload: bytes) -> bool:
+        """Answer; tell whether that was all, else the client has to catch up."""
         self._done = True
         flow = self._flow
         if flow is None:
-            self._exchange.respond(200, [JSON, *self._headers], payload)
-            return
+            self._exchange.respond(200, (JSON, *self._headers), payload)
+            return True
         flow.put(payload)
         flow.finish()
         self._session.trim()
-        await flow.catch_up()
+        return False
+
+    async def catch_up(self) -> None:
+        """Send what is left of the stream."""
+        if self._flow is not None:
+            await self._flow.catch_up()
 
     def _stream(self) -> Flow:
         """Return the stream of the call; what comes too late for that belongs to no call."""

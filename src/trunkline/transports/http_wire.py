@@ -19,7 +19,7 @@ import os
 import re
 import socket
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 from typing import NamedTuple, cast
 
@@ -90,7 +90,6 @@ class HttpResponse:
         "_waiter",
         "_whole",
         "_wire",
-        "begun",
         "headers",
         "status",
     )
@@ -98,12 +97,9 @@ class HttpResponse:
     status: int
     headers: dict[bytes, bytes]
     """The names are in lower case; of a header that came twice, the first."""
-    begun: "asyncio.Future[None]"
-    """Done when the head is there, or when there will be none; for whoever asked."""
 
-    def __init__(self, wire: "Wire", begun: "asyncio.Future[None]") -> None:
+    def __init__(self, wire: "Wire") -> None:
         self.status = 0
-        self.begun = begun
         self._wire = wire
         self._pieces: list[bytes] = []
         self._held = 0
@@ -111,7 +107,23 @@ class HttpResponse:
         self._whole = False
         self._over = False
         self._failure: ConnectionLost | None = None
-        self._waiter: asyncio.Future[None] | None = begun
+        self._waiter: Callable[[], None] | None = None
+
+    def watch(self, begun: "Callable[[], None]") -> None:
+        """Have `begun` called when the head is there, or when there will be none; at once, once."""
+        self._waiter = begun
+
+    async def begun(self) -> None:
+        """Wait until the head is there, or will not be."""
+        await self._news()
+
+    @property
+    def body(self) -> bytes | None:
+        """The whole body if it is there, and no more than it may be."""
+        if not self._over or self._failure is not None:
+            return None
+        found = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        return found if len(found) <= self._wire.owner.limits.max_body else None
 
     async def read(self) -> bytes:
         """Return the rest of the body; raises ResponseTooLarge or ConnectionLost.
@@ -197,7 +209,8 @@ class HttpResponse:
             raise
 
     def _news(self) -> "asyncio.Future[None]":
-        waiter = self._waiter = self._wire.owner.loop.create_future()
+        waiter: asyncio.Future[None] = self._wire.owner.loop.create_future()
+        self._waiter = partial(_wake, waiter)
         return waiter
 
     def _take(self) -> bytes:
@@ -218,8 +231,12 @@ class HttpResponse:
         waiter = self._waiter
         if waiter is not None:
             self._waiter = None
-            if not waiter.done():
-                waiter.set_result(None)
+            waiter()
+
+
+def _wake(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class _Refused(Exception):
@@ -236,7 +253,6 @@ class Wire(asyncio.Protocol):
         self.stale = False
         """Whether it was kept, and closed before a byte of the next answer came."""
         self._time = owner.loop.time
-        self._new_future = owner.loop.create_future
         limits = self._limits = owner.limits
         self._head_timeout = inf if limits.head_timeout is None else limits.head_timeout
         self._idle_timeout = inf if limits.idle_timeout is None else limits.idle_timeout
@@ -259,7 +275,7 @@ class Wire(asyncio.Protocol):
 
     def ask(self, head: bytes, body: bytes, *, bodiless: bool) -> HttpResponse:
         """Send a request; `bodiless` says that the answer has no body whatever its head says."""
-        response = self._response = HttpResponse(self, self._new_future())
+        response = self._response = HttpResponse(self)
         self._bodiless = bodiless
         self._ended = False
         self._barren = 0

@@ -13,32 +13,26 @@ Rules upheld here:
    when this process dies, or the thread that started it, the kernel and the warden see to that.
 2. A child is reaped last, when nobody else is in its group: until then its number is its own, and
    no stranger can be hit by a signal.
-3. A child's environment is a short list of names, what the caller adds, and a token; what a name
-   says to be secret is never passed on unasked.
-4. However a child ends, all that it wrote before can be received.
+3. However a child ends, all that it wrote before can be received.
 """
 
 import asyncio
-import ctypes
-import errno
 import fcntl
 import os
-import re
 import secrets
-import shutil
 import signal
-import sys
 import termios
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
-from pathlib import Path
-from subprocess import PIPE, Popen, TimeoutExpired
+from subprocess import Popen, TimeoutExpired
 from typing import IO, Self, cast
 
-from trunkline.jsonrpc import ConnectionLost, Framer, RemoteProtocolError, frame
+from trunkline.jsonrpc import ConnectionLost, RemoteProtocolError, frame
+from trunkline.jsonrpc.framing import MAX_LINE
 from trunkline.transports.bundle import Bundle
+from trunkline.transports.launch import child_environment, spawn
+from trunkline.transports.stream import Inlet
 from trunkline.transports.warden import (
     VARIABLE,
     Warden,
@@ -57,8 +51,8 @@ STDERR_BYTES = 64 * 1024
 STDERR_LINE = 4 * 1024
 """How much of stderr is kept: so many lines, so many bytes, and of a line so many bytes."""
 
-_CHUNK = 256 * 1024
-"""How many bytes of stdout are framed at a time; reading pauses when twice as many wait."""
+_PIPE = 256 * 1024
+"""How many bytes a child may write before somebody has to read, where the system allows it."""
 
 _LOOK = 0.02
 """How many seconds pass between two looks, where there is nothing to wait for."""
@@ -68,33 +62,6 @@ _PATIENCE = 5.0
 
 _LAST_WORDS = 1.0
 """How many seconds stderr may stay open when all who should hold it are gone."""
-
-_ALLOWED = re.compile(
-    "PATH|HOME|USER|LOGNAME|SHELL|LANG|TERM|TMPDIR|TZ|NODE_PATH|NVM_DIR|NVM_BIN|SSL_CERT_FILE"
-    "|SSL_CERT_DIR|NODE_EXTRA_CA_CERTS|HTTPS?_PROXY|https?_proxy|NO_PROXY|no_proxy"
-    "|(LC|npm_config|NPM_CONFIG|PIP|UV)_.*"
-)
-_SECRET = re.compile("auth|credential|key(?!ring)|pass|secret|token", re.IGNORECASE)
-
-
-class ChildFailed(ConnectionLost):
-    """A child could not be started: `why`, and what may help, `fix`."""
-
-    def __init__(self, argv0: str, why: str, fix: str) -> None:
-        super().__init__(f"cannot start {argv0!r}: {why}; {fix}")
-        self.argv0, self.why, self.fix = argv0, why, fix
-
-
-def child_environment(parent: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
-    """Return what a child may see of `parent`, and all of `extra`."""
-    return {name: value for name, value in parent.items() if _is_passed_on(name, value)} | {**extra}
-
-
-def _is_passed_on(name: str, value: str) -> bool:
-    # Whoever wants a private registry's token to be in a child's environment has to say so. And
-    # "()" begins a function that bash exported, to be run by the next bash.
-    harmless = not _SECRET.search(name) and not value.startswith("()")
-    return harmless and _ALLOWED.fullmatch(name) is not None
 
 
 class Child:
@@ -114,16 +81,12 @@ class Child:
         self._token = token
         self._marks = ({process.pid}, (token.encode(),))
         self._grace = grace
-        self._stdin = _Half()
-        self._stdout = _Half()
+        self._stdin = _Stdin()
+        self._stdout = _Stdout()
         self._tail = _Tail(stderr_lines)
-        self._framer = Framer()
-        self._ready: deque[bytes | RemoteProtocolError] = deque()
-        self._receiving = asyncio.Lock()
         self._closing = False
         self._terminated = False
         self._buried = False
-        self._writer: asyncio.StreamWriter
         self._bundle: Bundle
         self._transports: list[asyncio.BaseTransport] = []
         self._keeper: asyncio.Task[None]
@@ -141,7 +104,7 @@ class Child:
         """Start a program, `env` added to the little that it inherits, or raise ChildFailed."""
         token = secrets.token_hex(16)
         environment = {**child_environment(os.environ, env or {}), VARIABLE: token}
-        process = _spawn(argv, environment, cwd, token)
+        process = spawn(argv, environment, cwd, token)
         child = cls(process, argv[0], token, grace=grace, stderr_lines=stderr_lines)
         try:
             await child._open()
@@ -176,31 +139,29 @@ class Child:
 
     async def receive(self) -> bytes | None:
         """Return the next payload, or None when the child writes no more."""
-        async with self._receiving:
-            while not self._ready:
-                self._end_stdout()
-                chunk = await self._stdout.reader.read(_CHUNK)
-                if self._closing:
-                    return None
-                self._ready.extend(self._framer.feed(chunk) if chunk else self._framer.close())
-                if not chunk and not self._ready:
-                    return None
-            found = self._ready.popleft()
+        if self._buried:
+            self._end_stdout()
+        found = await self._stdout.next()
         if isinstance(found, RemoteProtocolError):
             raise found
         return found
 
     async def send(self, payload: bytes) -> None:
         """Hand a payload to the child's stdin at once, then wait while too much is unread."""
-        if self._writer.is_closing():
+        if self._stdin.transport.is_closing():
             raise self._lost()
         self._bundle.add(frame(payload))
-        try:
-            await self._writer.drain()
-        except OSError:
-            raise self._lost() from None
-        if self._writer.is_closing():
+        await self._stdin.room.wait()
+        if self._stdin.transport.is_closing():
             raise self._lost()
+
+    def offer(self, payload: bytes) -> bool:
+        """Hand a payload to the child's stdin, unless too much is unread."""
+        stdin = self._stdin
+        if stdin.full or stdin.transport.is_closing():
+            return False
+        self._bundle.add(frame(payload))
+        return True
 
     async def aclose(self) -> None:
         """End the child and all that it started: its input first, then SIGTERM, then SIGKILL.
@@ -208,10 +169,9 @@ class Child:
         Whoever cancels it has no patience: then they are killed at once.
         """
         first, self._closing = not self._closing, True
-        self._ready.clear()
         self._stdout.discard()
         self._bundle.flush()  # what was sent before is still delivered
-        self._writer.close()
+        self._stdin.transport.close()
         try:
             await (self._end_in_order() if first else asyncio.wait([self._keeper]))
         except asyncio.CancelledError:
@@ -232,9 +192,11 @@ class Child:
 
     async def _open(self) -> None:
         """Connect the pipes, each of which is closed with the transport that it then belongs to."""
+        if self._process.stdout is not None:
+            with suppress(AttributeError, OSError):  # not everywhere, and not for everybody
+                fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _PIPE)
         loop = asyncio.get_running_loop()
         writer, _ = await loop.connect_write_pipe(lambda: self._stdin, self._process.stdin)
-        self._writer = asyncio.StreamWriter(writer, self._stdin, None, loop)
         self._bundle = Bundle(writer.write, loop)
         self._transports.append(writer)
         ends = ((self._stdout, self._process.stdout), (self._tail, self._process.stderr))
@@ -245,7 +207,8 @@ class Child:
     def _close_pipes(self) -> None:
         for transport in self._transports:
             transport.close()
-        self._stdin.drop()
+        if self._transports:
+            self._stdin.drop()
         pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
         for pipe in pipes[len(self._transports) :]:
             cast("IO[bytes]", pipe).close()  # it belongs to no transport yet
@@ -253,7 +216,7 @@ class Child:
     def _end_stdout(self) -> None:
         """End stdout when the child is over and all is read, whoever may still hold it open."""
         transport = self._stdout.transport
-        if self._buried and transport is not None and not transport.is_closing():
+        if self._buried and not transport.is_closing():
             pipe = cast("IO[bytes]", self._process.stdout)
             if not any(fcntl.ioctl(pipe.fileno(), termios.FIONREAD, bytes(4))):
                 transport.close()
@@ -335,19 +298,47 @@ class Child:
             self._process.wait(_PATIENCE)
 
 
-class _Half(asyncio.StreamReaderProtocol):
-    """A pipe of ours: stdout is read from, of stdin only the flow control is used."""
+class _Stdin(asyncio.Protocol):
+    """Where the child reads."""
+
+    transport: asyncio.WriteTransport
 
     def __init__(self) -> None:
-        self.reader = asyncio.StreamReader(limit=_CHUNK)
-        super().__init__(self.reader)
         self.closed = asyncio.Event()
-        self.transport: asyncio.BaseTransport | None = None
-        self._discarding = False
+        self.room = asyncio.Event()
+        self.room.set()
+        self.full = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self.transport = transport
+        self.transport = cast("asyncio.WriteTransport", transport)
+
+    def pause_writing(self) -> None:
+        self.full = True
+        self.room.clear()
+
+    def resume_writing(self) -> None:
+        self.full = False
+        self.room.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.room.set()
+        self.closed.set()
+
+    def drop(self) -> None:
+        """Close it, and forget what has not been read at the other end."""
+        self.transport.close()
+        # Without a buffer it is closed, or about to be, which asyncio does not survive twice.
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+
+
+class _Stdout(Inlet):
+    """Where the child writes."""
+
+    def __init__(self) -> None:
+        super().__init__(MAX_LINE)
+        self.closed = asyncio.Event()
+        self._discarding = False
 
     def data_received(self, data: bytes) -> None:
         if not self._discarding:
@@ -360,17 +351,9 @@ class _Half(asyncio.StreamReaderProtocol):
     def discard(self) -> None:
         """Let nobody wait here any more, and a child that still writes not be stuck."""
         self._discarding = True
-        self.reader.feed_eof()
-        if isinstance(self.transport, asyncio.ReadTransport):
+        self.forget()
+        if not self.transport.is_closing():
             self.transport.resume_reading()
-
-    def drop(self) -> None:
-        """Close it, and forget what has not been read at the other end."""
-        # Without a buffer it is closed, or about to be, which asyncio does not survive twice.
-        if isinstance(self.transport, asyncio.WriteTransport):
-            self.transport.close()
-            if self.transport.get_write_buffer_size():
-                self.transport.abort()
 
 
 class _Tail(asyncio.Protocol):
@@ -404,80 +387,6 @@ class _Tail(asyncio.Protocol):
 def _show(line: bytes) -> str:
     text = line[:STDERR_LINE].decode(errors="replace").removesuffix("\r")
     return text + "…" if len(line) > STDERR_LINE else text
-
-
-# Starting
-
-
-def _spawn(
-    argv: list[str], env: dict[str, str], cwd: str | os.PathLike[str] | None, token: str
-) -> "Popen[bytes]":
-    """Start a process that the warden knows of."""
-    if not argv:
-        raise ChildFailed("", "expected a command, got none", "name a program to run")
-    warden = Warden.of(asyncio.get_running_loop())
-    try:
-        # Before there is a process: if we die in between, the token is known.
-        warden.register(token)
-    except OSError as error:
-        warden.unregister(token)
-        why = f"no process can watch over it ({error})"
-        raise ChildFailed(argv[0], why, f"can {sys.executable!r} be run?") from error
-    try:
-        process = Popen(  # noqa: S603  running what was configured is the point
-            argv,
-            bufsize=0,
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            env=env,
-            cwd=cwd,
-            start_new_session=True,
-            preexec_fn=partial(_prepare, os.getpid()),  # noqa: PLW1509  it takes no lock
-        )
-    except Exception as error:
-        warden.unregister(token)
-        raise ChildFailed(argv[0], *_diagnosis(argv[0], env, cwd, error)) from error
-    warden.register(token, process.pid)
-    return process
-
-
-def _prepare(parent: int) -> None:
-    """Do, in a child, what is to be done between its birth and becoming another program."""
-    # What we ignore, handle or block is no concern of a child, and it must be mortal.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    if sys.platform == "linux":
-        _libc.prctl(1, signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:
-            os._exit(1)  # it died before we asked to be told
-
-
-# Looked up here: nothing may be imported or loaded between fork and exec.
-_libc = ctypes.CDLL(None)
-if sys.platform == "linux":
-    _libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
-
-
-def _diagnosis(
-    argv0: str, env: dict[str, str], cwd: str | os.PathLike[str] | None, error: Exception
-) -> tuple[str, str]:
-    """Say why a program could not be started, and what may help."""
-    if cwd is not None and not Path(cwd).is_dir():
-        return f"there is no directory {os.fspath(cwd)!r}", "create it, or set another cwd"
-    if isinstance(error, FileNotFoundError):
-        place = str(Path(cwd or ".") / argv0) if "/" in argv0 else argv0
-        if shutil.which(place, path=env.get("PATH")):
-            return "it exists, but what its first line names does not", "is that installed?"
-        if "/" in argv0:
-            return "there is no such file", "is the path right, and absolute?"
-        return "there is no such command", "is it installed, and on PATH?"
-    if isinstance(error, PermissionError):
-        return "it may not be executed", "is it a program, with permission to run (chmod +x)?"
-    if isinstance(error, OSError) and error.errno == errno.ENOEXEC:
-        return "it is no program for this machine", "does it lack a first line such as #!/bin/sh?"
-    return str(error), "check its arguments and environment, and the limits of this system"
 
 
 async def _ended(process: "Popen[bytes]") -> None:

@@ -1,6 +1,6 @@
 """Newline-delimited payloads over byte streams: our own stdin and stdout, and TCP.
 
-    bytes ──> _Inlet, with a Framer ──> receive          send ──> frame ──> _Outlet ──> bytes
+    bytes ──> Inlet, with a Framer ──> receive          send ──> frame ──> _Outlet ──> bytes
 
 Refuses to parse, and to hoard: past a few payloads the inlet stops reading, and `send` waits while
 the outlet's buffer is full. Refuses to wait for ever, too: what the other side has not read some
@@ -28,38 +28,43 @@ _LINGER = 5.0
 """How many seconds the other side has to read what was sent before the end."""
 
 
-class _Inlet(asyncio.Protocol):
-    """The half that reads."""
+class Inlet(asyncio.Protocol):
+    """The half that reads: bytes in, payloads out, and no more of them than somebody takes."""
 
     def __init__(self, max_line: int) -> None:
         self._framer = Framer(max_line)
         self._ready: deque[bytes | RemoteProtocolError] = deque()
-        self._transport: asyncio.ReadTransport
+        self.transport: asyncio.ReadTransport
         self._held = 0
         self._paused = False
         self._ended = False
         self._arrival = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.ReadTransport", transport)
+        """Begin to read."""
+        self.transport = cast("asyncio.ReadTransport", transport)
 
     def data_received(self, data: bytes) -> None:
+        """Keep what came, and read no more while there is much to take."""
         self._ready.extend(self._framer.feed(data))
         self._held += len(data)
         if len(self._ready) >= _MAX_READY or (self._ready and self._held >= _MAX_HELD):
             self._paused = True
-            self._transport.pause_reading()
+            self.transport.pause_reading()
         self._arrival.set()
 
     def eof_received(self) -> bool:
+        """Note that no more will come."""
         self._ready.extend(self._framer.close())
         self.end()
         return True  # the other half stays open: what was asked can still be answered
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Note that no more can come."""
         self.end()
 
     def end(self) -> None:
+        """Let nobody wait any more, once all is taken."""
         self._ended = True
         self._arrival.set()
 
@@ -73,13 +78,18 @@ class _Inlet(asyncio.Protocol):
             self._held = 0
             if self._paused:
                 self._paused = False
-                self._transport.resume_reading()
+                self.transport.resume_reading()
         return found
 
-    def close(self) -> None:
+    def forget(self) -> None:
+        """Forget what was not taken, and let nobody wait for more."""
         self._ready.clear()
         self.end()
-        self._transport.close()
+
+    def close(self) -> None:
+        """Read no more."""
+        self.forget()
+        self.transport.close()
 
 
 class _Outlet(asyncio.Protocol):
@@ -103,6 +113,12 @@ class _Outlet(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost.set()
         self._room.set()
+
+    def offer(self, line: bytes) -> bool:
+        if not self._room.is_set() or self._transport.is_closing():
+            return False
+        self._transport.write(line)
+        return True
 
     async def write(self, line: bytes) -> None:
         if self._transport.is_closing():
@@ -129,7 +145,7 @@ class _Outlet(asyncio.Protocol):
 class _Duplex(asyncio.Protocol):
     """Both halves on one transport, as TCP has it; `begin` is called when that is there."""
 
-    def __init__(self, inlet: _Inlet, outlet: _Outlet, begin: Callable[[], None]) -> None:
+    def __init__(self, inlet: Inlet, outlet: _Outlet, begin: Callable[[], None]) -> None:
         self._inlet, self._outlet = inlet, outlet
         self._begin = begin
         self.data_received = inlet.data_received
@@ -150,7 +166,7 @@ class _Duplex(asyncio.Protocol):
 class StreamChannel:
     """A Channel over a byte stream."""
 
-    def __init__(self, inlet: _Inlet, outlet: _Outlet) -> None:
+    def __init__(self, inlet: Inlet, outlet: _Outlet) -> None:
         self._inlet = inlet
         self._outlet = outlet
 
@@ -165,6 +181,10 @@ class StreamChannel:
         """Hand a payload to the stream at once, then wait while its buffer is full."""
         await self._outlet.write(frame(payload))
 
+    def offer(self, payload: bytes) -> bool:
+        """Hand a payload to the stream, unless its buffer is full."""
+        return self._outlet.offer(frame(payload))
+
     async def aclose(self) -> None:
         """Close both directions."""
         self._inlet.close()
@@ -177,7 +197,7 @@ async def open_stdio(max_line: int = MAX_LINE) -> StreamChannel:
     Raises ValueError if one of them is a plain file: the event loop cannot wait for those.
     """
     loop = asyncio.get_running_loop()
-    inlet, outlet = _Inlet(max_line), _Outlet()
+    inlet, outlet = Inlet(max_line), _Outlet()
     await loop.connect_read_pipe(lambda: inlet, sys.stdin.buffer)
     try:
         await loop.connect_write_pipe(lambda: outlet, sys.stdout.buffer)
@@ -189,7 +209,7 @@ async def open_stdio(max_line: int = MAX_LINE) -> StreamChannel:
 
 async def open_tcp(host: str, port: int, max_line: int = MAX_LINE) -> StreamChannel:
     """Connect to a peer that listens on `host` and `port`."""
-    inlet, outlet = _Inlet(max_line), _Outlet()
+    inlet, outlet = Inlet(max_line), _Outlet()
     loop = asyncio.get_running_loop()
     await loop.create_connection(lambda: _Duplex(inlet, outlet, lambda: None), host, port)
     return StreamChannel(inlet, outlet)
@@ -197,7 +217,7 @@ async def open_tcp(host: str, port: int, max_line: int = MAX_LINE) -> StreamChan
 
 async def open_unix(path: str, max_line: int = MAX_LINE) -> StreamChannel:
     """Connect to a peer that listens on a socket in the file system."""
-    inlet, outlet = _Inlet(max_line), _Outlet()
+    inlet, outlet = Inlet(max_line), _Outlet()
     loop = asyncio.get_running_loop()
     await loop.create_unix_connection(lambda: _Duplex(inlet, outlet, lambda: None), path)
     return StreamChannel(inlet, outlet)
@@ -233,7 +253,7 @@ def _acceptor(serve: Serve, max_line: int) -> Callable[[], asyncio.Protocol]:
             await channel.aclose()
 
     def accept() -> asyncio.Protocol:
-        inlet, outlet = _Inlet(max_line), _Outlet()
+        inlet, outlet = Inlet(max_line), _Outlet()
 
         def begin() -> None:
             task = asyncio.get_running_loop().create_task(attend(StreamChannel(inlet, outlet)))

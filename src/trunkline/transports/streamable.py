@@ -16,15 +16,18 @@ Rules upheld here:
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from trunkline.jsonrpc import (
     METHOD_NOT_FOUND,
     Batch,
     ConnectionLost,
+    Due,
     ErrorResponse,
     Handler,
     Id,
@@ -43,22 +46,11 @@ from trunkline.mcp.headers import HEADER_MISMATCH, UNSUPPORTED_VERSION
 from trunkline.mcp.media import media_type
 from trunkline.transports.exchange import Headers
 from trunkline.transports.http_client import HttpClient, HttpResponse, Unreachable
-from trunkline.transports.sse import Event, SseParser
-
-MAX_EVENT = 16 * 1024 * 1024
-"""The longest event that is read, in bytes."""
+from trunkline.transports.http_refused import HttpRefused, SessionLost
+from trunkline.transports.http_stream import MAX_RETRY, RETRY, MessageStream
 
 MAX_RESUMES = 5
 """How often one call's stream is taken up again without anything new."""
-
-RETRY = 1.0
-"""How long to wait before that, in seconds, unless the server says otherwise."""
-
-MIN_RETRY, MAX_RETRY = 0.05, 30.0
-"""What of that is believed."""
-
-LAST_WORDS = 1.0
-"""How long, in seconds, a stream may take to end after its answer, to be of use once more."""
 
 MAX_SAYING = 256
 """How much we may be saying at once; while it is more, nothing is read that we would answer."""
@@ -77,41 +69,25 @@ _CERTAIN = frozenset(("prompts/get", "resources/read", "tools/call"))
 """What is only asked of servers that said they know it."""
 
 
-class HttpRefused(ConnectionLost):
-    """The server answered with a status that is no success."""
+class _Asked(Struct, frozen=True, gc=False):
+    """A call on its way."""
 
-    def __init__(
-        self,
-        status: int,
-        error: RpcError | None = None,
-        retry_after: float | None = None,
-        astray: bool = False,
-    ) -> None:
-        """Say so; `astray` is an error that is addressed to nobody, or to somebody else."""
-        detail = f": {error.message}" if error is not None else ""
-        super().__init__(f"the server answered HTTP {status}{detail}")
-        self.status = status
-        self.error = error
-        self.retry_after = retry_after
-        self.astray = astray
+    id: int
+    method: str
+    handler: Handler | None
+    in_session: bool
+    counts: bool
 
     @property
-    def passes(self) -> bool:
-        """Tell whether it may be otherwise in a while."""
-        return self.status in (408, 409, 425, 429) or self.status >= 500
-
-
-class SessionLost(HttpRefused):
-    """The server does not know our session any more, or is not the one that we began it with."""
-
-    def __init__(self, why: HttpRefused, heard: bool) -> None:
-        """Say so; `heard` is whether it may have looked at what we asked."""
-        super().__init__(why.status, why.error)
-        self.heard = heard
+    def begins(self) -> bool:
+        """Tell whether it begins a session."""
+        return self.method == "initialize"
 
 
 class Streamable:
     """Speaks to one server; a Link."""
+
+    has_streams = True
 
     def __init__(
         self,
@@ -135,6 +111,11 @@ class Streamable:
         self._closed = False
         self._ended = asyncio.Event()
 
+    @property
+    def has_sessions(self) -> bool:
+        """Tell whether a call may find that the server has lost our session."""
+        return self._withdrawal is not None
+
     def opened(self, version: str, handler: Handler) -> None:
         """Learn which revision was agreed on; listen for what comes outside of calls."""
         if self._withdrawal is None or self._closed:
@@ -147,7 +128,7 @@ class Streamable:
 
     # Asking and telling
 
-    async def call(
+    def call(
         self,
         method: str,
         params: Raw,
@@ -155,32 +136,90 @@ class Streamable:
         original_id: Id = None,
         handler: Handler | None = None,
         headers: Headers = (),
-    ) -> Raw:
+    ) -> Due:
         """Ask; raises RpcError, HttpRefused or ConnectionLost."""
-        id = self._remapper.remap(original_id, self._name)
         begins = method == "initialize"  # a session, and so it belongs to none
         session, version = ((), ()) if begins else (self._session, self._version)
-        counts = method != "subscriptions/listen"  # which is no work, and never done
-        self._busy += counts
+        id = self._remapper.remap(original_id, self._name)
+        # To listen is no work, and never done.
+        asked = _Asked(id, method, handler, bool(session), method != "subscriptions/listen")
+        self._busy += asked.counts
         try:
-            payload = Request(id, method, params).encode()
-            posted = (*_CONTENT, *session, *version, *headers)
-            response = await self._client.request("POST", posted, payload)
-            if begins and response.status == 200:
-                self._adopt(response)
-            return await self._answer(response, id, handler)
-        except HttpRefused as why:
-            raise self._meaning(why, method, bool(session)) from None
+            answer = self._post_call(
+                asked,
+                (*_CONTENT, *session, *version, *headers),
+                Request(id, method, params).encode(),
+            )
+        except BaseException:
+            self._done(asked)
+            raise
+        answer.then(partial(self._done, asked))
+        return answer
+
+    def _post_call(self, asked: "_Asked", headers: Headers, payload: bytes) -> Due:
+        """Post a call at once if that is possible; most are answered in one piece."""
+        response = self._client.ask_now("POST", headers, payload)
+        if response is None:
+            return Due.of(self._post_patiently(asked, headers, payload))
+        answer = Due(partial(self._drop, asked, response))
+        response.watch(partial(self._begun, asked, response, answer))
+        return answer
+
+    def _begun(self, asked: "_Asked", response: HttpResponse, answer: Due) -> None:
+        """Take an answer that is all there; wait for the rest of any other in a task."""
+        body = None
+        if response.status == 200:
+            kind = media_type(response.headers.get(b"content-type"))
+            body = response.body if kind == "application/json" else None
+        if answer.done:
+            response.close()
+        elif not response.status:
+            answer.fail(response.failed())
+        elif body is None or asked.begins:
+            doing = Due.of(self._finish(asked, response))
+            answer.stop_by(lambda _: doing.cancel())
+            doing.then(answer.follow)
+        else:
+            try:
+                answer.settle(_read_result(body, asked.id))
+            except (RpcError, ConnectionLost) as why:
+                answer.fail(why)
+
+    def _drop(self, asked: "_Asked", response: HttpResponse, answer: Due) -> None:
+        answer.fail(asyncio.CancelledError())
+        response.close()
+        self._withdraw(asked)
+
+    def _done(self, asked: "_Asked", answer: Due | None = None) -> None:
+        self._busy -= asked.counts
+        self._remapper.forget(asked.id)
+
+    async def _post_patiently(self, asked: "_Asked", headers: Headers, payload: bytes) -> Raw:
+        try:
+            response = await self._client.request("POST", headers, payload)
         except Unreachable:
-            self._give_up(counts)
+            self._give_up(asked.counts)
             raise
         except asyncio.CancelledError:
-            if self._withdrawal is not None and not begins:
-                self._say(self._post_quietly(self._withdrawal(id).encode()))
+            self._withdraw(asked)
             raise
-        finally:
-            self._busy -= counts
-            self._remapper.forget(id)
+        return await self._finish(asked, response)
+
+    async def _finish(self, asked: "_Asked", response: HttpResponse) -> Raw:
+        """Return the answer of a response that has begun."""
+        try:
+            if asked.begins and response.status == 200:
+                self._adopt(response)
+            return await self._answer(response, asked.id, asked.handler)
+        except HttpRefused as why:
+            raise self._meaning(why, asked.method, asked.in_session) from None
+        except asyncio.CancelledError:
+            self._withdraw(asked)
+            raise
+
+    def _withdraw(self, asked: "_Asked") -> None:
+        if self._withdrawal is not None and not asked.begins:
+            self._say(self._post_quietly(self._withdrawal(asked.id).encode()))
 
     async def notify(self, method: str, params: Any) -> None:
         """Tell; raises ConnectionLost."""
@@ -214,15 +253,13 @@ class Streamable:
     async def _answer(self, response: HttpResponse, id: int, handler: Handler | None) -> Raw:
         kind = media_type(response.headers.get(b"content-type"))
         if response.status == 200 and kind == "text/event-stream":
-            return await self._follow(_Stream(response), id, handler)
+            return await self._follow(MessageStream(response), id, handler)
         try:
             if response.status != 200:
                 raise await self._refusal(response, id)
             if kind == "application/json":
-                return _result(decode(await response.read()), id)
+                return _read_result(await response.read(), id)
             raise ConnectionLost(f"expected JSON or an event stream, got {kind!r}")
-        except RemoteProtocolError as why:
-            raise ConnectionLost(f"the answer was malformed: {why}") from None
         finally:
             response.close()
 
@@ -257,7 +294,7 @@ class Streamable:
         impossible = METHOD_NOT_FOUND if self._withdrawal is None else HEADER_MISMATCH
         return why.astray or error.code in (UNSUPPORTED_VERSION, impossible)
 
-    async def _follow(self, stream: "_Stream", id: int, handler: Handler | None) -> Raw:
+    async def _follow(self, stream: MessageStream, id: int, handler: Handler | None) -> Raw:
         """Read a stream to its answer; take it up again where it was cut short, if that can be."""
         attempts, answered = 0, False
         try:
@@ -278,7 +315,7 @@ class Streamable:
             else:
                 stream.close()
 
-    async def _take_up(self, stream: "_Stream", attempts: int) -> None:
+    async def _take_up(self, stream: MessageStream, attempts: int) -> None:
         """Go on with a stream that ended too early; raises ConnectionLost where that cannot be."""
         lost = "the stream ended before the answer"
         if not self._resumable or stream.last_id is None or attempts > MAX_RESUMES:
@@ -315,7 +352,7 @@ class Streamable:
         while not self._ended.is_set():
             delay, began = RETRY, loop.time()
             try:
-                stream = _Stream(await self._listen(last_id))
+                stream = MessageStream(await self._listen(last_id))
                 try:
                     while (message := await stream.next()) is not None:
                         failures = 0
@@ -414,72 +451,17 @@ class Streamable:
             await asyncio.gather(*self._saying, return_exceptions=True)
 
 
-class _Stream:
-    """The messages of one stream, however often it has to be taken up again."""
-
-    def __init__(self, response: HttpResponse) -> None:
-        self.last_id: str | None = None
-        self.delay = RETRY
-        self._found: deque[Message | ConnectionLost] = deque()
-        self._response = response
-        self._parser = SseParser(MAX_EVENT)
-        response.be_patient()  # whoever waits has a deadline of its own
-
-    def go_on(self, response: HttpResponse) -> None:
-        """Go on with another response."""
-        self.close()
-        self._response = response
-        self._parser = SseParser(MAX_EVENT)
-        response.be_patient()
-
-    async def next(self) -> Message | None:
-        """Return the next message, None when the stream ends; one that breaks ends as well."""
-        while not self._found:
-            try:
-                piece = await self._response.receive()
-            except ConnectionLost:
-                return None
-            if piece is None:
-                return None
-            for event in self._parser.feed(piece):
-                self._take(event)
-            self.last_id = self._parser.last_event_id or self.last_id
-        found = self._found.popleft()
-        if isinstance(found, ConnectionLost):
-            raise found
-        return found
-
-    def _take(self, event: Event | RemoteProtocolError) -> None:
-        if isinstance(event, RemoteProtocolError):
-            self._found.append(ConnectionLost(f"an event was malformed: {event}"))
-            return
-        if event.retry is not None:
-            self.delay = min(max(event.retry / 1000, MIN_RETRY), MAX_RETRY)
-        if event.data and event.event in ("", "message"):
-            with suppress(RemoteProtocolError):
-                message = decode(event.data)
-                entries = message.entries if isinstance(message, Batch) else (message,)
-                self._found.extend(e for e in entries if not isinstance(e, RemoteProtocolError))
-
-    async def let_end(self) -> None:
-        """Read on to the end, so that the connection can be used again."""
-        try:
-            with suppress(ConnectionLost, TimeoutError):
-                async with asyncio.timeout(LAST_WORDS):
-                    while await self._response.receive() is not None:
-                        pass
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """Drop what has not been read."""
-        self._response.close()
-
-
 def _is_answer(message: Message | RemoteProtocolError, id: int) -> bool:
     if isinstance(message, ErrorResponse):
         return message.id in (id, None)  # nothing else was asked there
     return isinstance(message, Response) and message.id == id
+
+
+def _read_result(body: bytes, id: int) -> Raw:
+    try:
+        return _result(decode(body), id)
+    except RemoteProtocolError as why:
+        raise ConnectionLost(f"the answer was malformed: {why}") from None
 
 
 def _result(message: Message | Batch, id: int) -> Raw:

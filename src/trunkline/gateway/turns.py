@@ -1,0 +1,96 @@
+"""Turns: so many calls of one backend at a time, and none for longer than its patience.
+
+    take ──> begun at once ──────────────────────────────> settled
+         ──> in the queue ──> begun when one has ended ──>
+                 └─────────────── too long ──> cancelled, TimeoutError
+
+Refuses to know what a call is.
+
+One timer watches over all of them: one for each would cost more than the rest of its way through
+here. All have the same patience, so the oldest is the first to lose it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from trunkline.jsonrpc import Due, due
+
+Begin: TypeAlias = Callable[[], Awaitable[Any]]
+
+
+class Turns:
+    """Those who wait for one backend, and those it works on."""
+
+    def __init__(self, at_once: int, seconds: float) -> None:
+        self._at_once = at_once
+        self._seconds = seconds
+        self._working = 0
+        self._until: dict[Due, float] = {}
+        """Until when each may take, oldest first."""
+        self._queue: dict[Due, Begin] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def take(self, begin: Begin) -> Due:
+        """Have `begin` called, now or when it is its turn; raises what it raises, if now."""
+        if self._working >= self._at_once:
+            turn = Due()
+            turn.then(self._left)
+            self._queue[turn] = begin
+        else:
+            turn = self._begin(begin)
+        # Kept: to find it out costs a system call, up to Python 3.11.
+        loop = self._loop = self._loop or asyncio.get_running_loop()
+        if not turn.done:
+            until = self._until[turn] = loop.time() + self._seconds
+            if self._timer is None:
+                self._timer = loop.call_at(until, self._check)
+        return turn
+
+    def _begin(self, begin: Begin) -> Due:
+        doing: Due = due(begin())
+        self._working += 1
+        doing.then(self._ended)
+        return doing
+
+    def _ended(self, doing: Due) -> None:
+        self._working -= 1
+        self._until.pop(doing, None)
+        while self._queue and self._working < self._at_once:
+            self._begin_queued(next(iter(self._queue)))
+
+    def _begin_queued(self, turn: Due) -> None:
+        """Begin what has waited; from now on to stop it is to stop what is being done."""
+        begin = self._queue.pop(turn)
+        try:
+            doing = self._begin(begin)
+        except Exception as why:
+            turn.fail(why)
+            return
+        turn.stop_by(lambda _: doing.cancel())
+        doing.then(turn.follow)
+
+    def _left(self, turn: Due) -> None:
+        self._queue.pop(turn, None)
+        self._until.pop(turn, None)
+
+    def _check(self) -> None:
+        """Stop those who have taken too long."""
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for turn, until in list(self._until.items()):
+            if until > now:
+                self._timer = loop.call_at(until, self._check)
+                return
+            turn.cancel(TimeoutError())
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

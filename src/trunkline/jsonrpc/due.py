@@ -1,0 +1,148 @@
+"""Due: an answer that is due, and what is to be done when it comes.
+
+    whoever asks ──> Due ──then──> bookkeeping ──then──> the caller's shape ──then──> the reply
+                      ^
+                   settle, fail, cancel: once
+
+A task for each call would cost more than all else that is done to it. So a call that needs no
+waiting of its own on its way is handed from one to the other as a Due: each adds what it will do
+in the end, and all of that is done in the moment the answer arrives. Whoever does not mind a task
+awaits it.
+
+Rules upheld here:
+1. It is settled once; whatever comes later is dropped.
+2. What was added first is done first, and once; what is added too late is done at once.
+3. Whoever fails in the course of that changes the outcome into its failure, and the rest is done.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from functools import partial
+from typing import Any
+
+
+class Due:
+    """An answer that is due."""
+
+    __slots__ = ("_stop", "_then", "_why", "done", "error", "result", "task")
+
+    def __init__(self, stop: "Callable[[Due], None] | None" = None) -> None:
+        """Begin to wait; `stop` is called if nobody wants to know any more, and has to settle it.
+
+        Without it, to cancel is to settle.
+        """
+        self.done = False
+        self.result: Any = None
+        """The answer, if it is one; whoever adds something may put another in its place."""
+        self.error: BaseException | None = None
+        """Why there is none."""
+        self.task: asyncio.Future[Any] | None = None
+        """Who works on it, if that is a task."""
+        self._stop = stop
+        self._then: list[Callable[[Due], None]] = []
+        self._why: BaseException | None = None
+
+    @classmethod
+    def of(cls, doing: Awaitable[Any]) -> "Due":
+        """Do something that has to wait on its way, in a task of its own."""
+        task = asyncio.ensure_future(doing)
+        due = cls(partial(_cancel_soon, task))
+        due.task = task
+        task.add_done_callback(due._take)
+        return due
+
+    def then(self, step: "Callable[[Due], None]") -> None:
+        """Have something done when it is settled, after all that was added before."""
+        self._then.append(step)
+        if self.done:
+            self._finish()
+
+    def settle(self, result: Any) -> None:
+        """Answer."""
+        if not self.done:
+            self.result = result
+            self._finish()
+
+    def fail(self, error: BaseException) -> None:
+        """Say why there is no answer."""
+        if not self.done:
+            cancelled = isinstance(error, asyncio.CancelledError)
+            self.error = self._why if cancelled and self._why is not None else error
+            self._finish()
+
+    def follow(self, other: "Due") -> None:
+        """Be settled as another one is."""
+        if other.error is not None:
+            self.fail(other.error)
+        else:
+            self.settle(other.result)
+
+    def cancel(self, why: BaseException | None = None) -> None:
+        """Let nobody work on it any more; it fails with `why`, or as cancelled."""
+        if self.done:
+            return
+        self._why = self._why or why
+        if self._stop is None:
+            self.fail(asyncio.CancelledError())
+        else:
+            self._stop(self)
+
+    def stop_by(self, stop: "Callable[[Due], None]") -> None:
+        """Have `stop` called from now on to cancel it; that has to settle it."""
+        self._stop = stop
+
+    def _finish(self) -> None:
+        self.done = True
+        steps, self._then = self._then, []
+        for step in steps:
+            try:
+                step(self)
+            except Exception as failure:
+                self.result, self.error = None, failure
+
+    def _take(self, task: "asyncio.Future[Any]") -> None:
+        if task.cancelled():
+            self.fail(asyncio.CancelledError())
+        elif (error := task.exception()) is not None:
+            self.fail(error)
+        else:
+            self.settle(task.result())
+
+    async def wait(self) -> None:
+        """Wait until it is settled, in whichever way; who gives up leaves it as it is."""
+        if not self.done:
+            settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.then(partial(_wake, settled))
+            await settled
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.done:
+            try:
+                yield from self.wait().__await__()
+            except asyncio.CancelledError:
+                self.cancel()
+                yield from self.wait().__await__()  # as if it were a coroutine: nothing is left
+                raise
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+def _wake(waiting: "asyncio.Future[None]", _: Due) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+def _cancel_soon(task: "asyncio.Future[Any]", _: Due) -> None:
+    """Cancel a task once it has begun: one that never begins would not clean up, either."""
+    task.get_loop().call_soon(task.cancel)
+
+
+def due(outcome: Any) -> Any:
+    """Return what to wait for in the same form, whatever form it has; what is there stays as it is.
+
+    A Due stays one, all else that can be awaited becomes one.
+    """
+    if isinstance(outcome, Due) or not hasattr(outcome, "__await__"):
+        return outcome
+    return Due.of(outcome)

@@ -1,0 +1,116 @@
+"""Turns: so many at a time, in order, and nobody for longer than its patience."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from trunkline.gateway.turns import Turns
+from trunkline.jsonrpc import Due
+
+
+def handing_out(given: list[Due]) -> Callable[[], Due]:
+    def begin() -> Due:
+        given.append(Due())
+        return given[-1]
+
+    return begin
+
+
+def refuse() -> Due:
+    raise ValueError("no")
+
+
+async def test_what_can_begin_at_once_does_and_the_rest_in_its_order() -> None:
+    turns, given = Turns(2, 60.0), list[Due]()
+    taken = [turns.take(handing_out(given)) for _ in range(4)]
+    assert (len(given), len(turns)) == (2, 4)
+    given[1].settle("b")
+    assert (len(given), len(turns)) == (3, 3)
+    given[0].settle("a")
+    given[2].settle("c")
+    given[3].fail(ValueError("d"))
+    assert [turn.result for turn in taken] == ["a", "b", "c", None]
+    assert str(taken[3].error) == "d"
+    assert len(turns) == 0
+    turns.close()
+
+
+async def test_what_is_settled_at_once_takes_no_place() -> None:
+    turns = Turns(1, 60.0)
+
+    def begin() -> Due:
+        done = Due()
+        done.settle(7)
+        return done
+
+    assert [turns.take(begin).result for _ in range(3)] == [7, 7, 7]
+    assert len(turns) == 0
+    turns.close()
+
+
+async def test_who_cannot_begin_says_so_and_takes_no_place() -> None:
+    turns, given = Turns(1, 60.0), list[Due]()
+    with pytest.raises(ValueError, match="no"):
+        turns.take(refuse)
+    turns.take(handing_out(given))
+    waiting, last = turns.take(refuse), turns.take(handing_out(given))
+    given[0].settle(None)
+    assert str(waiting.error) == "no"
+    given[1].settle("then")
+    assert last.result == "then"
+    assert len(turns) == 0
+    turns.close()
+
+
+async def test_who_waits_can_leave_and_who_is_under_way_is_stopped() -> None:
+    turns, given = Turns(1, 60.0), list[Due]()
+    first, second, third = (turns.take(handing_out(given)) for _ in range(3))
+    second.cancel()
+    assert isinstance(second.error, asyncio.CancelledError)
+    assert len(given) == 1
+    first.cancel()
+    assert isinstance(given[0].error, asyncio.CancelledError)
+    third.cancel()
+    assert isinstance(given[1].error, asyncio.CancelledError)
+    assert isinstance(third.error, asyncio.CancelledError)
+    assert len(turns) == 0
+    turns.close()
+
+
+async def test_who_takes_too_long_is_stopped_and_told_so() -> None:
+    stopped = asyncio.Event()
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    turns, given = Turns(1, 0.01), list[Due]()
+    working = turns.take(lambda: Due.of(forever()))
+    waiting = turns.take(handing_out(given))
+    async with asyncio.timeout(5):
+        for turn in (working, waiting):
+            with pytest.raises(TimeoutError):
+                await turn
+        assert stopped.is_set()
+        again = turns.take(handing_out(given))
+        with pytest.raises(TimeoutError):
+            await again
+    assert len(turns) == 0
+    turns.close()
+    turns.close()
+
+
+async def test_each_has_its_own_time() -> None:
+    turns, given = Turns(9, 0.05), list[Due]()
+    first = turns.take(handing_out(given))
+    await asyncio.sleep(0)
+    later = turns.take(handing_out(given))
+    async with asyncio.timeout(5):
+        await first.wait()
+        assert isinstance(first.error, TimeoutError)
+        await later.wait()
+    assert isinstance(later.error, TimeoutError)
+    turns.close()
