@@ -17,14 +17,13 @@ from trunkline.jsonrpc import (
     members,
     to_raw,
 )
-from trunkline.mcp.cacheable import CACHEABLE, Freshness, read_freshness
+from trunkline.mcp.cacheable import CACHEABLE, ENVELOPE_ONLY, Freshness, read_freshness
 from trunkline.mcp.envelope import SERVER
 from trunkline.mcp.meta import peek
 from trunkline.mcp.versions import Era, era_of
 
 RESOURCE_NOT_FOUND = -32002
 
-_ENVELOPE_ONLY = ("resultType", "ttlMs", "cacheScope")
 _COMPLETE = Raw(b'"complete"')
 _RESERVED = range(-32099, -32019)
 """Codes that 2026-07-28 keeps for itself."""
@@ -57,7 +56,7 @@ def for_handshake(result: Raw) -> Raw:
     found = _expect_object(result)
     if not _is_complete(found):
         raise RpcError.internal_error("the server wants to know more, which cannot be asked")
-    removed = [found.pop(key, None) for key in _ENVELOPE_ONLY]
+    removed = [found.pop(key, None) for key in ENVELOPE_ONLY]
     meta = found.get("_meta")
     if meta is not None and SERVER in (known := _members_of(meta)):
         del known[SERVER]
