@@ -31,9 +31,10 @@ from trunkline.jsonrpc import (
     RpcError,
     to_raw,
 )
+from trunkline.mcp.bridge import adapt_params
 from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.handshake import Welcome, hello, read_welcome
-from trunkline.mcp.meta import ENVELOPE_KEYS, Params, peek
+from trunkline.mcp.meta import Params, peek
 from trunkline.mcp.methods import CLIENT_REQUESTS
 from trunkline.mcp.offer import Offer
 from trunkline.mcp.subscriptions import LIST_CHANGED
@@ -106,7 +107,7 @@ class Remote:
     async def call(self, call: Call, client: Client) -> Raw:
         """Carry out a call."""
         params = call.params
-        params.drop_meta(ENVELOPE_KEYS)
+        adapt_params(call.method, params, self.version)
         number = self._calls.begin(client, params)
         raw, hearing = params.encode(), Hearing(self, self._calls, client)
         try:
