@@ -114,7 +114,7 @@ def test_an_answer_that_is_none_yet_is_not_passed_off_as_one(kind: Any) -> None:
 @pytest.mark.holds("T95")
 def test_a_list_as_structured_content_becomes_text_for_the_handshake_era() -> None:
     listed: Any = {"resultType": "complete", "content": [], "structuredContent": [1, {"a": 2}]}
-    result = handshake(listed)
+    result = from_raw(adapt_result("tools/call", to_raw(listed), NEW, OLD))
     assert result == {"content": [{"type": "text", "text": '[1,{"a":2}]'}]}
     assert envelope("tools/call", listed) == listed
 

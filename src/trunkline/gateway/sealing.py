@@ -18,19 +18,19 @@ import binascii
 import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from hashlib import sha256
 from operator import itemgetter
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Struct
 
 from trunkline.jsonrpc import INVALID_PARAMS, Raw, RpcError, members
 from trunkline.mcp.meta import Params
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 MIN_KEY = 32
 """The shortest key that is taken, in bytes."""
@@ -73,7 +73,7 @@ class KeyRing:
         for place, key in enumerate(keys, 1):
             if len(key) < MIN_KEY:
                 raise ValueError(f"key {place}: {_too_short(len(key))}")
-        self.ciphers = tuple(AESGCM(_derive(key)) for key in keys)
+        self.keys = tuple(keys)
 
     @classmethod
     def random(cls) -> Self:
@@ -99,7 +99,20 @@ class Seal:
     """Seals facts, and opens what it sealed."""
 
     def __init__(self, keys: KeyRing) -> None:
-        self._ciphers = keys.ciphers
+        self._keys = keys
+
+    @cached_property
+    def _ciphers(self) -> "tuple[AESGCM, ...]":
+        # Imported with the first seal: most gateways are asked nothing, and none at the start.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+        from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
+
+        def derive(key: bytes) -> bytes:
+            """Return a key for this purpose alone: given ones may serve others as well."""
+            return HKDF(algorithm=SHA256(), length=MIN_KEY, salt=None, info=_PURPOSE).derive(key)
+
+        return tuple(AESGCM(derive(key)) for key in self._keys.keys)
 
     def seal(self, facts: Facts) -> str:
         """Return a text of letters, digits, `-`, `_` and a dot, for the client to bring back."""
@@ -115,6 +128,8 @@ class Seal:
         return facts
 
     def _read(self, text: str) -> Facts | None:
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415
+
         sealed = _decode(text)
         for cipher in self._ciphers if len(sealed) > _NONCE else ():
             try:
@@ -140,10 +155,7 @@ def digest(method: str, params: Params) -> bytes:
 
 def _canonical(written: Raw) -> str:
     """Return a text that is the same for what is the same, and for nothing else."""
-    value = json.loads(
-        bytes(written), object_pairs_hook=_object, parse_int=_number, parse_float=_number
-    )
-    return json.dumps(value)
+    return json.dumps(_read_json(bytes(written).decode()))
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, str]:
@@ -160,6 +172,11 @@ def _number(text: str) -> dict[str, str]:
     return {"number": text}
 
 
+_read_json = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=_number, parse_float=_number
+).decode
+
+
 def _decode(text: str) -> bytes:
     """Read the bytes of a seal, none if it is not written as we write them."""
     body = text.removeprefix(_PREFIX)
@@ -169,11 +186,6 @@ def _decode(text: str) -> bytes:
         return b""
     written = _PREFIX + base64.urlsafe_b64encode(sealed).decode().rstrip("=")
     return sealed if written == text else b""
-
-
-def _derive(key: bytes) -> bytes:
-    """Return a key for this purpose alone: given ones may serve others as well."""
-    return HKDF(algorithm=SHA256(), length=MIN_KEY, salt=None, info=_PURPOSE).derive(key)
 
 
 def _too_short(length: int) -> str:
