@@ -12,6 +12,7 @@ from tests.gateway.letters import (
     LOG_LEVEL,
     SUBSCRIPTION,
     VERSION,
+    EnvelopeServer,
     letter,
     meta,
     poster,
@@ -69,6 +70,39 @@ async def test_initialize_opens_a_conversation_whatever_it_carries() -> None:
         assert answer["protocolVersion"] == "2025-11-25"
         assert (await somebody.ask("tools/list", letter()))["resultType"] == "complete"
         assert "resultType" not in await somebody.ask("tools/list")
+
+
+@pytest.mark.holds("T95", "T96")
+async def test_each_client_gets_the_shapes_of_its_own_revision() -> None:
+    server = EnvelopeServer(tools=[{"name": "t", "outputSchema": {"type": "array"}}])
+    block = {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}
+    server.methods["tools/call"] = lambda _: {"content": [block], "structuredContent": [1]}
+    schema = {"type": "object"}
+    async with serving(s=server) as made:
+        for version, kind in (("2025-11-25", "audio"), ("2024-11-05", "resource")):
+            async with user(made, version) as somebody:
+                listed = await somebody.ask("tools/list")
+                assert listed["tools"] == [{"name": "s__t", "inputSchema": schema}]
+                result = await somebody.call("s__t")
+                assert [found["type"] for found in result["content"]] == [kind, "text"]
+                assert result["content"][1]["text"] == "[1]"
+                assert "structuredContent" not in result
+                listed = await somebody.ask("tools/list", letter())
+                assert listed["tools"][0]["outputSchema"] == {"type": "array"}
+                result = await somebody.ask("tools/call", letter(name="s__t"))
+                assert (result["content"], result["structuredContent"]) == ([block], [1])
+
+
+@pytest.mark.parametrize(("version", "kept"), [("2025-03-26", False), ("2025-06-18", True)])
+async def test_an_older_server_completes_without_a_context(version: str, *, kept: bool) -> None:
+    server = Server(version, prompts=[{"name": "p"}])
+    server.capabilities["completions"] = {}
+    server.methods["completion/complete"] = lambda _: {"completion": {"values": []}}
+    async with serving(s=server) as made, user(made) as somebody:
+        reference = {"type": "ref/prompt", "name": "s__p"}
+        asked: Any = {"ref": reference, "argument": {}, "context": {"arguments": {}}}
+        await somebody.ask("completion/complete", asked)
+        assert ("context" in server.heard[-1][1]) == kept
 
 
 @pytest.mark.parametrize("bad", [{VERSION: "v999"}, {VERSION: 7}])

@@ -5,8 +5,17 @@ from typing import Any
 import pytest
 
 from trunkline.jsonrpc import UNSET, Raw, RpcError, from_raw, to_raw
-from trunkline.mcp.bridge import adapt_error, adapt_result, cached_list, for_envelope, for_handshake
+from trunkline.mcp.bridge import (
+    adapt_error,
+    adapt_params,
+    adapt_result,
+    cached_list,
+    for_envelope,
+    for_handshake,
+)
 from trunkline.mcp.cacheable import CACHEABLE, Freshness
+from trunkline.mcp.meta import Params
+from trunkline.mcp.versions import HANDSHAKE_VERSIONS, VERSIONS
 
 OLD, NEW = "2025-11-25", "2026-07-28"
 SERVER = "io.modelcontextprotocol/serverInfo"
@@ -17,7 +26,7 @@ def envelope(method: str, result: Any) -> Any:
 
 
 def handshake(result: Any) -> Any:
-    return from_raw(for_handshake(to_raw(result)))
+    return from_raw(for_handshake("tools/call", to_raw(result), OLD))
 
 
 def test_between_handshake_revisions_a_result_is_not_even_looked_at() -> None:
@@ -102,6 +111,76 @@ def test_an_answer_that_is_none_yet_is_not_passed_off_as_one(kind: Any) -> None:
     assert caught.value.code == -32603
 
 
+@pytest.mark.holds("T95")
+def test_a_list_as_structured_content_becomes_text_for_the_handshake_era() -> None:
+    listed: Any = {"resultType": "complete", "content": [], "structuredContent": [1, {"a": 2}]}
+    result = from_raw(adapt_result("tools/call", to_raw(listed), NEW, OLD))
+    assert result == {"content": [{"type": "text", "text": '[1,{"a":2}]'}]}
+    assert envelope("tools/call", listed) == listed
+
+
+@pytest.mark.parametrize("server", ["2025-11-25", "2026-07-28"])
+def test_the_oldest_clients_hear_without_knowing_audio(server: str) -> None:
+    result = to_raw({"content": [{"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}]})
+    adapted: Any = from_raw(adapt_result("tools/call", result, server, "2024-11-05"))
+    assert adapted["content"][0]["resource"]["blob"] == "AAAA"
+    assert adapt_result("tools/call", result, server, "2025-03-26") is result
+
+
+@pytest.mark.parametrize("client", HANDSHAKE_VERSIONS)
+@pytest.mark.parametrize("server", VERSIONS)
+def test_text_stays_to_the_byte_between_all_revisions(server: str, client: str) -> None:
+    for raw in (b'{"content": [{"type":"text","text":"a \\u00e9"}]}', b'{"messages": []}'):
+        result = Raw(raw)
+        assert adapt_result("tools/call", result, server, client) is result
+
+
+def test_an_older_client_gets_no_less_of_what_cannot_be_read() -> None:
+    odd = Raw(b'{"structuredContent": {}, "a":1,"a":2}')
+    with pytest.raises(RpcError, match="duplicate member 'a'"):
+        adapt_result("tools/call", odd, "2025-06-18", "2025-03-26")
+    assert adapt_result("prompts/get", Raw(b'{"structuredContent": 5}'), OLD, "2025-03-26") == Raw(
+        b'{"structuredContent": 5}'
+    )
+
+
+@pytest.mark.parametrize(
+    "method", ["ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"]
+)
+@pytest.mark.parametrize("server", [OLD, NEW])
+def test_what_is_empty_is_empty(method: str, server: str) -> None:
+    result = Raw(b'{"resultType":"complete","_meta":{}}')
+    assert bytes(adapt_result(method, result, server, OLD)) == b"{}"
+
+
+def test_a_server_of_the_handshake_sees_nothing_of_the_other_era() -> None:
+    raw = to_raw(
+        {
+            "name": "x",
+            "inputResponses": {"k": {}},
+            "requestState": "s",
+            "context": {},
+            "_meta": {"io.modelcontextprotocol/protocolVersion": NEW, "traceparent": "t"},
+        }
+    )
+    params = Params(raw)
+    adapt_params("tools/call", params, OLD)
+    assert from_raw(params.encode()) == {
+        "name": "x",
+        "context": {},
+        "_meta": {"traceparent": "t"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("server", "kept"), [("2025-03-26", False), ("2025-06-18", True), ("2025-11-25", True)]
+)
+def test_completions_have_a_context_since_2025_06_18(server: str, *, kept: bool) -> None:
+    params = Params(Raw(b'{"ref":{},"context":{"arguments":{}}}'))
+    adapt_params("completion/complete", params, server)
+    assert (params.get("context") is not None) == kept
+
+
 def test_within_an_era_an_error_is_passed_on_as_it_is() -> None:
     for code, server, client in ((-32002, "2024-11-05", OLD), (-32021, NEW, NEW)):
         error = RpcError(code, "no", {"uri": "x:"})
@@ -111,6 +190,29 @@ def test_within_an_era_an_error_is_passed_on_as_it_is() -> None:
 def test_a_missing_resource_has_another_code_since_2026_07_28() -> None:
     error = adapt_error(RpcError(-32002, "Not there", {"uri": "x:"}), OLD, NEW)
     assert error == RpcError(-32602, "Not there", {"uri": "x:"})
+
+
+@pytest.mark.parametrize("data", [{"uri": "x:"}, Raw(b'{"uri":"x:"}')])
+def test_and_had_its_own_before(data: Any) -> None:
+    error = adapt_error(RpcError(-32602, "Not there", data), NEW, OLD)
+    assert error == RpcError(-32002, "Not there", data)
+
+
+@pytest.mark.parametrize("data", [UNSET, 7, Raw(b"[]"), {"field": "uri"}])
+def test_params_that_do_not_fit_are_no_missing_resource(data: Any) -> None:
+    error = RpcError(-32602, "no", data)
+    assert adapt_error(error, NEW, OLD) is error
+
+
+def test_an_address_to_visit_is_news_to_clients_before_2025_11_25() -> None:
+    error = RpcError(-32042, "Visit", {"elicitations": []})
+    assert adapt_error(error, OLD, OLD) is error
+    older = adapt_error(error, OLD, "2025-06-18")
+    assert older == RpcError(-32603, "Visit", {"elicitations": []})
+    assert adapt_error(error, OLD, NEW).data == {
+        "upstreamCode": -32042,
+        "upstreamData": {"elicitations": []},
+    }
 
 
 @pytest.mark.parametrize("code", [-32099, -32055, -32020])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.jsonrpc import Raw
+from trunkline.jsonrpc import Raw, from_raw
 from trunkline.mcp.offer import MAX_KEY, Kind, Offer, read_page
 
 
@@ -18,15 +18,30 @@ def test_each_kind_knows_its_method_its_key_and_its_capability() -> None:
 def test_a_page_is_read_to_the_byte() -> None:
     page = read_page(
         Kind.TOOL,
-        Raw(b'{"tools":[{"name":"a","x":1.0},{"name":"b"}],"nextCursor":"","_meta":{}}'),
+        Raw(
+            b'{"tools":[{"name":"a","inputSchema":{"type": "object"},"x":1.0},'
+            b'{"inputSchema":{ "type":"object"},"name":"b"}],"nextCursor":"","_meta":{}}'
+        ),
     )
     assert [(offer.key, bytes(offer.definition)) for offer in page.offers] == [
-        ("a", b'{"name":"a","x":1.0}'),
-        ("b", b'{"name":"b"}'),
+        ("a", b'{"name":"a","inputSchema":{"type": "object"},"x":1.0}'),
+        ("b", b'{"inputSchema":{ "type":"object"},"name":"b"}'),
     ]
     assert page.next_cursor == ""
     assert page.refused == ()
     assert read_page(Kind.PROMPT, Raw(b'{"prompts":[],"nextCursor":null}')).next_cursor is None
+
+
+@pytest.mark.holds("T96")
+def test_a_tool_takes_an_object_whatever_it_says() -> None:
+    tools = b'{"tools":[{"name":"a"},{"name":"b","inputSchema":{"properties":{"x": {}}}}]}'
+    page = read_page(Kind.TOOL, Raw(tools))
+    assert [from_raw(offer.definition) for offer in page.offers] == [
+        {"name": "a", "inputSchema": {"type": "object"}},
+        {"name": "b", "inputSchema": {"type": "object", "properties": {"x": {}}}},
+    ]
+    prompt = read_page(Kind.PROMPT, Raw(b'{"prompts":[{"name":"a"}]}')).offers[0]
+    assert bytes(prompt.definition) == b'{"name":"a"}'
 
 
 def test_one_bad_definition_costs_that_one_only() -> None:

@@ -49,6 +49,19 @@ def test_a_list_has_every_definition_under_its_public_name() -> None:
     assert bytes(catalog.list_result(Kind.PROMPT)) == b'{"prompts":[]}'
 
 
+def test_a_list_is_written_once_for_each_revision_that_reads_it_otherwise() -> None:
+    definition = to_raw({"name": "a", "outputSchema": {"type": "array"}})
+    prompt = offer(Kind.PROMPT, "p")
+    catalog = merge([Listing("x", "", (Offer(Kind.TOOL, "a", definition), prompt))])
+    newest = catalog.list_result(Kind.TOOL)
+    assert from_raw(newest) == {"tools": [{"name": "a", "outputSchema": {"type": "array"}}]}
+    assert catalog.list_result(Kind.TOOL, "2026-07-28") is newest
+    older = catalog.list_result(Kind.TOOL, "2025-11-25")
+    assert from_raw(older) == {"tools": [{"name": "a"}]}
+    assert catalog.list_result(Kind.TOOL, "2025-11-25") is older
+    assert catalog.list_result(Kind.PROMPT, "2024-11-05") is catalog.list_result(Kind.PROMPT)
+
+
 def test_of_two_equal_names_the_first_keeps_it_and_both_can_be_called() -> None:
     catalog = merge([tools("a", "get", prefix=""), tools("b", "get", "put", prefix="")])
     assert names(catalog) == ["get", "b__get", "put"]

@@ -34,9 +34,10 @@ from trunkline.jsonrpc import (
     due,
     to_raw,
 )
+from trunkline.mcp.bridge import adapt_params
 from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.handshake import Welcome, hello, read_welcome
-from trunkline.mcp.meta import ENVELOPE_KEYS, Params, peek
+from trunkline.mcp.meta import Params, peek
 from trunkline.mcp.methods import CLIENT_REQUESTS
 from trunkline.mcp.offer import Offer
 from trunkline.mcp.subscriptions import LIST_CHANGED
@@ -109,7 +110,7 @@ class Remote:
     def call(self, call: Call, client: Client) -> Due:
         """Carry out a call."""
         params, link = call.params, self._expect_link()
-        params.drop_meta(ENVELOPE_KEYS)
+        adapt_params(call.method, params, self.version)
         number = self._calls.begin(client, params)
         try:
             asked = self._begin(link, call, client)

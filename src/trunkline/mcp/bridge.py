@@ -1,9 +1,10 @@
-"""Bridge: what an answer looks like in the other era. Shapes in, shapes out.
+"""Bridge: what passes between a client of one revision and a server of another. Shapes in, out.
 
-    a server's result, in its era ──> for_envelope, for_handshake ──> as the client's era has it
+    a client's params ──> adapt_params ──> as the server's revision has them
+    a server's result, or error ──> adapt_result, adapt_error ──> as the client's revision has it
 
-Refuses to look deeper than one level, and to touch what both eras have alike: that stays the bytes
-it was.
+Refuses to look deeper than one level where both sides know the same, and to touch what they have
+alike: that stays the bytes it was.
 """
 
 from trunkline.jsonrpc import (
@@ -17,25 +18,44 @@ from trunkline.jsonrpc import (
     members,
     to_raw,
 )
-from trunkline.mcp.cacheable import CACHEABLE, Freshness, read_freshness
+from trunkline.mcp.cacheable import CACHEABLE, ENVELOPE_ONLY, Freshness, read_freshness
 from trunkline.mcp.envelope import SERVER
-from trunkline.mcp.meta import peek
-from trunkline.mcp.versions import Era, era_of
+from trunkline.mcp.meta import ENVELOPE_KEYS, Params, peek
+from trunkline.mcp.rounds import MAY_ASK, URL_REQUIRED, strip_retry
+from trunkline.mcp.shapes import is_foreign, narrow_result
+from trunkline.mcp.versions import V2025_06_18, V2025_11_25, V2026_07_28, Era, era_of
 
 RESOURCE_NOT_FOUND = -32002
 
-_ENVELOPE_ONLY = ("resultType", "ttlMs", "cacheScope")
 _COMPLETE = Raw(b'"complete"')
+_NOTHING = Raw(b"{}")
+_EMPTY = frozenset(("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"))
+"""The methods whose results are empty; strict clients refuse anything else."""
+
 _RESERVED = range(-32099, -32019)
 """Codes that 2026-07-28 keeps for itself."""
 
 
+def adapt_params(method: str, params: Params, server: str) -> None:
+    """Take out of a client's params what a handshake server of revision `server` must not see."""
+    params.drop_meta(ENVELOPE_KEYS)
+    if method in MAY_ASK:
+        strip_retry(params)
+    elif method == "completion/complete" and server < V2025_06_18:
+        params.drop("context")
+
+
 def adapt_result(method: str, result: Raw, server: str, client: str) -> Raw:
     """Return a result of a server of one revision as a client of another must see it."""
-    wanted = era_of(client)
-    if wanted is Era.ENVELOPE:
+    if client >= V2026_07_28:
         return for_envelope(method, result)
-    return for_handshake(result) if era_of(server) is Era.ENVELOPE else result
+    if method in _EMPTY:
+        return _NOTHING
+    if server >= V2026_07_28:
+        return for_handshake(method, result, client)
+    if client >= V2025_06_18 or not is_foreign(result, client):
+        return result
+    return _for_older(method, result, client)
 
 
 def for_envelope(method: str, result: Raw) -> Raw:
@@ -52,28 +72,38 @@ def for_envelope(method: str, result: Raw) -> Raw:
     return to_raw(found | added) if added else result
 
 
-def for_handshake(result: Raw) -> Raw:
+def for_handshake(method: str, result: Raw, version: str) -> Raw:
     """Remove what clients up to 2025-11-25 do not know, some of whom refuse what they do not."""
     found = _expect_object(result)
     if not _is_complete(found):
         raise RpcError.internal_error("the server wants to know more, which cannot be asked")
-    removed = [found.pop(key, None) for key in _ENVELOPE_ONLY]
-    meta = found.get("_meta")
+    kept = {key: value for key, value in found.items() if key not in ENVELOPE_ONLY}
+    meta = kept.get("_meta")
     if meta is not None and SERVER in (known := _members_of(meta)):
-        del known[SERVER]
-        found["_meta"] = to_raw(known)
-        if not known:
-            del found["_meta"]
-        return to_raw(found)
-    return to_raw(found) if any(removed) else result
+        del known[SERVER], kept["_meta"]
+        if known:
+            kept["_meta"] = to_raw(known)
+    narrow_result(method, kept, version)
+    return result if kept == found else to_raw(kept)
+
+
+def _for_older(method: str, result: Raw, version: str) -> Raw:
+    found = _expect_object(result)
+    kept = dict(found)
+    narrow_result(method, kept, version)
+    return result if kept == found else to_raw(kept)
 
 
 def adapt_error(error: RpcError, server: str, client: str) -> RpcError:
     """Return a server's error with a code that the client's revision allows."""
     if era_of(server) is era_of(client):
+        if error.code == URL_REQUIRED and client < V2025_11_25:
+            return RpcError(INTERNAL_ERROR, error.message, error.data)
         return error
     if era_of(client) is Era.ENVELOPE and error.code == RESOURCE_NOT_FOUND:
         return RpcError(INVALID_PARAMS, error.message, error.data)
+    if era_of(client) is Era.HANDSHAKE and error.code == INVALID_PARAMS and _names_uri(error):
+        return RpcError(RESOURCE_NOT_FOUND, error.message, error.data)
     if error.code in _RESERVED:
         data: dict[str, object] = {"upstreamCode": error.code}
         if error.data is not UNSET:
@@ -95,6 +125,11 @@ def _expect_object(result: Raw) -> dict[str, Raw]:
         raise RpcError.internal_error(f"{why} in the server's result") from None
     except ValueError:
         raise RpcError.internal_error("the server's result is not an object") from None
+
+
+def _names_uri(error: RpcError) -> bool:
+    """Tell whether an error says which resource it is about: only a missing one does."""
+    return error.data is not UNSET and "uri" in _members_of(to_raw(error.data))
 
 
 def _is_complete(found: dict[str, Raw]) -> bool:

@@ -20,6 +20,9 @@ CACHEABLE = frozenset(
 )
 """The methods whose complete results must say so."""
 
+ENVELOPE_ONLY = ("resultType", "ttlMs", "cacheScope")
+"""The members that results have since 2026-07-28; some clients refuse what they do not know."""
+
 MAX_TTL = 2**53 - 1
 
 

@@ -1,13 +1,15 @@
 """Offers: the tools, prompts, resources and resource templates that a server lists.
 
 Refuses to understand them: a definition stays the bytes it was, but for the one member by which it
-is called. One bad definition costs that one, never the list.
+is called, and for an inputSchema that would make clients refuse the whole list. One bad definition
+costs that one, never the list.
 """
 
 from enum import StrEnum
 from typing import NamedTuple
 
 from trunkline.jsonrpc import Raw, from_raw, members, to_raw
+from trunkline.mcp.shapes import with_input_schema
 
 MAX_KEY = 4096
 """The longest name or URI that is taken, in characters."""
@@ -85,5 +87,7 @@ def _read_offer(kind: Kind, definition: Raw) -> Offer:
         raise ValueError(f"expected a string as {kind.key!r}")
     if len(key) > MAX_KEY:
         raise ValueError(f"expected a {kind.key!r} of at most {MAX_KEY} characters")
+    if kind is Kind.TOOL:
+        definition = with_input_schema(definition)
     # A copy: a small definition must not keep the whole page alive.
     return Offer(kind, key, definition.copy())

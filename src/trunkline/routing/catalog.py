@@ -19,6 +19,8 @@ from trunkline.jsonrpc import Raw, to_raw
 from trunkline.mcp.cacheable import Freshness, merge_freshness
 from trunkline.mcp.headers import HeaderMap, header_params
 from trunkline.mcp.offer import Kind, Offer
+from trunkline.mcp.shapes import narrow_tool
+from trunkline.mcp.versions import V2026_07_28
 from trunkline.routing.naming import public_name
 from trunkline.routing.template import matches, weight
 
@@ -73,10 +75,8 @@ class Catalog:
             self._entries[entry.kind][entry.public] = entry
         self.collisions = tuple(collisions)
         self.freshness = freshness
-        self._results = {
-            kind: to_raw({kind.value: [entry.definition for entry in found.values()]})
-            for kind, found in self._entries.items()
-        }
+        self._results: dict[tuple[Kind, str], Raw] = {}
+        """Lists that were asked for, as each revision has them."""
 
     def entries(self, kind: Kind) -> tuple[Entry, ...]:
         """Return all offers of one kind, in order."""
@@ -99,9 +99,15 @@ class Catalog:
         native = uri.removeprefix(marked) if best.public.startswith(marked) else uri
         return Entry(Kind.RESOURCE, uri, best.backend, native, best.definition)
 
-    def list_result(self, kind: Kind) -> Raw:
-        """Return the result of a list of one kind, written once for all who ask."""
-        return self._results[kind]
+    def list_result(self, kind: Kind, version: str = V2026_07_28) -> Raw:
+        """Return the result of a list as clients of `version` read it, written once for all."""
+        key = (kind, version if kind is Kind.TOOL else V2026_07_28)
+        if key not in self._results:
+            definitions = [entry.definition for entry in self._entries[kind].values()]
+            if kind is Kind.TOOL:
+                definitions = [narrow_tool(definition, version) for definition in definitions]
+            self._results[key] = to_raw({kind.value: definitions})
+        return self._results[key]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Catalog) and self._entries == other._entries
