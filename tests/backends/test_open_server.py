@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,8 +35,10 @@ from trunkline.backends import open_server
 from trunkline.backends.envelope import EnvelopeRemote
 from trunkline.backends.open_server import HttpTarget, Introduction, Wanted, open_channel
 from trunkline.backends.remote import Remote
+from trunkline.backends.verdicts import Memory, Verdicts
 from trunkline.gateway.upstream import Backend
 from trunkline.jsonrpc import Connection, ConnectionLost, IdRemapper, RpcError, pipe
+from trunkline.mcp.versions import Era
 from trunkline.transports import http_legacy_client
 from trunkline.transports.streamable import HttpRefused
 
@@ -63,6 +66,7 @@ class Place:
     """A server at a URL, and what a gateway knows of it."""
 
     def __init__(self, url: str, wanted: Wanted) -> None:
+        self.url = url
         self.remapper = IdRemapper()
         self.target = HttpTarget(url, HEADERS, wanted)
         self.said = Introduction("s", self.remapper, Listener(), {"roots": {}}, GATEWAY)
@@ -146,6 +150,7 @@ async def test_a_server_of_the_envelope_era_is_not_asked_to_shake_hands() -> Non
         refuses("415 Unsupported Media Type"),
     ],
 )
+@pytest.mark.holds("T106")
 async def test_whoever_does_not_know_the_envelope_is_asked_to_shake_hands(
     discover: Reaction,
 ) -> None:
@@ -256,16 +261,99 @@ async def test_an_answer_beyond_all_bounds_is_not_read() -> None:
 
 
 @tidy
-async def test_a_server_that_was_replaced_by_one_of_the_other_era_is_recognized() -> None:
+@pytest.mark.holds("T108")
+async def test_a_server_that_was_replaced_by_one_of_the_other_era_is_recognized_at_once() -> None:
     there = Chameleon(Web(tools=[]))
     async with at(there) as place:
         assert await place.era() == "handshake"
-        there.web = Modern(tools=[])
-        assert "HTTP 404" in await place.refusal()  # it does not shake hands
+        there.web = modern = Modern(tools=[])
         assert await place.era() == "envelope"
-        there.web = Web(tools=[])
-        assert "HTTP 400" in await place.refusal()  # it does not know the envelope
+        assert modern.methods == ["initialize", "server/discover"]
+        there.web = web = Web(tools=[])
         assert await place.era() == "handshake"
+        assert web.methods[:2] == ["server/discover", "initialize"]
+
+
+@tidy
+@pytest.mark.holds("T108")
+@pytest.mark.parametrize("refusal", ["401 Who", "403 No", "429 Later", "500 Oops", "503 Later"])
+async def test_a_server_that_is_known_to_shake_hands_and_says_nothing_is_not_taken_for_another(
+    refusal: str,
+) -> None:
+    web = Web(tools=[])
+    async with at(web) as place:
+        assert await place.era() == "handshake"
+        web.asked.clear()
+        web.reactions["initialize"] = refuses(refusal)
+        assert f"HTTP {refusal[:3]}" in await place.refusal()
+    assert web.methods == ["initialize"]
+
+
+@tidy
+async def test_a_server_that_does_neither_says_why_it_does_not_shake_hands() -> None:
+    web = old(fails(-32601, "no such method"))
+    async with at(web) as place:
+        assert await place.era() == "handshake"
+        web.reactions["initialize"] = fails(-32603, "out of order")
+        assert await place.refusal() == "out of order"
+    assert web.methods[-2:] == ["initialize", "server/discover"]
+
+
+@tidy
+@pytest.mark.holds("T107")
+@pytest.mark.parametrize("web", [Web(tools=[]), Modern(tools=[])])
+async def test_the_era_is_decided_once_we_are_let_in(web: Web, tmp_path: Path) -> None:
+    """A token that was refused, and is not any more, as after a restart with another one."""
+    closed = Web(tools=[])
+    closed.react = refuses("401 Unauthorized", b"", b"www-authenticate: Bearer")
+    there = Chameleon(closed)
+    async with at(there) as place:
+        verdicts = Verdicts(tmp_path)
+        place.target = HttpTarget(place.url, HEADERS, "auto", Memory(verdicts, "k"))
+        assert "HTTP 401" in await place.refusal()
+        assert closed.methods == ["server/discover"]
+        assert await verdicts.recall("k") is None
+        there.web = web
+        era = await place.era()
+        found = await verdicts.recall("k")
+        await verdicts.aclose()
+    assert era == ("envelope" if isinstance(web, Modern) else "handshake")
+    assert found is not None
+    assert found.era == era
+
+
+@tidy
+async def test_what_was_silent_about_its_era_is_asked_again_after_a_restart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(open_server, "PROBE_PATIENCE", 0.05)
+    web = old(Hold())
+    async with at(web) as place:
+        for _ in range(2):
+            verdicts = Verdicts(tmp_path)
+            place.target = HttpTarget(place.url, HEADERS, "auto", Memory(verdicts, "k"))
+            assert await place.era() == "handshake"
+            assert await place.era() == "handshake"
+            await verdicts.aclose()
+    assert web.methods.count("server/discover") == 2  # once for each gateway
+
+
+@tidy
+@pytest.mark.holds("T108")
+async def test_a_server_whose_version_has_changed_is_asked_again(tmp_path: Path) -> None:
+    there = Chameleon(old(fails(-32601)))
+    async with at(there) as place:
+        place.target = HttpTarget(place.url, HEADERS, "auto", Memory(Verdicts(), "k"))
+        assert await place.era() == "handshake"
+        there.web = newer = old(fails(-32601))
+        newer.reactions["initialize"] = answers(
+            {"protocolVersion": "2025-11-25", "serverInfo": {"name": "web", "version": "9"}}
+        )
+        assert await place.era() == "handshake"
+        assert newer.of("server/discover") == []  # it is not bothered: it works as it is
+        assert await place.era() == "handshake"
+        assert await place.era() == "handshake"
+        assert len(newer.of("server/discover")) == 1
 
 
 @tidy
@@ -295,7 +383,6 @@ async def test_a_server_that_is_replaced_while_it_is_used_ends() -> None:
                 await backend.call(listener.call({"name": "t"}), listener)
             await backend.wait_ended()
             await backend.aclose()
-            await place.refusal()  # what was remembered is not true any more
 
 
 # HTTP+SSE
@@ -334,6 +421,7 @@ class Legacy(Web):
 
 
 @tidy
+@pytest.mark.holds("T106")
 @pytest.mark.parametrize("status", [BAD, "404 Not Found", "405 Method Not Allowed"])
 async def test_a_server_that_knows_only_http_with_sse_is_spoken_to_that_way(status: str) -> None:
     web = Legacy()
@@ -407,22 +495,21 @@ async def test_other_refusals_of_a_handshake_are_final(status: str) -> None:
 
 
 @asynccontextmanager
-async def on_channel(server: Server, wanted: Wanted) -> AsyncGenerator[Backend]:
+async def on_channel(server: Server, era: Era) -> AsyncGenerator[Backend]:
     near, far = pipe()
     remapper = IdRemapper()
     said = Introduction("s", remapper, Listener(), {}, GATEWAY)
     async with Connection(far, server, grace=0.0) as server.connection:
-        backend = await open_channel(near, wanted, said)
+        backend = await open_channel(near, era, said)
         yield backend
         await backend.aclose()
     assert remapper.pending_count() == 0
 
 
 @tidy
-@pytest.mark.parametrize("wanted", ["auto", "handshake"])
-async def test_a_server_on_a_channel_shakes_hands(wanted: Wanted) -> None:
+async def test_a_server_on_a_channel_shakes_hands() -> None:
     server = Server(tools=[tool("t")])
-    async with on_channel(server, wanted) as backend:
+    async with on_channel(server, Era.HANDSHAKE) as backend:
         assert isinstance(backend, Remote)
         assert len(await backend.offers()) == 1
     assert server.heard[0][0] == "initialize"
@@ -431,7 +518,7 @@ async def test_a_server_on_a_channel_shakes_hands(wanted: Wanted) -> None:
 @tidy
 async def test_a_server_on_a_channel_is_spoken_to_in_envelopes_if_it_is_said_to_be() -> None:
     server = ModernServer()
-    async with on_channel(server, "envelope") as backend:
+    async with on_channel(server, Era.ENVELOPE) as backend:
         assert isinstance(backend, EnvelopeRemote)
         assert backend.version == "2026-07-28"
     assert server.count("initialize") == 0
@@ -443,13 +530,13 @@ async def refused(opening: Awaitable[Any]) -> None:
 
 
 @tidy
-@pytest.mark.parametrize("wanted", ["auto", "envelope"])
-async def test_a_channel_whose_server_refuses_is_closed(wanted: Wanted) -> None:
+@pytest.mark.parametrize("era", list(Era))
+async def test_a_channel_whose_server_refuses_is_closed(era: Era) -> None:
     server = Server()
     for method in ("initialize", "server/discover"):
         server.methods[method] = lambda _: 1 / 0
     near, far = pipe()
     said = Introduction("s", IdRemapper(), Listener(), {}, GATEWAY)
     async with Connection(far, server, grace=0.0, report=lambda _: None) as connection:
-        await refused(open_channel(near, wanted, said))
+        await refused(open_channel(near, era, said))
         await connection.wait_ended()
