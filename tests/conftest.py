@@ -1,4 +1,4 @@
-"""What all tests share: the `--update` switch, and a home that is nobody's for what is remembered."""
+"""What all tests share: the `--update` switch, and a folder for what gateways remember."""
 
 from collections.abc import Generator
 
@@ -17,7 +17,7 @@ def update(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_ones_state(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+def state(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield

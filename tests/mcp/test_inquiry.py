@@ -142,7 +142,7 @@ def test_it_ends_whatever_is_heard(
         while (step := inquiry.next()) not in (WAIT, FAIL):
             steps.append(step)
             assert step not in asked  # the same is not asked while it is unanswered
-            asked = set() if step is START_AGAIN else asked | {step}
+            asked = set[Step]() if step is START_AGAIN else asked | {step}
         if step is FAIL:
             assert inquiry.next() is FAIL
             break

@@ -138,10 +138,12 @@ class _Talk:
         while answer is None:
             receiving = self._receiving = self._receiving or loop.create_task(self._receive())
             left = None if until is None else until - loop.time()
+            if left is not None and left <= 0:
+                inquiry.silent()  # and still listened to: it may chatter, or say nothing at all
+                return None
             await asyncio.wait({receiving}, timeout=left)
             if not receiving.done():
-                inquiry.silent()  # and still listened to
-                return None
+                continue
             self._receiving = None
             for event in receiving.result():
                 if isinstance(event, Returned | Failed):

@@ -76,7 +76,8 @@ class Verdicts:
     def __init__(self, folder: Path | None = None) -> None:
         """Prepare; nothing is read before the first question."""
         self._file = None if folder is None else folder / FILE
-        self._known: dict[str, Known] | None = None
+        self._known: dict[str, Known] = {}
+        self._loaded = self._file is None
         self._reading = asyncio.Lock()
         self._news: dict[str, Known | None] = {}
         self._writing: asyncio.Task[None] | None = None
@@ -84,18 +85,19 @@ class Verdicts:
     async def recall(self, key: str) -> Known | None:
         """Return what is remembered of a server."""
         async with self._reading:
-            if self._known is None:
-                file = self._file
-                self._known = {} if file is None else await asyncio.to_thread(_read, file)
+            if not self._loaded and self._file is not None:
+                found = await asyncio.to_thread(_read, self._file)
+                _note(found, {**self._known})  # what was learnt meanwhile is newer
+                self._known, self._loaded = found, True
         return self._known.get(key)
 
     def remember(self, key: str, news: Known | None) -> None:
         """Remember something else of a server, or with None nothing any more."""
-        book = self._known = self._known or {}
-        if book.get(key) == news:
+        if self._loaded and self._known.get(key) == news:
             return
-        _note(book, {key: news})
+        _note(self._known, {key: news})
         if self._file is not None:
+            self._news.pop(key, None)
             self._news[key] = news
             if self._writing is None:
                 self._writing = asyncio.create_task(self._write(self._file))
