@@ -18,6 +18,7 @@ from trunkline.config import Config, load
 from trunkline.gateway.upstream import State
 from trunkline.mcp import inquiry
 from trunkline.mcp.offer import Kind
+from trunkline.routing import backoff
 
 
 def message(method: str, params: Any = None, **more: Any) -> bytes:
@@ -272,8 +273,9 @@ async def test_what_a_child_is_outlives_the_gateway_and_is_given_up_when_it_prov
 
 @pytest.mark.holds("T108")
 async def test_a_child_that_is_replaced_while_it_is_used_is_used_again_in_the_other_way(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(backoff, "delay", lambda *_: 0.0)
     app = started(odd("s", tmp_path, "plain"), folder=tmp_path)
     async with asyncio.timeout(20), app.running() as gateway:
         await gateway.registry.wait_settled()
@@ -283,7 +285,7 @@ async def test_a_child_that_is_replaced_while_it_is_used_is_used_again_in_the_ot
             restarts = upstream.restarts
             os.kill(app.children["s"].pid, signal.SIGKILL)
             while not (upstream.ready and upstream.restarts > restarts):
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0)
             assert upstream.restarts == restarts + 1
             assert upstream.snapshot().version == version
 

@@ -174,7 +174,8 @@ def _read(file: Path) -> dict[str, Known]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as why:
-        _log.warning("trunkline: %s is ignored: %s", file, why)
+        reason = str(why).encode("unicode_escape").decode()  # it may quote what is in there
+        _log.warning("trunkline: %s is ignored: %s", file, reason)
         return {}
     _note(book, {})
     return book
