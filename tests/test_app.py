@@ -275,7 +275,10 @@ async def test_what_a_child_is_outlives_the_gateway_and_is_given_up_when_it_prov
 async def test_a_child_that_is_replaced_while_it_is_used_is_used_again_in_the_other_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backoff, "delay", lambda *_: 0.0)
+    def at_once(failures: int, chance: float) -> float:
+        return 0.0
+
+    monkeypatch.setattr(backoff, "delay", at_once)
     app = started(odd("s", tmp_path, "plain"), folder=tmp_path)
     async with asyncio.timeout(20), app.running() as gateway:
         await gateway.registry.wait_settled()
