@@ -13,7 +13,10 @@ from outside.program import BIN, HERE, PYTHON_1, run
 SERVERS: dict[str, tuple[dict[str, Any], str]] = {
     "everything": (EVERYTHING, "handshake"),
     "memory": ({"command": "node", "args": [str(BIN / "mcp-server-memory")]}, "handshake"),
-    "sdk1": ({"command": PYTHON_1, "args": [str(HERE / "sdk1_server.py")]}, "handshake"),
+    "sdk1": (
+        {"command": PYTHON_1, "args": [str(HERE / "sdk1_server.py"), "stdio", "0"]},
+        "handshake",
+    ),
     "sdk2": ({"command": sys.executable, "args": [str(HERE / "sdk_server.py")]}, "envelope"),
     "trunkline": ({"command": sys.executable, "args": ["-m", "trunkline", "serve"]}, "envelope"),
 }
@@ -34,7 +37,7 @@ async def test_the_era_of_real_servers_is_found_out_and_remembered(
     for name, (settings, _) in SERVERS.items():
         lines += [f"[servers.{name}]", f'era = "{wanted}"']
         lines += [f"{key} = {json.dumps(value, default=str)}" for key, value in settings.items()]
-    config = tmp_path / "trunkline.toml"
+    config = tmp_path / "five.toml"  # not one that a gateway would find by itself
     config.write_text("\n".join(lines))
     found = {name: era if wanted == "auto" else wanted for name, (_, era) in SERVERS.items()}
     file = tmp_path / "state" / "eras.json"
