@@ -50,6 +50,7 @@ async def compare(calls: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trunkline.toml"
         path.write_text(
+            '[gateway]\nstate = ""\n'
             f"[servers.s]\ncommand = {json.dumps(sys.executable)}\nargs = [{json.dumps(SCRIPT)}]\n",
             encoding="utf-8",
         )

@@ -29,7 +29,7 @@ def config(tmp_path: Path) -> Path:
         "git": [sys.executable, "-m", "mcp_server_git"],
         "broken": [sys.executable, "-c", "raise SystemExit(3)"],
     }
-    lines = [f"# {repository}"]
+    lines = [f"# {repository}", "[gateway]", 'state = ""']
     for name, (command, *args) in commands.items():
         lines += [
             f"[servers.{name}]",

@@ -1,4 +1,6 @@
-"""What all tests share: the `--update` switch."""
+"""What all tests share: the `--update` switch, and a folder for what gateways remember."""
+
+from collections.abc import Generator
 
 import pytest
 
@@ -12,3 +14,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def update(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield

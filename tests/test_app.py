@@ -16,7 +16,9 @@ from trunkline import __version__
 from trunkline.app import DEFAULT, App
 from trunkline.config import Config, load
 from trunkline.gateway.upstream import State
+from trunkline.mcp import inquiry
 from trunkline.mcp.offer import Kind
+from trunkline.routing import backoff
 
 
 def message(method: str, params: Any = None, **more: Any) -> bytes:
@@ -187,3 +189,117 @@ async def test_a_child_that_refuses_the_handshake_is_spoken_to_in_envelopes(
         (modern_one,) = gateway.registry.snapshot()
         assert (modern_one.state, modern_one.version) == (State.READY, "2026-07-28")
         assert [entry.public for entry in gateway.registry.catalog.entries(Kind.TOOL)] == ["echo"]
+
+
+ODD = """
+import json, sys
+wanted = sys.argv[1]
+for line in sys.stdin:
+    asked = json.loads(line)
+    method, answer = asked["method"], {"error": {"code": -32601, "message": "no"}}
+    if "id" not in asked:
+        continue
+    if method == "server/discover" and wanted == "exits":
+        sys.exit(1)
+    if method == "server/discover" and wanted == "silent":
+        continue
+    server = {"name": "odd", "version": wanted}
+    if method == "initialize" and wanted != "modern":
+        answer = {"result": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+            "serverInfo": server}}
+    if method == "server/discover" and wanted == "modern":
+        answer = {"result": {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}}
+    if method == "tools/list":
+        answer = {"result": {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}}
+    if method == "tools/call":
+        answer = {"result": {"content": []}}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
+"""
+
+
+def odd(name: str, folder: Path, behaviour: str) -> str:
+    """Return the table of a program that does this; what it does can be changed in its file."""
+    program = folder / f"{name}.py"
+    program.write_text(ODD.replace("sys.argv[1]", repr(behaviour)), encoding="utf-8")
+    command, args = json.dumps(sys.executable), json.dumps([str(program), "s3cr3t"])
+    return f"[servers.{name}]\ncommand = {command}\nargs = {args}\n"
+
+
+async def versions(app: App) -> dict[str, str | None]:
+    """Start all servers; return the revisions that they are spoken to in."""
+    async with asyncio.timeout(20), app.running() as gateway:
+        await gateway.registry.wait_settled()
+        found = {each.name: each for each in gateway.registry.snapshot()}
+    assert {each.error for each in found.values()} == {None}
+    assert {each.restarts for each in found.values()} == {0}
+    assert {each.offers for each in found.values()} == {1}
+    assert gateway.remapper.pending_count() == 0
+    return {name: each.version for name, each in found.items()}
+
+
+@pytest.mark.holds("T104", "T105")
+async def test_children_are_asked_side_by_side_whatever_they_do_with_the_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inquiry, "PATIENCE", 0.05)
+    kinds = ("silent", "exits", "plain", "modern")
+    app = started(*(odd(kind, tmp_path, kind) for kind in kinds), folder=tmp_path)
+    old = dict.fromkeys(("silent", "exits", "plain"), "2025-11-25")
+    assert await versions(app) == {**old, "modern": "2026-07-28"}
+    assert [file.suffix for file in tmp_path.iterdir() if file.suffix == ".json"] == []
+
+
+@pytest.mark.holds("T108")
+async def test_what_a_child_is_outlives_the_gateway_and_is_given_up_when_it_proves_wrong(
+    tmp_path: Path,
+) -> None:
+    for behaviour, version in (
+        ("exits", "2025-11-25"),
+        ("exits", "2025-11-25"),
+        ("modern", "2026-07-28"),
+        ("modern", "2026-07-28"),
+        ("plain", "2025-11-25"),
+    ):
+        table = odd("s", tmp_path, behaviour)
+        app = started('[gateway]\nstate = "kept"', table, folder=tmp_path)
+        assert await versions(app) == {"s": version}
+        text = (tmp_path / "kept" / "eras.json").read_text(encoding="utf-8")
+        (entry,) = json.loads(text)["servers"].values()
+        assert entry["era"] == ("envelope" if behaviour == "modern" else "handshake")
+        assert entry["version"] == ("" if behaviour == "modern" else behaviour)
+        assert "s3cr3t" not in text
+        assert str(tmp_path) not in text
+
+
+@pytest.mark.holds("T108")
+async def test_a_child_that_is_replaced_while_it_is_used_is_used_again_in_the_other_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def at_once(failures: int, chance: float) -> float:
+        return 0.0
+
+    monkeypatch.setattr(backoff, "delay", at_once)
+    app = started(odd("s", tmp_path, "plain"), folder=tmp_path)
+    async with asyncio.timeout(20), app.running() as gateway:
+        await gateway.registry.wait_settled()
+        for behaviour, version in (("modern", "2026-07-28"), ("exits", "2025-11-25")):
+            odd("s", tmp_path, behaviour)
+            (upstream,) = gateway.registry
+            restarts = upstream.restarts
+            os.kill(app.children["s"].pid, signal.SIGKILL)
+            while not (upstream.ready and upstream.restarts > restarts):
+                await asyncio.sleep(0)
+            assert upstream.restarts == restarts + 1
+            assert upstream.snapshot().version == version
+
+
+async def test_nothing_is_kept_unless_somebody_says_where(tmp_path: Path) -> None:
+    table, kept = odd("s", tmp_path, "plain"), tmp_path / "kept"
+    nowhere = load(Path(config(tmp_path, '[gateway]\nstate = ""', table)), {})
+    await versions(App(nowhere, kept))
+    assert not kept.exists()
+    somewhere = load(Path(config(tmp_path, table)), {})
+    await versions(App(somewhere))
+    assert not kept.exists()
+    await versions(App(somewhere, kept))
+    assert kept.exists()

@@ -32,6 +32,7 @@ SETTLED = 1.0
 def config() -> str:
     """Return a configuration of ten servers, and no bound that is in the way."""
     server = f"command = {json.dumps(FAST[0])}\nargs = {json.dumps([*FAST[1:], '--stdio'])}\n"
+    server += 'era = "handshake"\n'
     limits = "[http]\nmax_connections = 20000\nmax_connections_per_address = 20000\n"
     sessions = "max_sessions = 20000\n"
     servers = "".join(f"[servers.s{number}]\n{server}" for number in range(SERVERS))

@@ -20,17 +20,18 @@ from typing import TYPE_CHECKING, Any
 
 from trunkline import __version__
 from trunkline.backends.functions import Functions
+from trunkline.backends.verdicts import Memory, Verdicts, digest
 from trunkline.config import Config, HttpSettings, ServerSettings, split_address
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
 from trunkline.gateway.upstream import Backend, Connect, Listener, Settings
-from trunkline.jsonrpc import Channel, ConnectionLost, RpcError
+from trunkline.jsonrpc import Channel, ConnectionLost
 from trunkline.transports.exchange import Exchange, HttpRequest
 from trunkline.transports.stdio import Child
 from trunkline.transports.stream import open_stdio
 
 if TYPE_CHECKING:
-    from trunkline.backends.open_server import HttpTarget, Introduction
+    from trunkline.backends.open_server import Introduction
     from trunkline.transports.asgi import AsgiApp
     from trunkline.transports.http_listener import HttpListener
     from trunkline.transports.http_message import HttpLimits
@@ -56,8 +57,11 @@ DEFAULT = Config(servers=(ServerSettings(name="trunkline", builtin="operator"),)
 class App:
     """A gateway, and what it takes to start its backends."""
 
-    def __init__(self, config: Config) -> None:
-        """Put the parts together; nothing is started yet."""
+    def __init__(self, config: Config, state: Path | None = None) -> None:
+        """Put the parts together; nothing is started yet.
+
+        `state` is the folder for what is to be remembered, unless the configuration names one.
+        """
         settings = config.gateway
         identity = Identity(
             settings.name, __version__, settings.instructions, settings.strict_lifecycle
@@ -70,6 +74,9 @@ class App:
         self._door: HttpServer | None = None
         self._listener: HttpListener | None = None
         self._folder = config.source.parent if config.source else None
+        if settings.state is not None:
+            state = (self._folder or Path()) / settings.state if settings.state else None
+        self._verdicts = Verdicts(state)
         for server in config.servers:
             if not server.disabled:
                 prefix = server.name if server.prefix is None else server.prefix
@@ -86,45 +93,44 @@ class App:
                 )
 
     def _connect(self, server: ServerSettings) -> Connect:
-        if server.kind == "child":
-            return partial(self._start_child, server)
-        if server.kind == "http":
-            from trunkline.backends.open_server import HttpTarget  # noqa: PLC0415  see above
-
-            headers = [(name.encode(), value.encode()) for name, value in server.headers.items()]
-            target = HttpTarget(str(server.url), headers, server.era)
-            return partial(self._open_http, server, target)
-        return partial(self._start_builtin, server)
+        if server.kind == "builtin":
+            return partial(self._start_builtin, server)
+        folder = self._folder_of(server)
+        parts = (server.command, *server.args, str(folder)) if server.command else (server.url,)
+        memory = Memory(self._verdicts, digest(*map(str, parts)))
+        open_it = self._start_child if server.kind == "child" else self._open_http
+        return partial(open_it, server, memory)
 
     async def _start_builtin(self, server: ServerSettings, listener: Listener) -> Backend:
         if server.builtin == "operator":
             return operator(self.gateway)
         raise ConnectionLost(f"{server.builtin} servers are not supported yet")
 
-    async def _start_child(self, server: ServerSettings, listener: Listener) -> Backend:
-        from trunkline.backends.open_server import open_channel  # noqa: PLC0415  see above
+    async def _start_child(
+        self, server: ServerSettings, memory: Memory, listener: Listener
+    ) -> Backend:
+        from trunkline.backends.open_child import ChildTarget  # noqa: PLC0415  see above
 
-        said = self._introduction(server, listener)
-        try:
-            return await open_channel(await self._spawn(server), server.era, said)
-        except RpcError as refusal:
-            if server.era != "auto":
-                raise
-            try:  # one that refuses the handshake may know nothing but the envelope
-                return await open_channel(await self._spawn(server), "envelope", said)
-            except (RpcError, ValueError):
-                raise refusal from None
+        target = ChildTarget(partial(self._spawn, server), server.era, memory)
+        return await target.open(self._introduction(server, listener))
 
     async def _spawn(self, server: ServerSettings) -> Child:
-        folder = Path(server.cwd) if server.cwd else self._folder
+        folder = self._folder_of(server)
         argv = [str(server.command), *server.args]
         child = await Child.start(argv, env=server.env, cwd=folder, grace=CHILD_GRACE)
         self.children[server.name] = child
         return child
 
+    def _folder_of(self, server: ServerSettings) -> Path | None:
+        return Path(server.cwd) if server.cwd else self._folder
+
     async def _open_http(
-        self, server: ServerSettings, target: "HttpTarget", listener: Listener
+        self, server: ServerSettings, memory: Memory, listener: Listener
     ) -> Backend:
+        from trunkline.backends.open_server import HttpTarget  # noqa: PLC0415  see above
+
+        headers = [(name.encode(), value.encode()) for name, value in server.headers.items()]
+        target = HttpTarget(str(server.url), headers, server.era, memory)
         return await target.open(self._introduction(server, listener))
 
     def _introduction(self, server: ServerSettings, listener: Listener) -> "Introduction":
@@ -161,6 +167,7 @@ class App:
         """End everything: what came by HTTP first, and its calls may finish."""
         await self._close_http()
         await self.gateway.aclose()
+        await self._verdicts.aclose()
 
     # Over HTTP
 
@@ -170,7 +177,7 @@ class App:
         async with self.listening(http):
             opened()
             await stopped.wait()
-        await self.gateway.aclose()
+        await self.aclose()
 
     @asynccontextmanager
     async def listening(self, http: HttpSettings) -> "AsyncGenerator[HttpListener]":

@@ -75,6 +75,7 @@ def test_a_client_never_waits_for_what_only_others_need() -> None:
     assert ours == {
         "trunkline.backends",
         "trunkline.backends.functions",
+        "trunkline.backends.verdicts",
         "trunkline.transports",
         "trunkline.transports.bundle",
         "trunkline.transports.exchange",

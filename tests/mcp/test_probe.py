@@ -6,9 +6,13 @@ import pytest
 
 from trunkline.jsonrpc import UNSET, Raw, RpcError
 from trunkline.mcp.discover import Discovery
-from trunkline.mcp.probe import Verdict, judge_discovery, judge_error, judge_status
-
-NO_SUCH_METHOD = RpcError.method_not_found("server/discover")
+from trunkline.mcp.probe import (
+    Verdict,
+    judge_discovery,
+    judge_error,
+    judge_refusal,
+    judge_status,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,16 +63,28 @@ def test_an_unsupported_version_is_judged_by_those_that_are_supported(
     assert judge_error(RpcError(-32022, "Unsupported protocol version", data)) is verdict
 
 
+@pytest.mark.parametrize("code", [-32020, -32021, -32022])
+def test_whoever_refuses_a_handshake_as_only_the_envelope_era_does_belongs_to_it(code: int) -> None:
+    for data in (UNSET, {"supported": ["2026-07-28"]}):
+        assert judge_refusal(RpcError(code, "no", data)) is Verdict.ENVELOPE
+
+
+@pytest.mark.parametrize("code", [-32601, -32602, -32600, -32000, -32603, 7])
+def test_whoever_refuses_a_handshake_otherwise_has_said_nothing_new(code: int) -> None:
+    assert judge_refusal(RpcError(code, "no")) is Verdict.HANDSHAKE
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
 @pytest.mark.parametrize(
-    "status", [301, 302, 307, 401, 403, 407, 408, 425, 429, 500, 502, 503, 599]
+    "status", [200, 202, 301, 302, 307, 401, 403, 407, 408, 425, 429, 500, 502, 503, 599]
 )
-def test_a_status_that_says_nothing_about_the_era_is_no_verdict(status: int) -> None:
-    for error in (None, NO_SUCH_METHOD, RpcError(-32020, "no")):
-        assert judge_status(status, error) is Verdict.UNKNOWN
+def test_a_status_that_says_nothing_about_the_era_is_no_verdict(
+    status: int, verdict: Verdict
+) -> None:
+    assert judge_status(status, verdict) is Verdict.UNKNOWN
 
 
+@pytest.mark.parametrize("verdict", list(Verdict))
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 415])
-def test_any_other_status_is_judged_by_the_error_that_comes_with_it(status: int) -> None:
-    assert judge_status(status, None) is Verdict.HANDSHAKE
-    assert judge_status(status, NO_SUCH_METHOD) is Verdict.HANDSHAKE
-    assert judge_status(status, RpcError(-32020, "no")) is Verdict.ENVELOPE
+def test_with_any_other_status_it_is_the_body_that_counts(status: int, verdict: Verdict) -> None:
+    assert judge_status(status, verdict) is verdict

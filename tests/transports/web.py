@@ -192,6 +192,7 @@ class Web:
         self.version = version
         self.lists = lists
         self.capabilities: Said = {name: {} for name in lists}
+        self.server: Said = {"name": "web", "version": "1"}
         self.sessions: set[str] = set()
         self.minted = 0
         self.asked: list[Asked] = []
@@ -237,7 +238,11 @@ class Web:
         self.minted += 1
         session = f"s{self.minted}"
         self.sessions = {session}
-        result = {"protocolVersion": self.version, "capabilities": self.capabilities}
+        result = {
+            "protocolVersion": self.version,
+            "capabilities": self.capabilities,
+            "serverInfo": self.server,
+        }
         await answers(result, f"mcp-session-id: {session}".encode())(line, asked)
 
     def answer(self, method: str, params: Any) -> Said:

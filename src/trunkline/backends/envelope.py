@@ -114,6 +114,11 @@ class EnvelopeRemote:
         """What the server wants its users to know."""
         return self._found.instructions if self._found else None
 
+    @property
+    def server(self) -> Raw:
+        """What the server calls itself: `serverInfo`."""
+        return self._found.server if self._found else Raw(b"{}")
+
     # Asking the server
 
     async def offers(self) -> tuple[Offer, ...]:

@@ -3,18 +3,22 @@
     url ──> server/discover ──> in an envelope ──> EnvelopeRemote
                             ──> by a handshake ──> Remote, over Streamable HTTP or HTTP+SSE
 
-Refuses to remember what was no verdict: a server that is down, or does not let us in, has not said
-which era it belongs to.
+Refuses to take for a verdict what is none: a server that is down, or does not let us in, has not
+said which era it belongs to. Those that a command starts are opened by `open_child`.
 """
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
 from trunkline.backends.envelope import EnvelopeRemote
 from trunkline.backends.link import ChannelLink
 from trunkline.backends.remote import Remote
+from trunkline.backends.verdicts import Memory
 from trunkline.gateway.upstream import Backend, Listener
 from trunkline.jsonrpc import MAX_PAYLOAD, Channel, ConnectionLost, IdRemapper, RpcError
-from trunkline.mcp.probe import Verdict, judge_error, judge_status
+from trunkline.mcp.inquiry import Inquiry, Step
+from trunkline.mcp.probe import Verdict, judge_error, judge_refusal, judge_status
+from trunkline.mcp.versions import Era
 from trunkline.routing.call import withdrawal
 from trunkline.transports.exchange import Headers
 from trunkline.transports.http_client import ClientLimits, HttpClient
@@ -44,9 +48,9 @@ class Introduction(NamedTuple):
     client: object
 
 
-async def open_channel(channel: Channel, wanted: Wanted, said: Introduction) -> Backend:
-    """Open the server at the other end of a channel."""
-    if wanted == "envelope":
+async def open_channel(channel: Channel, era: Era, said: Introduction) -> Backend:
+    """Open the server at the other end of a channel, whose era is known."""
+    if era is Era.ENVELOPE:
         remote = EnvelopeRemote(said.listener, said.client, by_http=False)
         await remote.open(ChannelLink(channel, said.name, said.remapper, remote))
         return remote
@@ -59,42 +63,53 @@ async def open_channel(channel: Channel, wanted: Wanted, said: Introduction) -> 
 class HttpTarget:
     """A server behind a URL, opened as often as it takes."""
 
-    def __init__(self, url: str, headers: Headers, wanted: Wanted) -> None:
+    def __init__(
+        self, url: str, headers: Headers, wanted: Wanted, memory: Memory | None = None
+    ) -> None:
         self._url = url
         self._headers = headers
         self._wanted: Wanted = wanted
-        self._remembered: Wanted = wanted
+        self._memory = memory or Memory()
 
     async def open(self, said: Introduction) -> Backend:
         """Open it; raises RpcError, ValueError or ConnectionLost."""
-        try:
-            backend = await self._open(said)
-        except BaseException:  # a cancellation as well: one that hangs may not be what it was
-            self._remembered = self._wanted
-            raise
-        if isinstance(backend, EnvelopeRemote):
-            self._remembered = "envelope"
-        elif isinstance(backend, Remote):
-            self._remembered = "handshake"
-        return backend
-
-    async def _open(self, said: Introduction) -> Backend:
-        if self._remembered == "handshake":
+        if self._wanted == "handshake":
             return await self._open_handshake(said)
+        if self._wanted == "envelope":
+            return await self._open_envelope(said, None)
         try:
-            return await self._open_envelope(said)
-        except (RpcError, HttpRefused, ValueError, TimeoutError) as why:
-            if self._remembered == "envelope" or _judge(why) is not Verdict.HANDSHAKE:
-                raise
-        return await self._open_handshake(said)
+            return await self._find_out(said)
+        except BaseException:  # a cancellation as well: one that hangs may not be what it was
+            self._memory.doubt()
+            raise
 
-    async def _open_envelope(self, said: Introduction) -> Backend:
+    async def _find_out(self, said: Introduction) -> Backend:
+        inquiry = Inquiry(await self._memory.recall())
+        failures: dict[Step, Exception] = {}
+        while (step := inquiry.next()) is not Step.FAIL:
+            try:
+                if step is Step.DISCOVER:
+                    modern = await self._open_envelope(said, PROBE_PATIENCE)
+                    self._memory.learn(Era.ENVELOPE, modern.server, conclusive=True)
+                    return modern
+                remote = await self._open_handshake(said)
+                self._memory.learn(Era.HANDSHAKE, remote.server, inquiry.conclusive)
+                return remote
+            except (RpcError, HttpRefused, ValueError, TimeoutError) as why:
+                failures[step] = why
+                if step is Step.DISCOVER:
+                    inquiry.discovered(_judge(why, judge_error), not isinstance(why, TimeoutError))
+                else:
+                    inquiry.refused(_judge(why, judge_refusal))
+        raise failures[inquiry.blame]
+
+    async def _open_envelope(self, said: Introduction, patience: float | None) -> EnvelopeRemote:
         remote = EnvelopeRemote(said.listener, said.client, by_http=True)
         link = Streamable(self._client(), said.name, said.remapper, None)
-        await remote.open(link, PROBE_PATIENCE if self._wanted == "auto" else None)
+        await remote.open(link, patience)
         return remote
 
-    async def _open_handshake(self, said: Introduction) -> Backend:
+    async def _open_handshake(self, said: Introduction) -> Remote:
         remote = Remote(said.listener)
         link = Streamable(self._client(), said.name, said.remapper, withdrawal)
         try:
@@ -105,7 +120,7 @@ class HttpTarget:
             return await self._open_legacy(said, why)
         return remote
 
-    async def _open_legacy(self, said: Introduction, refused: HttpRefused) -> Backend:
+    async def _open_legacy(self, said: Introduction, refused: HttpRefused) -> Remote:
         """Try the transport of 2024-11-05; if there is none, it is the first answer that counts."""
         channel = LegacyChannel(self._client(), self._url)
         try:
@@ -124,10 +139,8 @@ class HttpTarget:
         return HttpClient(self._url, self._headers, _LIMITS)
 
 
-def _judge(why: Exception) -> Verdict:
-    if isinstance(why, HttpRefused):
-        answered = why.status < 300  # as if nothing had been asked
-        return Verdict.UNKNOWN if answered else judge_status(why.status, why.error)
-    if isinstance(why, RpcError):
-        return judge_error(why)
-    return Verdict.HANDSHAKE  # an answer that makes no sense, or no version that we know
+def _judge(why: Exception, judge: Callable[[RpcError], Verdict]) -> Verdict:
+    error = why.error if isinstance(why, HttpRefused) else why
+    # What is no error is an answer that makes no sense, or no version that we know.
+    verdict = judge(error) if isinstance(error, RpcError) else Verdict.HANDSHAKE
+    return judge_status(why.status, verdict) if isinstance(why, HttpRefused) else verdict

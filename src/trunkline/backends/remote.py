@@ -101,6 +101,11 @@ class Remote:
         """What the server wants its users to know."""
         return self._welcome.instructions if self._welcome else None
 
+    @property
+    def server(self) -> Raw:
+        """What the server calls itself: `serverInfo`."""
+        return self._welcome.server if self._welcome else Raw(b"{}")
+
     # Asking the server
 
     async def offers(self) -> tuple[Offer, ...]:

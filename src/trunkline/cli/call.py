@@ -4,6 +4,7 @@ NAME, arguments ──> Connection ──pipe──> Gateway ──> the server 
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -25,6 +26,7 @@ from trunkline.cli.screen import (
     progress,
 )
 from trunkline.cli.startup import Startup
+from trunkline.cli.state_folder import state_folder
 from trunkline.config import Config
 from trunkline.control import server_statuses
 from trunkline.gateway.gateway import Gateway
@@ -113,7 +115,7 @@ def _json(text: str) -> Raw | None:
 
 async def call_tool(config: Config, name: str, arguments: Raw, timeout: float | None) -> Raw:
     """Start the servers, call one tool, and end them; raises Unknown, RpcError, TimeoutError."""
-    app = App(config)
+    app = App(config, state_folder(os.environ, sys.platform))
     with progress("starting") as show:
         async with asyncio.timeout(timeout), app.running() as gateway:
             registry = gateway.registry

@@ -1,6 +1,8 @@
 """`trunkline check`: tells whether the configuration is good and the servers start."""
 
 import asyncio
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from trunkline.cli.screen import (
     progress,
 )
 from trunkline.cli.startup import Startup
+from trunkline.cli.state_folder import state_folder
 from trunkline.config import Config
 from trunkline.control import ServerStatus, server_statuses
 from trunkline.mcp.offer import Kind
@@ -66,7 +69,7 @@ def check(option: Path | None, as_json: bool, timeout: float | None) -> None:
 
 async def examine(config: Config, timeout: float | None = None) -> Report:
     """Start all servers, wait for them no longer than `timeout`, and end them."""
-    app = App(config)
+    app = App(config, state_folder(os.environ, sys.platform))
     with progress("starting") as show:
         async with app.running() as gateway:
             startup = Startup(gateway.registry, show)

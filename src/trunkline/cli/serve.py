@@ -19,6 +19,7 @@ from trunkline.app import App, operator
 from trunkline.cli.client_config import CLIENTS, Client, as_json, command_line, config_path
 from trunkline.cli.config_choice import choose_config, place
 from trunkline.cli.screen import FAILED, WRONG, fail, say
+from trunkline.cli.state_folder import state_folder
 from trunkline.config import AddressError, Config, HttpSettings, split_address
 from trunkline.routing.naming import public_name
 
@@ -62,7 +63,7 @@ def run(serving: Coroutine[Any, Any, None], fast: bool) -> None:
 
 
 async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None:
-    app = App(config)
+    app = App(config, state_folder(os.environ, sys.platform))
     async with AsyncExitStack() as stack:
         try:
             status = control.status_of(app, config)

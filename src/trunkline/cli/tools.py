@@ -1,6 +1,8 @@
 """`trunkline tools`: what can be called, by server."""
 
 import asyncio
+import os
+import sys
 from pathlib import Path
 
 from msgspec import Struct
@@ -18,6 +20,7 @@ from trunkline.cli.screen import (
     say,
 )
 from trunkline.cli.startup import Startup
+from trunkline.cli.state_folder import state_folder
 from trunkline.config import Config
 from trunkline.control import ServerStatus, server_statuses
 from trunkline.jsonrpc import from_raw
@@ -64,7 +67,7 @@ async def list_tools(
     config: Config, server: str | None, timeout: float | None = None
 ) -> tuple[list[Tool], tuple[ServerStatus, ...]]:
     """Return the tools of one server, or of all, and how the servers were when asked."""
-    app = App(config)
+    app = App(config, state_folder(os.environ, sys.platform))
     with progress("starting") as show:
         async with app.running() as gateway:
             await Startup(gateway.registry, show).wait(timeout)

@@ -90,6 +90,13 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         bool,
         Meta(description="Refuse calls before the client has said that it is initialized."),
     ] = True
+    state: Annotated[
+        str | None,
+        Meta(
+            description="The folder for what the gateway found out about servers, seen from the "
+            'config file; with "" nothing is kept.'
+        ),
+    ] = None
 
 
 class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -26,6 +26,8 @@ class Verdict(StrEnum):
 
 
 _UNKNOWN_STATUS = frozenset((401, 403, 407, 408, 425, 429))
+_ENVELOPE_CODES = frozenset((HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION))
+"""What only that era has."""
 
 
 def judge_discovery(found: Discovery) -> Verdict:
@@ -47,11 +49,15 @@ def judge_error(error: RpcError) -> Verdict:
     return Verdict.HANDSHAKE if known else Verdict.INCOMPATIBLE
 
 
-def judge_status(status: int, error: RpcError | None) -> Verdict:
-    """Judge a server that answered with an HTTP status that is no success."""
-    if status in _UNKNOWN_STATUS or status >= 500 or 300 <= status < 400:
-        return Verdict.UNKNOWN
-    return Verdict.HANDSHAKE if error is None else judge_error(error)
+def judge_refusal(error: RpcError) -> Verdict:
+    """Judge a server that answered `initialize` with an error."""
+    return Verdict.ENVELOPE if error.code in _ENVELOPE_CODES else Verdict.HANDSHAKE
+
+
+def judge_status(status: int, said: Verdict) -> Verdict:
+    """Judge a server that answered with an HTTP status, and `said` something by the body of it."""
+    says_nothing = status < 400 or status in _UNKNOWN_STATUS or status >= 500
+    return Verdict.UNKNOWN if says_nothing else said
 
 
 def _supported(error: RpcError) -> set[str]:
