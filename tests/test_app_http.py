@@ -17,7 +17,8 @@ from trunkline import __version__
 from trunkline.app import DEFAULT, App, limits_of, rules_of, tls_of
 from trunkline.backends.functions import Functions
 from trunkline.config import AddressError, HttpSettings
-from trunkline.gateway.upstream import Backend, Listener, Settings, State
+from trunkline.gateway.backend import Backend, Listener
+from trunkline.gateway.upstream import Settings, State
 from trunkline.transports.asgi import AsgiApp
 from trunkline.transports.http_message import HttpLimits
 from trunkline.transports.http_rules import HttpRules

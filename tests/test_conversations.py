@@ -21,9 +21,10 @@ import pytest
 from tests.gateway.servers import tool
 from trunkline.backends.link import ChannelLink
 from trunkline.backends.remote import Remote
+from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
-from trunkline.gateway.upstream import Backend, Listener, Settings
+from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Channel, pipe
 
 FILES = sorted((Path(__file__).parent / "conversations").glob("*.txt"))

@@ -39,8 +39,9 @@ from tests.transports.web import (
 )
 from trunkline.backends import envelope, open_server
 from trunkline.backends.open_server import HttpTarget, Introduction
+from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.gateway import Gateway
-from trunkline.gateway.upstream import Backend, Listener, Settings
+from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import RpcError
 
 __all__ = ["no_patience", "no_patience_with_links"]

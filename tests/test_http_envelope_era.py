@@ -302,7 +302,7 @@ async def test_logs_come_when_they_are_asked_for() -> None:
 
 
 @pytest.mark.holds("T47")
-async def test_nobody_is_asked_anything() -> None:
+async def test_nobody_is_asked_on_the_way() -> None:
     server = Server(tools=[tool("add")])
     refused: list[str] = []
 
@@ -318,7 +318,11 @@ async def test_nobody_is_asked_anything() -> None:
     async with site(gateway(s=server), server) as here:
         meta: dict[str, Any] = {CAPABILITIES: {"sampling": {}, "elicitation": {}, "roots": {}}}
         reply = await here.new().ask("tools/call", meta=meta, name="s__add")
-        assert "method" not in await reply.last()
+        last = await reply.last()
+        assert "method" not in last
+        assert last["result"]["resultType"] == "input_required"
+        plain = await here.new().ask("tools/call", name="s__add")
+        assert "method" not in await plain.last()
         assert len(refused) == 4
 
 

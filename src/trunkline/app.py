@@ -22,9 +22,12 @@ from trunkline import __version__
 from trunkline.backends.functions import Functions
 from trunkline.backends.verdicts import Memory, Verdicts, digest
 from trunkline.config import Config, HttpSettings, ServerSettings, split_address
+from trunkline.gateway.backend import Backend, Connect, Owner
 from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.parking import Limits, Parking
+from trunkline.gateway.sealing import KeyRing, Seal
 from trunkline.gateway.session import Identity
-from trunkline.gateway.upstream import Backend, Connect, Listener, Settings
+from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Channel, ConnectionLost
 from trunkline.transports.exchange import Exchange, HttpRequest
 from trunkline.transports.stdio import Child
@@ -66,8 +69,11 @@ class App:
         identity = Identity(
             settings.name, __version__, settings.instructions, settings.strict_lifecycle
         )
-        self.gateway = Gateway(identity, chance=random.random)
+        limits = Limits(settings.park_ttl, settings.max_parked, settings.max_parked_per_principal)
+        parking = Parking(Seal(KeyRing.random()), limits)
+        self.gateway = Gateway(identity, chance=random.random, parking=parking)
         self.children: dict[str, Child] = {}
+        self._anybody = False
         self.origins: tuple[str, ...] = ()
         """Where we listen, as clients write it: scheme, host and port."""
         self._http = config.http
@@ -88,6 +94,7 @@ class App:
                         server.start_timeout,
                         server.max_restarts if _is_supported(server) else 0,
                         server.max_in_flight,
+                        server.max_conversations,
                     ),
                     self._connect(server),
                 )
@@ -101,13 +108,13 @@ class App:
         open_it = self._start_child if server.kind == "child" else self._open_http
         return partial(open_it, server, memory)
 
-    async def _start_builtin(self, server: ServerSettings, listener: Listener) -> Backend:
+    async def _start_builtin(self, server: ServerSettings, listener: Owner) -> Backend:
         if server.builtin == "operator":
             return operator(self.gateway)
         raise ConnectionLost(f"{server.builtin} servers are not supported yet")
 
     async def _start_child(
-        self, server: ServerSettings, memory: Memory, listener: Listener
+        self, server: ServerSettings, memory: Memory, listener: Owner
     ) -> Backend:
         from trunkline.backends.open_child import ChildTarget  # noqa: PLC0415  see above
 
@@ -118,29 +125,32 @@ class App:
         folder = self._folder_of(server)
         argv = [str(server.command), *server.args]
         child = await Child.start(argv, env=server.env, cwd=folder, grace=CHILD_GRACE)
-        self.children[server.name] = child
+        known = self.children.get(server.name)
+        if known is None or known.returncode is not None:  # else it is one more conversation
+            self.children[server.name] = child
         return child
 
     def _folder_of(self, server: ServerSettings) -> Path | None:
         return Path(server.cwd) if server.cwd else self._folder
 
-    async def _open_http(
-        self, server: ServerSettings, memory: Memory, listener: Listener
-    ) -> Backend:
+    async def _open_http(self, server: ServerSettings, memory: Memory, listener: Owner) -> Backend:
         from trunkline.backends.open_server import HttpTarget  # noqa: PLC0415  see above
 
         headers = [(name.encode(), value.encode()) for name, value in server.headers.items()]
         target = HttpTarget(str(server.url), headers, server.era, memory)
         return await target.open(self._introduction(server, listener))
 
-    def _introduction(self, server: ServerSettings, listener: Listener) -> "Introduction":
+    def _introduction(self, server: ServerSettings, listener: Owner) -> "Introduction":
         from trunkline.backends.open_server import Introduction  # noqa: PLC0415  see above
 
         gateway = self.gateway
         client = {"name": gateway.identity.name, "version": __version__}
-        return Introduction(
-            server.name, gateway.remapper, listener, gateway.client_capabilities, client
-        )
+        declared = listener.declares
+        if declared is None:
+            # With many clients a child's first conversation is for those who cannot be asked.
+            quiet = self._anybody and server.kind == "child"
+            declared = {} if quiet else gateway.client_capabilities
+        return Introduction(server.name, gateway.remapper, listener, declared, client)
 
     # Over stdio, and for those who only have a question
 
@@ -263,6 +273,7 @@ class App:
 
     def _expect_anybody(self) -> None:
         """Tell servers that clients can be asked: nobody knows yet who will come."""
+        self._anybody = True
         self.gateway.client_capabilities = {
             "sampling": {},
             "elicitation": {"form": {}, "url": {}},

@@ -182,8 +182,8 @@ async def test_a_client_without_an_envelope_gets_one() -> None:
         f"{MCP}clientInfo": {"name": "c"},
         f"{MCP}logLevel": "info",
     }
-    # Whoever shook hands cannot be asked in this era's way.
-    assert old.meta[f"{MCP}clientCapabilities"] == {}
+    # Whoever shook hands is asked on the way.
+    assert old.meta[f"{MCP}clientCapabilities"] == {"elicitation": {"form": {}}}
     assert old.meta[f"{MCP}protocolVersion"] == "2026-07-28"
 
 

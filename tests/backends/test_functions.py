@@ -24,6 +24,8 @@ class Point(msgspec.Struct):
 class Nobody:
     """The client of a call that concerns no client."""
 
+    answering = False
+
     def __init__(self, version: str) -> None:
         self.caller = Caller("p", version, {}, Raw(b"{}"))
 

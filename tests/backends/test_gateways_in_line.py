@@ -12,9 +12,10 @@ from tests.jsonrpc.test_channel import stop
 from tests.transports.links import no_patience as no_patience_with_links
 from trunkline.backends import envelope
 from trunkline.backends.open_server import HttpTarget, Introduction, Wanted
+from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
-from trunkline.gateway.upstream import Backend, Listener, Settings
+from trunkline.gateway.upstream import Settings
 from trunkline.transports.http_listener import HttpListener
 from trunkline.transports.http_rules import HttpRules
 from trunkline.transports.http_server import HttpServer

@@ -17,7 +17,7 @@ from trunkline.backends.open_child import ChildTarget
 from trunkline.backends.open_server import Introduction, Wanted
 from trunkline.backends.remote import Remote
 from trunkline.backends.verdicts import Memory, Verdicts
-from trunkline.gateway.upstream import Backend
+from trunkline.gateway.backend import Backend
 from trunkline.jsonrpc import Channel, ConnectionLost, IdRemapper, RpcError, pipe
 from trunkline.mcp import inquiry
 from trunkline.mcp.discover import discovery

@@ -34,7 +34,7 @@ from trunkline.backends import open_server
 from trunkline.backends.envelope import EnvelopeRemote
 from trunkline.backends.open_server import HttpTarget, Introduction, Wanted, open_channel
 from trunkline.backends.remote import Remote
-from trunkline.gateway.upstream import Backend
+from trunkline.gateway.backend import Backend
 from trunkline.jsonrpc import Connection, ConnectionLost, IdRemapper, RpcError, pipe
 from trunkline.mcp.versions import Era
 from trunkline.transports import http_legacy_client

@@ -21,6 +21,8 @@ from trunkline.routing.call import Call
 class Ear:
     """Whoever hears a server, and the client of a call."""
 
+    answering = False
+
     def __init__(self) -> None:
         self.caller = Caller("p", "2025-11-25", {}, Raw(b"{}"))
         self.changes = asyncio.Event()

@@ -6,8 +6,8 @@ from typing import Any
 from tests.gateway.servers import Server
 from trunkline.backends.envelope import EnvelopeRemote
 from trunkline.backends.link import ChannelLink
+from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.gateway import Gateway
-from trunkline.gateway.upstream import Backend, Listener
 from trunkline.jsonrpc import (
     UNSET,
     Connection,

@@ -7,9 +7,10 @@ from typing import Any, Self
 
 from trunkline.backends.link import ChannelLink
 from trunkline.backends.remote import Remote
+from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
-from trunkline.gateway.upstream import Backend, Listener, Settings
+from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import (
     Channel,
     Connection,
@@ -155,7 +156,11 @@ def add(made: Gateway, name: str, server: Server, **settings: Any) -> None:
     prefix = settings.pop("prefix", name)
     made.add(
         Settings(name, prefix, **settings),
-        lambda listener: server.connect(listener, made.remapper, made.client_capabilities),
+        lambda owner: server.connect(
+            owner,
+            made.remapper,
+            made.client_capabilities if owner.declares is None else owner.declares,
+        ),
     )
 
 

@@ -5,8 +5,9 @@ import pytest
 from tests.gateway.letters import Paper, Poster, poster
 from tests.gateway.servers import gateway, hello, running, user
 from trunkline.backends.functions import Functions
+from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.client import Client
-from trunkline.gateway.upstream import Backend, Listener, Settings
+from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Raw, Request, RpcError, to_raw
 from trunkline.mcp.caller import Caller
 from trunkline.routing.call import Call

@@ -5,10 +5,11 @@ from typing import Any
 
 from tests.gateway.servers import one_tool, running, serving, text_of, user
 from tests.gateway.test_session import Wire
+from trunkline.gateway.backend import Listener
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.outbox import Outbox
 from trunkline.gateway.session import Identity
-from trunkline.gateway.upstream import Listener, Settings
+from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import ConnectionLost
 
 

@@ -98,14 +98,15 @@ async def test_a_server_may_ping() -> None:
         assert await server.ask("ping") == {}
 
 
-async def test_two_clients_call_one_server_and_nobody_is_asked() -> None:
+async def test_two_clients_call_one_server_and_each_is_asked_about_its_own_call() -> None:
     server = one_tool()
-    begun: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]
-    waiting = list(begun)
+    lines: list[Any] = []
+    begun = asyncio.Semaphore(0)
     go = asyncio.Event()
 
     async def call(_: Any) -> Any:
-        waiting.pop().set()
+        lines.append(server.line)
+        begun.release()
         await go.wait()
         return {"content": []}
 
@@ -115,15 +116,19 @@ async def test_two_clients_call_one_server_and_nobody_is_asked() -> None:
         user(made, roots={}) as one,
         user(made, roots={}) as two,
     ):
-        calls = [asyncio.create_task(who.call("s__echo")) for who in (one, two)]
-        await asyncio.gather(*(event.wait() for event in begun))
-        with pytest.raises(RpcError) as refused:
-            await server.ask("roots/list")
-        assert refused.value.code == -32603
-        assert one.asked == two.asked == []
+        for who in (one, two):
+            who.answers["roots/list"] = lambda _: {"roots": []}
+        calls: list[asyncio.Task[Any]] = []
+        for who in (one, two):
+            calls.append(asyncio.create_task(who.call("s__echo")))
+            await begun.acquire()
+        assert lines[0] is not lines[1]  # a conversation for each
+        for line, who in zip(lines, (one, two), strict=True):
+            await line.call("roots/list")
+            assert [len(each.asked) for each in (one, two)] == [1, int(who is two)]
         go.set()
         assert await asyncio.gather(*calls) == [{"content": []}, {"content": []}]
-        # Outside of any call it cannot be known either.
+        # Outside of any call it cannot be known.
         with pytest.raises(RpcError) as refused:
             await server.ask("roots/list")
         assert refused.value.code == -32601

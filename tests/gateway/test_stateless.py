@@ -30,9 +30,10 @@ from tests.gateway.servers import (
 )
 from trunkline.backends.functions import Functions
 from trunkline.gateway import registry
+from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
-from trunkline.gateway.upstream import Backend, Listener, Settings
+from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Raw, Request, RpcError, to_raw
 
 FRESH = {"ttlMs": 0, "cacheScope": "private"}

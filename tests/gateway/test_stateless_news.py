@@ -73,7 +73,7 @@ async def test_messages_come_only_if_asked_for_and_only_as_grave(
 
 @pytest.mark.holds("T47")
 @pytest.mark.parametrize("kind", [Server, EnvelopeServer])
-async def test_nobody_is_ever_asked_anything(kind: Any) -> None:
+async def test_who_declared_nothing_is_asked_nothing(kind: Any) -> None:
     server = kind(tools=[tool("t")])
 
     async def ask(_: Any) -> Any:
@@ -88,8 +88,7 @@ async def test_nobody_is_ever_asked_anything(kind: Any) -> None:
     server.methods["tools/call"] = ask
     async with serving(s=server) as made:
         client, paper = await poster(made), Paper()
-        declared: Any = {"sampling": {}, "elicitation": {"form": {}}, "roots": {}}
-        result = await client.call("s__t", paper, _meta={CAPABILITIES: declared})
+        result = await client.call("s__t", paper, _meta={CAPABILITIES: {}})
         assert result["structuredContent"] == {"codes": [-32601] * 4}
         assert (paper.asked, paper.everything()) == ([], [])
 

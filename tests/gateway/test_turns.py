@@ -9,6 +9,15 @@ from trunkline.gateway.turns import Turns
 from trunkline.jsonrpc import Due
 
 
+class Patron:
+    """Whoever a turn is for; it may be asked something meanwhile."""
+
+    answering = False
+
+
+NOBODY = Patron()
+
+
 def handing_out(given: list[Due]) -> Callable[[], Due]:
     def begin() -> Due:
         given.append(Due())
@@ -23,7 +32,7 @@ def refuse() -> Due:
 
 async def test_what_can_begin_at_once_does_and_the_rest_in_its_order() -> None:
     turns, given = Turns(2, 60.0), list[Due]()
-    taken = [turns.take(handing_out(given)) for _ in range(4)]
+    taken = [turns.take(handing_out(given), NOBODY) for _ in range(4)]
     assert (len(given), len(turns)) == (2, 4)
     given[1].settle("b")
     assert (len(given), len(turns)) == (3, 3)
@@ -44,7 +53,7 @@ async def test_what_is_settled_at_once_takes_no_place() -> None:
         done.settle(7)
         return done
 
-    assert [turns.take(begin).result for _ in range(3)] == [7, 7, 7]
+    assert [turns.take(begin, NOBODY).result for _ in range(3)] == [7, 7, 7]
     assert len(turns) == 0
     turns.close()
 
@@ -52,9 +61,9 @@ async def test_what_is_settled_at_once_takes_no_place() -> None:
 async def test_who_cannot_begin_says_so_and_takes_no_place() -> None:
     turns, given = Turns(1, 60.0), list[Due]()
     with pytest.raises(ValueError, match="no"):
-        turns.take(refuse)
-    turns.take(handing_out(given))
-    waiting, last = turns.take(refuse), turns.take(handing_out(given))
+        turns.take(refuse, NOBODY)
+    turns.take(handing_out(given), NOBODY)
+    waiting, last = turns.take(refuse, NOBODY), turns.take(handing_out(given), NOBODY)
     given[0].settle(None)
     assert str(waiting.error) == "no"
     given[1].settle("then")
@@ -65,7 +74,7 @@ async def test_who_cannot_begin_says_so_and_takes_no_place() -> None:
 
 async def test_who_waits_can_leave_and_who_is_under_way_is_stopped() -> None:
     turns, given = Turns(1, 60.0), list[Due]()
-    first, second, third = (turns.take(handing_out(given)) for _ in range(3))
+    first, second, third = (turns.take(handing_out(given), NOBODY) for _ in range(3))
     second.cancel()
     assert isinstance(second.error, asyncio.CancelledError)
     assert len(given) == 1
@@ -88,14 +97,14 @@ async def test_who_takes_too_long_is_stopped_and_told_so() -> None:
             stopped.set()
 
     turns, given = Turns(1, 0.01), list[Due]()
-    working = turns.take(lambda: Due.of(forever()))
-    waiting = turns.take(handing_out(given))
+    working = turns.take(lambda: Due.of(forever()), NOBODY)
+    waiting = turns.take(handing_out(given), NOBODY)
     async with asyncio.timeout(5):
         for turn in (working, waiting):
             with pytest.raises(TimeoutError):
                 await turn
         assert stopped.is_set()
-        again = turns.take(handing_out(given))
+        again = turns.take(handing_out(given), NOBODY)
         with pytest.raises(TimeoutError):
             await again
     assert len(turns) == 0
@@ -105,12 +114,27 @@ async def test_who_takes_too_long_is_stopped_and_told_so() -> None:
 
 async def test_each_has_its_own_time() -> None:
     turns, given = Turns(9, 0.05), list[Due]()
-    first = turns.take(handing_out(given))
+    first = turns.take(handing_out(given), NOBODY)
     await asyncio.sleep(0)
-    later = turns.take(handing_out(given))
+    later = turns.take(handing_out(given), NOBODY)
     async with asyncio.timeout(5):
         await first.wait()
         assert isinstance(first.error, TimeoutError)
         await later.wait()
     assert isinstance(later.error, TimeoutError)
+    turns.close()
+
+
+async def test_the_time_that_a_client_takes_to_answer_does_not_count() -> None:
+    turns, given, patron = Turns(9, 0.01), list[Due](), Patron()
+    patron.answering = True
+    turn = turns.take(handing_out(given), patron)
+    other = turns.take(handing_out(given), NOBODY)
+    async with asyncio.timeout(5):
+        await other.wait()
+        assert isinstance(other.error, TimeoutError)
+        assert not turn.done
+        patron.answering = False
+        await turn.wait()
+    assert isinstance(turn.error, TimeoutError)
     turns.close()

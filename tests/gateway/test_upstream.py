@@ -19,8 +19,9 @@ from tests.gateway.servers import (
     user,
 )
 from trunkline.gateway import upstream
+from trunkline.gateway.backend import Listener
 from trunkline.gateway.gateway import Gateway
-from trunkline.gateway.upstream import Listener, Settings, State, Upstream
+from trunkline.gateway.upstream import Settings, State, Upstream
 from trunkline.jsonrpc import Raw, RpcError, pipe
 from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.caller import Caller
@@ -33,6 +34,9 @@ class Fake:
     """A backend, and everybody else as it sees them."""
 
     version = "2025-11-25"
+
+    declared: frozenset[str] = frozenset()
+    tells_calls_apart = True
 
     def __init__(self) -> None:
         self.capabilities: dict[str, Any] = {"tools": {}}

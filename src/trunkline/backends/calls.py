@@ -6,7 +6,7 @@
 Refuses to guess: a question or a message that could be several clients' is nobody's.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from trunkline.gateway.client import Client
@@ -43,8 +43,12 @@ class Calls:
 
     def only_client(self) -> Client | None:
         """Return whose calls these are, if they are all one conversation's."""
-        clients = {waiting.client.party: waiting.client for waiting in self._waiting.values()}
-        return next(iter(clients.values())) if len(clients) == 1 else None
+        return _only(waiting.client for waiting in self._waiting.values())
+
+    def whom_to_ask(self) -> Client | None:
+        """Return whose calls a question must be about: those of who can be asked come first."""
+        clients = [waiting.client for waiting in self._waiting.values()]
+        return _only(c for c in clients if c.caller.askable) or _only(clients)
 
     @property
     def crowded(self) -> bool:
@@ -84,6 +88,11 @@ class Calls:
             return None  # late, or nobody's
         params.put("progressToken", waiting.token)
         return waiting.client, params.encode()
+
+
+def _only(clients: Iterable[Client]) -> Client | None:
+    found = {client.party: client for client in clients}
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 class Server(Protocol):

@@ -6,7 +6,8 @@
 Refuses to start or restart anything: it begins with a Link and ends with it.
 
 Rules upheld here:
-1. A request goes out under the name of the client that asked it, with what that client can do.
+1. A request goes out under the name of the client that asked it, with what that client can do in
+   its own revision.
 2. There is one subscription for all who listen; the old one ends when the new one stands.
 3. The server never asks anything; one that does is refused.
 """
@@ -20,8 +21,9 @@ from typing import Any
 from trunkline.backends.calls import Calls, Hearing
 from trunkline.backends.link import Link
 from trunkline.backends.lists import read_lists
+from trunkline.backends.round_trips import with_round_trips
+from trunkline.gateway.backend import Listener
 from trunkline.gateway.client import Client
-from trunkline.gateway.upstream import Listener
 from trunkline.jsonrpc import (
     METHOD_NOT_FOUND,
     ConnectionLost,
@@ -41,6 +43,7 @@ from trunkline.mcp.envelope import SUBSCRIPTION, has_envelope, stamp
 from trunkline.mcp.headers import HeaderMap, header_params, mirror, mirror_arguments
 from trunkline.mcp.meta import Params
 from trunkline.mcp.offer import Kind, Offer
+from trunkline.mcp.rounds import MAY_ASK
 from trunkline.mcp.subscriptions import FLAGS, LIST_CHANGED, announced, honoured, wishes
 from trunkline.mcp.versions import ENVELOPE_VERSIONS, V2026_07_28, Era, era_of
 from trunkline.routing.call import Call
@@ -104,6 +107,10 @@ class EnvelopeRemote:
         """What the server declared."""
         return self._found.capabilities if self._found else {}
 
+    declared: frozenset[str] = frozenset()
+    tells_calls_apart = True
+    """There is nothing to tell apart: nobody asks on the way."""
+
     @property
     def freshness(self) -> Freshness:
         """What the server said of its lists."""
@@ -136,20 +143,19 @@ class EnvelopeRemote:
         return True
 
     def call(self, call: Call, client: Client) -> Due:
-        """Carry out a call."""
+        """Carry out a call; clients of the other era are asked on its way what the server asks."""
         params = call.params
         if not has_envelope(params):
-            caller = call.caller
-            if era_of(caller.version) is Era.HANDSHAKE:
-                # What such a client can be asked, it cannot be asked this way.
-                caller = Caller("", caller.version, {}, caller.client, caller.log_level)
-            stamp(params, caller, self.version)
+            stamp(params, call.caller, self.version)
         number = self._calls.begin(client, params)
         try:
             asked = self._begin(call, params, client)
         except BaseException:
             self._calls.end(number)
             raise
+        if call.method in MAY_ASK and era_of(call.caller.version) is Era.HANDSHAKE:
+            again = partial(self._begin, call, params, client)
+            asked = with_round_trips(asked, params, client, again)
         asked.then(partial(self._calls.end, number))
         return asked
 

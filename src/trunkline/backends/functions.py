@@ -89,6 +89,10 @@ class Functions:
             outcome = await outcome
         return tool_result(outcome, version)
 
+    declared: frozenset[str] = frozenset()
+    tells_calls_apart = True
+    """There is nothing to tell apart: nobody asks on the way."""
+
     @property
     def freshness(self) -> Freshness:
         """Nothing may be kept: what is built in can change with the configuration."""

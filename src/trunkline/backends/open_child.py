@@ -19,7 +19,7 @@ from trunkline.backends.link import ChannelLink, Link
 from trunkline.backends.open_server import Introduction, Wanted, open_channel
 from trunkline.backends.remote import Remote
 from trunkline.backends.verdicts import Memory
-from trunkline.gateway.upstream import Backend
+from trunkline.gateway.backend import Backend
 from trunkline.jsonrpc import (
     Called,
     Channel,

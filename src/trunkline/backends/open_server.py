@@ -8,13 +8,13 @@ said which era it belongs to. Those that a command starts are opened by `open_ch
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from trunkline.backends.envelope import EnvelopeRemote
 from trunkline.backends.link import ChannelLink
 from trunkline.backends.remote import Remote
 from trunkline.backends.verdicts import Memory
-from trunkline.gateway.upstream import Backend, Listener
+from trunkline.gateway.backend import Backend, Listener
 from trunkline.jsonrpc import MAX_PAYLOAD, Channel, ConnectionLost, IdRemapper, RpcError
 from trunkline.mcp.inquiry import Inquiry, Step
 from trunkline.mcp.probe import Verdict, judge_error, judge_refusal, judge_status
@@ -44,7 +44,7 @@ class Introduction(NamedTuple):
     """What the remapper knows the server by."""
     remapper: IdRemapper
     listener: Listener
-    capabilities: object
+    capabilities: dict[str, Any]
     client: object
 
 

@@ -21,8 +21,8 @@ from typing import Any
 from trunkline.backends.calls import Calls, Hearing
 from trunkline.backends.link import Link
 from trunkline.backends.lists import read_lists
+from trunkline.gateway.backend import Listener
 from trunkline.gateway.client import Client
-from trunkline.gateway.upstream import Listener
 from trunkline.jsonrpc import (
     ConnectionLost,
     Due,
@@ -36,6 +36,7 @@ from trunkline.jsonrpc import (
 )
 from trunkline.mcp.bridge import adapt_params
 from trunkline.mcp.cacheable import Freshness
+from trunkline.mcp.capabilities import fingerprint
 from trunkline.mcp.handshake import Welcome, hello, read_welcome
 from trunkline.mcp.meta import Params, peek
 from trunkline.mcp.methods import CLIENT_REQUESTS
@@ -55,6 +56,7 @@ class Remote:
     def __init__(self, listener: Listener) -> None:
         """Prepare; `open` takes a link and shakes hands."""
         self.violations = 0
+        self.declared: frozenset[str] = frozenset()
         self._listener = listener
         self._link: Link | None = None
         self._welcome: Welcome | None = None
@@ -62,9 +64,10 @@ class Remote:
         self._calls = Calls()
         self._renewal: asyncio.Task[ConnectionLost | None] | None = None
 
-    async def open(self, link: Link, capabilities: object, client: object) -> None:
+    async def open(self, link: Link, capabilities: dict[str, Any], client: object) -> None:
         """Shake hands; raises RpcError, ValueError or ConnectionLost if the server does not."""
         self._link = link
+        self.declared = fingerprint(capabilities)
         self._hello = to_raw(hello(LATEST_HANDSHAKE, capabilities, client))
         asking = asyncio.ensure_future(self._shake_hands(link))
         try:
@@ -90,6 +93,11 @@ class Remote:
     def capabilities(self) -> dict[str, Any]:
         """What the server declared."""
         return self._welcome.capabilities if self._welcome else {}
+
+    @property
+    def tells_calls_apart(self) -> bool:
+        """Tell whether it is known of every question which call it belongs to."""
+        return self._link is not None and self._link.has_streams
 
     @property
     def freshness(self) -> Freshness:
@@ -217,7 +225,7 @@ class Remote:
 
     def called(self, request: Request) -> Any:
         """Answer what the server asks: pings here, all else by the client that it concerns."""
-        client = self._calls.only_client()
+        client = self._calls.whom_to_ask()
         if client is not None or request.method == "ping":
             return self.called_by(request, client)
         if self._calls.crowded:

@@ -90,6 +90,17 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         bool,
         Meta(description="Refuse calls before the client has said that it is initialized."),
     ] = True
+    park_ttl: Annotated[
+        Seconds,
+        Meta(description="Seconds that a client has to answer what a server asks it."),
+    ] = 600.0
+    max_parked: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000, description="Calls that wait for answers of clients, in all."),
+    ] = 10_000
+    max_parked_per_principal: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Calls of one principal that wait for answers.")
+    ] = 2_000
     state: Annotated[
         str | None,
         Meta(
@@ -208,6 +219,15 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_in_flight: Annotated[
         int, Meta(ge=1, le=65536, description="Calls that may be under way at a time.")
     ] = 64
+    max_conversations: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1000,
+            description="Conversations beside the first, so that questions of the server reach the "
+            "client whose call they are about; each of a command is one more process.",
+        ),
+    ] = 4
     max_restarts: Annotated[
         Annotated[int, Meta(ge=0, le=1_000_000)] | None,
         Meta(description="How often a server that dies is started again; unlimited unless set."),

@@ -52,6 +52,11 @@ class Client(Protocol):
         """What all calls of one conversation have in common, and no others."""
         ...
 
+    @property
+    def answering(self) -> bool:
+        """Tell whether somebody waits for an answer of the client's."""
+        ...
+
     async def ask(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
         """Ask the client; raises RpcError if it refuses or cannot."""
         ...

@@ -10,11 +10,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from trunkline.gateway.backend import Connect
 from trunkline.gateway.client import Asker, Line, Trunk
+from trunkline.gateway.parking import Parking
 from trunkline.gateway.registry import Registry
+from trunkline.gateway.sealing import KeyRing, Seal
 from trunkline.gateway.session import Identity, Session
 from trunkline.gateway.stateless import Stateless
-from trunkline.gateway.upstream import Connect, Settings, Upstream
+from trunkline.gateway.upstream import Settings, Upstream
 from trunkline.jsonrpc import (
     Called,
     Channel,
@@ -54,6 +57,7 @@ class Gateway:
         identity: Identity,
         chance: Callable[[], float],
         report: Callable[[Incident], None] = print_incident,
+        parking: Parking | None = None,
     ) -> None:
         """Begin with no backends; `chance` spreads their restarts."""
         self.identity = identity
@@ -65,7 +69,9 @@ class Gateway:
         self._sessions: set[Session] = set()
         self._connections: set[Connection] = set()
         server = {"name": identity.name, "version": identity.version}
-        self.stateless = Stateless(self.registry, server, identity.instructions)
+        if parking is None:  # not `or`: one in which nothing is parked is empty
+            parking = Parking(Seal(KeyRing.random()))
+        self.stateless = Stateless(self.registry, server, identity.instructions, parking)
         self.registry.listen(self._catalogue_changed)
 
     def add(self, settings: Settings, connect: Connect) -> None:
@@ -131,6 +137,7 @@ class Gateway:
     async def aclose(self) -> None:
         """End all sessions and all backends."""
         self.stateless.end()
+        self.stateless.parking.close()
         await asyncio.gather(*(connection.aclose() for connection in set(self._connections)))
         await self.registry.aclose()
 
@@ -159,6 +166,9 @@ class Gateway:
         if method == "notifications/resources/updated":
             self._updated(backend, Params(params))
             return
+        if method == "notifications/elicitation/complete":
+            elicitation = Params(params).text("elicitationId")
+            self.stateless.parking.visited(backend, elicitation)
         known = SERVER_NOTIFICATIONS.get(method)
         sessions = [session for session in self._sessions if session.operational]
         if method == "notifications/message":

@@ -11,9 +11,11 @@ Rules upheld here:
 3. What concerns one call goes on that call's line; all else on the trunk.
 """
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import msgspec
 
@@ -34,12 +36,14 @@ from trunkline.jsonrpc import (
     RpcError,
 )
 from trunkline.mcp.caller import Caller
+from trunkline.mcp.capabilities import from_fingerprint
 from trunkline.mcp.envelope import has_envelope
 from trunkline.mcp.handshake import read_hello, welcome
 from trunkline.mcp.logs import LEVELS, is_loud_enough
 from trunkline.mcp.meta import Params, peek
 from trunkline.mcp.methods import CLIENT_REQUESTS, SERVER_REQUESTS, Way
 from trunkline.mcp.offer import Kind
+from trunkline.mcp.questions import Question, for_handshake, is_declared, refused, undeclared
 from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.mcp.subscriptions import MAX_URIS, followed_as
 
@@ -79,6 +83,7 @@ class Session:
         self._down = Outbox()
         self._up = Outbox()
         self._last_token = 0
+        self._questions = 0
         self._closed = False
 
     # Who it is
@@ -246,26 +251,51 @@ class Session:
 
     # Being the client, for backends
 
+    @property
+    def answering(self) -> bool:
+        """Tell whether somebody waits for an answer of the client's."""
+        return self._questions > 0
+
     async def ask(
         self, method: str, params: Any, asker: Asker | None = None, line: Line | None = None
     ) -> Raw:
         """Ask the client, if it said that it can be asked; raises RpcError if it cannot."""
-        known, caller = SERVER_REQUESTS.get(method), self.caller
-        if known is not None and caller.version not in known.versions:
-            raise RpcError.method_not_found(method)
-        if known is not None and not (known.capability and caller.can(known.capability)):
-            raise RpcError.method_not_found(method)
-        line = line or self.trunk
-        edited = Params(params)
+        question = self._shaped(Question(method, params))
+        self._questions += 1
+        try:
+            async with asyncio.timeout(self._stateless.parking.limits.ttl):
+                return await self._ask(question, asker, line or self.trunk)
+        except TimeoutError:
+            reply = refused(question)
+            if isinstance(reply, RpcError):
+                raise reply from None
+            return reply
+        finally:
+            self._questions -= 1
+
+    def _shaped(self, question: Question) -> Question:
+        """Return a question as the client knows it; raises RpcError if it must not be asked."""
+        known, caller = SERVER_REQUESTS.get(question.method), self.caller
+        if known is None:
+            return question
+        if caller.version not in known.versions or known.capability is None:
+            raise RpcError.method_not_found(question.method)
+        can = from_fingerprint(caller.askable)
+        if not is_declared(question, can):
+            raise undeclared(question, can)
+        return for_handshake(question, caller.version, str(uuid4()))
+
+    async def _ask(self, question: Question, asker: Asker | None, line: Line | None) -> Raw:
+        edited = Params(question.params)
         token = edited.meta.get("progressToken")
         if token is None or asker is None:
-            return await _ask(line, method, params)
+            return await _ask(line, question.method, question.params)
         self._last_token += 1
         number = self._last_token
         self._asked[number] = (token, asker)
         edited.put_meta("progressToken", number)
         try:
-            return await _ask(line, method, edited.encode())
+            return await _ask(line, question.method, edited.encode())
         finally:
             del self._asked[number]
 
@@ -313,6 +343,11 @@ class OnLine(NamedTuple):
     def party(self) -> object:
         """The conversation that the call belongs to."""
         return self.session
+
+    @property
+    def answering(self) -> bool:
+        """Tell whether somebody waits for an answer of the client's."""
+        return self.session.answering
 
     async def ask(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
         """Ask the client on the call's own line."""

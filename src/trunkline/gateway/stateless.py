@@ -2,7 +2,8 @@
 
     request ──> Caller, from its own envelope ──> discover, lists, listen here; the rest forwarded
 
-Refuses to remember anything between two requests, and to ask the client anything.
+Refuses to remember anything between two requests, but for a call whose server asks something: that
+is parked, and goes on with the request that brings the answers.
 
 Rules upheld here:
 1. Every result says what kind of result it is; those that may be cached say for how long.
@@ -13,24 +14,37 @@ Rules upheld here:
 import asyncio
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from trunkline.gateway.client import Asker, Line
+from trunkline.gateway.client import Line
+from trunkline.gateway.correspondent import Correspondent
 from trunkline.gateway.forward import Forwarder
 from trunkline.gateway.listening import ACK_PATIENCE, Listening
-from trunkline.gateway.outbox import Outbox
+from trunkline.gateway.parking import Exchange, Parking, bind, is_retry
 from trunkline.gateway.registry import Registry
-from trunkline.jsonrpc import INVALID_REQUEST, ConnectionLost, Raw, Request, RpcError, to_raw
+from trunkline.gateway.sealing import Facts
+from trunkline.jsonrpc import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    Due,
+    Raw,
+    Request,
+    RpcError,
+    due,
+    members,
+    to_raw,
+)
 from trunkline.mcp.bridge import cached_list
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.discover import discovery
 from trunkline.mcp.envelope import read_envelope
-from trunkline.mcp.logs import is_loud_enough
-from trunkline.mcp.meta import Params
+from trunkline.mcp.meta import Params, peek
 from trunkline.mcp.methods import CLIENT_REQUESTS, Way
 from trunkline.mcp.mirrors import Mirrors
 from trunkline.mcp.offer import Kind
+from trunkline.mcp.rounds import MAX_ROUNDS, MAY_ASK, Retry, read_retry, strip_retry
 from trunkline.mcp.subscriptions import Wishes
+from trunkline.mcp.versions import Era, era_of
 from trunkline.routing.catalog import Catalog, Entry
 
 
@@ -38,8 +52,13 @@ class Stateless:
     """Answers whoever asks in an envelope."""
 
     def __init__(
-        self, registry: Registry, server: dict[str, Any], instructions: str | None
+        self,
+        registry: Registry,
+        server: dict[str, Any],
+        instructions: str | None,
+        parking: Parking,
     ) -> None:
+        self.parking = parking
         self._registry = registry
         self._forwarder = Forwarder(registry)
         self._server = server
@@ -74,9 +93,65 @@ class Stateless:
             return self._forwarder.list(request.method, params, self._written)
         if request.method == "tools/call":
             params.drop("task")  # of an older revision; a server of that must not see it
-        check = None if mirrors is None else partial(_compare, mirrors)
-        client = Correspondent(caller, line)
-        return self._forwarder.forward(request, params, method.way, client, check)
+        letter = Letter(request, params, caller, line, mirrors)
+        if request.method not in MAY_ASK:
+            client = Correspondent(caller, line)
+            return self._forwarder.forward(request, params, method.way, client, letter.check)
+        if is_retry(params) and self._registry.settled:
+            client = Correspondent(caller, line)
+            entry = self._forwarder.find(params, method.way, request.method, client)
+            if self._speaks(entry.backend) is not Era.ENVELOPE:
+                letter.check(entry, params)
+                return self._resume(letter, entry.backend)
+        return self._begin(letter)
+
+    # Calls that may be asked about
+
+    def _speaks(self, name: str) -> Era | None:
+        backend = self._registry.upstream(name).backend
+        return None if backend is None else era_of(backend.version)
+
+    def _begin(self, letter: "Letter", round: int = 0) -> Due:
+        """Make a call, which may turn into an exchange."""
+        request, params, caller = letter.request, letter.params, letter.caller
+        exchange = Exchange(self.parking, request, caller, round)
+        client = exchange.client = Correspondent(caller, letter.line, exchange)
+        way = CLIENT_REQUESTS[request.method].way
+        check = partial(self._found, exchange, letter)
+        doing = due(self._forwarder.forward(request, params, way, client, check))
+        return exchange.begin(doing)
+
+    def _found(self, exchange: Exchange, letter: "Letter", entry: Entry, params: Params) -> None:
+        """Note whom a call goes to; a retry of what that server was never asked is none."""
+        letter.check(entry, params)
+        backend = self._registry.upstream(entry.backend).backend
+        exchange.backend = entry.backend
+        exchange.version = "" if backend is None else backend.version
+        if era_of(exchange.version) is Era.HANDSHAKE and is_retry(params):
+            raise RpcError(INVALID_PARAMS, "Invalid or expired requestState")
+
+    def _resume(self, letter: "Letter", backend: str) -> Any:
+        """Go on with a call whose client was asked something; raises Invalid params."""
+        retry, token = read_retry(letter.params), letter.params.progress_token
+        if retry is None:
+            raise RpcError(INVALID_PARAMS, "Invalid or expired requestState")
+        found = self.parking.resume(retry, bind(letter.request, letter.caller, backend))
+        if isinstance(found, Facts):
+            return self._call_again(letter, backend, retry, found.round)
+        waiting = found.resume(retry.answers)
+        found.client.come_back(letter.caller, letter.line, token)
+        return waiting
+
+    async def _call_again(self, letter: "Letter", backend: str, retry: Retry, round: int) -> Any:
+        """Make a call anew whose server wanted the user to visit some address first."""
+        if round > MAX_ROUNDS:
+            raise RpcError.internal_error(f"the server asked more than {MAX_ROUNDS} times")
+        for answer in retry.answers.values():
+            if peek(members(answer).get("action", Raw(b"null"))) != "accept":
+                raise RpcError.internal_error("the user does not want to visit the address")
+        await self.parking.wait_visited(backend, retry.answers)
+        strip_retry(letter.params)
+        return await self._begin(letter, round)
 
     def _discover(self) -> dict[str, Any]:
         return discovery(self._registry.capabilities(), self._server, self._instructions)
@@ -94,7 +169,7 @@ class Stateless:
     # Those who listen
 
     async def _listen(
-        self, request: Request, params: Params, client: "Correspondent"
+        self, request: Request, params: Params, client: Correspondent
     ) -> dict[str, Any]:
         wishes = Wishes(params)
         declared = self._registry.capabilities()
@@ -111,7 +186,7 @@ class Stateless:
             self._registry.unfollow(listening.followed.values())
 
     async def _follow_all(
-        self, listening: Listening, uris: tuple[str, ...], client: "Correspondent"
+        self, listening: Listening, uris: tuple[str, ...], client: Correspondent
     ) -> None:
         """Follow resources, as far as that can be done while the client waits."""
         with suppress(TimeoutError):
@@ -119,7 +194,7 @@ class Stateless:
                 for uri in uris:
                     following.create_task(self._follow(listening, uri, client))
 
-    async def _follow(self, listening: Listening, uri: str, client: "Correspondent") -> None:
+    async def _follow(self, listening: Listening, uri: str, client: Correspondent) -> None:
         """Follow a resource; one that cannot be followed is left out of the acknowledgement."""
         params = Params(to_raw({"uri": uri}))
         try:
@@ -150,41 +225,16 @@ class Stateless:
             listening.end()
 
 
-class Correspondent:
-    """Whoever asked one thing in an envelope, for as long as that one thing takes."""
+class Letter(NamedTuple):
+    """One request of the envelope era, and all that came with it."""
 
-    def __init__(self, caller: Caller, line: Line) -> None:
-        self.caller = caller
-        self.line = line
-        self._outbox = Outbox()
+    request: Request
+    params: Params
+    caller: Caller
+    line: Line
+    mirrors: Mirrors | None
 
-    @property
-    def party(self) -> object:
-        """Itself: no other request has anything to do with it."""
-        return self
-
-    async def ask(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
-        """Refuse: in this era a client is asked with the answer to its call."""
-        raise RpcError.method_not_found(method)
-
-    async def tell(self, method: str, params: Any) -> None:
-        """Tell the client of its progress, and of messages if it wants any."""
-        if self._wants(method, params):
-            with suppress(ConnectionLost):
-                await self.line.notify(method, params)
-
-    def post(self, method: str, params: Any) -> None:
-        """Have the client told; one that does not read keeps nobody waiting."""
-        if self._wants(method, params):
-            self._outbox.post(self.line.notify(method, params))
-
-    def _wants(self, method: str, params: Any) -> bool:
-        wanted = self.caller.log_level
-        if method == "notifications/message":
-            return wanted is not None and is_loud_enough(params, wanted)
-        return method == "notifications/progress"
-
-
-def _compare(mirrors: Mirrors, entry: Entry, params: Params) -> None:
-    """Refuse a call whose headers say something else than its arguments."""
-    mirrors.check(entry.mirrors, params.get("arguments"))
+    def check(self, entry: Entry, params: Params) -> None:
+        """Refuse a call whose headers say something else than its arguments."""
+        if self.mirrors is not None:
+            self.mirrors.check(entry.mirrors, params.get("arguments"))

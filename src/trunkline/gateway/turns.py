@@ -12,11 +12,25 @@ here. All have the same patience, so the oldest is the first to lose it.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from trunkline.jsonrpc import Due, due
 
 Begin: TypeAlias = Callable[[], Awaitable[Any]]
+
+
+class Patron(Protocol):
+    """Whoever a call is for."""
+
+    @property
+    def answering(self) -> bool:
+        """Tell whether somebody waits for an answer of its own: that is not the backend's time."""
+        ...
+
+
+class _Term(NamedTuple):
+    until: float
+    patron: Patron
 
 
 class Turns:
@@ -26,16 +40,16 @@ class Turns:
         self._at_once = at_once
         self._seconds = seconds
         self._working = 0
-        self._until: dict[Due, float] = {}
-        """Until when each may take, oldest first."""
+        self._terms: dict[Due, _Term] = {}
+        """Until when each may take, for whom; the first to lose its patience comes first."""
         self._queue: dict[Due, Begin] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._until)
+        return len(self._terms)
 
-    def take(self, begin: Begin) -> Due:
+    def take(self, begin: Begin, patron: Patron) -> Due:
         """Have `begin` called, now or when it is its turn; raises what it raises, if now."""
         if self._working >= self._at_once:
             turn = Due()
@@ -46,7 +60,8 @@ class Turns:
         # Kept: to find it out costs a system call, up to Python 3.11.
         loop = self._loop = self._loop or asyncio.get_running_loop()
         if not turn.done:
-            until = self._until[turn] = loop.time() + self._seconds
+            until = loop.time() + self._seconds
+            self._terms[turn] = _Term(until, patron)
             if self._timer is None:
                 self._timer = loop.call_at(until, self._check)
         return turn
@@ -59,7 +74,7 @@ class Turns:
 
     def _ended(self, doing: Due) -> None:
         self._working -= 1
-        self._until.pop(doing, None)
+        self._terms.pop(doing, None)
         while self._queue and self._working < self._at_once:
             self._begin_queued(next(iter(self._queue)))
 
@@ -76,18 +91,25 @@ class Turns:
 
     def _left(self, turn: Due) -> None:
         self._queue.pop(turn, None)
-        self._until.pop(turn, None)
+        self._terms.pop(turn, None)
 
     def _check(self) -> None:
         """Stop those who have taken too long."""
         self._timer = None
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for turn, until in list(self._until.items()):
-            if until > now:
-                self._timer = loop.call_at(until, self._check)
-                return
-            turn.cancel(TimeoutError())
+        for turn, term in list(self._terms.items()):
+            if term.until > now:
+                break
+            if term.patron.answering:
+                del self._terms[turn]  # to the end: it has all its time again
+                self._terms[turn] = _Term(now + self._seconds, term.patron)
+            else:
+                turn.cancel(TimeoutError())
+        # Those who do not stop at once are not told again and again.
+        left = (term.until for term in self._terms.values() if term.until > now)
+        if (until := next(left, None)) is not None:
+            self._timer = loop.call_at(until, self._check)
 
     def close(self) -> None:
         """Stop watching."""

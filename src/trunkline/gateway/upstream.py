@@ -18,15 +18,20 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple
 
+from trunkline.gateway.backend import Backend, Connect, Listener
 from trunkline.gateway.client import Asker, Client
+from trunkline.gateway.leases import NOBODY, Kind, Leases
 from trunkline.gateway.turns import Turns
 from trunkline.jsonrpc import ConnectionLost, Due, Raw, RpcError
 from trunkline.mcp.bridge import adapt_error, adapt_result
 from trunkline.mcp.cacheable import Freshness
+from trunkline.mcp.capabilities import from_fingerprint
 from trunkline.mcp.offer import Offer
 from trunkline.mcp.refusal import Refusal, refuse
+from trunkline.mcp.rounds import MAY_ASK, URL_REQUIRED
+from trunkline.mcp.versions import Era, era_of
 from trunkline.routing import backoff
 from trunkline.routing.call import Call
 from trunkline.routing.catalog import Listing
@@ -37,81 +42,6 @@ MAX_QUEUE = 1024
 
 RELIST_PAUSE = 0.1
 """How long, in seconds, a backend that was just listed again is not listed once more."""
-
-
-class Listener(Protocol):
-    """Whoever hears what a backend says outside of any call."""
-
-    def offers_changed(self, capability: str) -> None:
-        """Learn that the backend offers other tools, prompts or resources."""
-        ...
-
-    def session_renewed(self) -> None:
-        """Learn that the conversation has begun anew: the backend knows nothing of the old one."""
-        ...
-
-    async def told(self, method: str, params: Any) -> None:
-        """Learn what the backend tells everybody."""
-        ...
-
-    async def asked(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
-        """Answer what the backend asks of nobody in particular."""
-        ...
-
-
-class Backend(Protocol):
-    """Anything that answers calls."""
-
-    @property
-    def version(self) -> str:
-        """The revision it speaks."""
-        ...
-
-    @property
-    def capabilities(self) -> dict[str, Any]:
-        """What it declared."""
-        ...
-
-    @property
-    def freshness(self) -> Freshness:
-        """For how long, and by whom, its lists may be kept."""
-        ...
-
-    async def offers(self) -> tuple[Offer, ...]:
-        """List all that it offers."""
-        ...
-
-    def call(self, call: Call, client: Client) -> Awaitable[Raw]:
-        """Carry out a call; raises RpcError or ConnectionLost, at once or when awaited."""
-        ...
-
-    async def tell(self, method: str, params: Any) -> None:
-        """Pass on a notification."""
-        ...
-
-    async def follow(self, uri: str) -> None:
-        """Have it tell whenever a resource changes; raises RpcError if it will not."""
-        ...
-
-    async def unfollow(self, uri: str) -> None:
-        """Have it tell no more of a resource."""
-        ...
-
-    async def set_level(self, level: str) -> None:
-        """Have it log what is at least so grave."""
-        ...
-
-    async def wait_ended(self) -> None:
-        """Wait until it has ended."""
-        ...
-
-    async def aclose(self) -> None:
-        """End it, and leave nothing behind."""
-        ...
-
-
-Connect: TypeAlias = Callable[[Listener], Awaitable[Backend]]
-"""Starts a backend and shakes hands with it."""
 
 
 class State(StrEnum):
@@ -134,6 +64,7 @@ class Settings(NamedTuple):
     start_timeout: float = 60.0
     max_restarts: int | None = None
     max_in_flight: int = 64
+    max_conversations: int = 4
 
 
 class Snapshot(NamedTuple):
@@ -178,6 +109,8 @@ class Upstream:
         self._announced: set[str] = set()
         self._retry_at: float | None = None
         self._turns = Turns(settings.max_in_flight, settings.timeout)
+        self._leases = self._new_leases()
+        self._extras: set[asyncio.Task[None]] = set()
         self._followed: Counter[str] = Counter()
         self._told: dict[str, bool] = {}
         self._telling = asyncio.Lock()
@@ -255,6 +188,7 @@ class Upstream:
                 await self._list(self.backend)
             self.error = None
             ready_at = loop.time()
+            self._leases.settle_in(self.backend, self.backend.declared)
             self._enter(State.READY)
             wishing = asyncio.create_task(self._keep_telling(self.backend))
             try:
@@ -317,7 +251,8 @@ class Upstream:
         backend, self.backend = self.backend, None
         if backend is None:
             return
-        closing = asyncio.ensure_future(backend.aclose())
+        leases, self._leases = self._leases, self._new_leases()
+        closing = asyncio.gather(leases.aclose(), backend.aclose(), return_exceptions=True)
         try:
             await asyncio.wait({closing})
         finally:
@@ -327,7 +262,34 @@ class Upstream:
         self.state = state
         self._changed(frozenset())
 
+    # More conversations, for those whose questions must not be mixed up
+
+    def _new_leases(self) -> Leases[Backend]:
+        return Leases(self.settings.max_conversations, self._open_another, _close)
+
+    async def _open_another(self, kind: Kind) -> Backend:
+        """Begin one more conversation, with a backend that is told whom it will speak to."""
+        leases = self._leases
+        async with asyncio.timeout(self.settings.start_timeout):
+            backend = await self._connect(Beside(self, from_fingerprint(kind)))
+        task = asyncio.create_task(self._see_off(backend, leases))
+        self._extras.add(task)
+        task.add_done_callback(self._extras.discard)
+        return backend
+
+    async def _see_off(self, backend: Backend, leases: Leases[Backend]) -> None:
+        """Leave nothing of a conversation that has ended."""
+        await backend.wait_ended()
+        leases.lost(backend)
+        with suppress(Exception):
+            await backend.aclose()
+
     # Listener, as the backend sees it
+
+    @property
+    def declares(self) -> dict[str, Any] | None:
+        """Whatever the gateway declares."""
+        return None
 
     def offers_changed(self, capability: str) -> None:
         """Have it list again; changes that come while it lists are one more change."""
@@ -437,20 +399,30 @@ class Upstream:
             raise self.unavailable(version)
         if len(self._turns) >= self.settings.max_in_flight + MAX_QUEUE:
             raise self._refuse(version, "it has too many calls in flight")
-        spoken = backend.version
+        spoken, can = backend.version, call.caller.askable
+        begin = partial(backend.call, call, client)
+        if (can or backend.declared) and call.method in MAY_ASK and not backend.tells_calls_apart:
+            begin = partial(self._lease, call, client)
         try:
-            answer = self._turns.take(partial(backend.call, call, client))
+            answer = self._turns.take(begin, client)
         except Exception as why:
             raise self._meaning(why, spoken, version) from None
         answer.then(partial(self._adapt, call, spoken))
         return answer
+
+    def _lease(self, call: Call, client: Client) -> Due:
+        """Have a call carried out where nobody else's questions can be taken for its own."""
+        can = call.caller.askable
+        party = client.party if can else NOBODY
+        begin = partial(_begin, call, client)
+        return self._leases.take(party, can, begin, urgent=client.answering)
 
     def _adapt(self, call: Call, spoken: str, answer: Due) -> None:
         """Turn what came of a call into what its caller must see."""
         version = call.caller.version
         if answer.error is None:
             answer.result = adapt_result(call.method, answer.result, spoken, version)
-        else:
+        elif not _sends_elsewhere(call, answer.error):
             answer.error = self._meaning(answer.error, spoken, version)
 
     def _meaning(self, why: BaseException, spoken: str, version: str) -> BaseException:
@@ -487,3 +459,39 @@ class Upstream:
         if self._retry_at is None:
             return None
         return round(max(0.0, self._retry_at - asyncio.get_running_loop().time()), 1)
+
+
+class Beside(NamedTuple):
+    """Hears a conversation beside the first one, which alone speaks for the backend."""
+
+    upstream: Upstream
+    declares: dict[str, Any] | None
+
+    def offers_changed(self, capability: str) -> None:
+        """Leave it to the first one, which says so as well."""
+
+    def session_renewed(self) -> None:
+        """Nothing was told there that would have to be told again."""
+
+    async def told(self, method: str, params: Any) -> None:
+        """Pass on what it tells everybody."""
+        await self.upstream.told(method, params)
+
+    async def asked(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
+        """Refuse: nobody is calling."""
+        raise RpcError.method_not_found(method)
+
+
+def _sends_elsewhere(call: Call, why: BaseException) -> bool:
+    """Tell whether a client of the envelope era is to visit some address: it is asked to, then."""
+    if not isinstance(why, RpcError) or why.code != URL_REQUIRED or call.method not in MAY_ASK:
+        return False
+    return era_of(call.caller.version) is Era.ENVELOPE
+
+
+def _begin(call: Call, client: Client, backend: Backend) -> Awaitable[Raw]:
+    return backend.call(call, client)
+
+
+async def _close(backend: Backend) -> None:
+    await backend.aclose()

@@ -20,6 +20,7 @@ from trunkline.jsonrpc import (
 )
 from trunkline.mcp.cacheable import CACHEABLE, ENVELOPE_ONLY, Freshness, read_freshness
 from trunkline.mcp.envelope import SERVER
+from trunkline.mcp.headers import MISSING_CAPABILITY
 from trunkline.mcp.meta import ENVELOPE_KEYS, Params, peek
 from trunkline.mcp.rounds import MAY_ASK, URL_REQUIRED, strip_retry
 from trunkline.mcp.shapes import is_foreign, narrow_result
@@ -106,7 +107,9 @@ def adapt_error(error: RpcError, server: str, client: str) -> RpcError:
         return RpcError(RESOURCE_NOT_FOUND, error.message, error.data)
     if error.code in _RESERVED:
         data: dict[str, object] = {"upstreamCode": error.code}
-        if error.data is not UNSET:
+        if error.code == MISSING_CAPABILITY:
+            data |= _members_of(to_raw(None if error.data is UNSET else error.data))
+        elif error.data is not UNSET:
             data["upstreamData"] = error.data
         return RpcError(INTERNAL_ERROR, error.message, data)
     return error

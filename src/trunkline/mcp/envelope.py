@@ -80,7 +80,7 @@ def unsupported(version: str) -> RpcError:
 def stamp(params: Params, caller: Caller, version: str) -> None:
     """Say in `params` who is asking, as a server of `version` wants to be told."""
     params.put_meta(VERSION, version)
-    params.put_meta(CAPABILITIES, caller.capabilities)
+    params.put_meta(CAPABILITIES, caller.declares)
     params.put_meta(CLIENT, caller.client)
     if caller.log_level is not None:
         params.put_meta(LOG_LEVEL, caller.log_level)

@@ -1,0 +1,69 @@
+"""Round trips: a server of the envelope era asks with its answer, and wants to be called again.
+
+    call ──> input_required ──> the client, asked by real requests ──> call again ──> … the result
+
+Refuses to ask for itself, and for ever: a client that refuses ends the call, and so does a server
+that never has enough.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+
+from trunkline.gateway.client import Client
+from trunkline.jsonrpc import Due, Raw, RpcError
+from trunkline.mcp.meta import Params
+from trunkline.mcp.questions import answer_for_envelope
+from trunkline.mcp.rounds import MAX_ROUNDS, Required, put_retry, read_required
+
+FIRST_PAUSE, MAX_PAUSE = 0.05, 0.25
+"""How long, in seconds, a server is left alone that only wants to be called again."""
+
+_may_ask = re.compile(rb'"input_required"').search
+
+Ask = Callable[[], Awaitable[Raw]]
+"""Makes the call with its params as they are by then."""
+
+
+def with_round_trips(first: Due, params: Params, client: Client, again: Ask) -> Due:
+    """Return the answer to a call that was made, when its server has no more questions."""
+    answer = Due(lambda _: first.cancel())
+
+    def look(asked: Due) -> None:
+        # The word is looked for first: most results do not have it, and need no reading.
+        found = asked.error is None and _may_ask(asked.result)
+        required = read_required(asked.result) if found else None
+        if required is None:
+            answer.follow(asked)
+        else:
+            going = Due.of(_go_round(required, params, client, again))
+            answer.stop_by(lambda _: going.cancel())
+            going.then(answer.follow)
+
+    def see(asked: Due) -> None:
+        try:
+            look(asked)
+        except RpcError as why:
+            answer.fail(why)
+
+    first.then(see)
+    return answer
+
+
+async def _go_round(required: Required, params: Params, client: Client, again: Ask) -> Raw:
+    pause = FIRST_PAUSE
+    for _ in range(MAX_ROUNDS):
+        answers: dict[str, Raw] = {}
+        for key, question in required.questions.items():
+            reply = await client.ask(question.method, question.params)
+            answers[key] = answer_for_envelope(question, reply)
+        if not answers:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE)
+        put_retry(params, answers, required.state)
+        result = await again()
+        found = read_required(result) if _may_ask(result) else None
+        if found is None:
+            return result
+        required = found
+    raise RpcError.internal_error(f"the server asked more than {MAX_ROUNDS} times")

@@ -1,0 +1,107 @@
+"""Backend: anything that answers calls, and Listener: whoever hears what it says besides.
+
+They are declared here, where they are used; what they are in fact is nobody's concern here.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeAlias
+
+from trunkline.gateway.client import Asker, Client
+from trunkline.jsonrpc import Raw
+from trunkline.mcp.cacheable import Freshness
+from trunkline.mcp.offer import Offer
+from trunkline.routing.call import Call
+
+
+class Listener(Protocol):
+    """Whoever hears what a backend says outside of any call."""
+
+    def offers_changed(self, capability: str) -> None:
+        """Learn that the backend offers other tools, prompts or resources."""
+        ...
+
+    def session_renewed(self) -> None:
+        """Learn that the conversation has begun anew: the backend knows nothing of the old one."""
+        ...
+
+    async def told(self, method: str, params: Any) -> None:
+        """Learn what the backend tells everybody."""
+        ...
+
+    async def asked(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
+        """Answer what the backend asks of nobody in particular."""
+        ...
+
+
+class Backend(Protocol):
+    """Anything that answers calls."""
+
+    @property
+    def version(self) -> str:
+        """The revision it speaks."""
+        ...
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        """What it declared."""
+        ...
+
+    @property
+    def declared(self) -> frozenset[str]:
+        """What it was told that it may ask; nothing, if it never asks on the way."""
+        ...
+
+    @property
+    def tells_calls_apart(self) -> bool:
+        """Tell whether it is known of every question which call it belongs to."""
+        ...
+
+    @property
+    def freshness(self) -> Freshness:
+        """For how long, and by whom, its lists may be kept."""
+        ...
+
+    async def offers(self) -> tuple[Offer, ...]:
+        """List all that it offers."""
+        ...
+
+    def call(self, call: Call, client: Client) -> Awaitable[Raw]:
+        """Carry out a call; raises RpcError or ConnectionLost, at once or when awaited."""
+        ...
+
+    async def tell(self, method: str, params: Any) -> None:
+        """Pass on a notification."""
+        ...
+
+    async def follow(self, uri: str) -> None:
+        """Have it tell whenever a resource changes; raises RpcError if it will not."""
+        ...
+
+    async def unfollow(self, uri: str) -> None:
+        """Have it tell no more of a resource."""
+        ...
+
+    async def set_level(self, level: str) -> None:
+        """Have it log what is at least so grave."""
+        ...
+
+    async def wait_ended(self) -> None:
+        """Wait until it has ended."""
+        ...
+
+    async def aclose(self) -> None:
+        """End it, and leave nothing behind."""
+        ...
+
+
+class Owner(Listener, Protocol):
+    """Whoever opens a backend."""
+
+    @property
+    def declares(self) -> dict[str, Any] | None:
+        """What the backend is told that clients can be asked; None for whatever it is by now."""
+        ...
+
+
+Connect: TypeAlias = Callable[[Owner], Awaitable[Backend]]
+"""Starts a backend and shakes hands with it."""

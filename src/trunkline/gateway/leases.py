@@ -1,0 +1,224 @@
+"""Leases: whose question it is, where a server cannot say which call it asks about.
+
+    a call in whose course a server may ask ──> a conversation that is its party's alone
+                                            ──> … another one, opened for it, if there may be more
+                                            ──> … or the queue, until one is free
+
+A server of the handshake era asks on the one line that it has. So in a conversation in which it was
+told that it may ask something, there are only calls of one party at a time. All clients that cannot
+be asked anything are one party: whatever a server asks about their calls is refused.
+
+Refuses to know what a conversation is: it is given ways to open and to close one.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from trunkline.jsonrpc import Due, due
+
+T = TypeVar("T")
+
+IDLE = 60.0
+"""How long, in seconds, a conversation that nobody needs is kept."""
+
+PAUSE = 5.0
+"""How long, in seconds, none is opened after one could not be."""
+
+Kind: TypeAlias = frozenset[str]
+"""What clients can be asked: a conversation is opened for those who can be asked the same."""
+
+
+NOBODY = object()
+"""The party of all who cannot be asked anything."""
+
+
+class Room(Generic[T]):
+    """One conversation, and the party that has it."""
+
+    def __init__(self, held: T, kind: Kind, *, first: bool = False) -> None:
+        self.held = held
+        self.kind = kind
+        """What the server was told that it may ask."""
+        self.first = first
+        self.party: object | None = None
+        self.calls = 0
+        self.free_since = 0.0
+
+    def suits(self, party: object, kind: Kind) -> bool:
+        """Tell whether it is meant for such calls.
+
+        The first one is there for all, unless no question at all may be asked in it: then it is
+        left to those who cannot be asked any.
+        """
+        if self.first:
+            return bool(self.kind) or party is NOBODY
+        return self.kind == kind
+
+    def fits(self, party: object, kind: Kind) -> bool:
+        """Tell whether a party may use it now."""
+        return (self.party is None or self.party is party) and self.suits(party, kind)
+
+
+class _Waiting(NamedTuple):
+    party: object
+    kind: Kind
+    begin: Callable[[Any], Awaitable[Any]]
+
+
+class Leases(Generic[T]):
+    """The conversations with one server."""
+
+    def __init__(
+        self,
+        most: int,
+        open: Callable[[Kind], Awaitable[T]],
+        close: Callable[[T], Awaitable[None]],
+    ) -> None:
+        """Begin without any; `most` is how many there may be beside the first one."""
+        self._most = most
+        self._open = open
+        self._close = close
+        self._rooms: list[Room[T]] = []
+        self._queue: dict[Due, _Waiting] = {}
+        self._opening: asyncio.Task[None] | None = None
+        self._pause_until = 0.0
+        self._keeper: asyncio.TimerHandle | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def extra(self) -> int:
+        """How many conversations there are beside the first."""
+        return sum(not room.first for room in self._rooms)
+
+    def settle_in(self, first: T, kind: Kind) -> None:
+        """Take the first conversation."""
+        self._rooms.insert(0, Room(first, kind, first=True))
+
+    def take(
+        self, party: object, kind: Kind, begin: Callable[[T], Awaitable[Any]], *, urgent: bool
+    ) -> Due:
+        """Have a call begun in a conversation that is `party`'s alone, now or later.
+
+        Whoever has a conversation may go on to use it, unless others wait; what is `urgent` need
+        not care: the end of another call depends on it.
+        """
+        for room in self._rooms:
+            if room.fits(party, kind) and (urgent or room.party is None or not self._queue):
+                return self._begin(room, party, begin)
+        turn = Due()
+        self._queue[turn] = _Waiting(party, kind, begin)
+        turn.then(self._left)
+        self._open_another()
+        return turn
+
+    def _begin(self, room: Room[T], party: object, begin: Callable[[T], Awaitable[Any]]) -> Due:
+        doing: Due = due(begin(room.held))
+        room.party = party
+        room.calls += 1
+        doing.then(lambda _: self._ended(room))
+        return doing
+
+    def _left(self, turn: Due) -> None:
+        self._queue.pop(turn, None)
+
+    def _ended(self, room: Room[T]) -> None:
+        room.calls -= 1
+        if not room.calls:
+            room.party = None
+            room.free_since = asyncio.get_running_loop().time()
+            self._next()
+            self._keep_house()
+
+    def _next(self) -> None:
+        """Let those begin for whom there is a conversation now, in their order."""
+        for turn, waiting in list(self._queue.items()):
+            room = next((r for r in self._rooms if r.fits(waiting.party, waiting.kind)), None)
+            if room is not None and self._queue.pop(turn, None) is not None:
+                try:
+                    doing = self._begin(room, waiting.party, waiting.begin)
+                except Exception as why:
+                    turn.fail(why)
+                    continue
+                turn.stop_by(lambda _, doing=doing: doing.cancel())
+                doing.then(turn.follow)
+        if self._queue:
+            self._open_another()
+
+    # Opening and closing
+
+    def _open_another(self) -> None:
+        """Open a conversation for whoever waits longest, if there may be one more."""
+        loop = asyncio.get_running_loop()
+        if self._opening is not None or not self._rooms or loop.time() < self._pause_until:
+            return
+        if len(self._rooms) > self._most and not self._close_one():
+            return
+        kind = next(iter(self._queue.values())).kind
+        self._opening = loop.create_task(self._open_room(kind))
+
+    async def _open_room(self, kind: Kind) -> None:
+        try:
+            room = Room(await self._open(kind), kind)
+            room.free_since = asyncio.get_running_loop().time()
+            self._rooms.append(room)
+        except Exception:
+            # Whoever waits goes on waiting for one that exists, as long as its patience lasts.
+            self._pause_until = asyncio.get_running_loop().time() + PAUSE
+        finally:
+            self._opening = None
+        self._next()
+        self._keep_house()
+
+    def _close_one(self) -> bool:
+        """Close a conversation that nobody needs; tell whether there was one."""
+        room = next((room for room in self._rooms if not room.first and room.party is None), None)
+        if room is not None:
+            self._leave(room)
+        return room is not None
+
+    def lost(self, held: T) -> None:
+        """Take note that a conversation has ended; what was going on there has been told."""
+        for room in self._rooms:
+            if room.held is held:
+                self._rooms.remove(room)
+                break
+
+    def _keep_house(self) -> None:
+        """Close what nobody has needed for a while, now and as long as there is something."""
+        loop = asyncio.get_running_loop()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            self._keeper = None
+        free = [room for room in self._rooms if not room.first and room.party is None]
+        for room in free:
+            if loop.time() - room.free_since >= IDLE:
+                self._leave(room)
+        if free:
+            self._keeper = loop.call_later(IDLE, self._keep_house)
+
+    def _leave(self, room: Room[T]) -> None:
+        self._rooms.remove(room)
+        task = asyncio.get_running_loop().create_task(self._close_quietly(room.held))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _close_quietly(self, held: T) -> None:
+        with suppress(Exception):
+            await self._close(held)
+
+    async def aclose(self) -> None:
+        """Close all but the first, which is its owner's; those who wait are cancelled."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        for turn in list(self._queue):
+            turn.cancel()
+        for room in list(self._rooms):
+            if not room.first:
+                self._leave(room)
+        self._rooms.clear()
+        await asyncio.gather(*self._closing)

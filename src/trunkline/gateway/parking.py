@@ -1,0 +1,357 @@
+"""Parking: calls of the envelope era whose servers ask something on their way.
+
+    call ──> Exchange, running ──(a question, and a moment for others)──> parked: input_required
+                 ^                                                              │
+                 └─────────────── the retry brings the answers ─────────────────┘
+
+The server's call stays open all the while, so the tool runs once, however often the client comes
+back. Refuses to know servers: it is given what is being done, and answers what is asked.
+
+Rules upheld here:
+1. What a retry brings goes to the exchange that its seal names, once; nothing else moves anything.
+2. A retry that cannot be taken as it is changes nothing: it may be sent again, mended.
+3. Whoever does not come back in time has given up: the server is told so, and nothing is left.
+4. How many are parked, for whom, for how long and how often is bounded.
+"""
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from trunkline.gateway.sealing import Binding, Facts, Seal, digest
+from trunkline.jsonrpc import INVALID_PARAMS, Due, Raw, Request, RpcError
+from trunkline.mcp.caller import Caller
+from trunkline.mcp.meta import Params
+from trunkline.mcp.questions import (
+    Question,
+    answer_for_handshake,
+    for_envelope,
+    is_declared,
+    missing_capability,
+    refused,
+    undeclared,
+)
+from trunkline.mcp.rounds import MAX_QUESTIONS, MAX_ROUNDS, URL_REQUIRED, Retry, url_required
+from trunkline.mcp.rounds import write_required as write
+
+GATHER = 0.02
+"""How long, in seconds, further questions are waited for before the client is asked."""
+
+MAX_BYTES = 4 * 1024 * 1024
+"""How much may be asked in one round, in bytes."""
+
+
+VISIT, MAX_VISITS = 20.0, 1024
+"""How long, in seconds, a call waits for the user to have visited an address; how many we know."""
+
+
+class Limits(NamedTuple):
+    """How much is parked, and for how long."""
+
+    ttl: float = 600.0
+    """How many seconds a client may take to answer."""
+    most: int = 10_000
+    most_each: int = 2_000
+    """How many calls of one principal may be parked."""
+
+
+class ParkedCall(NamedTuple):
+    """A call that waits for its client, for those who operate the gateway."""
+
+    backend: str
+    principal: str
+    method: str
+    questions: int
+    round: int
+    waiting: float
+    """For how many seconds."""
+
+
+class Parking:
+    """All exchanges whose clients are away."""
+
+    def __init__(self, seal: Seal, limits: Limits | None = None) -> None:
+        self._seal = seal
+        self.limits = limits or Limits()
+        self._parked: dict[str, Exchange] = {}
+        """By id; those whose time is up first come first."""
+        self._each: Counter[str] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+        self._visited: dict[tuple[str, str], asyncio.Event] = {}
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    def resume(self, retry: Retry, binding: Binding) -> "Exchange | Facts":
+        """Return the exchange that a retry is for, or what is known of one that is not parked.
+
+        Raises Invalid params for all that is not the very retry that was asked for.
+        """
+        facts = self._seal.open(retry.state or "", binding, self.now())
+        if not facts.exchange:
+            return facts
+        exchange = self._parked.get(facts.exchange)
+        if exchange is None or exchange.round != facts.round:
+            raise RpcError(INVALID_PARAMS, "Invalid or expired requestState")
+        return exchange
+
+    def seal(self, binding: Binding, exchange: str, round: int) -> str:
+        """Return what a client has to bring back."""
+        return self._seal.seal(Facts(binding, exchange, round, self.now() + self.limits.ttl))
+
+    def park(self, exchange: "Exchange") -> None:
+        """Let an exchange wait for its client; raises RpcError if there are too many."""
+        principal = exchange.binding.principal
+        if len(self) >= self.limits.most or self._each[principal] >= self.limits.most_each:
+            raise RpcError.internal_error("too many calls wait for answers", {"retryAfter": 1})
+        self._parked[exchange.id] = exchange
+        self._each[principal] += 1
+        exchange.until = self.now() + self.limits.ttl
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(exchange.until, self._check)
+
+    def leave(self, exchange: "Exchange") -> None:
+        """Let an exchange go on."""
+        if self._parked.pop(exchange.id, None) is not None:
+            principal = exchange.binding.principal
+            self._each[principal] -= 1
+            if not self._each[principal]:
+                del self._each[principal]
+
+    def visited(self, backend: str, elicitation: str) -> None:
+        """Learn that a user has done what a server wanted to be done at some address."""
+        self._visit(backend, elicitation).set()
+
+    async def wait_visited(self, backend: str, elicitations: Iterable[str]) -> None:
+        """Wait until a server says that it was done, but not for long: some never say so."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(VISIT):
+                for elicitation in elicitations:
+                    await self._visit(backend, elicitation).wait()
+
+    def _visit(self, backend: str, elicitation: str) -> asyncio.Event:
+        while len(self._visited) >= MAX_VISITS:
+            del self._visited[next(iter(self._visited))]
+        return self._visited.setdefault((backend, elicitation), asyncio.Event())
+
+    def snapshot(self) -> tuple[ParkedCall, ...]:
+        """Return what waits, longest first."""
+        began = self.now() + self.limits.ttl
+        return tuple(
+            ParkedCall(
+                exchange.binding.backend,
+                exchange.binding.principal,
+                exchange.method,
+                exchange.questions,
+                exchange.round,
+                round(began - exchange.until, 1),
+            )
+            for exchange in self._parked.values()
+        )
+
+    def close(self) -> None:
+        """Give up all that waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for exchange in list(self._parked.values()):
+            exchange.give_up()
+
+    def now(self) -> float:
+        """Return the time, in seconds."""
+        return asyncio.get_running_loop().time()
+
+    def _check(self) -> None:
+        self._timer = None
+        now = self.now()
+        for exchange in list(self._parked.values()):
+            if exchange.until > now:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_at(exchange.until, self._check)
+                return
+            exchange.give_up()
+
+
+class _Asked(NamedTuple):
+    question: Question
+    answer: Due
+
+
+class Exchange:
+    """One call, from its first request to its answer, whoever is waiting for what meanwhile."""
+
+    def __init__(self, parking: Parking, request: Request, caller: Caller, round: int = 0) -> None:
+        """Begin; `round` is how often its client has been asked before."""
+        self.round = round
+        self.until = 0.0
+        self.backend = ""
+        self.version = ""
+        """What the server is called, and what it speaks; both are known when it is found."""
+        self.client: Any = None
+        """Whoever the call is for, for those who bring answers."""
+        self._parking = parking
+        self._request = request
+        self._caller = caller
+        self._doing = Due()
+        self._waiting: Due | None = None
+        self._asked: dict[str, _Asked] = {}
+        self._last = 0
+        self._missing: Question | None = None
+        self._gathering: asyncio.TimerHandle | None = None
+
+    @cached_property
+    def id(self) -> str:
+        """What its seals name it by; most have none, so it is made up when it is needed."""
+        return secrets.token_urlsafe(12)
+
+    @cached_property
+    def binding(self) -> Binding:
+        """The one call that a retry of it must be."""
+        return bind(self._request, self._caller, self.backend)
+
+    @property
+    def method(self) -> str:
+        """What was called."""
+        return self._request.method
+
+    @property
+    def questions(self) -> int:
+        """How many questions wait for the client."""
+        return len(self._asked)
+
+    @property
+    def away(self) -> bool:
+        """Tell whether nobody is there to be told anything."""
+        return self._waiting is None
+
+    def begin(self, doing: Due) -> Due:
+        """Return what the client gets: the outcome of what is being done, or questions first."""
+        self._doing = doing
+        waiting = self._wait()
+        doing.then(self._done)
+        return waiting
+
+    def resume(self, answers: dict[str, Raw]) -> Due:
+        """Take answers, and return what the client gets next; raises Invalid params."""
+        fitted = {
+            key: answer_for_handshake(self._asked[key].question, answer, self.version)
+            for key, answer in answers.items()
+            if key in self._asked
+        }
+        self._parking.leave(self)
+        waiting = self._wait()
+        if self._doing.done:
+            self._done(self._doing)
+            return waiting
+        for key, answer in fitted.items():
+            self._asked.pop(key).answer.settle(answer)
+        if self._asked:
+            self._surface_soon(0.0)
+        return waiting
+
+    async def ask(self, question: Question) -> Raw:
+        """Ask the client when it can be asked; raises RpcError if it cannot, or does not answer."""
+        can = self._caller.capabilities
+        if not is_declared(question, can):
+            self._missing = question
+            raise undeclared(question, can)
+        size = len(question.params) if isinstance(question.params, Raw) else 0
+        if len(self._asked) >= MAX_QUESTIONS or size > MAX_BYTES:
+            raise RpcError.internal_error("too much is asked at once")
+        self._last += 1
+        key = f"{self.id[:6]}-{self._last}"
+        answer = Due()
+        self._asked[key] = _Asked(question, answer)
+        self._surface_soon(GATHER)
+        try:
+            return await answer
+        finally:
+            self._asked.pop(key, None)
+
+    def give_up(self) -> None:
+        """Tell the server that nobody will answer, and that nobody waits for it."""
+        self._parking.leave(self)
+        for question, answer in list(self._asked.values()):
+            reply = refused(question)
+            if isinstance(reply, RpcError):
+                answer.fail(reply)
+            else:
+                answer.settle(reply)
+        self._doing.cancel()
+
+    def _wait(self) -> Due:
+        self._waiting = Due(self._gone)
+        return self._waiting
+
+    def _gone(self, waiting: Due) -> None:
+        """Stop it all, since the client does not want to know any more."""
+        self._waiting = None
+        self._doing.cancel()
+        waiting.fail(asyncio.CancelledError())
+
+    def _done(self, doing: Due) -> None:
+        """Give the client the outcome; one that is away gets it when it comes back."""
+        for asked in list(self._asked.values()):
+            asked.answer.cancel()
+        waiting, self._waiting = self._waiting, None
+        if waiting is None:
+            return
+        why = doing.error
+        if isinstance(why, RpcError) and self._missing is not None:
+            waiting.fail(missing_capability(self._missing))
+        elif isinstance(why, RpcError) and why.code == URL_REQUIRED:
+            self._send_elsewhere(why, waiting)
+        else:
+            waiting.follow(doing)
+
+    def _send_elsewhere(self, why: RpcError, waiting: Due) -> None:
+        """Ask the client to have its user visit some address, and then to call again."""
+        questions = url_required(why)
+        if questions is None:
+            waiting.fail(RpcError.internal_error(why.message, {"upstreamCode": why.code}))
+            return
+        for question in questions.values():
+            if not is_declared(question, self._caller.capabilities):
+                waiting.fail(missing_capability(question))
+                return
+        state = self._parking.seal(self.binding, "", self.round + 1)
+        waiting.settle(write(questions, state))
+
+    def _surface_soon(self, seconds: float) -> None:
+        if self._gathering is None and self._waiting is not None:
+            loop = asyncio.get_running_loop()
+            self._gathering = loop.call_later(seconds, self._surface)
+
+    def _surface(self) -> None:
+        """Ask the client all that is asked by now."""
+        self._gathering = None
+        waiting = self._waiting
+        if waiting is None or not self._asked:
+            return
+        try:
+            if self.round >= MAX_ROUNDS:
+                raise RpcError.internal_error(f"the server asked more than {MAX_ROUNDS} times")
+            self._parking.park(self)
+        except RpcError as why:
+            self._waiting = None
+            waiting.fail(why)
+            self.give_up()
+            return
+        self.round += 1
+        self._waiting = None
+        asked = {key: for_envelope(each.question) for key, each in self._asked.items()}
+        waiting.settle(write(asked, self._parking.seal(self.binding, self.id, self.round)))
+
+
+def bind(request: Request, caller: Caller, backend: str) -> Binding:
+    """Return what a seal for a call is bound to."""
+    return Binding(caller.principal, backend, digest(request.method, Params(request.params)))
+
+
+def is_retry(params: Params) -> bool:
+    """Tell whether a call says that it was made before."""
+    return params.get("requestState") is not None or params.get("inputResponses") is not None

@@ -1,0 +1,159 @@
+"""Leases: a conversation for each party, in turn, and none too many."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from trunkline.gateway import leases
+from trunkline.gateway.leases import NOBODY, Leases
+from trunkline.jsonrpc import Due
+
+FORM = frozenset(("elicitation.form",))
+NOTHING: frozenset[str] = frozenset()
+
+
+class House:
+    """Opens conversations, which are numbers, and remembers what was begun in which."""
+
+    def __init__(self, most: int = 2, first: frozenset[str] = NOTHING) -> None:
+        self.opened: list[frozenset[str]] = []
+        self.closed: list[int] = []
+        self.begun: list[tuple[str, int]] = []
+        self.calls: dict[str, Due] = {}
+        self.failure: Exception | None = None
+        self.leases: Leases[int] = Leases(most, self.open, self.close)
+        self.leases.settle_in(0, first)
+
+    async def open(self, kind: frozenset[str]) -> int:
+        await asyncio.sleep(0)
+        if self.failure is not None:
+            raise self.failure
+        self.opened.append(kind)
+        return len(self.opened)
+
+    async def close(self, held: int) -> None:
+        self.closed.append(held)
+
+    def take(
+        self, name: str, party: object, kind: frozenset[str] = FORM, *, urgent: bool = False
+    ) -> Due:
+        def begin(held: int) -> Any:
+            self.begun.append((name, held))
+            self.calls[name] = Due()
+            return self.calls[name]
+
+        return self.leases.take(party, kind, begin, urgent=urgent)
+
+    async def settle(self) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+async def test_a_first_one_that_may_ask_nothing_is_left_to_those_who_cannot_be_asked() -> None:
+    house = House()
+    house.take("a", "A")
+    house.take("n", NOBODY, NOTHING)
+    await house.settle()
+    assert sorted(house.begun) == [("a", 1), ("n", 0)]
+    assert house.opened == [FORM]
+    await house.leases.aclose()
+    assert house.closed == [1]
+
+
+async def test_a_first_one_that_may_ask_is_for_one_party_at_a_time() -> None:
+    house = House(most=0, first=FORM)
+    house.take("a", "A")
+    house.take("a2", "A")
+    waiting = house.take("b", "B")
+    house.take("n", NOBODY, NOTHING)
+    assert house.begun == [("a", 0), ("a2", 0)]
+    house.calls["a"].settle(1)
+    house.calls["a2"].settle(2)
+    assert house.begun[2:] == [("b", 0)]
+    house.calls["b"].settle(3)
+    assert waiting.result == 3
+    assert house.begun[3:] == [("n", 0)]
+    await house.leases.aclose()
+
+
+async def test_whoever_has_a_conversation_goes_behind_those_who_wait_unless_it_is_urgent() -> None:
+    house = House(most=0, first=FORM)
+    house.take("a", "A")
+    house.take("b", "B")
+    house.take("late", "A")
+    house.take("urgent", "A", urgent=True)
+    assert house.begun == [("a", 0), ("urgent", 0)]
+    house.calls["a"].settle(1)
+    house.calls["urgent"].settle(1)
+    assert house.begun[2:] == [("b", 0)]
+    house.calls["b"].settle(1)
+    assert house.begun[3:] == [("late", 0)]
+    await house.leases.aclose()
+
+
+async def test_a_conversation_of_another_kind_makes_room_if_nobody_needs_it() -> None:
+    house = House(most=1)
+    house.take("a", "A")
+    await house.settle()
+    other = frozenset(("sampling",))
+    house.take("b", "B", other)
+    await house.settle()
+    assert house.opened == [FORM]
+    house.calls["a"].settle(1)
+    await house.settle()
+    assert (house.opened, house.closed) == ([FORM, other], [1])
+    assert house.begun[-1] == ("b", 2)
+    await house.leases.aclose()
+
+
+async def test_who_cannot_wait_any_longer_leaves_the_queue() -> None:
+    house = House(most=0, first=FORM)
+    house.take("a", "A")
+    waiting = house.take("b", "B")
+    waiting.cancel()
+    house.calls["a"].settle(1)
+    assert house.begun == [("a", 0)]
+    begun = house.take("c", "C")
+    begun.cancel()
+    assert isinstance(house.calls["c"].error, asyncio.CancelledError)
+    await house.leases.aclose()
+
+
+async def test_one_that_cannot_be_opened_is_not_tried_again_at_once() -> None:
+    house = House()
+    house.failure = OSError("no")
+    waiting = house.take("a", "A")
+    await house.settle()
+    assert not waiting.done
+    house.failure = None
+    house.take("b", "B")
+    await house.settle()
+    assert house.opened == []
+    await house.leases.aclose()
+    assert isinstance(waiting.error, asyncio.CancelledError)
+
+
+async def test_what_nobody_needs_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "IDLE", 0.01)
+    house = House()
+    house.take("a", "A")
+    await house.settle()
+    house.calls["a"].settle(1)
+    async with asyncio.timeout(5):
+        while not house.closed:
+            await asyncio.sleep(0)
+    assert house.leases.extra == 0
+    await house.leases.aclose()
+
+
+async def test_one_that_has_ended_is_not_used_any_more() -> None:
+    house = House()
+    house.take("a", "A")
+    await house.settle()
+    house.leases.lost(1)
+    house.calls["a"].fail(ConnectionError("gone"))
+    house.take("a2", "A")
+    await house.settle()
+    assert house.begun[-1] == ("a2", 2)
+    await house.leases.aclose()
