@@ -86,7 +86,7 @@ async def test_a_client_that_answers_with_an_error_has_ended_the_call() -> None:
     def refuse(_: Any) -> Any:
         raise RpcError(-1, "User rejected sampling request")
 
-    sampling = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
+    sampling: Any = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
     server = Curious(asks(s=sampling))
     async with serving(s=server) as made, user(made, sampling={}) as somebody:
         somebody.answers["sampling/createMessage"] = refuse
