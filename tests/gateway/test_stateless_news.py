@@ -5,11 +5,20 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.letters import CAPABILITIES, LOG_LEVEL, EnvelopeServer, Paper, poster, put_away
+from tests.gateway.letters import (
+    CAPABILITIES,
+    LOG_LEVEL,
+    EnvelopeServer,
+    Paper,
+    letter,
+    poster,
+    put_away,
+)
 from tests.gateway.servers import Hold, Server, one_tool, serving, tool
 from trunkline.gateway.stateless import Correspondent
-from trunkline.jsonrpc import Raw, RpcError
+from trunkline.jsonrpc import Notification, Raw, Request, Response, RpcError, to_raw
 from trunkline.mcp.caller import Caller
+from trunkline.mcp.meta import Params
 
 PROGRESS = "notifications/progress"
 LOG = "notifications/message"
@@ -44,6 +53,30 @@ async def test_progress_comes_under_the_clients_own_token_and_nothing_else_comes
             [(PROGRESS, {"progressToken": "7", "progress": tokens[1]})],
             [],
         ]
+
+
+@pytest.mark.parametrize("kind", [Server, EnvelopeServer])
+async def test_news_that_are_read_together_with_the_answer_come_before_it(kind: Any) -> None:
+    server = kind(tools=[tool("t")])
+    server.methods["tools/call"] = Hold()
+    order: list[str] = []
+
+    class Diary(Paper):
+        async def notify(self, method: str, params: Any) -> None:
+            order.append(method)
+
+    async with serving(s=server) as made:
+        await poster(made)
+        params = Params(to_raw(letter({"progressToken": 1}, name="s__t")))
+        call = made.stateless.answer(Request(1, "tools/call"), params, "p", Diary())
+        call.then(lambda _: order.append("the answer"))
+        token = (await server.until_heard("tools/call"))["_meta"]["progressToken"]
+        news = Notification(PROGRESS, {"progressToken": token, "progress": 1})
+        answer = Response(server.requests[-1].id, {"resultType": "complete", "content": []})
+        await server.channel.send(news.encode())  # nobody reads before both are there
+        await server.channel.send(answer.encode())
+        await call
+        assert order == [PROGRESS, "the answer"]
 
 
 @pytest.mark.holds("T44", "T45")
