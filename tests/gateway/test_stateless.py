@@ -392,3 +392,13 @@ async def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (await client.ask("tools/list"))["tools"] == []
         assert "resources" in (await client.ask("server/discover"))["capabilities"]
         assert (await client.refusal("tools/call", name="s__echo")).code == 5030
+
+
+async def test_servers_are_told_what_the_first_client_that_comes_can() -> None:
+    server = one_tool()
+    async with serving(s=server) as made:
+        somebody = Poster(made)
+        for can in ({"elicitation": {"form": {}}, "vendor": {}}, {"sampling": {}}):
+            await somebody.ask("tools/list", _meta={CAPABILITIES: can})
+        assert server.count("initialize") == 1
+        assert server.heard[0][1]["capabilities"] == {"elicitation": {"form": {}}}

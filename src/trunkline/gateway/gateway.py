@@ -33,6 +33,7 @@ from trunkline.jsonrpc import (
     print_incident,
 )
 from trunkline.jsonrpc.incident import answer_for
+from trunkline.mcp.caller import Caller
 from trunkline.mcp.capabilities import questions
 from trunkline.mcp.envelope import SUBSCRIPTION
 from trunkline.mcp.meta import Params
@@ -71,7 +72,8 @@ class Gateway:
         server = {"name": identity.name, "version": identity.version}
         if parking is None:  # not `or`: one in which nothing is parked is empty
             parking = Parking(Seal(KeyRing.random()))
-        self.stateless = Stateless(self.registry, server, identity.instructions, parking)
+        instructions = identity.instructions
+        self.stateless = Stateless(self.registry, server, instructions, parking, self._met)
         self.registry.listen(self._catalogue_changed)
 
     def add(self, settings: Settings, connect: Connect) -> None:
@@ -142,12 +144,15 @@ class Gateway:
         await self.registry.aclose()
 
     def _opened(self, session: Session) -> None:
-        """Start the backends for the first client that comes, and tell them what it can."""
         if isinstance(session.trunk, Connection):
             batches = allows_batches(session.caller.version)
             session.trunk.peer.batch = "allow" if batches else "reject"
+        self._met(session.caller)
+
+    def _met(self, caller: Caller) -> None:
+        """Start the backends for the first client that comes, and tell them what it can."""
         if not self.client_capabilities:
-            self.client_capabilities = questions(session.caller.capabilities)
+            self.client_capabilities = questions(caller.capabilities)
         self.registry.start()
 
     # What backends say

@@ -12,6 +12,7 @@ Rules upheld here:
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -57,8 +58,11 @@ class Stateless:
         server: dict[str, Any],
         instructions: str | None,
         parking: Parking,
+        met: Callable[[Caller], None],
     ) -> None:
+        """Begin; `met` is called with whoever asks."""
         self.parking = parking
+        self._met = met
         self._registry = registry
         self._forwarder = Forwarder(registry)
         self._server = server
@@ -78,8 +82,8 @@ class Stateless:
         """Answer a request, or return what to await; `line` is for all that concerns it."""
         if request.id is None:
             raise RpcError(INVALID_REQUEST, "Request id must not be null")
-        self._registry.start()
         caller = read_envelope(params, principal)
+        self._met(caller)
         method = CLIENT_REQUESTS.get(request.method)
         if method is None or caller.version not in method.versions:
             raise RpcError.method_not_found(request.method)
