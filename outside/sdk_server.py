@@ -5,10 +5,21 @@ import sys
 from typing import Annotated
 
 from mcp.server import MCPServer
-from mcp.server.mcpserver import Context, Elicit, Resolve
+from mcp.server.elicitation import ElicitationResult
+from mcp.server.mcpserver import Context, Elicit, ListRoots, Resolve, Sample
+from mcp.types import (
+    CreateMessageResult,
+    ElicitRequest,
+    ElicitRequestURLParams,
+    InputRequiredResult,
+    ListRootsResult,
+    SamplingMessage,
+    TextContent,
+)
 from pydantic import BaseModel
 
 NOTE = "note://one"
+PLACE = "https://example.org/sign-in"
 
 server = MCPServer("outside")
 cancelled = asyncio.Event()
@@ -16,6 +27,10 @@ cancelled = asyncio.Event()
 
 class Size(BaseModel):
     size: int
+
+
+class Word(BaseModel):
+    word: str
 
 
 @server.tool()
@@ -29,9 +44,10 @@ def revision(ctx: Context) -> str:
 
 
 @server.tool()
-async def steps(count: int, ctx: Context) -> str:
+async def steps(count: int, ctx: Context, pause: float = 0.0) -> str:
     for number in range(1, count + 1):
         await ctx.report_progress(number, count, f"step {number}")
+        await asyncio.sleep(pause)
     return "done"
 
 
@@ -49,6 +65,60 @@ def ask() -> Elicit[Size]:
 @server.tool()
 def order(size: Annotated[Size, Resolve(ask)]) -> str:
     return f"ordered in {size.size}"
+
+
+@server.tool()
+def choose(answer: Annotated[ElicitationResult[Size], Resolve(ask)]) -> str:
+    return f"{answer.action} {answer.data.size if answer.action == 'accept' else None}"
+
+
+def first_word(name: str) -> Elicit[Word]:
+    return Elicit(f"First word of {name}?", Word)
+
+
+def second_word(name: str, first: Annotated[Word, Resolve(first_word)]) -> Elicit[Word]:
+    return Elicit(f"Second word of {name}?", Word)
+
+
+@server.tool()
+def twice(
+    name: str,
+    first: Annotated[Word, Resolve(first_word)],
+    second: Annotated[Word, Resolve(second_word)],
+) -> str:
+    return f"{name}: {first.word} {second.word}"
+
+
+@server.tool()
+async def visit(ctx: Context) -> str | InputRequiredResult:
+    if ctx.input_responses:
+        return ctx.input_responses["place"].action
+    place = ElicitRequestURLParams(message="Please sign in", url=PLACE)
+    return InputRequiredResult(input_requests={"place": ElicitRequest(params=place)})
+
+
+def sample() -> Sample:
+    question = SamplingMessage(role="user", content=TextContent(text="What is it?"))
+    return Sample([question], max_tokens=10)
+
+
+@server.tool()
+def think(answer: Annotated[CreateMessageResult, Resolve(sample)]) -> str:
+    return answer.content.text
+
+
+def list_roots() -> ListRoots:
+    return ListRoots()
+
+
+@server.tool()
+def places(found: Annotated[ListRootsResult, Resolve(list_roots)]) -> str:
+    return " ".join(str(root.uri) for root in found.roots)
+
+
+@server.tool()
+def weigh() -> Size:
+    return Size(size=7)
 
 
 @server.tool()

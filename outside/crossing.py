@@ -1,0 +1,206 @@
+"""One walk through all that a server may ask and tell, for clients of every SDK; what they find.
+
+The servers are those of sdk1_server.py and sdk_server.py, which have the same tools: one asks by
+requests of its own, the other with its answers. A client must not be able to tell.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from mcp import Client, StdioServerParameters, types
+from mcp.client.subscriptions import ResourceUpdated
+
+from outside.clients import ENVELOPE, HANDSHAKE, client, text
+from outside.program import HERE, PYTHON_1, run
+
+NOTE = "note://one"
+PLACE = "https://example.org/sign-in"
+
+ASKED = [*["elicitation/create"] * 6, "sampling/createMessage", "roots/list"]
+"""What a server asks in the course of a walk: three sizes, two words, a visit, and the rest."""
+
+
+def over_stdio(config: Path) -> list[str]:
+    """Return the command of a gateway that is spoken to over stdio."""
+    return [sys.executable, "-m", "trunkline", "serve", "--stdio", "--config", str(config)]
+
+
+class Person:
+    """Answers what it is asked, and remembers it: the one who uses the Python client 2.x."""
+
+    def __init__(self, *actions: str, name: str = "") -> None:
+        self.actions = list(actions)
+        self.name = name
+        self.asked: list[list[Any]] = []
+        self.logged: asyncio.Queue[Any] = asyncio.Queue()
+        self.updated: asyncio.Queue[str] = asyncio.Queue()
+
+    @asynccontextmanager
+    async def using(self, target: str | list[str], mode: str) -> AsyncIterator[Client]:
+        """Connect with a gateway: a URL, or a command."""
+        server: Any = target
+        if isinstance(target, list):
+            server = StdioServerParameters(command=target[0], args=target[1:])
+        options = {
+            "elicitation_callback": self.elicit,
+            "sampling_callback": self.sample,
+            "list_roots_callback": self.list_roots,
+            "logging_callback": self.logged.put,
+            "message_handler": self.hear,
+            "log_level": "warning",
+        }
+        async with client(server, mode, **options) as made:
+            yield made
+
+    def _note(self, method: str, params: Any) -> None:
+        said = {} if params is None else params.model_dump(by_alias=True, exclude_none=True)
+        self.asked.append([method, said])
+
+    async def elicit(self, context: Any, params: Any) -> types.ElicitResult:
+        self._note("elicitation/create", params)
+        if params.mode == "url":
+            return types.ElicitResult(action="accept")
+        if "word" in params.message:
+            assert self.name in params.message  # nobody is asked what is another's to answer
+            word = f"{params.message.split()[0]}{self.name}"
+            return types.ElicitResult(action="accept", content={"word": word})
+        action = self.actions.pop(0)
+        content = {"size": 42, "name": "Ada"} if action == "accept" else None
+        return types.ElicitResult(action=action, content=content)
+
+    async def sample(self, context: Any, params: Any) -> types.CreateMessageResult:
+        self._note("sampling/createMessage", params)
+        content = types.TextContent(type="text", text="a sample")
+        return types.CreateMessageResult(role="assistant", content=content, model="m")
+
+    async def list_roots(self, context: Any) -> types.ListRootsResult:
+        self._note("roots/list", None)
+        return types.ListRootsResult(roots=[types.Root(uri="file:///here")])
+
+    async def hear(self, message: Any) -> None:
+        if isinstance(message, types.ResourceUpdatedNotification):
+            await self.updated.put(message.params.uri)
+
+
+async def until_listed(made: Client, *wanted: str) -> list[str]:
+    """List tools until these are there: those that take long to start are listed later."""
+    found: list[str] = []
+    while not set(wanted) <= set(found):
+        found = [tool.name for tool in (await made.list_tools()).tools]
+    return found
+
+
+async def walk_python(target: str | list[str], mode: str, *servers: str) -> dict[str, Any]:
+    """Walk with the Python client 2.x."""
+    person = Person()
+    found: dict[str, Any] = {}
+    async with person.using(target, mode) as made:
+        found["version"] = made.protocol_version
+        found["tools"] = await until_listed(made, *(f"{server}__choose" for server in servers))
+        for server in servers:
+            found[server] = await _walk(person, made, server)
+    return found
+
+
+async def _walk(person: Person, made: Client, server: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"progress": []}
+
+    async def progressed(progress: float, *_: Any) -> None:
+        found["progress"].append(progress)
+
+    found["revision"] = await text(made, f"{server}__revision")
+    found["weigh"] = (await made.call_tool(f"{server}__weigh", {})).structured_content
+    person.actions = ["accept", "decline", "cancel"]
+    found["choose"] = [await text(made, f"{server}__choose") for _ in range(3)]
+    found["twice"] = await text(made, f"{server}__twice", name="Ada")
+    for tool in ("visit", "think", "places"):
+        found[tool] = await text(made, f"{server}__{tool}")
+    await made.call_tool(f"{server}__steps", {"count": 3}, progress_callback=progressed)
+    if made.protocol_version != ENVELOPE:
+        await made.set_logging_level("warning")
+    await text(made, f"{server}__say")
+    found["log"] = (await person.logged.get()).data
+    found["updated"] = await _follow(person, made, server)
+    found["released"] = await _give_up(made, server)
+    found["asked"], person.asked = person.asked, []
+    return found
+
+
+async def _follow(person: Person, made: Client, server: str) -> str:
+    listed = {resource.uri for resource in (await made.list_resources()).resources}
+    marked = f"trunkline:{server}:{NOTE}"
+    uri = marked if marked in listed else NOTE
+    if made.protocol_version == ENVELOPE:
+        async with made.listen(resource_subscriptions=[uri]) as news:
+            await text(made, f"{server}__touch")
+            event = await anext(news)
+            assert isinstance(event, ResourceUpdated)
+            found = event.uri
+    else:
+        await made.subscribe_resource(uri)
+        await text(made, f"{server}__touch")
+        found = await person.updated.get()
+        await made.unsubscribe_resource(uri)
+    return found.removeprefix(f"trunkline:{server}:")
+
+
+async def _give_up(made: Client, server: str) -> str:
+    began = asyncio.Event()
+
+    async def progressed(*_: Any) -> None:
+        began.set()
+
+    held = asyncio.create_task(made.call_tool(f"{server}__hold", {}, progress_callback=progressed))
+    await began.wait()
+    held.cancel()
+    await asyncio.gather(held, return_exceptions=True)
+    return await text(made, f"{server}__released")
+
+
+async def walk_python_1(target: str | list[str], *servers: str) -> dict[str, Any]:
+    """Walk with the Python client 1.x."""
+    return await _run(target, PYTHON_1, HERE / "crossing_client1.py", ",".join(servers))
+
+
+async def walk_typescript(
+    target: str | list[str], generation: int, mode: str, *servers: str
+) -> dict[str, Any]:
+    """Walk with a TypeScript client."""
+    script = HERE / "crossing_client.mjs"
+    return await _run(target, "node", script, str(generation), mode, ",".join(servers))
+
+
+async def _run(target: str | list[str], *command: str | Path) -> dict[str, Any]:
+    code, out, err = await run(*command, *([target] if isinstance(target, str) else target))
+    assert code == 0, err
+    return json.loads(out)
+
+
+def expect_all(found: dict[str, Any], mode: str, *servers: str) -> None:
+    """Expect that a client met all there is."""
+    enveloped = mode == ENVELOPE
+    for server in servers:
+        seen = found[server]
+        assert {f"{server}__choose", f"{server}__visit"} <= set(found["tools"])
+        assert seen["revision"] == (HANDSHAKE if enveloped else ENVELOPE)  # the other era
+        assert seen["weigh"] == {"size": 7}
+        assert seen["choose"] == ["accept 42", "decline None", "cancel None"]
+        assert seen["twice"] == "Ada: First Second"
+        assert (seen["visit"], seen["think"]) == ("accept", "a sample")
+        assert seen["places"].startswith("file:///here")
+        assert seen["progress"] == [1, 2, 3]
+        assert (seen["log"], seen["updated"], seen["released"]) == ("a shout", NOTE, "released")
+        assert [method for method, _ in seen["asked"]] == ASKED
+        for _, form in seen["asked"][:5]:
+            assert form["mode"] == "form"
+            assert form["requestedSchema"]["properties"].keys() & {"size", "word"}
+        _, visit = seen["asked"][5]
+        assert (visit["mode"], visit["url"]) == ("url", PLACE)
+        assert ("elicitationId" in visit) is not enveloped
+        _, sampling = seen["asked"][6]
+        assert sampling["messages"][0]["content"]["text"] == "What is it?"

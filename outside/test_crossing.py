@@ -1,0 +1,97 @@
+"""Real clients of each era before real servers of the other: all that is asked, told and stopped."""
+
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+import pytest_asyncio
+
+from outside.clients import ENVELOPE
+from outside.crossing import (
+    expect_all,
+    over_stdio,
+    walk_python,
+    walk_python_1,
+    walk_typescript,
+)
+from outside.gateway import BIN, Gateway, Servers, configure, everything, gateway, sdk
+from outside.program import HERE, PYTHON_1, alive
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning"),
+]
+
+OLD, NEW = ("old", "old-web"), ("new", "new-web")
+"""A server of each era as a child, and by HTTP."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Servers]:
+    """Servers of both eras, over stdio and HTTP; none of those over stdio is left in the end."""
+    mark = str(tmp_path_factory.mktemp("crossing"))  # an argument that none of them minds
+    async with sdk(1) as (_, old), sdk(2) as (_, new), everything("streamableHttp") as (_, web):
+        yield {
+            "old": {
+                "command": str(PYTHON_1),
+                "args": [str(HERE / "sdk1_server.py"), "stdio", "0", mark],
+            },
+            "old-web": {"url": old},
+            "new": {"command": sys.executable, "args": [str(HERE / "sdk_server.py"), "stdio", mark]},
+            "new-web": {"url": new, "era": "envelope"},
+            "every": {
+                "command": "node",
+                "args": [str(BIN / "mcp-server-everything"), "stdio", mark],
+            },
+            "web": {"url": web},
+        }
+    assert alive(mark) == []
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def house(
+    servers: Servers, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Gateway]:
+    async with gateway(tmp_path_factory.mktemp("gateway"), servers) as started:
+        yield started
+
+
+Reach: TypeAlias = Callable[..., str | list[str]]
+
+
+@pytest.fixture(params=["stdio", "http"])
+def reach(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) -> Reach:
+    """Return a way to reach servers: the command of a gateway, or the URL of one that has all."""
+    if request.param == "http":
+        house = request.getfixturevalue("house")
+        return lambda *_: house.mcp
+    return lambda *names: over_stdio(configure(tmp_path, {name: servers[name] for name in names}))
+
+
+# Envelope clients before servers that shake hands
+
+
+async def test_the_python_client_in_envelopes(reach: Reach) -> None:
+    expect_all(await walk_python(reach(*OLD), ENVELOPE, *OLD), ENVELOPE, *OLD)
+
+
+async def test_the_typescript_client_in_envelopes(reach: Reach) -> None:
+    expect_all(await walk_typescript(reach(*OLD), 2, ENVELOPE, *OLD), ENVELOPE, *OLD)
+
+
+# Handshake clients before servers that know envelopes
+
+
+async def test_the_python_client_that_shakes_hands(reach: Reach) -> None:
+    expect_all(await walk_python(reach(*NEW), "legacy", *NEW), "legacy", *NEW)
+
+
+async def test_the_python_client_of_the_first_generation(reach: Reach) -> None:
+    expect_all(await walk_python_1(reach(*NEW), *NEW), "legacy", *NEW)
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+async def test_the_typescript_client_that_shakes_hands(reach: Reach, generation: int) -> None:
+    expect_all(await walk_typescript(reach(*NEW), generation, "legacy", *NEW), "legacy", *NEW)
