@@ -83,7 +83,7 @@ async def text(session: ClientSession, tool: str, progress: Any = None, **argume
     return result.content[0].text
 
 
-async def give_up(session: ClientSession, server: str) -> str:
+async def give_up(session: ClientSession, server: str) -> None:
     began = asyncio.Event()
 
     async def begin(*_: Any) -> None:
@@ -95,9 +95,9 @@ async def give_up(session: ClientSession, server: str) -> str:
     params = types.CancelledNotificationParams(requestId=id, reason="enough")
     news = types.CancelledNotification(method="notifications/cancelled", params=params)
     await session.send_notification(types.ClientNotification(news))
-    found = await text(session, f"{server}__released")
+    while await text(session, f"{server}__is_released") != "released":
+        pass
     held.cancel()
-    return found
 
 
 async def follow(session: ClientSession, server: str) -> str:
@@ -130,7 +130,7 @@ async def walk(session: ClientSession, server: str) -> dict[str, Any]:
     await text(session, f"{server}__say")
     found["log"] = (await logged.get()).data
     found["updated"] = await follow(session, server)
-    found["released"] = await give_up(session, server)
+    await give_up(session, server)
     found["asked"] = asked[:]
     asked.clear()
     return found

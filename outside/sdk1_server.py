@@ -107,8 +107,9 @@ async def hold(ctx: Context) -> str:
 
 
 @server.tool()
-async def released() -> str:
-    await cancelled.wait()
+def is_released() -> str:
+    if not cancelled.is_set():
+        return "held"
     cancelled.clear()
     return "released"
 

@@ -139,6 +139,14 @@ async def released() -> str:
 
 
 @server.tool()
+def is_released() -> str:
+    if not cancelled.is_set():
+        return "held"
+    cancelled.clear()
+    return "released"
+
+
+@server.tool()
 async def touch(ctx: Context) -> str:
     await ctx.notify_resource_updated(NOTE)
     await ctx.session.send_resource_updated(NOTE)

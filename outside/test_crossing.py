@@ -1,5 +1,6 @@
 """Real clients of each era before real servers of the other: all that is asked, told and stopped."""
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -8,8 +9,9 @@ from typing import TypeAlias
 import pytest
 import pytest_asyncio
 
-from outside.clients import ENVELOPE
+from outside.clients import ENVELOPE, client, sample, text
 from outside.crossing import (
+    Person,
     expect_all,
     over_stdio,
     walk_python,
@@ -95,3 +97,32 @@ async def test_the_python_client_of_the_first_generation(reach: Reach) -> None:
 @pytest.mark.parametrize("generation", [1, 2])
 async def test_the_typescript_client_that_shakes_hands(reach: Reach, generation: int) -> None:
     expect_all(await walk_typescript(reach(*NEW), generation, "legacy", *NEW), "legacy", *NEW)
+
+
+# Several at once
+
+
+@pytest.mark.parametrize("server", [*OLD, *NEW])
+async def test_each_is_asked_about_its_own_call(house: Gateway, server: str) -> None:
+    together = asyncio.Barrier(3)
+
+    async def use(name: str, mode: str) -> str:
+        async with Person(name, together).using(house.mcp, mode) as made:
+            return await text(made, f"{server}__twice", name=name)
+
+    people = {"Ada": ENVELOPE, "Bob": ENVELOPE, "Cyd": "legacy"}
+    said = await asyncio.gather(*(use(name, mode) for name, mode in people.items()))
+    assert said == [f"{name}: First{name} Second{name}" for name in people]
+
+
+# What a client cannot be asked
+
+
+@pytest.mark.parametrize("server", OLD)
+async def test_a_call_that_needs_what_the_client_cannot_says_so(
+    house: Gateway, server: str
+) -> None:
+    async with client(house.mcp, ENVELOPE, sampling_callback=sample) as made:
+        assert await text(made, f"{server}__think") == "a sample"
+        result = await made.call_tool(f"{server}__choose", {})
+        assert result.is_error
