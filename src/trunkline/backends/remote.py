@@ -244,9 +244,7 @@ class Remote:
 
     def notified(self, notification: Notification) -> Awaitable[None] | None:
         """Pass on what the server tells."""
-        if self._calls.post(notification):
-            return asyncio.sleep(0)  # it leaves meanwhile: the answer must not overtake it
-        return self.take_note(notification)
+        return None if self._calls.post(notification) else self.take_note(notification)
 
     def take_note(self, notification: Notification) -> Awaitable[None] | None:
         """Take note of what the server tells nobody in particular."""
