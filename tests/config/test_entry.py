@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from trunkline.config.entry import Entry, check_entry
-from trunkline.config.errors import key_text
-from trunkline.config.lines import KeyPath
+from trunkline.documents.errors import key_text
+from trunkline.documents.lines import KeyPath
 
 
 def complaints(table: dict[str, Any], moved: dict[KeyPath, KeyPath] | None = None) -> list[str]:

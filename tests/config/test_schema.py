@@ -13,11 +13,11 @@ import trunkline.config
 from tests.jsonrpc.test_raw import JSON
 from tests.test_docs import headings
 from trunkline.config.entry import Entry, check_entry
-from trunkline.config.fit import fit
-from trunkline.config.lines import KeyPath
 from trunkline.config.model import ConfigTable
-from trunkline.config.parse import as_table
 from trunkline.config.schema import FILE, config_schema, schema_text, shipped_schema
+from trunkline.documents.fit import fit
+from trunkline.documents.lines import KeyPath
+from trunkline.documents.parse import as_table
 
 VALIDATOR: Any = jsonschema.Draft202012Validator(config_schema())
 WHOLE = msgspec.inspect.type_info(ConfigTable)

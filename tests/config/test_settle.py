@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from trunkline.config.entry import Entry
-from trunkline.config.errors import key_text
-from trunkline.config.lines import KeyPath
 from trunkline.config.settle import fill, settings
 from trunkline.config.substitute import Surroundings
+from trunkline.documents.errors import key_text
+from trunkline.documents.lines import KeyPath
 
 
 def filled(

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import msgspec.inspect
 from msgspec import Struct, field
 
-from trunkline.config.errors import Complain, meant
-from trunkline.config.fit import fit
-from trunkline.config.lines import KeyPath
 from trunkline.config.model import ServerTable
-from trunkline.config.parse import as_table
+from trunkline.documents.errors import Complain, meant
+from trunkline.documents.fit import fit
+from trunkline.documents.lines import KeyPath
+from trunkline.documents.parse import as_table
 
 KINDS = ("command", "url", "builtin")
 BELONGS = {"args": "command", "env": "command", "env_file": "command", "cwd": "command"} | {

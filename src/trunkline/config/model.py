@@ -13,8 +13,9 @@ Rules upheld here:
 3. Printing a server never shows what it was given: by now its values are secrets.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -158,6 +159,18 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What may be said about one server; exactly one of command, url and builtin must be."""
+
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        "type": "leave it out: command or url says what the server is",
+        "envFile": 'write "env_file"',
+        "serverUrl": 'write "url"',
+        "httpUrl": 'write "url"',
+        "environment": 'write "env"',
+        "enabled": 'write "disabled", which means the opposite',
+        "autoApprove": "leave it out: approving calls is the client's affair",
+        "alwaysAllow": "leave it out: approving calls is the client's affair",
+    }
+    """What to write for keys of a server that clients know and we do not."""
 
     title: Annotated[str | None, Meta(description="The server's name for people to read.")] = None
     command: Annotated[

@@ -16,11 +16,11 @@ import msgspec
 
 from trunkline.config.entry import Entry
 from trunkline.config.env_file import parse_env_file
-from trunkline.config.errors import Complain, quoted
-from trunkline.config.lines import KeyPath
 from trunkline.config.model import ServerSettings
-from trunkline.config.parse import Table, as_table
 from trunkline.config.substitute import Surroundings, path_from, read_small, substitute
+from trunkline.documents.errors import Complain, quoted
+from trunkline.documents.lines import KeyPath
+from trunkline.documents.parse import Table, as_table
 
 SUBSTITUTED = ("command", "args", "env", "env_file", "cwd", "url", "headers")
 """The keys of a server in which references are resolved."""

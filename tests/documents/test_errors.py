@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.config.errors import ConfigError, ConfigErrors, Report, key_text, meant
-from trunkline.config.lines import Index, Lines
+from trunkline.documents.errors import ConfigError, ConfigErrors, Report, key_text, meant
+from trunkline.documents.lines import Index, Lines
 
 
 def report_on(text: str) -> Report:

@@ -12,7 +12,7 @@ import re
 import tomllib
 from contextlib import suppress
 
-from trunkline.config.lines import MAX_DEPTH, Index, KeyPath, Statement
+from trunkline.documents.lines import MAX_DEPTH, Index, KeyPath, Statement
 
 # Possessive throughout: what is not closed costs one look at it, not one for every way to cut it.
 _GAP = re.compile(r"(?:[ \t\n]|#[^\n]*+)*+")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.config.test_toml_lines import DOCUMENTS
+from tests.documents.test_toml_lines import DOCUMENTS
 from tests.jsonrpc.test_raw import JSON
-from trunkline.config.errors import ConfigErrors
-from trunkline.config.parse import Parsed, parse_json, parse_toml
+from trunkline.documents.errors import ConfigErrors
+from trunkline.documents.parse import Parsed, parse_json, parse_toml
 
 
 def errors_of(parsed: Parsed) -> list[str]:

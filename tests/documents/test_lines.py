@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.config.lines import MAX_DEPTH, Index, Lines, Position, Twice
+from trunkline.documents.lines import MAX_DEPTH, Index, Lines, Position, Twice
 
 TEXT = st.text(alphabet="ab\n\r é", max_size=30)
 

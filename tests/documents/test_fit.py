@@ -1,7 +1,7 @@
 """Tables against types: every place that does not fit, and no other."""
 
 import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import msgspec.inspect
@@ -10,22 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jsonrpc.test_raw import JSON
-from trunkline.config.errors import key_text
-from trunkline.config.fit import INSTEAD, fit, remedy_for
-from trunkline.config.lines import KeyPath
 from trunkline.config.model import ConfigTable, ServerTable
+from trunkline.documents.errors import key_text
+from trunkline.documents.fit import fit, remedy_for
+from trunkline.documents.lines import KeyPath
 
 WHOLE = msgspec.inspect.type_info(ConfigTable)
 SERVER = msgspec.inspect.type_info(ServerTable)
 
 
-def complaints(value: object, kind: msgspec.inspect.Type = SERVER) -> list[str]:
+def complaints(value: object, kind: msgspec.inspect.Type = SERVER, root: KeyPath = ()) -> list[str]:
     found: list[str] = []
 
     def complain(path: KeyPath, why: str, fix: str) -> None:
         found.append(f"{key_text(path)}: {why}; {fix}")
 
-    fit(value, kind, (), complain)
+    fit(value, kind, root, complain)
     return found
 
 
@@ -113,10 +113,42 @@ def test_a_wrong_value_is_never_shown() -> None:
     assert secret not in "".join(complaints(table))
 
 
-@pytest.mark.parametrize("key", INSTEAD)
-def test_a_key_of_clients_has_its_own_remedy(key: str) -> None:
-    assert remedy_for(key, dict.fromkeys(ServerTable.__struct_fields__)) == INSTEAD[key]
-    assert remedy_for(key, {"name": None}) != INSTEAD[key]
+@pytest.mark.parametrize("key", ServerTable.INSTEAD)
+def test_a_key_that_a_table_knows_of_has_its_own_remedy(key: str) -> None:
+    assert complaints({key: ""}) == [f"{key}: unknown key; {ServerTable.INSTEAD[key]}"]
+    assert remedy_for(key, {"name": None}) != ServerTable.INSTEAD[key]
+
+
+class Shelf(msgspec.Struct):
+    name: str
+    books: Annotated[tuple[str, ...], msgspec.Meta(min_length=2, max_length=2)]
+    notes: Annotated[tuple[str, ...], msgspec.Meta(max_length=1)] = ()
+    labels: Annotated[dict[str, str], msgspec.Meta(max_length=1)] = {}
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ({"books": ["a", "b"]}, ['shelf: "name" is missing; add it']),
+        ({"nam": "x", "books": ["a", "b"]}, ['shelf.nam: unknown key; did you mean "name"?']),
+        ({"name": "x", "books": []}, ["shelf.books: expected exactly 2, got 0; add some"]),
+        (
+            {"name": "x", "books": ["a"] * 3},
+            ["shelf.books: expected exactly 2, got 3; take some out"],
+        ),
+        (
+            {"name": "x", "books": ["a", "b"], "notes": ["a", "b"], "labels": {"a": "", "b": ""}},
+            [
+                "shelf.notes: expected at most 1, got 2; take some out",
+                "shelf.labels: expected at most 1, got 2; take some out",
+            ],
+        ),
+    ],
+)
+def test_what_is_missing_too_few_or_too_many_is_complained_of(
+    table: dict[str, Any], expected: list[str]
+) -> None:
+    assert complaints(table, msgspec.inspect.type_info(Shelf), ("shelf",)) == expected
 
 
 VALUES = JSON | st.sampled_from(["npx", "auto", 1, 0.5, True, ["x"], {"A": "b"}, {"A": 1}])

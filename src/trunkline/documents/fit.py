@@ -9,13 +9,14 @@ Rule upheld here: what passes without complaint is converted without one.
 
 import datetime
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import msgspec.inspect as kinds
 
-from trunkline.config.errors import Complain, meant, quoted
-from trunkline.config.lines import KeyPath
+from trunkline.documents.errors import Complain, meant, quoted
+from trunkline.documents.lines import KeyPath
 
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 """Half a character: JSON can spell one, but nothing can be done with it."""
@@ -40,18 +41,6 @@ _WORDS: dict[type, _Found] = {
 }
 """What a value is in words, and how to write one."""
 
-INSTEAD: Mapping[str, str] = {
-    "type": "leave it out: command or url says what the server is",
-    "envFile": 'write "env_file"',
-    "serverUrl": 'write "url"',
-    "httpUrl": 'write "url"',
-    "environment": 'write "env"',
-    "enabled": 'write "disabled", which means the opposite',
-    "autoApprove": "leave it out: approving calls is the client's affair",
-    "alwaysAllow": "leave it out: approving calls is the client's affair",
-}
-"""What to write for keys of a server that clients know and we do not."""
-
 
 def fit(value: object, kind: kinds.Type, path: KeyPath, complain: Complain) -> None:
     """Complain about every place in `value` that is not as `kind` wants it."""
@@ -62,8 +51,7 @@ def fit(value: object, kind: kinds.Type, path: KeyPath, complain: Complain) -> N
                 _fit_table(cast("dict[str, Any]", value), kind, path, complain)
         case kinds.VarTupleType():
             if _is(value, list, path, complain):
-                for index, item in enumerate(cast("list[Any]", value)):
-                    fit(item, kind.item_type, (*path, index), complain)
+                _fit_list(cast("list[Any]", value), kind, path, complain)
         case kinds.LiteralType():
             _fit_choice(value, kind, path, complain)
         case kinds.StrType():
@@ -105,22 +93,52 @@ def _fit_table(
     complain: Complain,
 ) -> None:
     if isinstance(kind, kinds.DictType):
+        _fit_count(table, kind, path, complain)
         for key, value in table.items():
             fit(key, kind.key_type, (*path, key), complain)
             fit(value, kind.value_type, (*path, key), complain)
         return
     fields = {field.encode_name: field.type for field in kind.fields}
+    instead: Mapping[str, str] = getattr(kind.cls, "INSTEAD", {})
+    strange = [key for key in table if key not in fields]
     for key, value in table.items():
         if key in fields:
             fit(value, fields[key], (*path, key), complain)
         else:
-            complain((*path, key), "unknown key", remedy_for(key, fields))
+            complain((*path, key), "unknown key", remedy_for(key, fields, instead))
+    for field in kind.fields:
+        # Who misspelt a key hears of that; that it is missing would be the same thing again.
+        name = field.encode_name
+        if field.required and name not in table and not any(meant(k, [name]) for k in strange):
+            complain(path, f"{quoted(name)} is missing", "add it")
 
 
-def remedy_for(key: str, known: Mapping[str, object]) -> str:
-    """Return what to do about an unknown key."""
-    if key in INSTEAD and "command" in known:
-        return INSTEAD[key]
+def _fit_list(
+    items: list[Any], kind: kinds.VarTupleType, path: KeyPath, complain: Complain
+) -> None:
+    _fit_count(items, kind, path, complain)
+    for index, item in enumerate(items):
+        fit(item, kind.item_type, (*path, index), complain)
+
+
+def _fit_count(
+    items: Sized, kind: kinds.VarTupleType | kinds.DictType, path: KeyPath, complain: Complain
+) -> None:
+    least, most, count = kind.min_length or 0, kind.max_length, len(items)
+    if count < least or (most is not None and count > most):
+        wanted = f"at least {least}" if count < least else f"at most {most}"
+        if least == most:
+            wanted = f"exactly {least}"
+        fix = "add some" if count < least else "take some out"
+        complain(path, f"expected {wanted}, got {count}", fix)
+
+
+def remedy_for(
+    key: str, known: Mapping[str, object], instead: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Return what to do about an unknown key; `instead` is what its table says of some."""
+    if key in instead:
+        return instead[key]
     if (other := meant(key, known)) is not None:
         return f'did you mean "{other}"?'
     return f"known keys are {', '.join(known)}"

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.config.test_toml_lines import at, paths_of
+from tests.documents.test_toml_lines import at, paths_of
 from tests.jsonrpc.test_raw import JSON
-from trunkline.config.json_lines import scan_json, without_comments
-from trunkline.config.lines import MAX_DEPTH, KeyPath
+from trunkline.documents.json_lines import scan_json, without_comments
+from trunkline.documents.lines import MAX_DEPTH, KeyPath
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, all of it at once, and where.
+"""What is wrong with a file that people write, all of it at once, and where.
 
     trunkline.toml:12: servers.fs.comand: unknown key; did you mean "command"?
     file           line key               why          fix
@@ -16,7 +16,7 @@ from difflib import get_close_matches
 
 from msgspec import Struct
 
-from trunkline.config.lines import KeyPath, Lines
+from trunkline.documents.lines import KeyPath, Lines
 
 Complain = Callable[[KeyPath, str, str], None]
 """Takes what is wrong at a path: why, and how to mend it."""
@@ -42,7 +42,7 @@ class ConfigError(Struct, frozen=True):
 
 
 class ConfigErrors(Exception):
-    """A configuration that cannot be used; `errors` is everything that is wrong with it."""
+    """A file that cannot be used; `errors` is everything that is wrong with it."""
 
     def __init__(self, errors: Iterable[ConfigError]) -> None:
         self.errors = tuple(errors)
@@ -53,6 +53,8 @@ class Report:
     """Collects what is to be said about one file."""
 
     def __init__(self, file: str, lines: Lines) -> None:
+        self.columns = False
+        """Whether complaints about keys name their columns too."""
         self._file = file
         self._lines = lines
         self._errors: list[ConfigError] = []
@@ -85,7 +87,9 @@ class Report:
             raise ConfigErrors(sorted(self._errors, key=_order))
 
     def _at(self, path: KeyPath, why: str, fix: str) -> ConfigError:
-        return ConfigError(self._file, self._lines.find(path).line, key_text(path), why, fix)
+        place = self._lines.find(path)
+        column = place.column if self.columns else None
+        return ConfigError(self._file, place.line, key_text(path), why, fix, column)
 
 
 def _order(error: ConfigError) -> int:

@@ -10,7 +10,7 @@ Rules upheld here:
 import json
 import re
 
-from trunkline.config.lines import Index, KeyPath
+from trunkline.documents.lines import Index, KeyPath
 
 _COMMENT = r"//[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/|\Z)"
 # Strings come first, so that nothing inside of one is taken for a comment.

@@ -15,10 +15,10 @@ import tomllib
 from collections.abc import Iterable
 from typing import Any, NoReturn, cast
 
-from trunkline.config.errors import ConfigError, Report, key_text
-from trunkline.config.json_lines import blank, scan_json, without_comments
-from trunkline.config.lines import KeyPath, Lines, Position, Statement, Twice
-from trunkline.config.toml_lines import scan_toml
+from trunkline.documents.errors import ConfigError, Report, key_text
+from trunkline.documents.json_lines import blank, scan_json, without_comments
+from trunkline.documents.lines import KeyPath, Lines, Position, Statement, Twice
+from trunkline.documents.toml_lines import scan_toml
 
 Table = dict[str, Any]
 
@@ -136,9 +136,9 @@ def _without(text: str, statement: Statement, lines: Lines) -> str:
     return text[: statement.start] + blank(text[statement.start : end]) + text[end:]
 
 
-def parse_json(text: str, file: str) -> Parsed:
-    """Read JSON with comments and trailing commas, as editors write it."""
-    text = without_comments(text)
+def parse_json(text: str, file: str, *, plain: bool = False) -> Parsed:
+    """Read JSON, unless it is to be `plain` with comments and trailing commas, as editors do."""
+    text = text if plain else without_comments(text)
     report = Report(file, Lines(text, scan_json))
     repeated = False
 

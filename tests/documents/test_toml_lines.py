@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from trunkline.config.lines import KeyPath
-from trunkline.config.toml_lines import scan_toml
+from trunkline.documents.lines import KeyPath
+from trunkline.documents.toml_lines import scan_toml
 
 EXAMPLE = '''\
 title = "a"               # line 1
