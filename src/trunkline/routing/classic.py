@@ -6,12 +6,12 @@
          1 - Levenshtein distance / length of the longer, by character
       K  how many of the slug's terms occur in the query, as substrings, of all its terms
 
-Refuses to be clever: what a description says does not count, "trust" contains "rust", and a query in
-another order of words is another query. `matcher` is cleverer; this one is as specified.
+Refuses to be clever: what a description says does not count, "trust" contains "rust", and a query
+in another order of words is another query. `matcher` is cleverer; this one is as specified.
 
 Rules upheld here:
-1. Scores are within [0, 1], and depend on the query and the topic alone: whatever the order in which
-   topics are given, equal scores stand in the order of slugs.
+1. Scores are within [0, 1], and depend on the query and the topic alone: whatever the order in
+   which topics are given, equal scores stand in the order of slugs.
 2. No topic, and any text at all, is safe.
 """
 
@@ -24,163 +24,17 @@ from rapidfuzz.distance.Levenshtein import normalized_similarity
 
 # The English list of NLTK; its words with an apostrophe are left out, since no query has one any
 # more when stop words are dropped.
-STOP_WORDS = frozenset(
-    [
-        "i",
-        "me",
-        "my",
-        "myself",
-        "we",
-        "our",
-        "ours",
-        "ourselves",
-        "you",
-        "your",
-        "yours",
-        "yourself",
-        "yourselves",
-        "he",
-        "him",
-        "his",
-        "himself",
-        "she",
-        "her",
-        "hers",
-        "herself",
-        "it",
-        "its",
-        "itself",
-        "they",
-        "them",
-        "their",
-        "theirs",
-        "themselves",
-        "what",
-        "which",
-        "who",
-        "whom",
-        "this",
-        "that",
-        "these",
-        "those",
-        "am",
-        "is",
-        "are",
-        "was",
-        "were",
-        "be",
-        "been",
-        "being",
-        "have",
-        "has",
-        "had",
-        "having",
-        "do",
-        "does",
-        "did",
-        "doing",
-        "a",
-        "an",
-        "the",
-        "and",
-        "but",
-        "if",
-        "or",
-        "because",
-        "as",
-        "until",
-        "while",
-        "of",
-        "at",
-        "by",
-        "for",
-        "with",
-        "about",
-        "against",
-        "between",
-        "into",
-        "through",
-        "during",
-        "before",
-        "after",
-        "above",
-        "below",
-        "to",
-        "from",
-        "up",
-        "down",
-        "in",
-        "out",
-        "on",
-        "off",
-        "over",
-        "under",
-        "again",
-        "further",
-        "then",
-        "once",
-        "here",
-        "there",
-        "when",
-        "where",
-        "why",
-        "how",
-        "all",
-        "any",
-        "both",
-        "each",
-        "few",
-        "more",
-        "most",
-        "other",
-        "some",
-        "such",
-        "no",
-        "nor",
-        "not",
-        "only",
-        "own",
-        "same",
-        "so",
-        "than",
-        "too",
-        "very",
-        "s",
-        "t",
-        "can",
-        "will",
-        "just",
-        "don",
-        "should",
-        "now",
-        "d",
-        "ll",
-        "m",
-        "o",
-        "re",
-        "ve",
-        "y",
-        "ain",
-        "aren",
-        "couldn",
-        "didn",
-        "doesn",
-        "hadn",
-        "hasn",
-        "haven",
-        "isn",
-        "ma",
-        "mightn",
-        "mustn",
-        "needn",
-        "shan",
-        "shouldn",
-        "wasn",
-        "weren",
-        "won",
-        "wouldn",
-    ]
-)
+_STOP_WORDS = """
+i me my myself we our ours ourselves you your yours yourself yourselves he him his himself she her
+hers herself it its itself they them their theirs themselves what which who whom this that these
+those am is are was were be been being have has had having do does did doing a an the and but if or
+because as until while of at by for with about against between into through during before after
+above below to from up down in out on off over under again further then once here there when where
+why how all any both each few more most other some such no nor not only own same so than too very s
+t can will just don should now d ll m o re ve y ain aren couldn didn doesn hadn hasn haven isn ma
+mightn mustn needn shan shouldn wasn weren won wouldn
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
 
 THRESHOLD = 0.4
 """What a score must reach to be a match, unless somebody says otherwise."""
