@@ -1,0 +1,128 @@
+"""Words: what a text is made of, for whoever compares texts.
+
+    "createPullRequest"       ──> (create, pull, request)          one written word, three parts
+    "read_file of GitHub"     ──> (read,) (file,) (of,) (git, hub)
+    "Dateien löschen"         ──> (dateien,) (loschen,)
+    "搜索文件"                 ──> (搜索,) (索文,) (文件,)           no spaces: each two neighbours
+
+Refuses to know languages, but for the endings of English, in which most tools are described: `stem`
+takes them off, roughly. It need not find roots; it must only do the same to both sides.
+
+Rules upheld here:
+1. The same words come out however a text is composed, accented or capitalised, or joined: by
+   spaces, underscores, hyphens, dots or capitals.
+2. No text is too long: what is beyond MAX_TEXT characters is not read.
+"""
+
+import re
+import unicodedata
+from functools import lru_cache
+
+MAX_TEXT = 4000
+"""How much of a text is read, in characters."""
+
+_ACCENTS = re.compile("[\u0300-\u036f]")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_PLAIN = re.compile(r"[A-Za-z0-9]+")
+_APOSTROPHE = re.compile("(?<=[^\\W_])['\u2019](?=[^\\W_])")
+
+# Scripts that are written without spaces: Thai to Burmese, Khmer, Japanese, Chinese.
+_UNSPACED = re.compile(
+    "[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
+
+_VOWEL = re.compile("[aeiouy]")
+_SIBILANT = ("ses", "xes", "zes", "ches", "shes")
+_SINGULAR = ("ss", "us", "is")
+
+
+def split_words(text: str) -> list[tuple[str, ...]]:
+    """Return the words of a text in order, folded, each as the parts that its capitals show."""
+    text = text[:MAX_TEXT]
+    if "'" in text or "\u2019" in text:
+        text = _APOSTROPHE.sub("", text)
+    if text.isascii():
+        return [_parts(word) for word in _PLAIN.findall(text)]
+    found: list[tuple[str, ...]] = []
+    for word in _spaced(_simplified(text)).split():
+        if word.isascii():
+            found.append(_parts(word))
+        elif _UNSPACED.search(word):
+            found += _neighbours(word)
+        else:
+            found.append(tuple(_humps(word).casefold().split()))
+    return found
+
+
+def fold(text: str) -> str:
+    """Return the words of a text with single spaces between them: equal for equal texts."""
+    return " ".join(part for word in split_words(text) for part in word)
+
+
+@lru_cache(maxsize=65536)
+def stem(word: str) -> str:
+    """Return a word without its English endings, so that its forms are one."""
+    if len(word) <= 3 or not word.isascii() or not word.isalpha():
+        return word
+    word = _strip_plural(word)
+    for ending in ("ing", "ed"):
+        rest = word.removesuffix(ending)
+        if rest != word and len(rest) >= 3 and _VOWEL.search(rest):
+            word = rest[:-1] if rest[-1] == rest[-2] and rest[-1] not in "lsz" else rest
+            break
+    else:
+        if len(word) > 5 and word.endswith(("tion", "sion")):
+            word = word[:-3]
+    if len(word) > 3 and word[-1] == "e":
+        word = word[:-1]
+    return word
+
+
+def _strip_plural(word: str) -> str:
+    if len(word) > 4 and word.endswith("ies"):
+        return word[:-3] + "y"
+    if len(word) > 4 and word.endswith(_SIBILANT):
+        return word[:-2]
+    if word[-1] == "s" and not word.endswith(_SINGULAR):
+        return word[:-1]
+    return word
+
+
+@lru_cache(maxsize=65536)
+def _parts(word: str) -> tuple[str, ...]:
+    """Return the parts of a plain word; most are seen again and again."""
+    if word.islower():
+        return (word,)
+    return tuple(_HUMP.sub(" ", word).lower().split())
+
+
+def _simplified(text: str) -> str:
+    """Return a text without accents and without the many ways to write one letter."""
+    apart = unicodedata.normalize("NFKD", text)
+    # Accents alone: the vowel signs of other scripts are marks as well, and mean a lot.
+    return unicodedata.normalize("NFC", _ACCENTS.sub("", apart))
+
+
+def _spaced(text: str) -> str:
+    """Return a text with a space for everything that is no part of a word."""
+    return "".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in text)
+
+
+def _humps(word: str) -> str:
+    """Part a word where a capital follows a small letter, in any script."""
+    pairs = zip(word, word[1:] + word[-1], strict=True)
+    return "".join(c + " " if c.islower() and after.isupper() else c for c, after in pairs)
+
+
+def _neighbours(word: str) -> list[tuple[str, ...]]:
+    """Return each two neighbours of what is written without spaces, and the rest as it is."""
+    found: list[tuple[str, ...]] = []
+    place = 0
+    for run in _UNSPACED.finditer(word):
+        if before := word[place : run.start()]:
+            found.append((before.casefold(),))
+        text, place = run[0], run.end()
+        found += [(text[i : i + 2],) for i in range(max(1, len(text) - 1))]
+    if after := word[place:]:
+        found.append((after.casefold(),))
+    return found
