@@ -121,7 +121,7 @@ fuzz: .venv-fuzz/.ready
 # Rewrite what is generated: the requirement map's tests, the message schema.
 update: $(VENV)/.test
 	$(BIN)/python -m pytest tests/test_requirements.py tests/test_conversations.py --update --no-cov
-	$(BIN)/python -m pytest tests/jsonrpc/test_schema.py tests/config/test_schema.py --update --no-cov
+	$(BIN)/python -m pytest tests/jsonrpc/test_schema.py tests/config/test_schema.py tests/sources/test_schema.py --update --no-cov
 
 lock:
 	test -x .venv-lock/bin/uv || ($(PYTHON) -m venv .venv-lock && .venv-lock/bin/pip install --quiet uv)

@@ -16,11 +16,11 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from trunkline import __version__
 from trunkline.backends.functions import Functions
-from trunkline.config import Config, HttpSettings, ServerSettings, split_address
+from trunkline.config import Config, ConfigErrors, HttpSettings, ServerSettings, split_address
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
 from trunkline.gateway.upstream import Backend, Connect, Listener, Settings
@@ -49,8 +49,22 @@ PARTING = 1.0
 _LOOK = 0.02
 """How many seconds pass between two looks whether calls have ended."""
 
-DEFAULT = Config(servers=(ServerSettings(name="trunkline", builtin="operator"),))
+DEFAULT = Config(
+    servers=(
+        ServerSettings(name="trunkline", builtin="operator"),
+        ServerSettings(name="sources", builtin="sources", scoring="best"),
+    )
+)
 """What is served without a configuration: the built-in tools."""
+
+
+@runtime_checkable
+class Starting(Protocol):
+    """A backend of our own that has something to read before it can answer."""
+
+    async def start(self) -> None:
+        """Get ready; raises ConfigErrors."""
+        ...
 
 
 class App:
@@ -97,8 +111,20 @@ class App:
         return partial(self._start_builtin, server)
 
     async def _start_builtin(self, server: ServerSettings, listener: Listener) -> Backend:
+        backend = self.builtin(server)
+        if isinstance(backend, Starting):
+            try:
+                await backend.start()
+            except ConfigErrors as wrong:
+                raise ConnectionLost(str(wrong)) from None
+        return backend
+
+    def builtin(self, server: ServerSettings) -> Functions:
+        """Return a server that is part of Trunkline, not started yet; raises ConnectionLost."""
         if server.builtin == "operator":
             return operator(self.gateway)
+        if server.builtin == "sources":
+            return sources(server)
         raise ConnectionLost(f"{server.builtin} servers are not supported yet")
 
     async def _start_child(self, server: ServerSettings, listener: Listener) -> Backend:
@@ -334,7 +360,24 @@ def _origin(scheme: str, host: str, port: int) -> str:
 
 def _is_supported(server: ServerSettings) -> bool:
     """Tell whether it makes sense to try again."""
-    return server.builtin in (None, "operator")
+    return server.builtin in (None, "operator", "sources")
+
+
+def sources(server: ServerSettings) -> Functions:
+    """Return the registry of sources that the settings name, as a backend that is to be started."""
+    from trunkline.routing.classic import Weights  # noqa: PLC0415  see above
+    from trunkline.sources.matching import Matching  # noqa: PLC0415
+    from trunkline.sources.peers import Peers  # noqa: PLC0415
+    from trunkline.sources.shelf import Shelf  # noqa: PLC0415
+    from trunkline.sources.tools import SourcesBackend  # noqa: PLC0415
+
+    matching = Matching(
+        scoring=server.scoring,
+        threshold=server.threshold,
+        weights=Weights(server.fuzzy_weight, server.keyword_weight),
+    )
+    path = Path(server.registry) if server.registry else None
+    return SourcesBackend(Shelf(path, matching, server.curator_key), Peers(matching))
 
 
 def operator(gateway: Gateway) -> Functions:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from trunkline import __version__
+from trunkline.cli.sources_program import sources_program
 
 program = typer.Typer(
     help="A governed MCP gateway: every MCP server behind one line.",
@@ -133,6 +134,9 @@ def bench(
     from trunkline.cli.bench import bench  # noqa: PLC0415
 
     raise typer.Exit(bench(seconds, json))
+
+
+program.add_typer(sources_program, name="sources")
 
 
 @program.command("client-config")

@@ -74,6 +74,14 @@ Origin = Annotated[
     ),
 ]
 Seconds = Annotated[float, Meta(gt=0, le=_DAY)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+CuratorKey = Annotated[
+    str,
+    Meta(
+        pattern="^([0-9a-f]{64}|(pk:)?[13456789a-km-uw-z]{52})$",
+        extra={"expected": "an Ed25519 public key: 64 digits of 0-9a-f, or 52 of z-base-32"},
+    ),
+]
 Kind = Literal["child", "http", "builtin"]
 Era = Literal["auto", "handshake", "envelope"]
 
@@ -197,6 +205,27 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Literal["sources", "search", "operator"] | None,
         Meta(description="A server that is part of Trunkline."),
     ] = None
+    registry: Annotated[
+        Text | None,
+        Meta(description="The file of a sources server; the embedded one unless set."),
+    ] = None
+    curator_key: Annotated[
+        CuratorKey | None, Meta(description="The key that must have signed the registry.")
+    ] = None
+    scoring: Annotated[
+        Literal["classic", "best"],
+        Meta(description="How a sources server finds the topic that is meant."),
+    ] = "classic"
+    threshold: Annotated[
+        Share | None,
+        Meta(description="What a topic must score to be meant; as the scoring has it unless set."),
+    ] = None
+    fuzzy_weight: Annotated[
+        Share, Meta(description="How much likeness counts in classic scores.")
+    ] = 0.7
+    keyword_weight: Annotated[
+        Share, Meta(description="How much the words of the slug count in classic scores.")
+    ] = 0.3
     prefix: Annotated[
         Prefix | None,
         Meta(

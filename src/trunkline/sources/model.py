@@ -141,7 +141,7 @@ class Curator(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pubkey: Annotated[PublicKey, Meta(description="The key that signs the registry.")]
 
 
-class Endorsement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Endorsement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A registry of somebody else's that the curator vouches for."""
 
     pubkey: Annotated[PublicKey, Meta(description="The key of its curator.")]
