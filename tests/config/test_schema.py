@@ -85,7 +85,9 @@ VALUES: st.SearchStrategy[Any] = JSON.filter(
 TABLES = st.dictionaries(
     st.sampled_from([key.rpartition(".")[2] for key in keys()] + ["comand"]), VALUES, max_size=3
 )
-KINDS = st.sampled_from([{"command": "npx"}, {"url": "https://a.example"}, {}])
+KINDS = st.sampled_from(
+    [{"command": "npx"}, {"url": "https://a.example"}, {"builtin": "sources"}, {}]
+)
 SERVERS = st.builds(dict[str, Any].__or__, TABLES, KINDS) | VALUES
 TREES = st.fixed_dictionaries(
     {},
