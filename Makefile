@@ -1,7 +1,7 @@
 # Every target sets up what it needs, from python3, pip, make and git alone.
 #   make serve    run Trunkline on its embedded default        make test     the tests
 #   make check    formatting, types, imports, budgets, docs    make bench    comparisons, stored; a soak
-#   make fuzz     three minutes of fuzzing                       make docs     the manual, in site/
+#   make fuzz     four minutes of fuzzing                        make docs     the manual, in site/
 #   make test-outside   against programs that we did not write  make lock     new locks
 #   make conformance    the official MCP suite, directly and through the gateway
 #   make bench-hop      one hop through Trunkline, nginx and every other gateway we can install
@@ -87,6 +87,7 @@ docs: $(VENV)/.check
 
 bench: .venv-bench/.ready
 	.venv-bench/bin/python -m bench $(ARGS)
+	.venv-bench/bin/python -m bench.sources
 	.venv-bench/bin/python -m bench.overhead
 	.venv-bench/bin/python -m bench.soak
 
@@ -117,6 +118,7 @@ fuzz: .venv-fuzz/.ready
 	.venv-fuzz/bin/python -m fuzz.codec -max_total_time=$(FUZZ_SECONDS) $(ARGS)
 	.venv-fuzz/bin/python -m fuzz.framing -max_total_time=$(FUZZ_SECONDS) $(ARGS)
 	.venv-fuzz/bin/python -m fuzz.sse -max_total_time=$(FUZZ_SECONDS) $(ARGS)
+	.venv-fuzz/bin/python -m fuzz.registry -max_total_time=$(FUZZ_SECONDS) $(ARGS)
 
 # Rewrite what is generated: the requirement map's tests, the message schema.
 update: $(VENV)/.test

@@ -6,6 +6,7 @@ import pytest
 from bench.sources import measure
 from tests.routing.classic_topics import SCORES
 from tests.sources.registries import TREE
+from tests.test_docs import ROOT
 from trunkline.routing.classic import EmptyQuery, OnlyStopWords, Weights
 from trunkline.sources.load import embedded
 from trunkline.sources.matching import Finder, Matching, NoMatch, Scoring
@@ -95,3 +96,12 @@ def test_the_better_scoring_is_not_worse_on_the_labelled_queries() -> None:
     assert best["mrr"] >= classic["mrr"] + 0.2
     assert best["accepted"] >= classic["accepted"]
     assert best["refused"] >= 0.95
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_the_manual_has_the_figures_that_are_measured(scoring: Scoring) -> None:
+    found = measure(scoring)
+    page = (ROOT / "docs" / "reference" / "sources.md").read_text(encoding="utf-8")
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{scoring}` |")]
+    for key in ("accuracy_at_1", "mrr", "accepted", "refused"):
+        assert str(round(found[key], 3)) in row.split()
