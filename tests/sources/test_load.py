@@ -104,7 +104,7 @@ def test_what_is_not_json_is_said_with_line_and_column() -> None:
         ((*RUST, "nmae"), "x", 'nmae: unknown key; did you mean "name"?'),
         (("signature",), "0" * 128, "signature: not the curator's signature of what the file say"),
         (("signature",), "x", "signature: expected an Ed25519 signature: 128 digits of 0-9a-f"),
-        (("endorsements",), [{}], 'endorsements[0]: "pubkey" is missing; add it'),
+        (("endorsements",), [{"name": "B"}], 'endorsements[0]: "pubkey" is missing; add it'),
     ],
 )
 def test_a_broken_rule_is_named_with_place_reason_and_remedy(
@@ -137,7 +137,8 @@ def test_endorsements_have_rules_of_their_own(endorsements: list[Any], expected:
 
 @pytest.mark.holds("O1.7")
 def test_all_mistakes_are_told_at_once_from_the_top_down() -> None:
-    made = changed((*RUST, "sources", 0, "rank"), 2) | {"version": "x", "extra": 1}
+    made = changed((*RUST, "sources", 0, "rank"), 2)
+    made |= {"version": "x", "extra": 1}
     del made["categories"]["linux-hardening"]["name"]
     found = mistakes(made)
     assert [line.split(": ")[1] for line in found] == [

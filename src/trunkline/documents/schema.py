@@ -1,4 +1,4 @@
-"""JSON Schemas of files that people write: what msgspec says of types, less what no file can say."""
+"""JSON Schemas of files that people write: what msgspec says of types, less what no file says."""
 
 from typing import Any
 
