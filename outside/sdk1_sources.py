@@ -1,7 +1,7 @@
 """The official Python SDK 1.x asks the registry: python sdk1_sources.py WAY PLACE….
 
-WAY is stdio, and PLACE a command with its arguments; or mcp, and PLACE a url. The SDK checks what is
-structured against the schema of the tool by itself. Prints JSON.
+WAY is stdio, and PLACE a command with its arguments; or mcp, and PLACE a url. The SDK checks what
+is structured against the schema of the tool by itself. Prints JSON.
 """
 
 import asyncio

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,8 +20,9 @@ from trunkline.documents.errors import ConfigErrors
 from trunkline.jsonrpc import RpcError, from_raw, to_raw
 from trunkline.mcp.meta import Params
 from trunkline.routing.call import Call
+from trunkline.sources import matching as matching_module
 from trunkline.sources import shelf as shelf_module
-from trunkline.sources.matching import Matching
+from trunkline.sources.matching import Finder, Matching, Scored
 from trunkline.sources.peers import STALE, Peers
 from trunkline.sources.shelf import Shelf
 from trunkline.sources.tools import SourcesBackend
@@ -219,6 +221,26 @@ async def test_peers_answer_after_our_own_and_are_marked(tmp_path: Path) -> None
         assert "knitting-socks, linux-hardening" in none
         only_ours = await made.call("get_sources", query="knit socks")
         assert only_ours["isError"] is True
+
+
+async def test_a_large_registry_keeps_the_event_loop_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    find = Finder.find
+
+    def watched(finder: Finder, query: str, threshold: float | None = None) -> Scored:
+        threads.append(threading.current_thread().name)
+        return find(finder, query, threshold)
+
+    monkeypatch.setattr(Finder, "find", watched)
+    async with desk(tmp_path) as made:
+        await made.call("get_sources", query="learn rust")
+        monkeypatch.setattr(matching_module, "_LARGE", 10)
+        await made.call("get_sources", query="learn rust")
+        await made.call("get_federated_sources", query="learn rust")
+    main = threading.main_thread().name
+    assert [name == main for name in threads] == [True, False, False]
 
 
 async def test_a_peer_that_was_never_reached_says_nothing(tmp_path: Path) -> None:

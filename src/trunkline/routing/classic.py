@@ -20,6 +20,7 @@ import unicodedata
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from rapidfuzz import process
 from rapidfuzz.distance.Levenshtein import normalized_similarity
 
 # The English list of NLTK; its words with an apostrophe are left out, since no query has one any
@@ -43,6 +44,7 @@ _DECIMALS = 12
 """To how many a score is rounded: what is 0.4 on paper passes a threshold of 0.4."""
 
 _TOLERANCE = 0.01
+_STRANGE = re.compile(r"[^\w\s]")
 
 
 class EmptyQuery(ValueError):
@@ -85,7 +87,7 @@ class Weights(NamedTuple):
 
 def normalise(query: str) -> str:
     """Return the words of `query` that say something; raises EmptyQuery or OnlyStopWords."""
-    kept = "".join(character for character in query.lower() if _stays(character))
+    kept = _STRANGE.sub(_mark, query.lower())
     # Composed, so that an accent does not depend on how it was typed.
     words = unicodedata.normalize("NFC", kept).split()
     if not words:
@@ -96,9 +98,9 @@ def normalise(query: str) -> str:
     return " ".join(left)
 
 
-def _stays(character: str) -> bool:
+def _mark(found: re.Match[str]) -> str:
     # Python's \w knows no marks, without which words of many scripts are torn apart.
-    return bool(re.match(r"[\w\s]", character)) or unicodedata.category(character)[0] == "M"
+    return found[0] if unicodedata.category(found[0])[0] == "M" else ""
 
 
 class Classic:
@@ -122,7 +124,7 @@ class Classic:
         return sorted(scored, key=lambda each: -each.score)  # stable: slugs are in order already
 
     def _score(self, asked: str, terms: list[str], texts: list[str]) -> float:
-        fuzzy = max(normalized_similarity(asked, text) for text in texts)
+        _, fuzzy, _ = process.extractOne(asked, texts, scorer=normalized_similarity)
         keyword = sum(term in asked for term in terms) / len(terms)
         weights = self._weights
         return min(1.0, round(weights.fuzzy * fuzzy + weights.keyword * keyword, _DECIMALS))

@@ -41,6 +41,10 @@ _FIELDS = {
 }
 
 
+_LARGE = 2000
+"""From how many texts on a query may take more than a few milliseconds."""
+
+
 class Matching(Struct, frozen=True, kw_only=True):
     """How topics are chosen."""
 
@@ -70,6 +74,7 @@ class Finder:
         """Index the topics; raises ValueError for weights that make no sense."""
         self._matching = matching
         self._slugs = sorted(categories)
+        self._texts = sum(2 + len(each.query_patterns) for each in categories.values())
         self._classic: Classic | None = None
         self._matcher = Matcher(_FIELDS)
         if matching.scoring == "classic":
@@ -78,6 +83,11 @@ class Finder:
             return
         for slug in self._slugs:
             self._matcher.put(_document(slug, categories[slug]))
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a question takes so long that it should not be asked on the event loop."""
+        return self._texts > _LARGE
 
     def rank(self, query: str) -> list[Scored]:
         """Return all topics, the best first; raises EmptyQuery or OnlyStopWords."""

@@ -17,9 +17,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from trunkline.backends.functions import Answer, Functions
-from trunkline.sources.matching import EmptyQuery, NoMatch, OnlyStopWords, Scored
+from trunkline.sources.matching import EmptyQuery, NoMatch, OnlyStopWords
 from trunkline.sources.model import MAX_QUERY, Curator
-from trunkline.sources.peers import Peers
+from trunkline.sources.peers import Peer, PeerRegistry, Peers
 from trunkline.sources.replies import (
     CategoriesReply,
     EndorsementsReply,
@@ -99,7 +99,10 @@ class SourcesBackend(Functions):
         """
         shelved = await self._fresh()
         try:
-            found = shelved.finder.find(query, threshold)
+            if shelved.finder.is_large:
+                found = await asyncio.to_thread(shelved.finder.find, query, threshold)
+            else:
+                found = shelved.finder.find(query, threshold)
         except NoMatch as none:
             return no_match(query, none.closest, shelved.loaded.registry.categories)
         except (EmptyQuery, OnlyStopWords) as why:
@@ -138,51 +141,56 @@ class SourcesBackend(Functions):
         Example: {"query": "run my own mail server"}
         """
         shelved = await self._fresh()
-        try:
-            found = [*self._direct(shelved, query, threshold), *self._endorsed(query, threshold)]
-            if found:
-                return federated_answer(found)
-            ranked = shelved.finder.rank(query)
-        except (EmptyQuery, OnlyStopWords) as why:
-            return _unasked(why, shelved)
-        closest = ranked[0] if ranked else None
-        return no_match(query, closest, self._all_slugs(shelved))
-
-    def _direct(
-        self, shelved: Shelved, query: str, threshold: float | None
-    ) -> Iterator[FederatedMatch]:
-        curator = shelved.loaded.registry.curator
-        with suppress(NoMatch):
-            reply = sources_reply(shelved.loaded, shelved.finder.find(query, threshold))
-            yield FederatedMatch("direct", curator.name, curator.pubkey, False, reply)
-
-    def _endorsed(self, query: str, threshold: float | None) -> Iterator[FederatedMatch]:
         now = asyncio.get_running_loop().time()
-        matches: list[tuple[Scored, FederatedMatch]] = []
-        for peer in self._peers.all:
-            if peer.registry is None:
-                continue
-            with suppress(NoMatch):
-                found = peer.registry.finder.find(query, threshold)
-                pubkey = peer.endorsement.pubkey
-                curator = Curator(name=peer.registry.curator or peer.name, pubkey=pubkey)
-                said = (peer.registry.version, curator, peer.registry.is_signed)
-                reply = match_reply(found, peer.registry.categories[found.slug], said)
-                is_stale = peer.state(now) == "stale"
-                made = FederatedMatch("endorsed", peer.name, pubkey, is_stale, reply)
-                matches.append((found, made))
-        matches.sort(key=lambda each: (each[1].stale, -each[0].score, each[0].slug))
-        yield from (made for _, made in matches)
-
-    def _all_slugs(self, shelved: Shelved) -> set[str]:
-        peers = (peer.registry.categories for peer in self._peers.all if peer.registry)
-        return set(shelved.loaded.registry.categories).union(*peers)
+        # In a thread, since nobody knows how large the registries of others are.
+        return await asyncio.to_thread(_federated, shelved, self._peers.all, now, query, threshold)
 
     async def _fresh(self) -> Shelved:
         shelved = await self._shelf.fresh()
         registry = shelved.loaded.registry
         self._peers.endorse(registry.endorsements, registry.curator.pubkey)
         return shelved
+
+
+def _federated(
+    shelved: Shelved, peers: tuple[Peer, ...], now: float, query: str, threshold: float | None
+) -> Answer:
+    """Ask all registries; of peers the fresh ones come first, and then the best."""
+    own, known = shelved.loaded.registry, [(peer, peer.registry) for peer in peers]
+    found: list[FederatedMatch] = []
+    try:
+        closest = next(iter(shelved.finder.rank(query)), None)
+        with suppress(NoMatch):
+            reply = sources_reply(shelved.loaded, shelved.finder.find(query, threshold))
+            mine = own.curator
+            found.append(FederatedMatch("direct", mine.name, mine.pubkey, False, reply))
+        theirs = [
+            match
+            for peer, registry in known
+            if registry is not None
+            for match in _endorsed(peer, registry, peer.state(now) == "stale", query, threshold)
+        ]
+    except (EmptyQuery, OnlyStopWords) as why:
+        return _unasked(why, shelved)
+    theirs.sort(key=lambda each: (each.stale, -each.match.score, each.match.slug, each.pubkey))
+    found += theirs
+    if found:
+        return federated_answer(found)
+    slugs = set(own.categories).union(*(registry.categories for _, registry in known if registry))
+    return no_match(query, closest, slugs)
+
+
+def _endorsed(
+    peer: Peer, registry: PeerRegistry, is_stale: bool, query: str, threshold: float | None
+) -> Iterator[FederatedMatch]:
+    """Yield the match in the registry of a peer, if there is one."""
+    with suppress(NoMatch):
+        found = registry.finder.find(query, threshold)
+        pubkey = peer.endorsement.pubkey
+        curator = Curator(name=registry.curator or peer.name, pubkey=pubkey)
+        said = (registry.version, curator, registry.is_signed)
+        reply = match_reply(found, registry.categories[found.slug], said)
+        yield FederatedMatch("endorsed", peer.name, pubkey, is_stale, reply)
 
 
 def _unasked(why: ValueError, shelved: Shelved) -> Answer:
