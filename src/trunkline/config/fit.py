@@ -64,6 +64,10 @@ def fit(value: object, kind: kinds.Type, path: KeyPath, complain: Complain) -> N
             if _is(value, list, path, complain):
                 for index, item in enumerate(cast("list[Any]", value)):
                     fit(item, kind.item_type, (*path, index), complain)
+        case kinds.UnionType():
+            # A word, or a list of words: what is in brackets is meant to be the list.
+            wanted = kinds.VarTupleType if type(value) is list else kinds.LiteralType
+            fit(value, next(e for e in kind.types if isinstance(e, wanted)), path, complain)
         case kinds.LiteralType():
             _fit_choice(value, kind, path, complain)
         case kinds.StrType():
@@ -84,7 +88,10 @@ def _plain(kind: kinds.Type) -> tuple[kinds.Type, str]:
             kind = kind.type
         elif isinstance(kind, kinds.UnionType):
             # Neither TOML nor a client's file says null: there, None is the absence of the key.
-            (kind,) = (each for each in kind.types if not isinstance(each, kinds.NoneType))
+            choices = [each for each in kind.types if not isinstance(each, kinds.NoneType)]
+            if len(choices) > 1:
+                return kind, expected
+            kind = choices[0]
         else:
             return kind, expected
 

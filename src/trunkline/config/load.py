@@ -34,6 +34,7 @@ from trunkline.config.model import (
 from trunkline.config.parse import Table, as_table, parse_json, parse_toml
 from trunkline.config.settle import fill, settings
 from trunkline.config.substitute import Surroundings
+from trunkline.config.surface import check_surface
 
 MAX_FILE = 1024 * 1024
 """How long a `trunkline.toml` may be, in bytes."""
@@ -129,6 +130,7 @@ def _own_tables(tree: Table, report: Report) -> tuple[Table, Table, tuple[Entry,
             report.error(root, "expected a table", "write [servers.NAME]")
         else:
             entries.append(Entry(name, table, root))
+    check_surface(as_table(gateway) or {}, entries, report.error)
     return as_table(gateway) or {}, as_table(http) or {}, tuple(entries)
 
 

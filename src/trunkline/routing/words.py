@@ -73,6 +73,8 @@ def stem(word: str) -> str:
     else:
         if len(word) > 5 and word.endswith(("tion", "sion")):
             word = word[:-3]
+        elif len(word) > 6 and word.endswith("er"):
+            word = word[:-2]
     if len(word) > 3 and word[-1] == "e":
         word = word[:-1]
     return word
