@@ -65,12 +65,16 @@ SERVERS = {
     ),
     "mongodb": Server("mongodb-mcp-server", "mongodb-mcp-server"),
     "kubernetes": Server("mcp-server-kubernetes", "mcp-server-kubernetes"),
-    "airtable": Server("airtable-mcp-server", "airtable-mcp-server", env=(("AIRTABLE_API_KEY", "x"),)),
+    "airtable": Server(
+        "airtable-mcp-server", "airtable-mcp-server", env=(("AIRTABLE_API_KEY", "x"),)
+    ),
     "context7": Server("@upstash/context7-mcp", "context7-mcp"),
     "git": Server("mcp-server-git", "mcp-server-git", pypi="py"),
     "fetch": Server("mcp-server-fetch", "mcp-server-fetch", pypi="py"),
     "time": Server("mcp-server-time", "mcp-server-time", pypi="py"),
-    "sqlite": Server("mcp-server-sqlite", "mcp-server-sqlite", ("--db-path", "/tmp/finding.db"), pypi="py1"),
+    "sqlite": Server(
+        "mcp-server-sqlite", "mcp-server-sqlite", ("--db-path", "/tmp/finding.db"), pypi="py1"
+    ),
     "atlassian": Server(
         "mcp-atlassian",
         "mcp-atlassian",

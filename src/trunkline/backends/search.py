@@ -1,6 +1,7 @@
 """Search: the built-in tools with which a model finds the tool that it needs, and calls it.
 
-    find_tools{query} ──> names, one line each ──> describe_tool{name} ──> call_tool{name, arguments}
+    find_tools{query} ──> names and arguments, a line each ──> call_tool{name, arguments}
+                                                          └──> describe_tool{name}, if in doubt
 
 A client that lists these three instead of five hundred carries three definitions in its context.
 

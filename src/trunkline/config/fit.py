@@ -66,8 +66,9 @@ def fit(value: object, kind: kinds.Type, path: KeyPath, complain: Complain) -> N
                     fit(item, kind.item_type, (*path, index), complain)
         case kinds.UnionType():
             # A word, or a list of words: what is in brackets is meant to be the list.
-            wanted = kinds.VarTupleType if type(value) is list else kinds.LiteralType
-            fit(value, next(e for e in kind.types if isinstance(e, wanted)), path, complain)
+            wanted = kinds.VarTupleType if isinstance(value, list) else kinds.LiteralType
+            given = cast("object", value)
+            fit(given, next(e for e in kind.types if isinstance(e, wanted)), path, complain)
         case kinds.LiteralType():
             _fit_choice(value, kind, path, complain)
         case kinds.StrType():

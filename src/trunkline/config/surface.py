@@ -1,6 +1,6 @@
 """The key `gateway.surface`, beyond its type: what is not listed must be found in another way.
 
-Rule upheld here: nobody is left with an empty list. `surface = "search"` needs the tools that search.
+Rule upheld here: `surface = "search"` leaves nobody with an empty list.
 """
 
 from collections.abc import Iterable

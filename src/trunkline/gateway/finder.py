@@ -1,6 +1,6 @@
 """Finder: keeps a ToolIndex of the gateway's catalogue, and finds tools in it for a caller.
 
-    Registry ──published──> Finder ──a slice at a time──> ToolIndex ──find──> what the caller may see
+    Registry ──published──> Finder ──a slice at a time──> ToolIndex ──> what a caller may see
 
 Refuses to index on the way of a call: it works between calls, in slices, and only on what differs.
 Whoever searches waits until the index is that of the catalogue.

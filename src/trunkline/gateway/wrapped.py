@@ -1,7 +1,7 @@
 """Wrapped: the call of a tool that comes as the arguments of `call_tool`.
 
-    {"name": "search__call_tool", "arguments": {"name": "fs__read_file", "arguments": {…}}, "_meta": …}
-    ──unwrap──>  {"name": "fs__read_file", "arguments": {…}, "_meta": …}
+    {"name": "search__call_tool", "arguments": {"name": "fs__read", "arguments": {…}}, "_meta": …}
+    ──unwrap──>  {"name": "fs__read", "arguments": {…}, "_meta": …}
 
 Only `name` and `arguments` change places: the progress token, the envelope, the answers to
 questions, and the id under which it can be cancelled are those of the call itself.
