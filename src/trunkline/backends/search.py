@@ -86,7 +86,7 @@ class Search(Functions):
         self, caller: Caller, query: str, limit: int, backend: str | None
     ) -> dict[str, Any]:
         found = await self._finder.find(caller, query, limit, backend)
-        answer: dict[str, Any] = {"tools": [_found_tool(each) for each in found]}
+        answer: dict[str, Any] = {"tools": [found_tool(each) for each in found]}
         if not found:
             answer["hint"] = "nothing matches; try other words, or one of these servers"
             answer["backends"] = self._finder.backends(caller)
@@ -119,7 +119,8 @@ class Search(Functions):
         await super().aclose()
 
 
-def _found_tool(found: Found) -> FoundTool:
+def found_tool(found: Found) -> FoundTool:
+    """Return what a model needs to know of a tool, on two lines."""
     definition = found.entry.definition
     name, score = found.entry.public, round(found.score, 3)
     return FoundTool(name, description_of(definition), signature_of(definition), score)

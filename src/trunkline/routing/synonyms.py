@@ -113,7 +113,7 @@ class Lexicon(NamedTuple):
     phrases: Mapping[str, tuple[str, ...]]
     """What an abbreviation of several words is short for."""
     idle: frozenset[str]
-    """Words that say nothing about what is asked for; they count where there are no others."""
+    """Words that say nothing about what is asked for."""
 
 
 def read_lexicon(groups: str, short: Mapping[str, str], idle: str) -> Lexicon:

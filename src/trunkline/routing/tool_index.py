@@ -32,6 +32,9 @@ TOOL_FIELDS = {
 MAX_SUMMARY = 200
 """The longest summary, in characters."""
 
+MAX_DESCRIPTION = 1000
+"""How much of a description beyond its summary is read, in characters."""
+
 MAX_SIGNATURE = 500
 """The longest line of arguments, in characters."""
 
@@ -94,7 +97,7 @@ def document_of(entry: Entry) -> Document:
         "name": entry.native,
         "title": _text(definition.title),
         "summary": first,
-        "description": description[len(first) :],
+        "description": description[len(first) :][:MAX_DESCRIPTION],
         "parameters": " ".join(_table(schema.get("properties"))),
         "backend": entry.backend,
     }
