@@ -4,6 +4,7 @@
 #   make fuzz     four minutes of fuzzing                        make docs     the manual, in site/
 #   make test-outside   against programs that we did not write  make lock     new locks
 #   make conformance    the official MCP suite, directly and through the gateway
+#   make bench-finding  how well tools are found, over those of real servers
 #   make bench-hop      one hop through Trunkline, nginx and every other gateway we can install
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 FUZZ_SECONDS ?= 60
 
-.PHONY: serve test test-pure test-doing test-outside conformance check bench bench-hop fuzz docs lock update clean
+.PHONY: serve test test-pure test-doing test-outside conformance check bench bench-finding bench-hop fuzz docs lock update clean
 
 # $(call environment,directory,lock): a virtual environment with exactly what the lock names.
 # The marker is touched last, so that an interrupted installation starts again.
@@ -90,6 +91,9 @@ bench: .venv-bench/.ready
 	.venv-bench/bin/python -m bench.sources
 	.venv-bench/bin/python -m bench.overhead
 	.venv-bench/bin/python -m bench.soak
+
+bench-finding: $(VENV)/.test
+	$(BIN)/python -m bench.finding $(ARGS)
 
 .venv-hop/.ready: requirements/hop.txt pyproject.toml
 	$(call environment,.venv-hop,requirements/hop.txt)

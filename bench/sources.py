@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trunkline.sources.load import embedded
-from trunkline.sources.matching import Finder, Matching, NoMatch, Scoring
+from trunkline.sources.matching import Matching, NoMatch, Scoring, TopicFinder
 
 HERE = Path(__file__).parent
 QUERIES = HERE / "sources_queries.toml"
@@ -28,7 +28,7 @@ def labelled() -> list[tuple[str, str]]:
 
 def measure(scoring: Scoring) -> dict[str, Any]:
     """Return how well a scoring does."""
-    finder = Finder(embedded().registry.categories, Matching(scoring=scoring))
+    finder = TopicFinder(embedded().registry.categories, Matching(scoring=scoring))
     queries = labelled()
     meant = [(query, slug) for query, slug in queries if slug != NONE]
     places = [[each.slug for each in finder.rank(q)].index(slug) + 1 for q, slug in meant]

@@ -25,6 +25,7 @@ from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
 from trunkline.gateway.upstream import Backend, Connect, Listener, Settings
 from trunkline.jsonrpc import Channel, ConnectionLost, RpcError
+from trunkline.routing.view import View
 from trunkline.transports.exchange import Exchange, HttpRequest
 from trunkline.transports.stdio import Child
 from trunkline.transports.stream import open_stdio
@@ -76,7 +77,7 @@ class App:
         identity = Identity(
             settings.name, __version__, settings.instructions, settings.strict_lifecycle
         )
-        self.gateway = Gateway(identity, chance=random.random)
+        self.gateway = Gateway(identity, chance=random.random, view=view_of(config))
         self.children: dict[str, Child] = {}
         self.origins: tuple[str, ...] = ()
         """Where we listen, as clients write it: scheme, host and port."""
@@ -93,7 +94,7 @@ class App:
                         prefix,
                         server.timeout,
                         server.start_timeout,
-                        server.max_restarts if _is_supported(server) else 0,
+                        server.max_restarts,
                         server.max_in_flight,
                     ),
                     self._connect(server),
@@ -120,12 +121,15 @@ class App:
         return backend
 
     def builtin(self, server: ServerSettings) -> Functions:
-        """Return a server that is part of Trunkline, not started yet; raises ConnectionLost."""
+        """Return a server that is part of Trunkline, not started yet."""
         if server.builtin == "operator":
             return operator(self.gateway)
         if server.builtin == "sources":
             return sources(server)
-        raise ConnectionLost(f"{server.builtin} servers are not supported yet")
+        from trunkline.backends.search import Search  # noqa: PLC0415  only whoever has it
+        from trunkline.gateway.finder import Finder  # noqa: PLC0415
+
+        return Search(Finder(self.gateway.registry))
 
     async def _start_child(self, server: ServerSettings, listener: Listener) -> Backend:
         from trunkline.backends.open_server import open_channel  # noqa: PLC0415  see above
@@ -288,6 +292,15 @@ class App:
         }
 
 
+def view_of(config: Config) -> View:
+    """Return what the settings say about who sees what."""
+    searches = frozenset(server.name for server in config.servers if server.builtin == "search")
+    surface = config.gateway.surface
+    if isinstance(surface, str):
+        return View(() if surface == "search" else None, searches)
+    return View(surface, searches)
+
+
 def rules_of(http: HttpSettings) -> "HttpRules":
     """Return what the settings say about the door."""
     from trunkline.transports.http_rules import HttpRules  # noqa: PLC0415  see above
@@ -356,11 +369,6 @@ def _no_password() -> str:
 
 def _origin(scheme: str, host: str, port: int) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def _is_supported(server: ServerSettings) -> bool:
-    """Tell whether it makes sense to try again."""
-    return server.builtin in (None, "operator", "sources")
 
 
 def sources(server: ServerSettings) -> Functions:

@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.routing.words import MAX_TEXT, fold, split_words, stem
+from trunkline.routing.words import MAX_TEXT, fold, split_words, stem, stems
 
 
 def test_spaces_underscores_hyphens_dots_and_capitals_all_part_words() -> None:
@@ -53,6 +53,11 @@ def test_the_forms_of_a_word_have_one_stem() -> None:
     assert {stem(w) for w in "run runs running".split()} == {"run"}
     assert {stem(w) for w in "box boxes".split()} == {"box"}
     assert {stem(w) for w in "call calls calling called".split()} == {"call"}
+
+
+def test_a_word_that_capitals_part_has_the_stem_of_the_whole_as_well() -> None:
+    assert stems("GitHub issues") == [("git", "hub", "github"), ("issu",)]
+    assert stems("Größe ΑβΓδ") == [("gross",), ("αβ", "γδ", "αβγδ")]
 
 
 def test_what_only_looks_like_an_ending_stays() -> None:

@@ -9,7 +9,7 @@ from tests.sources.registries import TREE
 from tests.test_docs import ROOT
 from trunkline.routing.classic import EmptyQuery, OnlyStopWords, Weights
 from trunkline.sources.load import embedded
-from trunkline.sources.matching import Finder, Matching, NoMatch, Scoring
+from trunkline.sources.matching import Matching, NoMatch, Scoring, TopicFinder
 from trunkline.sources.model import SourceRegistry
 
 CATEGORIES = msgspec.convert(TREE, SourceRegistry).categories
@@ -21,7 +21,7 @@ SCORINGS: list[Scoring] = ["classic", "best"]
 def test_the_classic_scoring_matches_what_reaches_the_threshold(
     query: str, slug: str | None, score: float
 ) -> None:
-    finder = Finder(CATEGORIES, Matching())
+    finder = TopicFinder(CATEGORIES, Matching())
     if score >= 0.4:
         found = finder.find(query)
         assert found.slug == slug
@@ -36,27 +36,27 @@ def test_the_classic_scoring_matches_what_reaches_the_threshold(
 
 @pytest.mark.holds("O1.9", "O1.11")
 def test_a_threshold_is_inclusive_and_that_of_the_call_goes_before_the_configured() -> None:
-    finder = Finder(CATEGORIES, Matching())
+    finder = TopicFinder(CATEGORIES, Matching())
     assert finder.find("learn rust", 0.5).slug == "rust-learning"
     with pytest.raises(NoMatch):
         finder.find("learn rust", 0.99)
-    strict = Finder(CATEGORIES, Matching(threshold=0.99))
+    strict = TopicFinder(CATEGORIES, Matching(threshold=0.99))
     with pytest.raises(NoMatch):
         strict.find("learn rust")
     assert strict.find("learn rust", 0).slug == "rust-learning"
 
 
 def test_weights_are_heeded_and_checked() -> None:
-    only_words = Finder(CATEGORIES, Matching(weights=Weights(0, 1)))
+    only_words = TopicFinder(CATEGORIES, Matching(weights=Weights(0, 1)))
     assert only_words.find("trust").score == 0.5
     with pytest.raises(ValueError, match="make 1 together"):
-        Finder(CATEGORIES, Matching(weights=Weights(1, 1)))
+        TopicFinder(CATEGORIES, Matching(weights=Weights(1, 1)))
 
 
 @pytest.mark.holds("M14")
 @pytest.mark.parametrize("scoring", SCORINGS)
 def test_a_registry_without_topics_matches_nothing(scoring: Scoring) -> None:
-    finder = Finder({}, Matching(scoring=scoring))
+    finder = TopicFinder({}, Matching(scoring=scoring))
     assert finder.rank("rust") == []
     with pytest.raises(NoMatch) as none:
         finder.find("rust", 0)
@@ -65,7 +65,7 @@ def test_a_registry_without_topics_matches_nothing(scoring: Scoring) -> None:
 
 @pytest.mark.parametrize("scoring", SCORINGS)
 def test_nothing_is_asked_of_neither_scoring(scoring: Scoring) -> None:
-    finder = Finder(CATEGORIES, Matching(scoring=scoring))
+    finder = TopicFinder(CATEGORIES, Matching(scoring=scoring))
     with pytest.raises(EmptyQuery):
         finder.find("?!")
     with pytest.raises(OnlyStopWords):
@@ -75,14 +75,14 @@ def test_nothing_is_asked_of_neither_scoring(scoring: Scoring) -> None:
 @pytest.mark.parametrize("scoring", SCORINGS)
 def test_every_topic_is_found_by_its_own_name_slug_and_patterns(scoring: Scoring) -> None:
     categories = embedded().registry.categories
-    finder = Finder(categories, Matching(scoring=scoring))
+    finder = TopicFinder(categories, Matching(scoring=scoring))
     for slug, category in categories.items():
         for query in (slug, category.name, *category.query_patterns):
             assert finder.find(query).slug == slug, query
 
 
 def test_the_best_scoring_ranks_all_topics_and_knows_words_in_any_order() -> None:
-    finder = Finder(CATEGORIES, Matching(scoring="best"))
+    finder = TopicFinder(CATEGORIES, Matching(scoring="best"))
     ranked = finder.rank("programing in rust, how to learn it")
     assert ranked[0].slug == "rust-learning"
     assert sorted(each.slug for each in ranked) == sorted(CATEGORIES)

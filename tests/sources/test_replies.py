@@ -7,7 +7,7 @@ import pytest
 from tests.sources.registries import PUBKEY, TREE, tree
 from tests.sources.test_peers import endorsement
 from trunkline.sources.load import Loaded, parse
-from trunkline.sources.matching import Finder, Matching, Scored
+from trunkline.sources.matching import Matching, Scored, TopicFinder
 from trunkline.sources.peers import Peer
 from trunkline.sources.replies import (
     FederatedMatch,
@@ -83,7 +83,7 @@ def test_categories_are_told_by_slug() -> None:
 
 
 def shelved(log: LogState | None = None, loaded: Loaded = LOADED) -> Shelved:
-    return Shelved(loaded, Finder({}, Matching()), log)
+    return Shelved(loaded, TopicFinder({}, Matching()), log)
 
 
 def test_provenance_tells_what_was_checked_and_what_was_not() -> None:

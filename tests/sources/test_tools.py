@@ -22,7 +22,7 @@ from trunkline.mcp.meta import Params
 from trunkline.routing.call import Call
 from trunkline.sources import matching as matching_module
 from trunkline.sources import shelf as shelf_module
-from trunkline.sources.matching import Finder, Matching, Scored
+from trunkline.sources.matching import Matching, Scored, TopicFinder
 from trunkline.sources.peers import STALE, Peers
 from trunkline.sources.shelf import Shelf
 from trunkline.sources.tools import SourcesBackend
@@ -227,13 +227,13 @@ async def test_a_large_registry_keeps_the_event_loop_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
-    find = Finder.find
+    find = TopicFinder.find
 
-    def watched(finder: Finder, query: str, threshold: float | None = None) -> Scored:
+    def watched(finder: TopicFinder, query: str, threshold: float | None = None) -> Scored:
         threads.append(threading.current_thread().name)
         return find(finder, query, threshold)
 
-    monkeypatch.setattr(Finder, "find", watched)
+    monkeypatch.setattr(TopicFinder, "find", watched)
     async with desk(tmp_path) as made:
         await made.call("get_sources", query="learn rust")
         monkeypatch.setattr(matching_module, "_LARGE", 10)

@@ -130,7 +130,7 @@ async def built_in(app: App, config: Config) -> str:
     tools = [
         public_name(server.name if server.prefix is None else server.prefix, offer.key)
         for server in config.servers
-        if server.builtin in {"operator", "sources"} and not server.disabled
+        if server.builtin is not None and not server.disabled
         for offer in await app.builtin(server).offers()
     ]
     return ", ".join(tools) or "none"

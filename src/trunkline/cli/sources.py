@@ -22,7 +22,7 @@ from trunkline.sources.edit import (
 )
 from trunkline.sources.keys import KeyUnusable, Signer, is_same_key
 from trunkline.sources.load import Loaded, embedded, load
-from trunkline.sources.matching import EmptyQuery, Finder, Matching, OnlyStopWords
+from trunkline.sources.matching import EmptyQuery, Matching, OnlyStopWords, TopicFinder
 
 _SHOWN = 10
 """How many topics are shown beside the one that is meant."""
@@ -111,7 +111,7 @@ def match(
     loaded = embedded() if path is None else _load(path)
     matching = Matching(scoring=scoring, threshold=threshold)
     try:
-        ranked = Finder(loaded.registry.categories, matching).rank(query)
+        ranked = TopicFinder(loaded.registry.categories, matching).rank(query)
     except (EmptyQuery, OnlyStopWords) as why:
         fail(FAILED, str(why))
     least = matching.least

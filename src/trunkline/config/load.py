@@ -31,6 +31,7 @@ from trunkline.config.model import (
 )
 from trunkline.config.settle import fill, settings
 from trunkline.config.substitute import Surroundings
+from trunkline.config.surface import check_surface
 from trunkline.documents.errors import Report
 from trunkline.documents.fit import fit, remedy_for
 from trunkline.documents.parse import Table, as_table, parse_json, parse_toml
@@ -130,6 +131,7 @@ def _own_tables(tree: Table, report: Report) -> tuple[Table, Table, tuple[Entry,
             report.error(root, "expected a table", "write [servers.NAME]")
         else:
             entries.append(Entry(name, table, root))
+    check_surface(as_table(gateway) or {}, entries, report.error)
     return as_table(gateway) or {}, as_table(http) or {}, tuple(entries)
 
 

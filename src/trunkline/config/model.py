@@ -73,6 +73,14 @@ Origin = Annotated[
         extra={"expected": 'an origin, such as "https://app.example", or "*"'},
     ),
 ]
+NamePattern = Annotated[
+    str,
+    Meta(
+        pattern="^[A-Za-z0-9_*?-]+$",
+        max_length=128,
+        extra={"expected": "the name of a tool, with * and ? for what may vary"},
+    ),
+]
 Seconds = Annotated[float, Meta(gt=0, le=_DAY)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 CuratorKey = Annotated[
@@ -95,6 +103,10 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     instructions: Annotated[
         str | None, Meta(description="What clients are told about the gateway as a whole.")
     ] = None
+    surface: Annotated[
+        Literal["all", "search"] | tuple[NamePattern, ...],
+        Meta(description="Which tools are listed: all, those that find others, or patterns."),
+    ] = "all"
     strict_lifecycle: Annotated[
         bool,
         Meta(description="Refuse calls before the client has said that it is initialized."),

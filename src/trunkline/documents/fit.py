@@ -52,6 +52,11 @@ def fit(value: object, kind: kinds.Type, path: KeyPath, complain: Complain) -> N
         case kinds.VarTupleType():
             if _is(value, list, path, complain):
                 _fit_list(cast("list[Any]", value), kind, path, complain)
+        case kinds.UnionType():
+            # A word, or a list of words: what is in brackets is meant to be the list.
+            wanted = kinds.VarTupleType if isinstance(value, list) else kinds.LiteralType
+            given = cast("object", value)
+            fit(given, next(e for e in kind.types if isinstance(e, wanted)), path, complain)
         case kinds.LiteralType():
             _fit_choice(value, kind, path, complain)
         case kinds.StrType():
@@ -72,7 +77,10 @@ def _plain(kind: kinds.Type) -> tuple[kinds.Type, str]:
             kind = kind.type
         elif isinstance(kind, kinds.UnionType):
             # Neither TOML nor a client's file says null: there, None is the absence of the key.
-            (kind,) = (each for each in kind.types if not isinstance(each, kinds.NoneType))
+            choices = [each for each in kind.types if not isinstance(each, kinds.NoneType)]
+            if len(choices) > 1:
+                return kind, expected
+            kind = choices[0]
         else:
             return kind, expected
 

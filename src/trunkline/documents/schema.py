@@ -9,9 +9,11 @@ def without_null(definition: dict[str, Any]) -> dict[str, Any]:
     for each in properties.values():
         if each.get("default", "") is None:
             del each["default"]
-        for choice in each.pop("anyOf", ()):
-            if choice != {"type": "null"}:
-                each.update(choice)
+        choices = [choice for choice in each.pop("anyOf", ()) if choice != {"type": "null"}]
+        if len(choices) > 1:
+            each["anyOf"] = choices
+        for choice in choices[:1] if "anyOf" not in each else ():
+            each.update(choice)
         if "enum" in each:
             each["enum"] = [choice for choice in each["enum"] if choice is not None]
     return definition

@@ -18,11 +18,10 @@ Rules upheld here:
    are compared with fixed ones, not with an average that every document would move.
 """
 
-from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
-from heapq import heappop, heappush, nlargest
+from functools import cache
+from heapq import nlargest
 from itertools import takewhile
 from math import log
 from typing import NamedTuple, TypeAlias
@@ -31,7 +30,7 @@ from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
 from trunkline.routing.synonyms import ENGLISH, Lexicon
-from trunkline.routing.words import fold, split_words, stem
+from trunkline.routing.words import fold, split_words, stem, stems
 
 MAX_WORDS = 32
 """How many words of a query count."""
@@ -48,7 +47,7 @@ _MISSPELT = 0.85  # and one that it was misspelt from, times how similar they ar
 _SIMILAR = 0.7
 _MIN_LENGTH = 3  # of words that are guessed at: shorter ones have too many neighbours
 _MAX_MEANT = 6
-_ROUNDED = 1.000001  # shares are kept in 32 bits
+_LEVELS = tuple(level / 4096 for level in range(4097))
 
 
 Allow: TypeAlias = Callable[[str], bool]
@@ -77,35 +76,15 @@ class Match(NamedTuple):
     score: float
 
 
-class _Postings:
-    """In which documents a word occurs, and how much it says there: arrays, sorted by slot."""
+class _Postings(dict[str, float]):
+    """How much a word says in each document that has it, by key."""
 
-    __slots__ = ("most", "shares", "slots")
+    __slots__ = ("most",)
 
     def __init__(self) -> None:
-        self.slots = array("I")
-        self.shares = array("f")
+        super().__init__()
         self.most = 0.0
-        """No share is greater, but for rounding; there may have been one as great."""
-
-    def put(self, slot: int, share: float) -> None:
-        slots = self.slots
-        if not slots or slot > slots[-1]:
-            slots.append(slot)
-            self.shares.append(share)
-        else:
-            place = bisect_left(slots, slot)
-            slots.insert(place, slot)
-            self.shares.insert(place, share)
-        self.most = max(self.most, share)
-
-    def share(self, slot: int) -> float:
-        place = bisect_left(self.slots, slot)
-        return self.shares[place] if place < len(self.slots) and self.slots[place] == slot else 0.0
-
-    def drop(self, slot: int) -> None:
-        place = bisect_left(self.slots, slot)
-        del self.slots[place], self.shares[place]
+        """Nowhere does it say more; it may have, in a document that is gone."""
 
 
 class _Sense(NamedTuple):
@@ -116,29 +95,28 @@ class _Sense(NamedTuple):
     most: float
     ways: list[tuple[_Postings, float]]
 
-    def spread(self, scores: dict[int, float]) -> None:
+    def spread(self, scores: dict[str, float]) -> None:
         """Add what every document says of the word, in whatever way it says it best."""
-        best: dict[int, float] = {}
+        best: dict[str, float] = {}
         for postings, factor in self.ways:
-            for slot, share in zip(postings.slots, postings.shares, strict=True):
+            for key, share in postings.items():
                 score = share * factor
-                if score > best.get(slot, 0.0):
-                    best[slot] = score
-        for slot, score in best.items():
-            scores[slot] = scores.get(slot, 0.0) + score
+                if score > best.get(key, 0.0):
+                    best[key] = score
+        for key, score in best.items():
+            scores[key] = scores.get(key, 0.0) + score
 
-    def add_to(self, scores: dict[int, float]) -> None:
+    def add_to(self, scores: dict[str, float]) -> None:
         """Add what those that were found already say of the word."""
-        for slot, score in scores.items():
-            best = max((ps.share(slot) * factor for ps, factor in self.ways), default=0.0)
-            scores[slot] = score + best
+        for key, score in scores.items():
+            said = [shares.get(key, 0.0) * factor for shares, factor in self.ways]
+            scores[key] = score + max(said, default=0.0)
 
 
 class _Kept(NamedTuple):
     """What is remembered of a document: enough to take it out again."""
 
-    key: str
-    names: frozenset[str]
+    names: tuple[str, ...]
     folded: frozenset[str]
     words: tuple[str, ...]
 
@@ -151,53 +129,49 @@ class Matcher:
         self._fields = dict(fields)
         self._lexicon = lexicon
         self._postings: dict[str, _Postings] = {}
-        self._kept: dict[int, _Kept] = {}
-        self._slots: dict[str, int] = {}
-        self._free: list[int] = []
-        self._named: dict[str, set[int]] = {}
+        self._kept: dict[str, _Kept] = {}
+        self._named: dict[str, set[str]] = {}
         self._sorted: list[str] | None = None
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._kept)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._slots
+        return key in self._kept
 
     # Documents
 
     def put(self, document: Document) -> None:
         """Add a document, in place of the one that has its key."""
-        self.remove(document.key)
-        slot = heappop(self._free) if self._free else len(self._kept)
+        key, names = document.key, document.names
+        self.remove(key)
         shares = self._shares(document.fields)
-        names = frozenset(document.names)
-        folded = frozenset(fold(name) for name in (document.key, *names)) - {""}
-        self._slots[document.key] = slot
-        self._kept[slot] = _Kept(document.key, names, folded, tuple(shares))
+        folded = frozenset([fold(name) for name in (key, *names)])
+        self._kept[key] = _Kept(names, folded, tuple(shares))
+        known = self._postings
         for word, share in shares.items():
-            postings = self._postings.get(word)
+            postings = known.get(word)
             if postings is None:
-                postings = self._postings[word] = _Postings()
+                postings = known[word] = _Postings()
                 self._sorted = None
-            postings.put(slot, share)
+            postings[key] = share
+            postings.most = max(postings.most, share)
         for name in folded:
-            self._named.setdefault(name, set()).add(slot)
+            self._named.setdefault(name, set()).add(key)
 
     def remove(self, key: str) -> None:
         """Take a document out, if it is there."""
-        slot = self._slots.pop(key, None)
-        if slot is None:
+        kept = self._kept.pop(key, None)
+        if kept is None:
             return
-        kept = self._kept.pop(slot)
-        heappush(self._free, slot)
         for word in kept.words:
             postings = self._postings[word]
-            postings.drop(slot)
-            if not postings.slots:
+            del postings[key]
+            if not postings:
                 del self._postings[word]
                 self._sorted = None
         for name in kept.folded:
-            self._named[name].discard(slot)
+            self._named[name].discard(key)
             if not self._named[name]:
                 del self._named[name]
 
@@ -205,13 +179,13 @@ class Matcher:
         """Return how much each word says in a document, from 0 to 1."""
         counts: dict[str, float] = {}
         for name, (weight, usual) in self._fields.items():
-            words = split_words(fields.get(name, ""))
-            if words:
-                each = weight / (1 - _LENGTH + _LENGTH * len(words) / usual)
-                for parts in words:
-                    for word in _forms(parts):
-                        counts[word] = counts.get(word, 0.0) + each
-        return {word: count / (_SATURATION + count) for word, count in counts.items()}
+            words = stems(fields.get(name, ""))
+            each = weight / (1 - _LENGTH + _LENGTH * len(words) / usual)
+            for forms in words:
+                for word in forms:
+                    counts[word] = counts.get(word, 0.0) + each
+        idle = self._lexicon.idle
+        return {w: _level(count) for w, count in counts.items() if w not in idle}
 
     # Queries
 
@@ -222,10 +196,10 @@ class Matcher:
         allow = _anything if allow is None else cache(allow)
         wanted = query.strip()
         best = {key: score for score, key in self._ranked(query, limit, allow)}
-        for slot in self._named.get(fold(wanted), ()):
-            kept = self._kept[slot]
-            best[kept.key] = NAME if wanted in kept.names else FOLDED
-        if wanted in self._slots:
+        if folded := fold(wanted):
+            for key in self._named.get(folded, ()):
+                best[key] = NAME if wanted in self._kept[key].names else FOLDED
+        if wanted in self._kept:
             best[wanted] = KEY
         found = sorted((-score, key) for key, score in best.items() if allow(key))
         return [Match(key, round(-less, 6)) for less, key in found[:limit]]
@@ -233,17 +207,18 @@ class Matcher:
     def _ranked(self, query: str, limit: int, allow: Allow) -> list[tuple[float, str]]:
         """Rank by words alone: those that tell most first, until no other can get among the best.
 
-        The words that are left are then looked up only for those that were found.
+        The words that are left are then looked up only for those that still can.
         """
         senses = sorted(map(self._sense, self._asked(query)), key=_telling_first)
         left = sum(sense.most for sense in senses)
-        scores: dict[int, float] = {}
-        closed = False
+        scores: dict[str, float] = {}
+        bar = 0.0
         for sense in senses:
-            if not closed and len(scores) >= limit:
+            if len(scores) >= limit:
                 top = self._top(scores, limit, allow)
-                closed = len(top) == limit and top[-1][0] > left
-            if closed:
+                bar = top[-1][0] if len(top) == limit else 0.0
+            if bar > left:
+                scores = {key: score for key, score in scores.items() if score + left >= bar}
                 sense.add_to(scores)
             else:
                 sense.spread(scores)
@@ -253,14 +228,12 @@ class Matcher:
             (_REST * min(score / total, 1.0), key) for score, key in self._top(scores, limit, allow)
         ]
 
-    def _top(self, scores: dict[int, float], limit: int, allow: Allow) -> list[tuple[float, str]]:
+    def _top(self, scores: dict[str, float], limit: int, allow: Allow) -> list[tuple[float, str]]:
         """Return the best that are allowed; of equals, the first by key."""
         size = limit
         while True:
             bar = nlargest(size, scores.values())[-1] if size < len(scores) else 0.0
-            best = [
-                (-score, self._kept[slot].key) for slot, score in scores.items() if score >= bar
-            ]
+            best = [(-score, key) for key, score in scores.items() if score >= bar]
             found = [each for each in best if allow(each[1])]
             if len(found) >= limit or len(best) == len(scores):
                 return [(-less, key) for less, key in sorted(found)[:limit]]
@@ -277,7 +250,7 @@ class Matcher:
             for each, share in meant.items()
         ]
         most = max((factor * postings.most for postings, factor in ways), default=0.0)
-        return _Sense(word, weight, most * _ROUNDED, ways)
+        return _Sense(word, weight, most, ways)
 
     def _asked(self, query: str) -> list[str]:
         """Return the words of a query, each once, without those that say nothing."""
@@ -297,8 +270,7 @@ class Matcher:
             if (joined := stem(before + whole)) in known:  # "screen shot"
                 asked[joined] = None
             before = whole
-        telling = [word for word in asked if word not in self._lexicon.idle]
-        return telling or list(asked)
+        return [word for word in asked if word not in self._lexicon.idle]
 
     def _apart(self, word: str) -> list[str]:
         """Return the two words that an unknown one was joined from, or itself."""
@@ -312,7 +284,7 @@ class Matcher:
     def _rarity(self, word: str) -> float:
         """Return how much a word tells, the more the rarer it is (BM25's idf, never negative)."""
         postings = self._postings.get(word)
-        count = len(postings.slots) if postings else 0
+        count = len(postings) if postings else 0
         return log(1 + (len(self._kept) - count + 0.5) / (count + 0.5))
 
     def _meant(self, word: str) -> dict[str, float]:
@@ -344,17 +316,14 @@ class Matcher:
         return found
 
 
+def _level(count: float) -> float:
+    """Return how much a word says that occurs so often, weighted: ever less for one more."""
+    return _LEVELS[int(4096 * count / (_SATURATION + count))]
+
+
 def _anything(_: str) -> bool:
     return True
 
 
 def _telling_first(sense: _Sense) -> tuple[float, str]:
     return -sense.weight, sense.word
-
-
-@lru_cache(maxsize=65536)
-def _forms(parts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the stems of all parts, and of the whole that capitals part: GitHub is one as well."""
-    if len(parts) == 1:
-        return (stem(parts[0]),)
-    return (*map(stem, parts), stem("".join(parts)))

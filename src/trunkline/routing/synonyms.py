@@ -10,10 +10,10 @@ from typing import NamedTuple
 from trunkline.routing.words import stem
 
 _GROUPS = """
-create add new make insert register
+create add new make insert register open raise file
 delete remove erase drop destroy discard
 update edit modify change alter set patch rename
-list show enumerate browse display view all
+list show enumerate browse display view
 read get retrieve fetch load view open cat show
 search find query lookup look locate grep filter
 send post publish deliver message
@@ -31,6 +31,10 @@ explain describe details info information
 assign give allocate
 link connect relate associate
 count number total many
+size big large length long
+distance far
+schema structure field column property
+state status
 calculate compute
 convert translate transform
 click press tap
@@ -57,7 +61,9 @@ place location poi
 time clock hour
 recent latest last newest
 error exception crash failure
-remember memorize memory
+remember memorize memory forget
+log record entry history
+edit append prepend
 """
 
 _SHORT = {
@@ -92,9 +98,10 @@ _SHORT = {
 }
 
 _STOP = """
-a about am an and any are as at be been by can could do does for from had has have how i if in into
-is it its let like me my need of on or our out please shall should so some that the their them there
-these they this those to us want was we what where which who why will with would you your
+a about all am an and any are as at be been by can could did do does every for from had has have he
+her here his how i if in into is it its just let like me much my need now of on or our out over
+please shall she should so some somewhere such than that the their them then there these they this
+those to us very want was we were what when where which while who whose why will with would you your
 """
 
 
@@ -106,7 +113,7 @@ class Lexicon(NamedTuple):
     phrases: Mapping[str, tuple[str, ...]]
     """What an abbreviation of several words is short for."""
     idle: frozenset[str]
-    """Words that say nothing about what is asked for; they count where there are no others."""
+    """Words that say nothing about what is asked for."""
 
 
 def read_lexicon(groups: str, short: Mapping[str, str], idle: str) -> Lexicon:

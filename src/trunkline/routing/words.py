@@ -16,10 +16,15 @@ Rules upheld here:
 
 import re
 import unicodedata
+from collections.abc import Callable
 from functools import lru_cache
+from typing import TypeAlias
 
 MAX_TEXT = 4000
 """How much of a text is read, in characters."""
+
+_Read: TypeAlias = Callable[[str], tuple[str, ...]]
+_Change: TypeAlias = Callable[[tuple[str, ...]], tuple[str, ...]]
 
 _ACCENTS = re.compile("[\u0300-\u036f]")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -38,19 +43,27 @@ _SINGULAR = ("ss", "us", "is")
 
 def split_words(text: str) -> list[tuple[str, ...]]:
     """Return the words of a text in order, folded, each as the parts that its capitals show."""
+    return _each_word(text, _parts, _same)
+
+
+def stems(text: str) -> list[tuple[str, ...]]:
+    """Return the stems of each word's parts, and of the whole: GitHub is one word as well."""
+    return _each_word(text, _forms, _forms_of)
+
+
+def _each_word(text: str, plain: _Read, foreign: _Change) -> list[tuple[str, ...]]:
+    """Return what `plain` makes of each ASCII word of a text, and `foreign` of others' parts."""
     text = text[:MAX_TEXT]
     if "'" in text or "\u2019" in text:
         text = _APOSTROPHE.sub("", text)
     if text.isascii():
-        return [_parts(word) for word in _PLAIN.findall(text)]
+        return list(map(plain, _PLAIN.findall(text)))
     found: list[tuple[str, ...]] = []
-    for word in _spaced(_simplified(text)).split():
-        if word.isascii():
-            found.append(_parts(word))
-        elif _UNSPACED.search(word):
-            found += _neighbours(word)
+    for chunk in text.split():
+        if chunk.isascii():
+            found += map(plain, _PLAIN.findall(chunk))
         else:
-            found.append(tuple(_humps(word).casefold().split()))
+            found += map(foreign, _foreign(chunk))
     return found
 
 
@@ -73,6 +86,8 @@ def stem(word: str) -> str:
     else:
         if len(word) > 5 and word.endswith(("tion", "sion")):
             word = word[:-3]
+        elif len(word) > 6 and word.endswith("er"):
+            word = word[:-2]
     if len(word) > 3 and word[-1] == "e":
         word = word[:-1]
     return word
@@ -89,11 +104,39 @@ def _strip_plural(word: str) -> str:
 
 
 @lru_cache(maxsize=65536)
+def _forms(word: str) -> tuple[str, ...]:
+    """Return the stems of a plain word."""
+    return _forms_of(_parts(word))
+
+
+def _forms_of(parts: tuple[str, ...]) -> tuple[str, ...]:
+    found = tuple(map(stem, parts))
+    return found if len(parts) == 1 else (*found, stem("".join(parts)))
+
+
+def _same(parts: tuple[str, ...]) -> tuple[str, ...]:
+    return parts
+
+
+@lru_cache(maxsize=65536)
 def _parts(word: str) -> tuple[str, ...]:
     """Return the parts of a plain word; most are seen again and again."""
     if word.islower():
         return (word,)
     return tuple(_HUMP.sub(" ", word).lower().split())
+
+
+def _foreign(text: str) -> list[tuple[str, ...]]:
+    """Return the words of a text that is not plain."""
+    found: list[tuple[str, ...]] = []
+    for word in _spaced(_simplified(text)).split():
+        if word.isascii():
+            found.append(_parts(word))
+        elif _UNSPACED.search(word):
+            found += _neighbours(word)
+        else:
+            found.append(tuple(_humps(word).casefold().split()))
+    return found
 
 
 def _simplified(text: str) -> str:

@@ -26,7 +26,7 @@ from trunkline.routing.classic import (
 from trunkline.routing.matcher import Document, Field, Matcher
 from trunkline.sources.model import Category
 
-__all__ = ["EmptyQuery", "Finder", "Matching", "NoMatch", "OnlyStopWords", "Scored"]
+__all__ = ["EmptyQuery", "Matching", "NoMatch", "OnlyStopWords", "Scored", "TopicFinder"]
 
 Scoring: TypeAlias = Literal["classic", "best"]
 
@@ -67,7 +67,7 @@ class NoMatch(LookupError):
         self.closest = closest
 
 
-class Finder:
+class TopicFinder:
     """Finds topics by what people ask."""
 
     def __init__(self, categories: Mapping[str, Category], matching: Matching) -> None:

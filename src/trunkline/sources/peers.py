@@ -27,7 +27,7 @@ from trunkline.documents.lines import KeyPath
 from trunkline.documents.parse import as_table
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.sources.keys import REGISTRY, is_same_key, is_signed_by
-from trunkline.sources.matching import Finder, Matching
+from trunkline.sources.matching import Matching, TopicFinder
 from trunkline.sources.model import (
     MAX_CATEGORIES,
     Category,
@@ -68,7 +68,7 @@ class PeerRegistry(Struct, frozen=True):
     curator: str
     is_signed: bool
     categories: dict[str, Category]
-    finder: Finder
+    finder: TopicFinder
 
 
 class Peer:
@@ -181,7 +181,7 @@ def read_peer(data: bytes, pubkey: str, matching: Matching) -> PeerRegistry:
         str(name) if _fits(name, Name) else "",
         is_signed,
         categories,
-        Finder(categories, matching),
+        TopicFinder(categories, matching),
     )
 
 

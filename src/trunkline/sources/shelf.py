@@ -22,7 +22,7 @@ from trunkline.sources.changes import BadLog, verify_log
 from trunkline.sources.edit import log_path, read_log
 from trunkline.sources.keys import is_same_key
 from trunkline.sources.load import Loaded, embedded, load
-from trunkline.sources.matching import Finder, Matching
+from trunkline.sources.matching import Matching, TopicFinder
 
 LOOK_AGAIN = 1.0
 """How many seconds pass at least between two looks at the file."""
@@ -44,7 +44,7 @@ class Shelved(Struct, frozen=True):
     """A registry with its index, and its change log if there is one."""
 
     loaded: Loaded
-    finder: Finder
+    finder: TopicFinder
     log: LogState | None = None
 
 
@@ -99,7 +99,7 @@ class Shelf:
         stamp = _stamp_of(self._path)
         loaded = embedded() if self._path is None else load(self._path)
         self._check_pinned(loaded)
-        finder = Finder(loaded.registry.categories, self._matching)
+        finder = TopicFinder(loaded.registry.categories, self._matching)
         return stamp, Shelved(loaded, finder, _log_state(self._path, loaded))
 
     def _check_pinned(self, loaded: Loaded) -> None:

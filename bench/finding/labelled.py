@@ -1,0 +1,48 @@
+"""The real tools and the labelled queries, as the benchmarks and the tests read them."""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from trunkline.jsonrpc import to_raw
+from trunkline.mcp.offer import Kind, Offer
+from trunkline.routing.catalog import Catalog, Listing, merge
+
+HERE = Path(__file__).parent
+
+
+class Query(NamedTuple):
+    text: str
+    right: frozenset[str]
+    misspelt: bool
+
+    @property
+    def held_out(self) -> bool:
+        """Tell whether it is of the half that nothing was tuned on: chosen by a hash, not by us."""
+        return sha256(self.text.encode()).digest()[0] % 2 == 1
+
+
+def catalog() -> Catalog:
+    """Return all real tools, merged as the gateway would."""
+    listings = []
+    for path in sorted((HERE / "tools").glob("*.json")):
+        server = json.loads(path.read_text(encoding="utf-8"))
+        offers = [Offer(Kind.TOOL, tool["name"], to_raw(tool)) for tool in server["tools"]]
+        listings.append(Listing(server["server"], server["server"], tuple(offers)))
+    return merge(listings)
+
+
+def queries() -> list[Query]:
+    """Return all labelled queries."""
+    known = {entry.public for entry in catalog().entries(Kind.TOOL)}
+    found = []
+    for line in (HERE / "queries.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            text, _, right = line.partition(" = ")
+            query = Query(text.removeprefix("~"), frozenset(right.split()), text.startswith("~"))
+            unknown = query.right - known
+            if unknown or not query.right:
+                raise ValueError(f"{line!r}: there are no tools {sorted(unknown)}")
+            found.append(query)
+    return found
