@@ -179,6 +179,33 @@ async def test_servers_run_while_somebody_has_a_question_and_no_longer(tmp_path:
     assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.parametrize(
+    ("surface", "names"),
+    [
+        (
+            '"all"',
+            ["search__find_tools", "search__describe_tool", "search__call_tool", "me__status"],
+        ),
+        ('"search"', ["search__find_tools", "search__describe_tool", "search__call_tool"]),
+        (
+            '["me__*"]',
+            ["search__find_tools", "search__describe_tool", "search__call_tool", "me__status"],
+        ),
+    ],
+)
+async def test_the_surface_says_what_is_listed(
+    tmp_path: Path, surface: str, names: list[str]
+) -> None:
+    head = f"[gateway]\nsurface = {surface}\n"
+    app = started(head, '[servers.search]\nbuiltin = "search"', OPERATOR, folder=tmp_path)
+    async with asyncio.timeout(20), app.running() as gateway:
+        await gateway.registry.wait_settled()
+        engine = gateway.open_engine()
+        await engine.handle_json(HELLO.decode())
+        listed = json.loads(str(await engine.handle_json(LIST.decode())))
+        assert [tool["name"] for tool in listed["result"]["tools"]] == names
+
+
 async def test_one_bad_server_is_one_bad_server(tmp_path: Path) -> None:
     web = '[servers.web]\nurl = "http://127.0.0.1:1/mcp"'
     app = started(BROKEN, web, '[servers.find]\nbuiltin = "sources"', OPERATOR, folder=tmp_path)

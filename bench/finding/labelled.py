@@ -3,7 +3,7 @@
 import json
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trunkline.jsonrpc import to_raw
 from trunkline.mcp.offer import Kind, Offer
@@ -23,11 +23,16 @@ class Query(NamedTuple):
         return sha256(self.text.encode()).digest()[0] % 2 == 1
 
 
+def servers() -> list[dict[str, Any]]:
+    """Return the lists as they were collected."""
+    paths = sorted((HERE / "tools").glob("*.json"))
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
 def catalog() -> Catalog:
     """Return all real tools, merged as the gateway would."""
-    listings = []
-    for path in sorted((HERE / "tools").glob("*.json")):
-        server = json.loads(path.read_text(encoding="utf-8"))
+    listings: list[Listing] = []
+    for server in servers():
         offers = [Offer(Kind.TOOL, tool["name"], to_raw(tool)) for tool in server["tools"]]
         listings.append(Listing(server["server"], server["server"], tuple(offers)))
     return merge(listings)
@@ -36,7 +41,7 @@ def catalog() -> Catalog:
 def queries() -> list[Query]:
     """Return all labelled queries."""
     known = {entry.public for entry in catalog().entries(Kind.TOOL)}
-    found = []
+    found: list[Query] = []
     for line in (HERE / "queries.txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             text, _, right = line.partition(" = ")

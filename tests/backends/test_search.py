@@ -40,6 +40,7 @@ async def names(somebody: Any, **arguments: Any) -> list[str]:
     return [found["name"] for found in (await ask(somebody, "find_tools", **arguments))["tools"]]
 
 
+@pytest.mark.holds("U3")
 @pytest.mark.parametrize("version", ["2025-06-18", "2025-11-25"])
 async def test_a_client_of_the_handshake_era_finds_a_tool(version: str) -> None:
     async with searching(fs=files(), hub=hub()) as made, user(made, version) as somebody:
@@ -53,6 +54,7 @@ async def test_a_client_of_the_handshake_era_finds_a_tool(version: str) -> None:
         }
 
 
+@pytest.mark.holds("U3")
 async def test_a_client_of_the_envelope_era_finds_a_tool_without_a_session() -> None:
     async with searching(fs=files(), hub=hub()) as made:
         somebody = await poster(made)
@@ -126,6 +128,7 @@ async def test_who_asks_for_an_unknown_tool_hears_which_are_close() -> None:
         assert "use find_tools" in far["content"][0]["text"]
 
 
+@pytest.mark.holds("I6.2")
 async def test_what_a_caller_may_not_see_is_not_there_in_any_way() -> None:
     server = files()
     async with searching(None, no_deleting, fs=server) as made, user(made) as somebody:
@@ -149,6 +152,7 @@ async def test_what_a_caller_may_not_see_is_not_there_in_any_way() -> None:
         assert server.count("tools/call") == 0
 
 
+@pytest.mark.holds("U31")
 async def test_only_what_is_on_the_surface_is_listed_and_all_can_be_called() -> None:
     three = ["search__find_tools", "search__describe_tool", "search__call_tool"]
     async with searching((), fs=files()) as made, user(made) as somebody:

@@ -24,6 +24,7 @@ async def found(finder: Finder, query: str) -> list[str]:
     return [each.entry.public for each in await finder.find(ANNA, query, 10)]
 
 
+@pytest.mark.holds("I6.4")
 async def test_a_tool_that_comes_is_found_and_one_that_goes_is_not() -> None:
     server = one_tool("swim")
     server.capabilities = {"tools": {"listChanged": True}}

@@ -24,6 +24,7 @@ def direct(name: str, arguments: Any = None, **more: Any) -> dict[str, Any]:
     return {"name": name, "arguments": arguments or {}, **more}
 
 
+@pytest.mark.holds("I6.3")
 async def test_the_server_hears_the_same_as_of_a_direct_call() -> None:
     server = one_tool()
     arguments = {"deep": [1, {"x": 1.50}], "ü": None}
@@ -47,6 +48,7 @@ async def test_arguments_go_through_to_the_byte() -> None:
         assert bytes(Params(heard.params).get("arguments") or b"") == b'{"n": 1.50 }'
 
 
+@pytest.mark.holds("I6.3")
 @pytest.mark.parametrize("era", ["handshake", "envelope"])
 async def test_structured_content_and_errors_come_back_as_they_are(era: str) -> None:
     server = Server() if era == "handshake" else EnvelopeServer()
@@ -72,6 +74,7 @@ async def test_structured_content_and_errors_come_back_as_they_are(era: str) -> 
         assert errors[0].message == "no"
 
 
+@pytest.mark.holds("I6.3")
 async def test_progress_reaches_whoever_called() -> None:
     server = one_tool()
 
@@ -92,6 +95,7 @@ async def test_progress_reaches_whoever_called() -> None:
         assert (await paper.hear())[1]["progressToken"] == 7
 
 
+@pytest.mark.holds("I6.3")
 async def test_a_call_that_is_cancelled_is_cancelled_at_the_server() -> None:
     server, hold = one_tool(), Hold()
     server.methods["tools/call"] = hold
@@ -107,6 +111,7 @@ async def test_a_call_that_is_cancelled_is_cancelled_at_the_server() -> None:
         await wire.close()
 
 
+@pytest.mark.holds("I6.3")
 async def test_a_question_of_the_server_reaches_whoever_called() -> None:
     server = one_tool()
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -150,6 +151,7 @@ documents = st.dictionaries(keys, texts.map(" ".join), max_size=12).map(
 queries = st.one_of(keys, texts.map(" ".join), st.text(max_size=30))
 
 
+@pytest.mark.holds("I6.1")
 @given(documents, queries, st.randoms(use_true_random=False))
 def test_the_order_in_which_documents_come_makes_no_difference(
     given_: list[Document], query: str, random: Any
@@ -158,6 +160,7 @@ def test_the_order_in_which_documents_come_makes_no_difference(
     assert matcher(given_).rank(query) == matcher(shuffled).rank(query)
 
 
+@pytest.mark.holds("I6.1")
 @given(documents, documents, queries)
 def test_what_came_and_went_makes_no_difference(
     given_: list[Document], others: list[Document], query: str
@@ -168,6 +171,7 @@ def test_what_came_and_went_makes_no_difference(
     assert index.rank(query) == matcher(given_).rank(query)
 
 
+@pytest.mark.holds("I6.1")
 @given(documents, queries)
 def test_scores_are_within_0_and_1_and_fall(given_: list[Document], query: str) -> None:
     scores = [match.score for match in matcher(given_).rank(query)]
@@ -175,6 +179,7 @@ def test_scores_are_within_0_and_1_and_fall(given_: list[Document], query: str) 
     assert scores == sorted(scores, reverse=True)
 
 
+@pytest.mark.holds("I6.1")
 @given(documents, st.data())
 def test_a_key_is_always_first(given_: list[Document], data: st.DataObject) -> None:
     key = data.draw(keys)
