@@ -208,14 +208,13 @@ async def test_the_surface_says_what_is_listed(
 
 async def test_one_bad_server_is_one_bad_server(tmp_path: Path) -> None:
     web = '[servers.web]\nurl = "http://127.0.0.1:1/mcp"'
-    app = started(BROKEN, web, '[servers.find]\nbuiltin = "sources"', OPERATOR, folder=tmp_path)
+    app = started(BROKEN, web, OPERATOR, folder=tmp_path)
     async with asyncio.timeout(20), app.running() as gateway:
         await gateway.registry.wait_settled()
         states = {each.name: each for each in gateway.registry.snapshot()}
     assert states["me"].state is State.READY
     assert "cannot start '/nonexistent/program'" in str(states["broken"].error)
     assert states["web"].error == "127.0.0.1:1: connection refused"
-    assert states["find"].error == "sources servers are not supported yet"
 
 
 async def test_a_disabled_server_is_left_out(tmp_path: Path) -> None:
