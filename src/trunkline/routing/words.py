@@ -53,7 +53,7 @@ def stems(text: str) -> list[tuple[str, ...]]:
 
 def _each_word(text: str, plain: _Read, foreign: _Change) -> list[tuple[str, ...]]:
     """Return what `plain` makes of each ASCII word of a text, and `foreign` of others' parts."""
-    text = text[:MAX_TEXT]
+    text = text[:MAX_TEXT] if text.isascii() else unicodedata.normalize("NFC", text[:MAX_TEXT])
     if "'" in text or "\u2019" in text:
         text = _APOSTROPHE.sub("", text)
     if text.isascii():
