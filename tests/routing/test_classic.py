@@ -77,8 +77,9 @@ def test_scores_are_those_of_the_reference(query: str, slug: str | None, score: 
 
 
 def test_the_likeness_of_difflib_would_not_do() -> None:
-    ratio = SequenceMatcher(None, "email server", "run mail server").ratio()
-    assert 0.7 * ratio + 0.3 / 3 != pytest.approx(0.6133, abs=1e-2)
+    # Against the slug, which the reference names itself: no pattern of ours is in this.
+    ratio = SequenceMatcher(None, "password manager", "password management").ratio()
+    assert 0.7 * ratio + 0.3 / 2 != pytest.approx(0.7026, abs=1e-2)
 
 
 @pytest.mark.holds("O1.9")
