@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.routing.words import MAX_TEXT, fold, split_words, stem, stems
+from trunkline.routing.words import MAX_TEXT, MAX_WORD, fold, split_words, stem, stems
 
 
 def test_spaces_underscores_hyphens_dots_and_capitals_all_part_words() -> None:
@@ -47,6 +47,11 @@ def test_a_long_text_is_read_only_as_far_as_that() -> None:
     assert len(split_words("ab " * MAX_TEXT)) == MAX_TEXT // 3 + 1
 
 
+def test_what_is_too_long_for_a_word_falls_into_pieces_or_is_cut() -> None:
+    assert [len(parts[0]) for parts in split_words("x" * 100)] == [MAX_WORD, 36]
+    assert [len(parts[0]) for parts in split_words("ж" * 100)] == [MAX_WORD]
+
+
 def test_the_forms_of_a_word_have_one_stem() -> None:
     assert {stem(w) for w in "create creates created creating creation".split()} == {"creat"}
     assert {stem(w) for w in "query queries querying".split()} == {"query"}
@@ -56,8 +61,8 @@ def test_the_forms_of_a_word_have_one_stem() -> None:
 
 
 def test_a_word_that_capitals_part_has_the_stem_of_the_whole_as_well() -> None:
-    assert stems("GitHub issues") == [("git", "hub", "github"), ("issu",)]
-    assert stems("Größe ΑβΓδ") == [("gross",), ("αβ", "γδ", "αβγδ")]
+    assert stems("GitHub issues") == ["git", "hub", "github", "issu"]
+    assert stems("Größe ΑβΓδ") == ["gross", "αβ", "γδ", "αβγδ"]
 
 
 def test_what_only_looks_like_an_ending_stays() -> None:
