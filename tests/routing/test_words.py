@@ -31,6 +31,7 @@ def test_accents_and_ligatures_make_no_difference() -> None:
 def test_an_apostrophe_parts_nothing() -> None:
     assert fold("don't") == fold("don’t") == "dont"
     assert fold("'quoted'") == "quoted"
+    assert fold(unicodedata.normalize("NFD", "l'Ù'0")) == fold("l'Ù'0") == "l u0"
 
 
 def test_what_is_written_without_spaces_comes_as_neighbours() -> None:

@@ -64,6 +64,8 @@ def stems(text: str) -> list[str]:
 def _each_word(text: str, plain: _Read, foreign: _Change) -> list[tuple[str, ...]]:
     """Return what `plain` makes of each ASCII word of a text, and `foreign` of others' parts."""
     text = text[:MAX_TEXT]
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text)  # first: an apostrophe goes between letters
     if "'" in text or "\u2019" in text:
         text = _APOSTROPHE.sub("", text)
     if not text.isascii():
