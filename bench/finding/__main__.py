@@ -7,6 +7,7 @@ import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bench.finding import labelled, many, quality, tokens
@@ -42,7 +43,8 @@ def run(show_misses: bool) -> dict[str, Any]:
         "queries": len(queries),
     }
     print(f"# Finding tools\n\n{json.dumps(about)}\n")
-    found = {name: quality.judge(index, chosen) for name, chosen in parts(queries).items()}
+    chosen = parts(queries) | {"fresh": labelled.queries("fresh.txt")}
+    found = {name: quality.judge(index, part) for name, part in chosen.items()}
     print_quality(found)
     if show_misses:
         print("\n".join(f"  missed: {text}" for text in quality.missed(index, queries)))
@@ -99,7 +101,8 @@ def print_tokens(carried: tokens.Tokens) -> None:
 
 def print_cost(cost: many.Cost) -> None:
     rows = [
-        ["built", f"{cost.build:.2f} s"],
+        ["built, median of five", f"{median(cost.builds):.2f} s"],
+        ["built, fastest and slowest", f"{cost.builds[0]:.2f} to {cost.builds[-1]:.2f} s"],
         ["query, p50", f"{cost.query_p50 * 1000:.2f} ms"],
         ["query, p95", f"{cost.query_p95 * 1000:.2f} ms"],
         ["misspelt query, p50", f"{cost.misspelt_p50 * 1000:.2f} ms"],
@@ -107,11 +110,16 @@ def print_cost(cost: many.Cost) -> None:
         ["memory", f"{cost.memory / 1e6:.1f} MB"],
     ]
     print(f"\n{table([f'{many.TOOLS:,} tools', 'cost'], rows)}")
+    print(
+        "Times are of the processor, since others work on this machine; of a query, the best of\n"
+        "five. "
+        f"A loop of a million additions took {cost.million * 1000:.0f} ms meanwhile."
+    )
 
 
 def reached(found: dict[str, quality.Quality], cost: many.Cost) -> bool:
-    good = all(found[part].recall >= 0.9 for part in ("all", "tuned on", "held out"))
-    return good and cost.build < 1 and cost.query_p50 < 0.005 and cost.memory < 50e6
+    good = all(found[part].recall >= 0.9 for part in ("all", "tuned on", "held out", "fresh"))
+    return good and median(cost.builds) < 1 and cost.query_p50 < 0.005 and cost.memory < 50e6
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ class Query(NamedTuple):
 
     @property
     def held_out(self) -> bool:
-        """Tell whether it is of the half that nothing was tuned on: chosen by a hash, not by us."""
+        """Tell whether it is of the half that was held out; see docs/explain/finding.md."""
         return sha256(self.text.encode()).digest()[0] % 2 == 1
 
 
@@ -38,11 +38,11 @@ def catalog() -> Catalog:
     return merge(listings)
 
 
-def queries() -> list[Query]:
-    """Return all labelled queries."""
+def queries(file: str = "queries.txt") -> list[Query]:
+    """Return all labelled queries of a file."""
     known = {entry.public for entry in catalog().entries(Kind.TOOL)}
     found: list[Query] = []
-    for line in (HERE / "queries.txt").read_text(encoding="utf-8").splitlines():
+    for line in (HERE / file).read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             text, _, right = line.partition(" = ")
             query = Query(text.removeprefix("~"), frozenset(right.split()), text.startswith("~"))

@@ -1,8 +1,8 @@
 """The ten topics that the reference scores are about.
 
 Slugs, and two names, are those of the reference. Its patterns are not known: ours were chosen so
-that the scores come out; "audit a public computer" and "pubky flutter plugin" were searched for, for
-the two queries that match nothing. Independent of our choice are the scores that slug or name
+that the scores come out; "audit a public computer" and "pubky flutter plugin" were searched for,
+for the two queries that match nothing. Independent of our choice are the scores that slug or name
 give alone: those of "bitcoin node", "password manager", "Self-Hosted Email" and "Privacy-Respecting
 Home Automation".
 """

@@ -93,8 +93,15 @@ def test_words_may_be_joined_or_parted() -> None:
     assert first("GitHub issues") == "github__list_issues"
 
 
-def test_too_short_a_word_is_not_guessed_at() -> None:
+def test_too_short_or_too_long_a_word_is_not_guessed_at() -> None:
     assert first("zq") is None
+    assert first("x" * 41) is None
+
+
+def test_only_so_many_words_of_a_query_are_guessed_at() -> None:
+    nonsense = " ".join(f"zqx{number}" for number in range(8))
+    assert first(f"isues {nonsense}") == "github__list_issues"
+    assert first(f"{nonsense} isues") is None
 
 
 def test_words_that_say_nothing_find_nothing() -> None:

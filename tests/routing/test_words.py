@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.routing.words import MAX_TEXT, fold, split_words, stem, stems
+from trunkline.routing.words import MAX_TEXT, MAX_WORD, fold, split_words, stem, stems
 
 
 def test_spaces_underscores_hyphens_dots_and_capitals_all_part_words() -> None:
@@ -31,6 +31,7 @@ def test_accents_and_ligatures_make_no_difference() -> None:
 def test_an_apostrophe_parts_nothing() -> None:
     assert fold("don't") == fold("don’t") == "dont"
     assert fold("'quoted'") == "quoted"
+    assert fold(unicodedata.normalize("NFD", "l'Ù'0")) == fold("l'Ù'0") == "l u0"
 
 
 def test_what_is_written_without_spaces_comes_as_neighbours() -> None:
@@ -47,6 +48,11 @@ def test_a_long_text_is_read_only_as_far_as_that() -> None:
     assert len(split_words("ab " * MAX_TEXT)) == MAX_TEXT // 3 + 1
 
 
+def test_what_is_too_long_for_a_word_falls_into_pieces_or_is_cut() -> None:
+    assert [len(parts[0]) for parts in split_words("x" * 100)] == [MAX_WORD, 36]
+    assert [len(parts[0]) for parts in split_words("ж" * 100)] == [MAX_WORD]
+
+
 def test_the_forms_of_a_word_have_one_stem() -> None:
     assert {stem(w) for w in "create creates created creating creation".split()} == {"creat"}
     assert {stem(w) for w in "query queries querying".split()} == {"query"}
@@ -56,8 +62,8 @@ def test_the_forms_of_a_word_have_one_stem() -> None:
 
 
 def test_a_word_that_capitals_part_has_the_stem_of_the_whole_as_well() -> None:
-    assert stems("GitHub issues") == [("git", "hub", "github"), ("issu",)]
-    assert stems("Größe ΑβΓδ") == [("gross",), ("αβ", "γδ", "αβγδ")]
+    assert stems("GitHub issues") == ["git", "hub", "github", "issu"]
+    assert stems("Größe ΑβΓδ") == ["gross", "αβ", "γδ", "αβγδ"]
 
 
 def test_what_only_looks_like_an_ending_stays() -> None:

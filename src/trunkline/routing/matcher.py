@@ -46,8 +46,9 @@ _BEGUN = 0.6  # and one that begins like it
 _MISSPELT = 0.85  # and one that it was misspelt from, times how similar they are
 _SIMILAR = 0.7
 _MIN_LENGTH = 3  # of words that are guessed at: shorter ones have too many neighbours
+_MAX_LENGTH = 40
 _MAX_MEANT = 6
-_LEVELS = tuple(level / 4096 for level in range(4097))
+_MAX_GUESSED = 8  # words of one query: each is compared with all that there are
 
 
 Allow: TypeAlias = Callable[[str], bool]
@@ -117,7 +118,7 @@ class _Kept(NamedTuple):
     """What is remembered of a document: enough to take it out again."""
 
     names: tuple[str, ...]
-    folded: frozenset[str]
+    folded: tuple[str, ...]
     words: tuple[str, ...]
 
 
@@ -130,7 +131,7 @@ class Matcher:
         self._lexicon = lexicon
         self._postings: dict[str, _Postings] = {}
         self._kept: dict[str, _Kept] = {}
-        self._named: dict[str, set[str]] = {}
+        self._named: dict[str, tuple[str, ...]] = {}
         self._sorted: list[str] | None = None
 
     def __len__(self) -> int:
@@ -146,8 +147,8 @@ class Matcher:
         key, names = document.key, document.names
         self.remove(key)
         shares = self._shares(document.fields)
-        folded = frozenset([fold(name) for name in (key, *names)])
-        self._kept[key] = _Kept(names, folded, tuple(shares))
+        folded = {fold(name) for name in (key, *names)}
+        self._kept[key] = _Kept(names, tuple(folded), tuple(shares))
         known = self._postings
         for word, share in shares.items():
             postings = known.get(word)
@@ -157,7 +158,7 @@ class Matcher:
             postings[key] = share
             postings.most = max(postings.most, share)
         for name in folded:
-            self._named.setdefault(name, set()).add(key)
+            self._named[name] = (*self._named.get(name, ()), key)
 
     def remove(self, key: str) -> None:
         """Take a document out, if it is there."""
@@ -171,7 +172,7 @@ class Matcher:
                 del self._postings[word]
                 self._sorted = None
         for name in kept.folded:
-            self._named[name].discard(key)
+            self._named[name] = tuple(other for other in self._named[name] if other != key)
             if not self._named[name]:
                 del self._named[name]
 
@@ -179,13 +180,13 @@ class Matcher:
         """Return how much each word says in a document, from 0 to 1."""
         counts: dict[str, float] = {}
         for name, (weight, usual) in self._fields.items():
-            words = stems(fields.get(name, ""))
-            each = weight / (1 - _LENGTH + _LENGTH * len(words) / usual)
-            for forms in words:
-                for word in forms:
+            if text := fields.get(name):
+                words = stems(text)
+                each = weight / (1 - _LENGTH + _LENGTH * len(words) / usual)
+                for word in words:
                     counts[word] = counts.get(word, 0.0) + each
-        idle = self._lexicon.idle
-        return {w: _level(count) for w, count in counts.items() if w not in idle}
+        idle, slow = self._lexicon.idle, _SATURATION
+        return {word: n / (slow + n) for word, n in counts.items() if word not in idle}
 
     # Queries
 
@@ -209,7 +210,10 @@ class Matcher:
 
         The words that are left are then looked up only for those that still can.
         """
-        senses = sorted(map(self._sense, self._asked(query)), key=_telling_first)
+        asked = self._asked(query)
+        guessed = [word for word in asked if word not in self._postings][:_MAX_GUESSED]
+        senses = [self._sense(word, word in guessed) for word in asked]
+        senses.sort(key=_telling_first)
         left = sum(sense.most for sense in senses)
         scores: dict[str, float] = {}
         bar = 0.0
@@ -239,9 +243,9 @@ class Matcher:
                 return [(-less, key) for less, key in sorted(found)[:limit]]
             size *= 4
 
-    def _sense(self, word: str) -> "_Sense":
+    def _sense(self, word: str, guess: bool) -> "_Sense":
         """Return what a word of a query may mean, and how much that tells."""
-        meant = self._meant(word)
+        meant = self._meant(word, guess)
         asked = [word] if word in meant else meant or [word]
         weight = max(self._rarity(each) for each in asked)
         # A like word is worth no more for being rarer.
@@ -274,7 +278,7 @@ class Matcher:
 
     def _apart(self, word: str) -> list[str]:
         """Return the two words that an unknown one was joined from, or itself."""
-        if stem(word) not in self._postings:
+        if len(word) <= _MAX_LENGTH and stem(word) not in self._postings:
             for place in range(_MIN_LENGTH, len(word) - _MIN_LENGTH + 1):
                 parts = [word[:place], word[place:]]
                 if all(stem(part) in self._postings for part in parts):
@@ -287,18 +291,18 @@ class Matcher:
         count = len(postings) if postings else 0
         return log(1 + (len(self._kept) - count + 0.5) / (count + 0.5))
 
-    def _meant(self, word: str) -> dict[str, float]:
+    def _meant(self, word: str, guess: bool) -> dict[str, float]:
         """Return the words of the index that may be meant by one, and how surely."""
         found = dict.fromkeys(self._lexicon.alike.get(word, ()), _ALIKE)
         if word in self._postings:
             found[word] = 1.0
-        elif not any(other in self._postings for other in found):
+        elif guess and not any(other in self._postings for other in found):
             found.update(self._neighbours(word))
         return {each: share for each, share in found.items() if each in self._postings}
 
     def _neighbours(self, word: str) -> dict[str, float]:
         """Return words that begin like an unknown one, or that it may be misspelt from."""
-        if len(word) < _MIN_LENGTH:
+        if not _MIN_LENGTH <= len(word) <= _MAX_LENGTH:
             return {}
         if self._sorted is None:
             self._sorted = sorted(self._postings)
@@ -314,11 +318,6 @@ class Matcher:
         ]:
             found[other] = max(found.get(other, 0.0), -less * _MISSPELT)
         return found
-
-
-def _level(count: float) -> float:
-    """Return how much a word says that occurs so often, weighted: ever less for one more."""
-    return _LEVELS[int(4096 * count / (_SATURATION + count))]
 
 
 def _anything(_: str) -> bool:

@@ -11,24 +11,34 @@ takes them off, roughly. It need not find roots; it must only do the same to bot
 Rules upheld here:
 1. The same words come out however a text is composed, accented or capitalised, or joined: by
    spaces, underscores, hyphens, dots or capitals.
-2. No text is too long: what is beyond MAX_TEXT characters is not read.
+2. No text is too long: what is beyond MAX_TEXT characters is not read, and what is remembered of
+   words is bounded, whoever sends them.
 """
 
 import re
 import unicodedata
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import chain
 from typing import TypeAlias
 
 MAX_TEXT = 4000
 """How much of a text is read, in characters."""
 
+MAX_WORD = 64
+"""The longest word; what is longer, and hardly one, falls into pieces."""
+
+_REMEMBERED = 32768  # words, of which most are seen again and again
+
 _Read: TypeAlias = Callable[[str], tuple[str, ...]]
 _Change: TypeAlias = Callable[[tuple[str, ...]], tuple[str, ...]]
 
+_SIGNS = re.compile(
+    "[\u2010-\u2027\u2030-\u205e\u2190-\u245f\u2500-\u2bff]"
+)  # dashes, arrows, boxes
 _ACCENTS = re.compile("[\u0300-\u036f]")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_PLAIN = re.compile(r"[A-Za-z0-9]+")
+_PLAIN = re.compile(rf"[A-Za-z0-9]{{1,{MAX_WORD}}}")
 _APOSTROPHE = re.compile("(?<=[^\\W_])['\u2019](?=[^\\W_])")
 
 # Scripts that are written without spaces: Thai to Burmese, Khmer, Japanese, Chinese.
@@ -46,16 +56,20 @@ def split_words(text: str) -> list[tuple[str, ...]]:
     return _each_word(text, _parts, _same)
 
 
-def stems(text: str) -> list[tuple[str, ...]]:
+def stems(text: str) -> list[str]:
     """Return the stems of each word's parts, and of the whole: GitHub is one word as well."""
-    return _each_word(text, _forms, _forms_of)
+    return list(chain.from_iterable(_each_word(text, _forms, _forms_of)))
 
 
 def _each_word(text: str, plain: _Read, foreign: _Change) -> list[tuple[str, ...]]:
     """Return what `plain` makes of each ASCII word of a text, and `foreign` of others' parts."""
-    text = text[:MAX_TEXT] if text.isascii() else unicodedata.normalize("NFC", text[:MAX_TEXT])
+    text = text[:MAX_TEXT]
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text)  # first: an apostrophe goes between letters
     if "'" in text or "\u2019" in text:
         text = _APOSTROPHE.sub("", text)
+    if not text.isascii():
+        text = _SIGNS.sub(" ", text)  # most texts have nothing else that is not plain
     if text.isascii():
         return list(map(plain, _PLAIN.findall(text)))
     found: list[tuple[str, ...]] = []
@@ -69,10 +83,10 @@ def _each_word(text: str, plain: _Read, foreign: _Change) -> list[tuple[str, ...
 
 def fold(text: str) -> str:
     """Return the words of a text with single spaces between them: equal for equal texts."""
-    return " ".join(part for word in split_words(text) for part in word)
+    return " ".join(chain.from_iterable(split_words(text)))
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=_REMEMBERED)
 def stem(word: str) -> str:
     """Return a word without its English endings, so that its forms are one."""
     if len(word) <= 3 or not word.isascii() or not word.isalpha():
@@ -103,7 +117,7 @@ def _strip_plural(word: str) -> str:
     return word
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=_REMEMBERED)
 def _forms(word: str) -> tuple[str, ...]:
     """Return the stems of a plain word."""
     return _forms_of(_parts(word))
@@ -118,7 +132,7 @@ def _same(parts: tuple[str, ...]) -> tuple[str, ...]:
     return parts
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=_REMEMBERED)
 def _parts(word: str) -> tuple[str, ...]:
     """Return the parts of a plain word; most are seen again and again."""
     if word.islower():
@@ -135,7 +149,7 @@ def _foreign(text: str) -> list[tuple[str, ...]]:
         elif _UNSPACED.search(word):
             found += _neighbours(word)
         else:
-            found.append(tuple(_humps(word).casefold().split()))
+            found.append(tuple(_humps(word[:MAX_WORD]).casefold().split()))
     return found
 
 
