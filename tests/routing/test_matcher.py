@@ -195,6 +195,12 @@ def test_a_key_is_always_first(given_: list[Document], data: st.DataObject) -> N
     assert all(match.score < 1.0 for match in found[1:])
 
 
+def test_common_words_are_counted_for_those_alone_that_can_still_be_best() -> None:
+    many = [document(f"n{place:02}", "common words") for place in range(50)]
+    index = matcher([*many, document("one", "zebra among common words")])
+    assert index.rank("common zebra", limit=1) == index.rank("common zebra", limit=1000)[:1]
+
+
 @settings(max_examples=50)
 @given(
     st.lists(texts.map(" ".join), min_size=5, max_size=60),
