@@ -174,7 +174,7 @@ class Session:
 
     def _written(self, kind: Kind) -> Raw:
         """Return a list of the catalogue as it is by now."""
-        return self._registry.catalog.list_result(kind, self.caller.version)
+        return self._registry.view.list_result(self._registry.catalog, kind, self.caller)
 
     async def _set_level(self, params: Params) -> dict[str, Any]:
         """Have every backend log what somebody wants to read, whatever one of them answers."""
