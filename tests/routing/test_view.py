@@ -43,7 +43,9 @@ def no_writing(caller: Caller, entry: Entry) -> bool:
 
 def test_without_a_word_everybody_sees_everything() -> None:
     view = View()
-    assert view.list_result(CATALOG, Kind.TOOL, ANNA) is CATALOG.list_result(Kind.TOOL)
+    assert view.list_result(CATALOG, Kind.TOOL, ANNA) is CATALOG.list_result(
+        Kind.TOOL, ANNA.version
+    )
     assert view.visible(ANNA, entry("fs__write"))
     assert view.shown(entry("fs__write"))
 
