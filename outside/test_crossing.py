@@ -1,4 +1,4 @@
-"""Real clients of each era before real servers of the other: all that is asked, told and stopped."""
+"""Real clients of each era before real servers of the other: whatever is asked, told, stopped."""
 
 import asyncio
 import sys
@@ -41,7 +41,10 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
                 "args": [str(HERE / "sdk1_server.py"), "stdio", "0", mark],
             },
             "old-web": {"url": old},
-            "new": {"command": sys.executable, "args": [str(HERE / "sdk_server.py"), "stdio", mark]},
+            "new": {
+                "command": sys.executable,
+                "args": [str(HERE / "sdk_server.py"), "stdio", mark],
+            },
             "new-web": {"url": new, "era": "envelope"},
             "every": {
                 "command": "node",

@@ -157,3 +157,25 @@ async def test_one_that_has_ended_is_not_used_any_more() -> None:
     await house.settle()
     assert house.begun[-1] == ("a2", 2)
     await house.leases.aclose()
+
+
+async def test_one_is_prepared_for_those_who_will_come_unless_there_is_one() -> None:
+    house = House(most=1)
+    await asyncio.gather(house.leases.prepare(FORM), house.leases.prepare(FORM))
+    await house.leases.prepare(frozenset(("sampling",)))  # which would be one too many
+    assert house.opened == [FORM]
+    house.take("a", "A")
+    assert house.begun == [("a", 1)]
+    await house.leases.aclose()
+
+
+async def test_none_is_prepared_where_the_first_is_for_all_or_where_one_just_failed() -> None:
+    house = House(first=FORM)
+    await house.leases.prepare(frozenset(("sampling",)))
+    assert house.opened == []
+    house = House()
+    house.failure = OSError("no more processes")
+    await house.leases.prepare(FORM)
+    house.failure = None
+    await house.leases.prepare(FORM)
+    assert house.opened == []

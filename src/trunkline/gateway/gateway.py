@@ -124,7 +124,7 @@ class Gateway:
     @property
     def ready(self) -> bool:
         """Tell whether every backend has been ready, or has failed, once."""
-        return self.registry.settled
+        return self.registry.started
 
     async def close(self, conversation: Session) -> None:
         """End a conversation."""
@@ -156,6 +156,7 @@ class Gateway:
         if not self.client_capabilities:
             self.client_capabilities = questions(caller.capabilities)
         self.registry.start()
+        self.registry.meet(caller.askable)
 
     # What backends say
 

@@ -148,6 +148,17 @@ class Leases(Generic[T]):
 
     # Opening and closing
 
+    async def prepare(self, kind: Kind) -> None:
+        """Open a conversation for those who can be asked this, unless there is one, or too many."""
+        while self._opening is not None:
+            await asyncio.wait({self._opening})
+        loop = asyncio.get_running_loop()
+        if not self._rooms or len(self._rooms) > self._most or loop.time() < self._pause_until:
+            return
+        if not any(room.suits(None, kind) for room in self._rooms):
+            opening = self._opening = loop.create_task(self._open_room(kind))
+            await asyncio.wait({opening})
+
     def _open_another(self) -> None:
         """Open a conversation for whoever waits longest, if there may be one more."""
         loop = asyncio.get_running_loop()

@@ -35,7 +35,9 @@ class Registry:
         self._listeners: list[Callable[[tuple[Kind, ...]], None]] = []
         self._moved = asyncio.Event()
         self._started_at = 0.0
-        self._settled = False
+        self._started = False
+        self._met: set[frozenset[str]] = set()
+        self._looking: set[asyncio.Task[None]] = set()
         self._capabilities: dict[str, Any] | None = None
         self._levels: dict[object, str] = {}
         self._closed = False
@@ -43,7 +45,7 @@ class Registry:
     def add(self, upstream: Upstream) -> None:
         """Take in a backend; the order is that of the configuration."""
         self._upstreams[upstream.name] = upstream
-        self._settled, self._capabilities = False, None
+        self._started, self._capabilities = False, None
 
     def start(self) -> None:
         """Start all backends at once; none waits for another, and nobody waits for them."""
@@ -88,19 +90,45 @@ class Registry:
         return merge_capabilities([backend.capabilities for backend in backends], known)
 
     @property
-    def settled(self) -> bool:
+    def started(self) -> bool:
         """Tell whether every backend has been ready, or has failed, once."""
         # Once it is so it stays so, and every call asks.
-        if not self._settled:
-            self._settled = all(upstream.settled for upstream in self)
-        return self._settled
+        if not self._started:
+            self._started = all(upstream.settled for upstream in self)
+        return self._started
+
+    @property
+    def settled(self) -> bool:
+        """Tell whether they have started, and whether it is known what they offer to whom."""
+        return not self._looking and self.started
+
+    def meet(self, can: frozenset[str]) -> None:
+        """See what backends offer to those who can be asked this, when the first of them comes."""
+        if can and can not in self._met:
+            self._met.add(can)
+            self._started_at = asyncio.get_running_loop().time()  # a moment for that as well
+            self._looking.add(task := asyncio.create_task(self._look(can)))
+            task.add_done_callback(self._looked)
+
+    async def _look(self, can: frozenset[str]) -> None:
+        await self._wait(lambda: self.started, PATIENCE)
+        async with asyncio.TaskGroup() as meeting:
+            for upstream in self:
+                meeting.create_task(upstream.meet(can))
+
+    def _looked(self, task: asyncio.Task[None]) -> None:
+        self._looking.discard(task)
+        self._moved.set()
 
     async def wait_settled(self, patience: float | None = None) -> None:
         """Wait for that, but no longer than `patience` seconds after the start."""
+        await self._wait(lambda: self.settled, patience)
+
+    async def _wait(self, reached: Callable[[], bool], patience: float | None) -> None:
         until = None if patience is None else self._started_at + patience
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
-                while not self.settled:
+                while not reached():
                     self._moved.clear()
                     await self._moved.wait()
 
@@ -144,7 +172,7 @@ class Registry:
     async def aclose(self) -> None:
         """End all backends, for good."""
         self._closed = True
-        for task in self._tasks:
+        for task in (*self._looking, *self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._looking, *self._tasks, return_exceptions=True)
         self._tasks = []

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from trunkline.gateway.backend import Backend, Connect, Listener
+from trunkline.gateway.beside import Beside, Guests
 from trunkline.gateway.client import Asker, Client
 from trunkline.gateway.leases import NOBODY, Kind, Leases
 from trunkline.gateway.turns import Turns
@@ -38,7 +39,6 @@ from trunkline.routing.catalog import Listing
 
 MAX_QUEUE = 1024
 """How many calls may wait for one backend, beside those that it works on."""
-
 
 RELIST_PAUSE = 0.1
 """How long, in seconds, a backend that was just listed again is not listed once more."""
@@ -111,6 +111,7 @@ class Upstream:
         self._turns = Turns(settings.max_in_flight, settings.timeout)
         self._leases = self._new_leases()
         self._extras: set[asyncio.Task[None]] = set()
+        self._guests = Guests()
         self._followed: Counter[str] = Counter()
         self._told: dict[str, bool] = {}
         self._telling = asyncio.Lock()
@@ -127,7 +128,8 @@ class Upstream:
     def listing(self) -> Listing:
         """What it offers, or offered when it last could."""
         fresh = self.backend.freshness if self.backend else Freshness()
-        return Listing(self.name, self.settings.prefix, self._offers, fresh)
+        offers = self._guests.add_to(self._offers)
+        return Listing(self.name, self.settings.prefix, offers, fresh)
 
     @property
     def ready(self) -> bool:
@@ -190,6 +192,8 @@ class Upstream:
             ready_at = loop.time()
             self._leases.settle_in(self.backend, self.backend.declared)
             self._enter(State.READY)
+            for kind in self._guests.kinds:
+                self._spawn(self.meet(kind))
             wishing = asyncio.create_task(self._keep_telling(self.backend))
             try:
                 await self._watch(self.backend)
@@ -272,10 +276,30 @@ class Upstream:
         leases = self._leases
         async with asyncio.timeout(self.settings.start_timeout):
             backend = await self._connect(Beside(self, from_fingerprint(kind)))
-        task = asyncio.create_task(self._see_off(backend, leases))
+        self._spawn(self._see_off(backend, leases))
+        try:
+            with suppress(RpcError, ValueError, TimeoutError):  # one that cannot say may work
+                async with asyncio.timeout(self.settings.start_timeout):
+                    self._guests.learn(kind, await backend.offers())
+        except BaseException:
+            await backend.aclose()
+            raise
+        self._changed(frozenset())
+        return backend
+
+    async def meet(self, kind: Kind) -> None:
+        """See what it offers to those who can be asked this: some servers offer them more."""
+        self._guests.kinds.add(kind)
+        backend = self.backend
+        if backend is None or self.state is not State.READY or backend.tells_calls_apart:
+            return
+        if not backend.declared:  # else it was listed as one who may ask
+            await self._leases.prepare(kind)
+
+    def _spawn(self, doing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(doing)
         self._extras.add(task)
         task.add_done_callback(self._extras.discard)
-        return backend
 
     async def _see_off(self, backend: Backend, leases: Leases[Backend]) -> None:
         """Leave nothing of a conversation that has ended."""
@@ -459,27 +483,6 @@ class Upstream:
         if self._retry_at is None:
             return None
         return round(max(0.0, self._retry_at - asyncio.get_running_loop().time()), 1)
-
-
-class Beside(NamedTuple):
-    """Hears a conversation beside the first one, which alone speaks for the backend."""
-
-    upstream: Upstream
-    declares: dict[str, Any] | None
-
-    def offers_changed(self, capability: str) -> None:
-        """Leave it to the first one, which says so as well."""
-
-    def session_renewed(self) -> None:
-        """Nothing was told there that would have to be told again."""
-
-    async def told(self, method: str, params: Any) -> None:
-        """Pass on what it tells everybody."""
-        await self.upstream.told(method, params)
-
-    async def asked(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
-        """Refuse: nobody is calling."""
-        raise RpcError.method_not_found(method)
 
 
 def _sends_elsewhere(call: Call, why: BaseException) -> bool:
