@@ -135,6 +135,63 @@ async def _walk(person: Person, made: Client, server: str) -> dict[str, Any]:
     return found
 
 
+async def roam(target: str | list[str], *servers: str) -> dict[str, Any]:
+    """Walk before server-everything with the Python client 2.x, in envelopes."""
+    person = Person()
+    found: dict[str, Any] = {}
+    async with person.using(target, ENVELOPE) as made:
+        wanted = [f"{server}__trigger-url-elicitation" for server in servers]
+        found["tools"] = await until_listed(made, *wanted)
+        for server in servers:
+            found[server] = await _roam(person, made, server)
+    return found
+
+
+async def _roam(person: Person, made: Client, server: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"progress": []}
+
+    async def progressed(progress: float, *_: Any) -> None:
+        found["progress"].append(progress)
+
+    if server == "every":  # first: else it asks for roots in the midst of whatever comes next
+        found["places"] = await text(made, f"{server}__get-roots-list")
+        assert {method for method, _ in person.asked} == {"roots/list"}
+        person.asked = []
+    place = {"location": "Chicago"}
+    weather = await made.call_tool(f"{server}__get-structured-content", place)
+    found["structured"] = weather.structured_content
+    person.actions = ["accept", "decline", "cancel"]
+    asking = f"{server}__trigger-elicitation-request"
+    found["choose"] = [await text(made, asking) for _ in range(3)]
+    found["think"] = await text(made, f"{server}__trigger-sampling-request", prompt="x")
+    url = "https://example.org/"
+    found["visit"] = await text(made, f"{server}__trigger-url-elicitation", url=url)
+    long = {"duration": 0.3, "steps": 3}
+    tool = f"{server}__trigger-long-running-operation"
+    await made.call_tool(tool, long, progress_callback=progressed)
+    found["asked"], person.asked = person.asked, []
+    return found
+
+
+def expect_everything(found: dict[str, Any], *servers: str) -> None:
+    """Expect that a client has met all that server-everything asks."""
+    for server in servers:
+        seen = found[server]
+        assert server != "every" or "file:///here" in seen["places"]
+        assert seen["structured"].keys() == {"temperature", "conditions", "humidity"}
+        for said, wanted in zip(seen["choose"], ("provided", "declined", "cancelled"), strict=True):
+            assert wanted in said
+        assert "a sample" in seen["think"]
+        assert "completed the URL elicitation" in seen["visit"]
+        assert seen["progress"][:2] == [1, 2]  # some clients drop one that comes with the answer
+        methods = [*["elicitation/create"] * 3, "sampling/createMessage", "elicitation/create"]
+        assert [method for method, _ in seen["asked"]] == methods
+        form = seen["asked"][0][1]["requestedSchema"]["properties"]
+        assert "oneOf" in form["titledSingleSelectEnum"]
+        assert form["untitledMultipleSelectEnum"]["type"] == "array"
+        assert "elicitationId" not in seen["asked"][4][1]
+
+
 async def _follow(person: Person, made: Client, server: str) -> str:
     listed = {resource.uri for resource in (await made.list_resources()).resources}
     marked = f"trunkline:{server}:{NOTE}"

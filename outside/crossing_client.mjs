@@ -1,6 +1,6 @@
 // The TypeScript clients walk all ways that a server may ask them: node crossing_client.mjs GENERATION MODE SERVERS TARGET…
 // GENERATION is 1 or 2; MODE is legacy or, for 2, a revision; SERVERS are names, with commas between them;
-// TARGET is a URL, or a command. Prints JSON.
+// the first of them begins with "every" if they are server-everything. TARGET is a URL, or a command. Prints JSON.
 const [generation, mode, servers, target, ...args] = process.argv.slice(2);
 const first = generation === "1";
 const library = first
@@ -46,7 +46,7 @@ answer("elicitation/create", ({ mode, message }) => {
   if (mode === "url") return { action: "accept" };
   if (message.includes("word")) return { action: "accept", content: { word: message.split(" ")[0] } };
   const action = actions.shift();
-  return action === "accept" ? { action, content: { size: 42 } } : { action };
+  return action === "accept" ? { action, content: { size: 42, name: "Ada" } } : { action };
 });
 
 // What is told is kept until somebody asks for it.
@@ -114,6 +114,26 @@ const walk = async (server) => {
   return found;
 };
 
+// The same before server-everything, which has other tools, and some of them only for those who can be asked.
+const roam = async (server, tools) => {
+  const found = { progress: [] };
+  const everything = (name, ...more) => text(`${server}__${name}`, ...more);
+  // First: else it asks for roots in the midst of whatever comes next.
+  if (tools.includes(`${server}__get-roots-list`)) found.places = await everything("get-roots-list");
+  asked = [];
+  found.structured = (await call(`${server}__get-structured-content`, { location: "Chicago" })).structuredContent;
+  actions = ["accept", "decline", "cancel"];
+  found.choose = [];
+  while (actions.length) found.choose.push(await everything("trigger-elicitation-request"));
+  found.think = await everything("trigger-sampling-request", { prompt: "x" });
+  found.visit = await everything("trigger-url-elicitation", { url: "https://example.org/" });
+  const onprogress = ({ progress }) => found.progress.push(progress);
+  await everything("trigger-long-running-operation", { duration: 0.3, steps: 3 }, { onprogress });
+  found.asked = asked;
+  asked = [];
+  return found;
+};
+
 await client.connect(
   target.startsWith("http")
     ? new library.StreamableHTTPClientTransport(new URL(target))
@@ -122,10 +142,11 @@ await client.connect(
 const found = {};
 found.version = client.getNegotiatedProtocolVersion?.();
 found.tools = [];
+const sign = servers.startsWith("every") ? "trigger-url-elicitation" : "choose";
 // Those that take long to start are listed later.
-while (!servers.split(",").every((server) => found.tools.includes(`${server}__choose`))) {
+while (!servers.split(",").every((server) => found.tools.includes(`${server}__${sign}`))) {
   found.tools = (await client.listTools()).tools.map((tool) => tool.name);
 }
-for (const server of servers.split(",")) found[server] = await walk(server);
+for (const server of servers.split(",")) found[server] = await (sign === "choose" ? walk : roam)(server, found.tools);
 await client.close();
 console.log(JSON.stringify(found));

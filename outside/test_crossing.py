@@ -4,16 +4,19 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 import pytest_asyncio
+from mcp.client.subscriptions import ResourceUpdated
 
-from outside.clients import ENVELOPE, client, sample, text
+from outside.clients import DOCUMENT, ENVELOPE, WEB_DOCUMENT, client, sample, text
 from outside.crossing import (
     Person,
     expect_all,
+    expect_everything,
     over_stdio,
+    roam,
     walk_python,
     walk_python_1,
     walk_typescript,
@@ -28,6 +31,9 @@ pytestmark = [
 
 OLD, NEW = ("old", "old-web"), ("new", "new-web")
 """A server of each era as a child, and by HTTP."""
+
+EVERY = ("every", "every-web")
+"""Server-everything, likewise; it shakes hands."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -50,7 +56,7 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
                 "command": "node",
                 "args": [str(BIN / "mcp-server-everything"), "stdio", mark],
             },
-            "web": {"url": web},
+            "every-web": {"url": web},
         }
     assert alive(mark) == []
 
@@ -84,6 +90,53 @@ async def test_the_python_client_in_envelopes(reach: Reach) -> None:
 
 async def test_the_typescript_client_in_envelopes(reach: Reach) -> None:
     expect_all(await walk_typescript(reach(*OLD), 2, ENVELOPE, *OLD), ENVELOPE, *OLD)
+
+
+async def test_the_python_client_before_server_everything(reach: Reach) -> None:
+    expect_everything(await roam(reach(*EVERY), *EVERY), *EVERY)
+
+
+async def test_the_typescript_client_before_server_everything(reach: Reach) -> None:
+    found = await walk_typescript(reach(*EVERY), 2, ENVELOPE, *EVERY)
+    expect_everything(found, *EVERY)
+
+
+@pytest.mark.parametrize("server", EVERY)
+async def test_server_everything_tells_those_who_listen(house: Gateway, server: str) -> None:
+    uri = DOCUMENT if server == "every" else WEB_DOCUMENT.replace("web", server)
+    # Who cannot be asked anything shares the conversation in which resources are followed.
+    async with client(house.mcp, ENVELOPE) as made:
+        async with made.listen(resource_subscriptions=[uri]) as news:
+            await text(made, f"{server}__toggle-subscriber-updates")
+            assert await anext(news) == ResourceUpdated(uri=uri)
+        await text(made, f"{server}__toggle-subscriber-updates")
+
+
+async def test_server_everything_logs_in_the_course_of_a_call(house: Gateway) -> None:
+    heard: asyncio.Queue[Any] = asyncio.Queue()
+    options = {"logging_callback": heard.put, "log_level": "debug"}
+    async with client(house.mcp, ENVELOPE, **options) as made:
+        await text(made, "every__toggle-simulated-logging")
+        assert "message" in (await heard.get()).data
+        await text(made, "every__toggle-simulated-logging")
+
+
+@pytest.mark.parametrize("server", EVERY)
+async def test_server_everything_is_told_of_a_call_that_is_given_up(
+    house: Gateway, server: str
+) -> None:
+    began = asyncio.Event()
+
+    async def progressed(*_: Any) -> None:
+        began.set()
+
+    tool, long = f"{server}__trigger-long-running-operation", {"duration": 60, "steps": 600}
+    async with client(house.mcp, ENVELOPE) as made:
+        held = asyncio.create_task(made.call_tool(tool, long, progress_callback=progressed))
+        await began.wait()
+        held.cancel()
+        await asyncio.gather(held, return_exceptions=True)
+        assert await text(made, f"{server}__echo", message="on") == "Echo: on"
 
 
 # Handshake clients before servers that know envelopes
