@@ -3,26 +3,31 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 import pytest_asyncio
+from mcp import Client, MCPError
 from mcp.client.subscriptions import ResourceUpdated
 
 from outside.clients import DOCUMENT, ENVELOPE, WEB_DOCUMENT, client, sample, text
 from outside.crossing import (
+    ASKED,
+    PLACE,
     Person,
     expect_all,
     expect_everything,
     over_stdio,
     roam,
+    until_listed,
     walk_python,
     walk_python_1,
     walk_typescript,
 )
 from outside.gateway import BIN, Gateway, Servers, configure, everything, gateway, sdk
-from outside.program import HERE, PYTHON_1, alive
+from outside.program import HERE, PYTHON_1, Program, alive, free_port, run, running
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -32,31 +37,45 @@ pytestmark = [
 OLD, NEW = ("old", "old-web"), ("new", "new-web")
 """A server of each era as a child, and by HTTP."""
 
+TYPESCRIPT = ("ts", "ts-web")
+"""A server of the envelope era on the TypeScript SDK, likewise."""
+
 EVERY = ("every", "every-web")
 """Server-everything, likewise; it shakes hands."""
+
+
+@asynccontextmanager
+async def typescript() -> AsyncIterator[tuple[Program, str]]:
+    """Start a server on the TypeScript SDK 2.x over HTTP; yield it and its url."""
+    port = free_port()
+    async with running("node", HERE / "ts_server.mjs", str(port)) as program:
+        await program.says("listening")
+        yield program, f"http://127.0.0.1:{port}/mcp"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Servers]:
     """Servers of both eras, over stdio and HTTP; none of those over stdio is left in the end."""
     mark = str(tmp_path_factory.mktemp("crossing"))  # an argument that none of them minds
-    async with sdk(1) as (_, old), sdk(2) as (_, new), everything("streamableHttp") as (_, web):
+
+    def child(command: str | Path, *args: str | Path) -> dict[str, Any]:
+        return {"command": str(command), "args": [*map(str, args), mark]}
+
+    async with AsyncExitStack() as stack:
+        programs = (sdk(1), sdk(2), everything("streamableHttp"), typescript())
+        started = await asyncio.gather(*(stack.enter_async_context(each) for each in programs))
+        old, new, every, ts = (url for _, url in started)
         yield {
-            "old": {
-                "command": str(PYTHON_1),
-                "args": [str(HERE / "sdk1_server.py"), "stdio", "0", mark],
-            },
+            "old": child(PYTHON_1, HERE / "sdk1_server.py", "stdio", "0"),
             "old-web": {"url": old},
-            "new": {
-                "command": sys.executable,
-                "args": [str(HERE / "sdk_server.py"), "stdio", mark],
-            },
+            "every": child("node", BIN / "mcp-server-everything", "stdio"),
+            "every-web": {"url": every},
+            "new": child(sys.executable, HERE / "sdk_server.py", "stdio"),
             "new-web": {"url": new, "era": "envelope"},
-            "every": {
-                "command": "node",
-                "args": [str(BIN / "mcp-server-everything"), "stdio", mark],
-            },
-            "every-web": {"url": web},
+            "ts": child("node", HERE / "ts_server.mjs", "stdio"),
+            "ts-web": {"url": ts},
+            "time": {"command": sys.executable, "args": ["-m", "mcp_server_time"]},
+            "git": {"command": sys.executable, "args": ["-m", "mcp_server_git"]},
         }
     assert alive(mark) == []
 
@@ -122,7 +141,7 @@ async def test_server_everything_logs_in_the_course_of_a_call(house: Gateway) ->
 
 
 @pytest.mark.parametrize("server", EVERY)
-async def test_server_everything_is_told_of_a_call_that_is_given_up(
+async def test_a_call_that_is_given_up_keeps_nobody_from_server_everything(
     house: Gateway, server: str
 ) -> None:
     began = asyncio.Event()
@@ -155,6 +174,30 @@ async def test_the_typescript_client_that_shakes_hands(reach: Reach, generation:
     expect_all(await walk_typescript(reach(*NEW), generation, "legacy", *NEW), "legacy", *NEW)
 
 
+async def ask_all(made: Client, server: str) -> str:
+    await until_listed(made, f"{server}__ask_all")
+    return await text(made, f"{server}__ask_all")
+
+
+@pytest.mark.parametrize("server", TYPESCRIPT)
+async def test_a_typescript_server_asks_everything_at_once(reach: Reach, server: str) -> None:
+    person = Person()
+    person.actions = ["accept"]
+    async with person.using(reach(server), "legacy") as made:
+        assert await ask_all(made, server) == "42 accept a sample file:///here"
+    assert [method for method, _ in person.asked] == [*ASKED[:2], *ASKED[-2:]]
+
+
+async def test_servers_from_pypi_answer_clients_that_shake_hands(
+    house: Gateway, tmp_path: Path
+) -> None:
+    assert (await run("git", "init", tmp_path))[0] == 0
+    async with client(house.mcp, "legacy") as made:
+        await until_listed(made, "time__get_current_time", "git__git_status")
+        assert "UTC" in await text(made, "time__get_current_time", timezone="UTC")
+        assert "No commits" in await text(made, "git__git_status", repo_path=str(tmp_path))
+
+
 # Several at once
 
 
@@ -171,14 +214,34 @@ async def test_each_is_asked_about_its_own_call(house: Gateway, server: str) -> 
     assert said == [f"{name}: First{name} Second{name}" for name in people]
 
 
-# What a client cannot be asked
+# What is not a question on the way of a call
 
 
 @pytest.mark.parametrize("server", OLD)
-async def test_a_call_that_needs_what_the_client_cannot_says_so(
+async def test_a_server_that_wants_a_visit_first_is_called_again(
     house: Gateway, server: str
 ) -> None:
+    person = Person()
+    async with person.using(house.mcp, ENVELOPE) as made:
+        assert await text(made, f"{server}__visit_first", name=server) == "welcome"
+    ((method, params),) = person.asked
+    assert (method, params["mode"], params["url"]) == ("elicitation/create", "url", PLACE)
+
+
+async def test_a_client_that_cannot_be_asked_learns_what_it_would_need(house: Gateway) -> None:
     async with client(house.mcp, ENVELOPE, sampling_callback=sample) as made:
-        assert await text(made, f"{server}__think") == "a sample"
-        result = await made.call_tool(f"{server}__choose", {})
-        assert result.is_error
+        for server in OLD:
+            assert await text(made, f"{server}__think") == "a sample"
+            # The server makes a result of the refusal.
+            assert (await made.call_tool(f"{server}__choose", {})).is_error
+            with pytest.raises(MCPError) as refused:
+                await made.call_tool(f"{server}__visit_first", {"name": f"nobody at {server}"})
+            assert refused.value.code == -32021
+            assert refused.value.data == {"requiredCapabilities": {"elicitation": {"url": {}}}}
+    async with client(house.mcp, "legacy", sampling_callback=sample) as made:
+        for server in NEW:
+            assert await text(made, f"{server}__think") == "a sample"
+            with pytest.raises(MCPError) as refused:
+                await made.call_tool(f"{server}__choose", {})
+            assert refused.value.code == -32603
+            assert refused.value.data["requiredCapabilities"].keys() == {"elicitation"}
