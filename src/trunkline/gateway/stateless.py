@@ -72,8 +72,6 @@ class Stateless:
             return self._listen(request, params, Correspondent(caller, line))
         if method.way is Way.MERGED:
             return self._forwarder.list(request.method, params, self._written)
-        if request.method == "tools/call":
-            params.drop("task")  # of an older revision; a server of that must not see it
         check = None if mirrors is None else partial(_compare, mirrors)
         client = Correspondent(caller, line)
         return self._forwarder.forward(request, params, method.way, client, check)
