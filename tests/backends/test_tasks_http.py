@@ -32,7 +32,6 @@ __all__ = ["no_intervals"]
 
 
 @tidy
-@pytest.mark.holds("T55")
 async def test_headers_name_the_task_that_is_asked_about() -> None:
     web = Modern(tools=[tool("work")])
     web.capabilities["extensions"] = {TASKS: {}}
