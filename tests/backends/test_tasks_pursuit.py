@@ -144,16 +144,16 @@ def test_whatever_a_server_says_a_task_ends_and_is_cancelled_if_its_server_did_n
 ) -> None:
     async def run() -> None:
         script = Script(era, result=[*said, DONE], get=[*said, done()], cancel=[{}], update=[{}])
-        outcome = await asyncio.gather(script.run(), return_exceptions=True)
+        (outcome,) = await asyncio.gather(script.run(), return_exceptions=True)
         await script.tasks.aclose()
         assert asyncio.all_tasks() == {asyncio.current_task()}
         asked = [method for method, _ in script.asked]
         assert asked.count("tasks/cancel") <= 1
         assert "tasks/cancel" not in asked[:-1]
-        if outcome == [DONE]:
+        if outcome == DONE:
             assert "tasks/cancel" not in asked
         else:
-            assert isinstance(outcome[0], RpcError | ConnectionLost)
+            assert isinstance(outcome, RpcError | ConnectionLost)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forms, "MIN_INTERVAL", 0.0)
