@@ -104,12 +104,15 @@ class Forwarder:
         arguments = params.get("arguments")
         if arguments is not None and first_byte(arguments) != _BRACE:
             raise RpcError.invalid_params("expected an object as 'arguments'")
-        entry = self._seen(self._registry.catalog.find(kind, name), client)
-        if entry is not None and self._registry.view.calls_another(entry):
-            return self._unwrapped(params, client)
+        registry = self._registry
+        entry, view = registry.catalog.find(kind, name), registry.view
+        if entry is not None and not view.plain:
+            entry = self._seen(entry, client)
+            if entry is not None and view.calls_another(entry):
+                return self._unwrapped(params, client)
         if entry is None:
             self._expect_ready(name, client)
-            if not self._registry.catalog.entries(kind):
+            if not registry.catalog.entries(kind):
                 raise RpcError(INVALID_PARAMS, f"No {what}s available")
             raise RpcError(INVALID_PARAMS, f"Unknown {what}: {name}")
         return entry
