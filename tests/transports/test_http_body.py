@@ -5,7 +5,8 @@ import pytest
 from tests.transports.faulty import ok
 from tests.transports.test_http_wire import CHUNKED, LIMITS, Bench, body, reason, run
 from trunkline.jsonrpc import ConnectionLost
-from trunkline.transports.http_wire import ClientLimits, ResponseTooLarge
+from trunkline.transports.http_response import ResponseTooLarge
+from trunkline.transports.http_wire import ClientLimits
 
 
 def test_what_came_before_a_failure_is_received_before_it() -> None:

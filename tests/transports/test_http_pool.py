@@ -24,7 +24,8 @@ from tests.transports.faulty import (
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.transports.http_address import Origin, is_public, parse_origin
 from trunkline.transports.http_pool import Pool, Unreachable
-from trunkline.transports.http_wire import ClientLimits, HttpResponse, Wire
+from trunkline.transports.http_response import HttpResponse
+from trunkline.transports.http_wire import ClientLimits, Wire
 
 ASK = b"GET / HTTP/1.1\r\n\r\n"
 ONE = ClientLimits(max_connections=1)

@@ -9,12 +9,8 @@ from hypothesis import strategies as st
 
 from tests.transports.faulty import ok
 from trunkline.jsonrpc import ConnectionLost
-from trunkline.transports.http_wire import (
-    ClientLimits,
-    HttpResponse,
-    Owner,
-    Wire,
-)
+from trunkline.transports.http_response import HttpResponse
+from trunkline.transports.http_wire import ClientLimits, Owner, Wire
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 LOOP = asyncio.new_event_loop()
@@ -404,3 +400,49 @@ def test_whatever_comes_either_an_answer_has_ended_or_the_connection_has(
     if bench.freed and not bench.transport.closing:
         assert response.status
         assert body(response) == b""
+
+
+# Heads that were read before
+
+PLAIN = [
+    ok(b"hi"),
+    ok(b"ho"),
+    ok(b""),
+    ok(b"\r\n\r\n"),
+    ok(b"hi", b"x: 1"),
+    CHUNKED + b"2\r\nhi\r\n0\r\n\r\n",
+    b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\nhi",
+    b"HTTP/1.1 100 Continue\r\n\r\n" + ok(b"hi"),
+]
+"""Answers that say the same in part."""
+
+
+@given(st.lists(st.sampled_from(PLAIN), max_size=12), st.data())
+def test_a_head_that_was_read_before_says_what_it_said(
+    sent: list[bytes], data: st.DataObject
+) -> None:
+    bench = Bench()
+    for one in sent:
+        cut = data.draw(st.sampled_from([0, 0, 0, len(one) // 2, len(one) - 1]))
+        knowing = bench.answer(*(piece for piece in (one[:cut], one[cut:]) if piece))
+        fresh = Bench().answer(one)
+        assert (knowing.status, knowing.headers) == (fresh.status, fresh.headers)
+        assert body(knowing) == body(fresh)
+        assert bench.wire.is_free()
+    assert len(bench.freed) == len(sent)
+
+
+def test_more_than_the_answer_ends_the_connection_though_its_head_is_known() -> None:
+    bench = Bench()
+    for _ in range(2):
+        bench.answer(ok(b"hi"))
+    response = bench.answer(ok(b"hi") + b"x")
+    assert body(response) == b"hi"
+    assert bench.transport.closing
+
+
+def test_a_head_that_is_known_does_not_answer_what_has_no_body() -> None:
+    bench = Bench()
+    bench.answer(ok(b"hi"))
+    response = bench.answer(ok(b"hi").removesuffix(b"hi"), bodiless=True)
+    assert (response.status, body(response)) == (200, b"")

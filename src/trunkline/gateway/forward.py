@@ -104,12 +104,15 @@ class Forwarder:
         arguments = params.get("arguments")
         if arguments is not None and first_byte(arguments) != _BRACE:
             raise RpcError.invalid_params("expected an object as 'arguments'")
-        entry = self._seen(self._registry.catalog.find(kind, name), client)
-        if entry is not None and self._registry.view.calls_another(entry):
-            return self._unwrapped(params, client)
+        registry = self._registry
+        entry, view = registry.catalog.find(kind, name), registry.view
+        if entry is not None and not view.plain:
+            entry = self._seen(entry, client)
+            if entry is not None and view.calls_another(entry):
+                return self._unwrapped(params, client)
         if entry is None:
             self._expect_ready(name, client)
-            if not self._registry.catalog.entries(kind):
+            if not registry.catalog.entries(kind):
                 raise RpcError(INVALID_PARAMS, f"No {what}s available")
             raise RpcError(INVALID_PARAMS, f"Unknown {what}: {name}")
         return entry
@@ -172,6 +175,8 @@ class Forwarder:
         if check is not None:
             check(entry, params)
         method = request.method
+        if method == "tools/call":
+            params.drop("task")  # which nobody is offered; the server would take it for ours
         if method == "completion/complete":
             reference = Params(params.get("ref"))
             reference.put("name" if entry.kind is Kind.PROMPT else "uri", entry.native)
@@ -219,6 +224,9 @@ class Forwarder:
 
 
 def _is_unknown(method: str) -> bool:
-    """Tell whether a request may mean something to a backend: MCP has no such method at all."""
+    """Tell whether a request may mean something to a backend: MCP has no such method at all.
+
+    Tasks are ours, and those of all clients: nobody is offered any, or may ask for another's.
+    """
     known = method in SERVER_REQUESTS or method in CLIENT_REQUESTS
-    return not known and not method.startswith("notifications/")
+    return not known and not method.startswith(("notifications/", "tasks/"))

@@ -30,6 +30,9 @@ RESOURCE_NOT_FOUND = -32002
 
 _COMPLETE = Raw(b'"complete"')
 
+_UNSEEN = frozenset(("_meta", "inputResponses", "requestState", "context"))
+"""The members of params that one server or the other must not see, or not see whole."""
+
 SMALL = 4096
 """Up to so many bytes a result is searched for what it may hold, which is quicker than reading."""
 
@@ -52,6 +55,8 @@ _RESERVED = range(-32099, -32019)
 
 def adapt_params(method: str, params: Params, server: str) -> None:
     """Take out of a client's params what a handshake server of revision `server` must not see."""
+    if not params.has_any(_UNSEEN):
+        return
     params.drop_meta(ENVELOPE_KEYS)
     if method in MAY_ASK:
         strip_retry(params)

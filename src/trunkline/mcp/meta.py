@@ -53,9 +53,15 @@ class Params:
         """Return a member as it is, None if it is absent."""
         return self._members.get(key)
 
+    def has_any(self, keys: frozenset[str]) -> bool:
+        """Tell whether one of these members is there."""
+        return not self._members.keys().isdisjoint(keys)
+
     @property
     def progress_token(self) -> Id:
         """The token under which the sender wants to hear of progress, None if it does not."""
+        if "_meta" not in self._members:
+            return None
         raw = self._read_meta().get(PROGRESS_TOKEN)
         token = None if raw is None else peek(raw)
         if isinstance(token, bool) or not isinstance(token, int | str | None):

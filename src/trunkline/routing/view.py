@@ -44,6 +44,8 @@ class View:
         self._surface = surface
         self._visible = visible
         self._written: tuple[Catalog, dict[str, Raw]] = (Catalog(), {})
+        self.plain = visible is None and not searches
+        """Whether everybody may see everything, and nothing is called by way of something else."""
 
     def visible(self, caller: Caller, entry: Entry) -> bool:
         """Tell whether a caller may know of an offer, and call it."""

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from trunkline.transports.exchange import Headers
 from trunkline.transports.http_address import Origin, checked_target, parse_origin
 from trunkline.transports.http_pool import Pool, Unreachable
-from trunkline.transports.http_wire import ClientLimits, HttpResponse, ResponseTooLarge
+from trunkline.transports.http_response import HttpResponse, ResponseTooLarge
+from trunkline.transports.http_wire import ClientLimits
 
 __all__ = ["ClientLimits", "HttpClient", "HttpResponse", "ResponseTooLarge", "Unreachable"]
 

@@ -19,7 +19,7 @@ import os
 import re
 import socket
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import inf
 from typing import NamedTuple, cast
 
@@ -27,15 +27,18 @@ from httptools import HttpParserError, HttpResponseParser
 from msgspec import Struct
 
 from trunkline.jsonrpc import ConnectionLost
-
-_MAX_HELD = 512 * 1024
-"""How many bytes of a body may wait to be received before reading pauses."""
+from trunkline.transports.http_response import HttpResponse
 
 _LARGE = 64 * 1024
 """From how many bytes on a body is not copied to leave together with its head."""
 
 _SILENCE = 60
 """After how many silent seconds the kernel asks whether the other side is still there."""
+
+_MAX_KNOWN, _MAX_KNOWN_HEAD = 4, 2 * 1024
+"""How many heads a connection remembers, and how long they may be."""
+
+_HEAD_END = b"\r\n\r\n"
 
 _PLAIN = {b"content-encoding": b"identity", b"transfer-encoding": b"chunked"}
 """What these headers say if they say nothing that we do not understand."""
@@ -61,10 +64,6 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
     """The largest body that `read` returns; `receive` has no limit but its piece."""
 
 
-class ResponseTooLarge(ConnectionLost):
-    """The body of an answer is larger than it may be."""
-
-
 class Owner(NamedTuple):
     """Whose wires these are."""
 
@@ -76,167 +75,6 @@ class Owner(NamedTuple):
     """Told of a wire that can be asked again."""
     gone: "Callable[[Wire], None]"
     """Told of a wire that is closed."""
-
-
-class HttpResponse:
-    """An answer: its head is there, its body is read at once, or received in pieces."""
-
-    __slots__ = (
-        "_failure",
-        "_held",
-        "_over",
-        "_pieces",
-        "_taken",
-        "_waiter",
-        "_whole",
-        "_wire",
-        "headers",
-        "status",
-    )
-
-    status: int
-    headers: dict[bytes, bytes]
-    """The names are in lower case; of a header that came twice, the first."""
-
-    def __init__(self, wire: "Wire") -> None:
-        self.status = 0
-        self._wire = wire
-        self._pieces: list[bytes] = []
-        self._held = 0
-        self._taken = 0
-        self._whole = False
-        self._over = False
-        self._failure: ConnectionLost | None = None
-        self._waiter: Callable[[], None] | None = None
-
-    def watch(self, begun: "Callable[[], None]") -> None:
-        """Have `begun` called when the head is there, or when there will be none; at once, once."""
-        self._waiter = begun
-
-    async def begun(self) -> None:
-        """Wait until the head is there, or will not be."""
-        await self._news()
-
-    @property
-    def body(self) -> bytes | None:
-        """The whole body if it is there, and no more than it may be."""
-        if not self._over or self._failure is not None:
-            return None
-        found = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        return found if len(found) <= self._wire.owner.limits.max_body else None
-
-    async def read(self) -> bytes:
-        """Return the rest of the body; raises ResponseTooLarge or ConnectionLost.
-
-        Whoever is cancelled here has given up the answer.
-        """
-        if not self._over:
-            await self._gather()
-        if self._failure is not None:
-            raise self._failure
-        found = self._pieces.pop() if len(self._pieces) == 1 else self._take()
-        if len(found) > self._wire.owner.limits.max_body:
-            self._failure = self._too_large()
-            raise self._failure
-        return found
-
-    async def receive(self) -> bytes | None:
-        """Return what came next, or None after the end; raises ConnectionLost.
-
-        Cancelling it loses nothing; whoever has no more use for the answer closes it.
-        """
-        while not self._pieces:
-            if self._failure is not None:
-                raise self._failure
-            if self._over:
-                return None
-            await self._news()
-        if not self._over:
-            self._wire.resume()
-        return self._take()
-
-    def be_patient(self) -> None:
-        """Let any time pass between pieces from now on, as streams of events need it."""
-        if not self._over:
-            self._wire.be_patient()
-
-    def close(self) -> None:
-        """Drop what was not received, and the connection with it if the end has not come."""
-        self._pieces.clear()
-        if not self._over:
-            self._wire.fail("the answer was given up")
-
-    def failed(self) -> ConnectionLost:
-        """Return why no answer came; for whoever asked."""
-        return self._failure or ConnectionLost(f"{self._wire.owner.name}: no answer")
-
-    def add(self, piece: bytes) -> None:
-        """Take in a piece of a body that goes on, or just the head; for the wire."""
-        if piece:
-            self._pieces.append(piece)
-            self._held += len(piece)
-        if not self._whole:
-            self._wake()
-            if self._held > _MAX_HELD:
-                self._wire.pause()
-        elif self._held > self._wire.owner.limits.max_body:
-            self._wire.fail(self._too_large())
-
-    def end(self, piece: bytes, failure: ConnectionLost | None = None) -> None:
-        """Take in the last piece and the end; for the wire."""
-        if piece:
-            self._pieces.append(piece)
-        self._over = True
-        self._failure = failure
-        self._wake()
-
-    @property
-    def received(self) -> int:
-        """How many bytes of a body that goes on have come."""
-        return self._taken + self._held
-
-    async def _gather(self) -> None:
-        limit = self._wire.owner.limits.max_body
-        if self._held > limit or int(self.headers.get(b"content-length", 0)) > limit:
-            self._wire.fail(self._too_large())
-            return
-        self._whole = True
-        self._wire.resume()
-        try:
-            await self._news()
-        except BaseException:
-            self.close()
-            raise
-
-    def _news(self) -> "asyncio.Future[None]":
-        waiter: asyncio.Future[None] = self._wire.owner.loop.create_future()
-        self._waiter = partial(_wake, waiter)
-        return waiter
-
-    def _take(self) -> bytes:
-        pieces = self._pieces
-        found = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        pieces.clear()
-        self._taken += self._held
-        self._held = 0
-        return found
-
-    def _too_large(self) -> ResponseTooLarge:
-        owner = self._wire.owner
-        return ResponseTooLarge(
-            f"{owner.name}: expected a body of at most {owner.limits.max_body} bytes"
-        )
-
-    def _wake(self) -> None:
-        waiter = self._waiter
-        if waiter is not None:
-            self._waiter = None
-            waiter()
-
-
-def _wake(waiter: "asyncio.Future[None]") -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 class _Refused(Exception):
@@ -272,6 +110,8 @@ class Wire(asyncio.Protocol):
         self._reusable = False
         self._served = False
         self._paused = False
+        self._known: dict[bytes, dict[bytes, bytes]] = {}
+        """The heads of answers that came in one piece, with what they say."""
 
     def ask(self, head: bytes, body: bytes, *, bodiless: bool) -> HttpResponse:
         """Send a request; `bodiless` says that the answer has no body whatever its head says."""
@@ -343,6 +183,9 @@ class Wire(asyncio.Protocol):
         if response is None:
             self._transport.abort()
             return
+        if not self._barren and not response.status and self._recall(data, response):
+            return
+        whole = not self._barren
         self._barren += len(data)
         failure = None
         try:
@@ -356,6 +199,8 @@ class Wire(asyncio.Protocol):
             pieces.clear()
             self._barren = 0
         if self._ended or failure is not None:
+            if whole and self._reusable:
+                self._remember(data, response)
             self._response = None
             response.end(piece, failure)
             self._finish(response)
@@ -365,6 +210,35 @@ class Wire(asyncio.Protocol):
             if not self._paused:
                 self.deadline = self._time() + self._patience
             response.add(piece)
+
+    def _recall(self, data: bytes, response: HttpResponse) -> bool:
+        """Take an answer in one piece whose head was read before; tell whether it is one.
+
+        The parser is between two answers, and stays there: it need not see this one.
+        """
+        size = data.find(_HEAD_END) + len(_HEAD_END)
+        headers = self._known.get(data[:size])
+        if headers is None or len(data) != size + int(headers[b"content-length"]):
+            return False
+        response.headers, response.status = headers, 200
+        self._ended = self._reusable = True
+        self._response = None
+        response.end(data[size:])
+        self._finish(response)
+        return True
+
+    def _remember(self, data: bytes, response: HttpResponse) -> None:
+        """Keep what an ordinary head says: most servers say the same again and again."""
+        headers = response.headers
+        length = headers.get(b"content-length")
+        if response.status != 200 or length is None or self._bodiless:
+            return
+        size = data.find(_HEAD_END) + len(_HEAD_END)
+        if len(data) != size + int(length) or size > _MAX_KNOWN_HEAD:
+            return
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        self._known[data[:size]] = headers
 
     def eof_received(self) -> None:
         """Take in that no more will come."""
