@@ -68,6 +68,8 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
         yield {
             "old": child(PYTHON_1, HERE / "sdk1_server.py", "stdio", "0"),
             "old-web": {"url": old},
+            "alone": child(PYTHON_1, HERE / "sdk1_server.py", "stdio", "0")
+            | {"max_conversations": 0},
             "every": child("node", BIN / "mcp-server-everything", "stdio"),
             "every-web": {"url": every},
             "new": child(sys.executable, HERE / "sdk_server.py", "stdio"),
@@ -212,6 +214,17 @@ async def test_each_is_asked_about_its_own_call(house: Gateway, server: str) -> 
     people = {"Ada": ENVELOPE, "Bob": ENVELOPE, "Cyd": "legacy"}
     said = await asyncio.gather(*(use(name, mode) for name, mode in people.items()))
     assert said == [f"{name}: First{name} Second{name}" for name in people]
+
+
+async def test_with_a_server_that_may_have_one_conversation_they_wait_for_each_other(
+    house: Gateway,
+) -> None:
+    async def use(name: str, mode: str) -> str:
+        async with Person(name).using(house.mcp, mode) as made:
+            return await text(made, "alone__twice", name=name)
+
+    said = await asyncio.gather(use("Ada", ENVELOPE), use("Bob", ENVELOPE), use("Cyd", "legacy"))
+    assert said == [f"{name}: First{name} Second{name}" for name in ("Ada", "Bob", "Cyd")]
 
 
 # What is not a question on the way of a call

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import ssl
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from tests.transports.test_asgi import Server, body, http
 from trunkline import __version__
 from trunkline.app import DEFAULT, App, limits_of, rules_of, tls_of
 from trunkline.backends.functions import Functions
-from trunkline.config import AddressError, HttpSettings
+from trunkline.config import AddressError, HttpSettings, ServerSettings
 from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.upstream import Settings, State
+from trunkline.mcp.offer import Kind
 from trunkline.transports.asgi import AsgiApp
 from trunkline.transports.http_message import HttpLimits
 from trunkline.transports.http_rules import HttpRules
@@ -367,6 +369,39 @@ def test_servers_are_told_that_clients_can_be_asked_before_there_are_any() -> No
     gateway = App(DEFAULT)
     gateway.asgi()
     assert gateway.gateway.client_capabilities.keys() == {"sampling", "elicitation"}
+
+
+CHILD = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["method"] == "initialize":
+        can = asked["params"]["capabilities"]
+        answer = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {}}
+    elif "id" in asked:
+        answer = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in can]}
+    else:
+        continue
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("most", "told"), [(1, []), (0, ["s__sampling", "s__elicitation"])])
+async def test_a_child_may_ask_in_the_only_conversation_that_there_may_be(
+    most: int, told: list[str]
+) -> None:
+    child = ServerSettings(
+        name="s",
+        command=sys.executable,
+        args=("-c", CHILD),
+        era="handshake",
+        max_conversations=most,
+    )
+    app = App(msgspec.structs.replace(DEFAULT, servers=(child,)))
+    app.asgi()
+    async with asyncio.timeout(20), app.running() as gateway:
+        await gateway.registry.wait_settled()
+        assert [entry.public for entry in gateway.registry.catalog.entries(Kind.TOOL)] == told
 
 
 async def test_the_limits_on_bodies_hold_there_too() -> None:

@@ -179,8 +179,10 @@ class App:
         client = {"name": gateway.identity.name, "version": __version__}
         declared = listener.declares
         if declared is None:
-            # With many clients a child's first conversation is for those who cannot be asked.
-            quiet = self._anybody and server.kind == "child"
+            # With many clients a child's first conversation is for those who cannot be asked,
+            # unless it is the only one that there may be.
+            several = server.kind == "child" and server.max_conversations > 0
+            quiet = self._anybody and several
             declared = {} if quiet else gateway.client_capabilities
         return Introduction(server.name, gateway.remapper, listener, declared, client)
 
