@@ -1,11 +1,12 @@
 """Conversations beside the first one: what they may say, and what is offered in them alone."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from tests.gateway.letters import CAPABILITIES, poster
-from tests.gateway.servers import Server, serving, text_of, tool, user
+from tests.gateway.letters import CAPABILITIES, poster, put_away
+from tests.gateway.servers import Hold, Server, serving, text_of, tool, user
 from trunkline.gateway.beside import Beside, Guests
 from trunkline.jsonrpc import Raw, RpcError
 from trunkline.mcp.offer import Kind, Offer
@@ -116,9 +117,35 @@ async def test_one_that_cannot_be_listed_again_is_used_all_the_same() -> None:
     async with serving(s=server) as made:
         client = await poster(made)
         server.methods["tools/list"] = lambda _: {"tools": 7}
-        can = {CAPABILITIES: {"sampling": {}}}
+        can: dict[str, Any] = {CAPABILITIES: {"sampling": {}}}
         assert [t["name"] for t in (await client.ask("tools/list", _meta=can))["tools"]] == [
             "s__plain"
         ]
         assert text_of(await client.call("s__plain", _meta=can)) == "plain ran"
         assert server.starts == 2
+
+
+async def test_a_call_goes_on_while_it_is_seen_what_is_offered_to_others() -> None:
+    server, hold = picky(), Hold()
+
+    async def ask(params: Any) -> Any:
+        answer = await server.ask("elicitation/create", {"message": "?"})
+        return {"content": [{"type": "text", "text": answer["action"]}]}
+
+    server.methods["tools/call"] = ask
+    form: dict[str, Any] = {CAPABILITIES: {"elicitation": {"form": {}}}}
+    async with serving(s=server) as made:
+        client = await poster(made)
+        asked = await client.call("s__plain", _meta=form)
+        (key,) = asked["inputRequests"]
+        server.methods["initialize"] = hold
+        sampling: dict[str, Any] = {CAPABILITIES: {"sampling": {}}}
+        listing = asyncio.create_task(client.ask("tools/list", _meta=sampling))
+        while server.count("initialize") < 3:
+            await asyncio.sleep(0)
+        answers = {key: {"action": "decline"}}
+        state = asked["requestState"]
+        said = await client.call("s__plain", _meta=form, inputResponses=answers, requestState=state)
+        assert text_of(said) == "decline"
+        assert not listing.done()
+        await put_away(listing)

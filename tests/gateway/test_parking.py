@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.letters import CAPABILITIES, Paper, Poster, poster
-from tests.gateway.servers import Server, add, running, tool
+from tests.gateway.servers import Hold, Server, add, running, tool
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.parking import Limits, Parking
 from trunkline.gateway.sealing import KeyRing, Seal
@@ -263,3 +263,19 @@ async def test_progress_is_told_to_whoever_waits_now_and_to_nobody_meanwhile() -
         )
         told = [[news["progressToken"] for _, news in p.everything()] for p in (first, second)]
         assert told == [["one"], ["two"]]
+
+
+async def test_a_retry_need_not_wait_for_servers_that_are_still_starting() -> None:
+    server, slow = Curious(("elicitation/create", FORM)), Server(tools=[tool("t")])
+    slow.methods["initialize"] = Hold()
+    made = gateway(server)
+    add(made, "slow", slow)
+    async with running(made, server, slow):
+        client = Poster(made)
+        made.registry.start()
+        while not made.registry.upstream("s").ready:
+            await asyncio.sleep(0)
+        asked = await client.call("s__t", _meta=ASKABLE)
+        assert not made.ready
+        done = await client.call("s__t", _meta=ASKABLE, **retry(asked, YES))
+        assert done["structuredContent"] == {"answers": [YES]}

@@ -398,7 +398,9 @@ async def test_servers_are_told_what_the_first_client_that_comes_can() -> None:
     server = one_tool()
     async with serving(s=server) as made:
         somebody = Poster(made)
-        for can in ({"elicitation": {"form": {}}, "vendor": {}}, {"sampling": {}}):
+        form: dict[str, Any] = {"elicitation": {"form": {}}, "vendor": {}}
+        sampling: dict[str, Any] = {"sampling": {}}
+        for can in (form, sampling):
             await somebody.ask("tools/list", _meta={CAPABILITIES: can})
         assert server.count("initialize") == 1
         assert server.heard[0][1]["capabilities"] == {"elicitation": {"form": {}}}

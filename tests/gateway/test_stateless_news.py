@@ -16,7 +16,7 @@ from tests.gateway.letters import (
 )
 from tests.gateway.servers import Hold, Server, one_tool, serving, tool
 from trunkline.gateway.stateless import Correspondent
-from trunkline.jsonrpc import Notification, Raw, Request, Response, RpcError, to_raw
+from trunkline.jsonrpc import Due, Notification, Raw, Request, Response, RpcError, to_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
 
@@ -68,7 +68,7 @@ async def test_news_that_are_read_together_with_the_answer_come_before_it(kind: 
     async with serving(s=server) as made:
         await poster(made)
         params = Params(to_raw(letter({"progressToken": 1}, name="s__t")))
-        call = made.stateless.answer(Request(1, "tools/call"), params, "p", Diary())
+        call: Due = made.stateless.answer(Request(1, "tools/call"), params, "p", Diary())
         call.then(lambda _: order.append("the answer"))
         token = (await server.until_heard("tools/call"))["_meta"]["progressToken"]
         news = Notification(PROGRESS, {"progressToken": token, "progress": 1})

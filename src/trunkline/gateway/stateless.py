@@ -99,15 +99,23 @@ class Stateless:
         if request.method not in MAY_ASK:
             client = Correspondent(caller, line)
             return self._forwarder.forward(request, params, method.way, client, letter.check)
-        if is_retry(params) and self._registry.settled:
-            client = Correspondent(caller, line)
-            entry = self._forwarder.find(params, method.way, request.method, client)
+        if is_retry(params) and (entry := self._addressee(letter, method.way)) is not None:
             if self._speaks(entry.backend) is not Era.ENVELOPE or self._is_ours(letter, entry):
                 letter.check(entry, params)
                 return self._resume(letter, entry.backend)
         return self._begin(letter)
 
     # Calls that may be asked about
+
+    def _addressee(self, letter: "Letter", way: Way) -> Entry | None:
+        """Return whom a retry goes to, None if that may be one who is still starting."""
+        client = Correspondent(letter.caller, letter.line)
+        try:
+            return self._forwarder.find(letter.params, way, letter.request.method, client)
+        except RpcError:
+            if self._registry.settled:
+                raise
+            return None
 
     def _speaks(self, name: str) -> Era | None:
         backend = self._registry.upstream(name).backend
