@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from conformance import baseline
-from conformance.runs import WAYS, Run, Way, runs
+from conformance.runs import PAIRS, WAYS, Run, Way, runs
 from conformance.stage import Unready, target
 from conformance.suite import Outcomes, check_installed, outcomes
 
@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--update", action="store_true", help="write down what holds now")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep logs and results there")
     options = parser.parse_args()
-    chosen = [run for run in runs(options.only) if options.match in run.title]
+    chosen = [run for run in runs(options.only, PAIRS) if options.match in run.title]
     if not chosen:
         parser.error(f"expected the name of a run, got {options.match!r}")
     try:

@@ -61,7 +61,7 @@ def difference(run: Run, outcomes: Outcomes, known: dict[str, Passes]) -> Differ
         else:
             gone = Counter(checks) - Counter(got[scenario])
             lost += [f"{scenario}: {check} no longer succeeds" for check in gone]
-    direct = known.get(Run(run.subject, "direct").title, {})
+    direct = known.get(Run(run.subject, "direct", run.subject.era).title, {})
     for scenario in direct:
         if run.subject.counts(scenario) and scenario not in {**got, **expected}:
             lost += [f"{scenario} passes directly, and here it {_why(outcomes, scenario)}"]

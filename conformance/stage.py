@@ -56,7 +56,7 @@ async def target(run: Run, folder: Path) -> AsyncGenerator[str]:
             server = {"url": f"http://127.0.0.1:{port}/mcp"}
         if run.way != "direct":
             config, port = folder / "trunkline.toml", free_port()
-            config.write_text(toml(server | {"prefix": "", "era": run.subject.era}))
+            config.write_text(toml(server | {"prefix": "", "era": run.server}))
             command = [*_GATEWAY, "--http", f"127.0.0.1:{port}", "--config", str(config)]
             started = running(command, folder / "gateway.log")
             await ready(await stack.enter_async_context(started), port, "/readyz", status=200)
