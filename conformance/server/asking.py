@@ -2,7 +2,7 @@
 
 answers = await ask(ctx, params, {"key": Ask(…)}, state)
 
-handshake   each Ask is a request on the stream of the call, all at once; `ask` waits for the answers
+handshake   each Ask is a request on the stream of the call, all at once; `ask` waits for answers
 envelope    `InputNeeded` ends the call; the client calls again with the answers, and then `ask`
             returns them. A state goes out sealed and comes back the same, or not at all.
 """
