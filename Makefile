@@ -1,9 +1,10 @@
 # Every target sets up what it needs, from python3, pip, make and git alone.
 #   make serve    run Trunkline on its embedded default        make test     the tests
 #   make check    formatting, types, imports, budgets, docs    make bench    comparisons, stored; a soak
-#   make fuzz     three minutes of fuzzing                       make docs     the manual, in site/
+#   make fuzz     four minutes of fuzzing                        make docs     the manual, in site/
 #   make test-outside   against programs that we did not write  make lock     new locks
 #   make conformance    the official MCP suite, directly and through the gateway
+#   make bench-finding  how well tools are found, over those of real servers
 #   make bench-hop      one hop through Trunkline, nginx and every other gateway we can install
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 FUZZ_SECONDS ?= 60
 
-.PHONY: serve test test-pure test-doing test-outside conformance check bench bench-hop fuzz docs lock update clean
+.PHONY: serve test test-pure test-doing test-outside conformance check bench bench-finding bench-hop fuzz docs lock update clean
 
 # $(call environment,directory,lock): a virtual environment with exactly what the lock names.
 # The marker is touched last, so that an interrupted installation starts again.
@@ -87,8 +88,12 @@ docs: $(VENV)/.check
 
 bench: .venv-bench/.ready
 	.venv-bench/bin/python -m bench $(ARGS)
+	.venv-bench/bin/python -m bench.sources
 	.venv-bench/bin/python -m bench.overhead
 	.venv-bench/bin/python -m bench.soak
+
+bench-finding: $(VENV)/.test
+	$(BIN)/python -m bench.finding $(ARGS)
 
 .venv-hop/.ready: requirements/hop.txt pyproject.toml
 	$(call environment,.venv-hop,requirements/hop.txt)
@@ -117,11 +122,12 @@ fuzz: .venv-fuzz/.ready
 	.venv-fuzz/bin/python -m fuzz.codec -max_total_time=$(FUZZ_SECONDS) $(ARGS)
 	.venv-fuzz/bin/python -m fuzz.framing -max_total_time=$(FUZZ_SECONDS) $(ARGS)
 	.venv-fuzz/bin/python -m fuzz.sse -max_total_time=$(FUZZ_SECONDS) $(ARGS)
+	.venv-fuzz/bin/python -m fuzz.registry -max_total_time=$(FUZZ_SECONDS) $(ARGS)
 
 # Rewrite what is generated: the requirement map's tests, the message schema.
 update: $(VENV)/.test
 	$(BIN)/python -m pytest tests/test_requirements.py tests/test_conversations.py --update --no-cov
-	$(BIN)/python -m pytest tests/jsonrpc/test_schema.py tests/config/test_schema.py --update --no-cov
+	$(BIN)/python -m pytest tests/jsonrpc/test_schema.py tests/config/test_schema.py tests/sources/test_schema.py --update --no-cov
 
 lock:
 	test -x .venv-lock/bin/uv || ($(PYTHON) -m venv .venv-lock && .venv-lock/bin/pip install --quiet uv)

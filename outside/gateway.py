@@ -32,10 +32,10 @@ class Gateway:
 
 
 @asynccontextmanager
-async def gateway(folder: Path, servers: Servers) -> AsyncGenerator[Gateway]:
-    """Start a gateway in front of these servers."""
+async def gateway(folder: Path, servers: Servers, head: str = "") -> AsyncGenerator[Gateway]:
+    """Start a gateway in front of these servers; `head` is what else its configuration says."""
     command = [sys.executable, "-m", "trunkline", "serve", "--http", "127.0.0.1:0"]
-    async with running(*command, "--config", configure(folder, servers)) as program:
+    async with running(*command, "--config", configure(folder, servers, head)) as program:
         found = await program.says(r"MCP at (http://\S+)/mcp")
         yield Gateway(program, found[1])
 
@@ -49,9 +49,10 @@ async def application(folder: Path, servers: Servers, path: str) -> AsyncGenerat
         yield Gateway(program, found[1] + path.rstrip("/"))
 
 
-def configure(folder: Path, servers: Servers) -> Path:
+def configure(folder: Path, servers: Servers, head: str = "") -> Path:
     """Write a configuration; a JSON string or list is one of TOML as well."""
-    lines = ["[gateway]", 'state = ""']  # nothing of a test's is to be found in anybody's home
+    # Nothing of a test's is to be found in anybody's home.
+    lines = [head] if "[gateway]" in head else [head, "[gateway]", 'state = ""']
     for name, settings in servers.items():
         lines.append(f"[servers.{name}]")
         lines += [f"{key} = {json.dumps(value)}" for key, value in settings.items()]

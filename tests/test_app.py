@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.samples import BROKEN, OPERATOR, child, config
+from tests.sources.registries import TREE, write
 from trunkline import __version__
 from trunkline.app import DEFAULT, App
 from trunkline.config import Config, load
@@ -62,7 +63,7 @@ async def converse(folder: Path, lines: bytes) -> tuple[int, list[Any]]:
     process = await start(folder, "--stdio")
     async with asyncio.timeout(20):
         out, err = await process.communicate(lines)
-    assert err.startswith(f"trunkline {__version__}: MCP over stdio, 1 server".encode())
+    assert err.startswith(f"trunkline {__version__}: MCP over stdio, 2 servers".encode())
     assert len(err.splitlines()) == 1, err
     return process.returncode or 0, [json.loads(line) for line in out.splitlines()]
 
@@ -85,7 +86,8 @@ async def test_every_line_on_stdin_is_answered_on_stdout_and_the_end_ends_it(
     assert found[0]["error"]["code"] == -32002
     assert found[1]["result"]["serverInfo"] == {"name": "trunkline", "version": __version__}
     assert found[None]["error"]["code"] == -32700
-    assert [tool["name"] for tool in found["l"]["result"]["tools"]] == ["trunkline__status"]
+    names = [tool["name"] for tool in found["l"]["result"]["tools"]]
+    assert names[:2] == ["trunkline__status", "sources__get_sources"]
     assert found[2]["result"] == {}
 
 
@@ -125,9 +127,46 @@ def children(pid: int) -> list[int]:
 async def test_what_is_served_without_a_configuration_is_the_built_in_tools() -> None:
     async with asyncio.timeout(5), App(DEFAULT).running() as gateway:
         await gateway.registry.wait_settled()
-        (status,) = gateway.registry.catalog.entries(Kind.TOOL)
-        assert status.public == "trunkline__status"
-    assert [upstream.state for upstream in gateway.registry] == [State.STOPPED]
+        assert [entry.public for entry in gateway.registry.catalog.entries(Kind.TOOL)] == [
+            "trunkline__status",
+            "sources__get_sources",
+            "sources__list_categories",
+            "sources__get_provenance",
+            "sources__get_endorsements",
+            "sources__get_federated_sources",
+        ]
+    assert [upstream.state for upstream in gateway.registry] == [State.STOPPED] * 2
+
+
+async def test_a_registry_that_is_not_good_costs_its_own_server_alone(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("{")
+    table = '[servers.books]\nbuiltin = "sources"\nregistry = "bad.json"\nmax_restarts = 0'
+    app = started(table, OPERATOR, folder=tmp_path)
+    async with asyncio.timeout(5), app.running() as gateway:
+        await gateway.registry.wait_settled()
+        books, me = gateway.registry.snapshot()
+        assert (books.state, me.state) == (State.FAILED, State.READY)
+        assert "bad.json:1:2: not JSON" in str(books.error)
+
+
+@pytest.mark.holds("O1.6")
+async def test_a_registry_is_served_as_it_is_configured(tmp_path: Path) -> None:
+    write(tmp_path / "ten.json", TREE)
+    more = "threshold = 0.6\nfuzzy_weight = 0.5\nkeyword_weight = 0.5"
+    table = f'[servers.books]\nbuiltin = "sources"\nregistry = "ten.json"\n{more}'
+    app = started(table, folder=tmp_path)
+    async with asyncio.timeout(5), app.running() as gateway:
+        await gateway.registry.wait_settled()
+        engine = gateway.open_engine()
+        await engine.handle_json(HELLO.decode())
+        await engine.handle_json(READY.decode())
+        said: list[dict[str, Any]] = []
+        for query in ("learn rust", "bitcoin node"):
+            params = {"name": "books__get_sources", "arguments": {"query": query}}
+            asked = message("tools/call", id=7, params=params)
+            said.append(json.loads(await engine.handle_json(asked.decode()) or "")["result"])
+    assert said[0]["isError"] is True
+    assert said[1]["structuredContent"]["score"] == 0.6667
 
 
 async def test_servers_run_while_somebody_has_a_question_and_no_longer(tmp_path: Path) -> None:
@@ -142,16 +181,42 @@ async def test_servers_run_while_somebody_has_a_question_and_no_longer(tmp_path:
     assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.parametrize(
+    ("surface", "names"),
+    [
+        (
+            '"all"',
+            ["search__find_tools", "search__describe_tool", "search__call_tool", "me__status"],
+        ),
+        ('"search"', ["search__find_tools", "search__describe_tool", "search__call_tool"]),
+        (
+            '["me__*"]',
+            ["search__find_tools", "search__describe_tool", "search__call_tool", "me__status"],
+        ),
+    ],
+)
+async def test_the_surface_says_what_is_listed(
+    tmp_path: Path, surface: str, names: list[str]
+) -> None:
+    head = f"[gateway]\nsurface = {surface}\n"
+    app = started(head, '[servers.search]\nbuiltin = "search"', OPERATOR, folder=tmp_path)
+    async with asyncio.timeout(20), app.running() as gateway:
+        await gateway.registry.wait_settled()
+        engine = gateway.open_engine()
+        await engine.handle_json(HELLO.decode())
+        listed = json.loads(str(await engine.handle_json(LIST.decode())))
+        assert [tool["name"] for tool in listed["result"]["tools"]] == names
+
+
 async def test_one_bad_server_is_one_bad_server(tmp_path: Path) -> None:
     web = '[servers.web]\nurl = "http://127.0.0.1:1/mcp"'
-    app = started(BROKEN, web, '[servers.find]\nbuiltin = "search"', OPERATOR, folder=tmp_path)
+    app = started(BROKEN, web, OPERATOR, folder=tmp_path)
     async with asyncio.timeout(20), app.running() as gateway:
         await gateway.registry.wait_settled()
         states = {each.name: each for each in gateway.registry.snapshot()}
     assert states["me"].state is State.READY
     assert "cannot start '/nonexistent/program'" in str(states["broken"].error)
     assert states["web"].error == "127.0.0.1:1: connection refused"
-    assert states["find"].error == "search servers are not supported yet"
 
 
 async def test_a_disabled_server_is_left_out(tmp_path: Path) -> None:

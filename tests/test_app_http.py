@@ -298,7 +298,7 @@ async def test_a_mounted_gateway_is_the_same_gateway() -> None:
         ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
         assert (await post(app, ready, session)).status == 202
         listed = await post(app, {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}, session)
-        assert [tool["name"] for tool in listed.result["tools"]] == ["trunkline__status"]
+        assert listed.result["tools"][0]["name"] == "trunkline__status"
         assert (await post(app, hello(), path="/elsewhere")).status == 404
     assert gateway.http_sessions == 0
 
@@ -351,7 +351,7 @@ async def test_the_lifespan_of_a_server_starts_and_ends_the_gateway() -> None:
         "lifespan.startup.complete",
         "lifespan.shutdown.complete",
     ]
-    assert [upstream.state for upstream in gateway.gateway.registry] == [State.STOPPED]
+    assert {upstream.state for upstream in gateway.gateway.registry} == {State.STOPPED}
 
 
 async def test_without_a_lifespan_the_first_request_starts_it() -> None:

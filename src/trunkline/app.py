@@ -16,12 +16,12 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from trunkline import __version__
 from trunkline.backends.functions import Functions
 from trunkline.backends.verdicts import Memory, Verdicts, digest
-from trunkline.config import Config, HttpSettings, ServerSettings, split_address
+from trunkline.config import Config, ConfigErrors, HttpSettings, ServerSettings, split_address
 from trunkline.gateway.backend import Backend, Connect, Owner
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.parking import Limits, Parking
@@ -29,6 +29,7 @@ from trunkline.gateway.sealing import KeyRing, Seal
 from trunkline.gateway.session import Identity
 from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Channel, ConnectionLost
+from trunkline.routing.view import View
 from trunkline.transports.exchange import Exchange, HttpRequest
 from trunkline.transports.stdio import Child
 from trunkline.transports.stream import open_stdio
@@ -53,8 +54,22 @@ PARTING = 1.0
 _LOOK = 0.02
 """How many seconds pass between two looks whether calls have ended."""
 
-DEFAULT = Config(servers=(ServerSettings(name="trunkline", builtin="operator"),))
+DEFAULT = Config(
+    servers=(
+        ServerSettings(name="trunkline", builtin="operator"),
+        ServerSettings(name="sources", builtin="sources", scoring="best"),
+    )
+)
 """What is served without a configuration: the built-in tools."""
+
+
+@runtime_checkable
+class Starting(Protocol):
+    """A backend of our own that has something to read before it can answer."""
+
+    async def start(self) -> None:
+        """Get ready; raises ConfigErrors."""
+        ...
 
 
 class App:
@@ -71,7 +86,9 @@ class App:
         )
         limits = Limits(settings.park_ttl, settings.max_parked, settings.max_parked_per_principal)
         parking = Parking(Seal(KeyRing.random()), limits)
-        self.gateway = Gateway(identity, chance=random.random, parking=parking)
+        self.gateway = Gateway(
+            identity, chance=random.random, parking=parking, view=view_of(config)
+        )
         self.children: dict[str, Child] = {}
         self._anybody = False
         self.origins: tuple[str, ...] = ()
@@ -92,7 +109,7 @@ class App:
                         prefix,
                         server.timeout,
                         server.start_timeout,
-                        server.max_restarts if _is_supported(server) else 0,
+                        server.max_restarts,
                         server.max_in_flight,
                         server.max_conversations,
                     ),
@@ -109,9 +126,24 @@ class App:
         return partial(open_it, server, memory)
 
     async def _start_builtin(self, server: ServerSettings, listener: Owner) -> Backend:
+        backend = self.builtin(server)
+        if isinstance(backend, Starting):
+            try:
+                await backend.start()
+            except ConfigErrors as wrong:
+                raise ConnectionLost(str(wrong)) from None
+        return backend
+
+    def builtin(self, server: ServerSettings) -> Functions:
+        """Return a server that is part of Trunkline, not started yet."""
         if server.builtin == "operator":
             return operator(self.gateway)
-        raise ConnectionLost(f"{server.builtin} servers are not supported yet")
+        if server.builtin == "sources":
+            return sources(server)
+        from trunkline.backends.search import Search  # noqa: PLC0415  only whoever has it
+        from trunkline.gateway.finder import Finder  # noqa: PLC0415
+
+        return Search(Finder(self.gateway.registry))
 
     async def _start_child(
         self, server: ServerSettings, memory: Memory, listener: Owner
@@ -280,6 +312,15 @@ class App:
         }
 
 
+def view_of(config: Config) -> View:
+    """Return what the settings say about who sees what."""
+    searches = frozenset(server.name for server in config.servers if server.builtin == "search")
+    surface = config.gateway.surface
+    if isinstance(surface, str):
+        return View(() if surface == "search" else None, searches)
+    return View(surface, searches)
+
+
 def rules_of(http: HttpSettings) -> "HttpRules":
     """Return what the settings say about the door."""
     from trunkline.transports.http_rules import HttpRules  # noqa: PLC0415  see above
@@ -350,9 +391,21 @@ def _origin(scheme: str, host: str, port: int) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _is_supported(server: ServerSettings) -> bool:
-    """Tell whether it makes sense to try again."""
-    return server.builtin in (None, "operator")
+def sources(server: ServerSettings) -> Functions:
+    """Return the registry of sources that the settings name, as a backend that is to be started."""
+    from trunkline.routing.classic import Weights  # noqa: PLC0415  see above
+    from trunkline.sources.matching import Matching  # noqa: PLC0415
+    from trunkline.sources.peers import Peers  # noqa: PLC0415
+    from trunkline.sources.shelf import Shelf  # noqa: PLC0415
+    from trunkline.sources.tools import SourcesBackend  # noqa: PLC0415
+
+    matching = Matching(
+        scoring=server.scoring,
+        threshold=server.threshold,
+        weights=Weights(server.fuzzy_weight, server.keyword_weight),
+    )
+    path = Path(server.registry) if server.registry else None
+    return SourcesBackend(Shelf(path, matching, server.curator_key), Peers(matching))
 
 
 def operator(gateway: Gateway) -> Functions:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from trunkline.backends.functions import Functions, input_schema, tool_result
+from trunkline.backends.functions import Answer, Functions, input_schema, tool_result
 from trunkline.gateway.upstream import Client, Settings, State, Upstream
 from trunkline.jsonrpc import Raw, RpcError, from_raw, to_raw
 from trunkline.mcp.caller import Caller
@@ -155,6 +155,38 @@ async def test_structure_is_for_those_who_know_of_it(version: str, structured: b
 @pytest.mark.parametrize("value", [[1], 1, None, True, "text"])
 def test_only_objects_are_structure(value: Any) -> None:
     assert "structuredContent" not in from_raw(tool_result(value, "2025-11-25"), dict[str, Any])
+
+
+def test_an_answer_is_text_and_structure_in_its_own_words() -> None:
+    said = from_raw(tool_result(Answer("three", Point(3)), "2025-11-25"), dict[str, Any])
+    assert said == {
+        "content": [{"type": "text", "text": "three"}],
+        "structuredContent": {"x": 3, "y": 0},
+    }
+    older = from_raw(tool_result(Answer("no", Point(3), is_error=True), "2025-03-26"), object)
+    assert older == {"content": [{"type": "text", "text": "no"}], "isError": True}
+
+
+async def test_a_tool_says_what_its_structure_looks_like() -> None:
+    class Line(msgspec.Struct):
+        points: tuple[Point, ...]
+
+    functions = Functions()
+    functions.tool("draw", output=Line)(greet)
+    functions.tool("mark", output=Point)(greet)
+    line, point = [from_raw(o.definition, dict[str, Any]) for o in await functions.offers()]
+    assert line["outputSchema"]["type"] == "object"
+    assert line["outputSchema"]["$defs"]["Point"]["required"] == ["x"]
+    assert "$defs" not in point["outputSchema"]
+
+
+@pytest.mark.parametrize("arguments", [[1, 2], 1, "a", None])
+async def test_arguments_are_an_object(arguments: Any) -> None:
+    client: Client = Nobody("2025-06-18")
+    params = to_raw({"name": "add", "arguments": arguments})
+    with pytest.raises(RpcError) as refused:
+        await tools.call(Call(client.caller, 1, "tools/call", Params(params), "f"), client)
+    assert refused.value.code == -32602
 
 
 async def test_an_unknown_tool_is_named_and_an_unknown_method_as_well() -> None:

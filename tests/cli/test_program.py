@@ -12,7 +12,7 @@ def test_it_says_its_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["", "serve", "check", "tools", "call", "ps", "client-config", "import"]
+    "command", ["", "serve", "check", "tools", "call", "ps", "sources", "client-config", "import"]
 )
 def test_every_command_explains_itself(command: str) -> None:
     done = run(*command.split(), "--help")

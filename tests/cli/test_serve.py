@@ -178,7 +178,8 @@ async def test_the_first_minutes_of_the_readme_work(tmp_path: Path) -> None:
         answer = await fetch(listening(process), json.loads(given["-d"]), headers)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=20)
-    assert [tool["name"] for tool in answer.result["tools"]] == ["trunkline__status"]
+    names = [tool["name"] for tool in answer.result["tools"]]
+    assert names[:2] == ["trunkline__status", "sources__get_sources"]
     assert (process.returncode, out) == (0, b"")
     assert b"Traceback" not in err
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.jsonrpc.test_raw import JSON
 from trunkline.config.client_entries import ClientServers, client_servers, safe_names
 from trunkline.config.entry import Entry
-from trunkline.config.errors import ConfigErrors, Report
-from trunkline.config.parse import parse_json
+from trunkline.documents.errors import ConfigErrors, Report
+from trunkline.documents.parse import parse_json
 
 
 def understood(tree: Any) -> tuple[ClientServers, Report]:

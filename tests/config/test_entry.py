@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from trunkline.config.entry import Entry, check_entry
-from trunkline.config.errors import key_text
-from trunkline.config.lines import KeyPath
+from trunkline.documents.errors import key_text
+from trunkline.documents.lines import KeyPath
 
 
 def complaints(table: dict[str, Any], moved: dict[KeyPath, KeyPath] | None = None) -> list[str]:
@@ -25,6 +25,7 @@ def complaints(table: dict[str, Any], moved: dict[KeyPath, KeyPath] | None = Non
         {"command": "npx", "args": [], "env": {}, "cwd": "/", "env_file": ".env"},
         {"url": "https://a.example", "headers": {"A": "b", "B": "c"}},
         {"builtin": "sources", "prefix": ""},
+        {"builtin": "sources", "registry": "a.json", "scoring": "best", "threshold": 0.5},
     ],
 )
 def test_one_kind_with_its_own_keys_is_good(table: dict[str, Any]) -> None:
@@ -62,6 +63,13 @@ def test_two_kinds_are_one_too_many() -> None:
 def test_a_key_of_another_kind_does_not_belong(table: dict[str, Any], key: str, owner: str) -> None:
     assert complaints(table) == [
         f"servers.fs.{key}: belongs to a server with a {owner}; leave it out"
+    ]
+
+
+@pytest.mark.parametrize("table", [{"builtin": "operator"}, {"command": "npx"}])
+def test_a_key_of_the_registry_belongs_to_the_registry(table: dict[str, Any]) -> None:
+    assert complaints(table | {"registry": "a.json"}) == [
+        'servers.fs.registry: belongs to a server with builtin = "sources"; leave it out'
     ]
 
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.config.test_toml_lines import DOCUMENTS
+from tests.documents.test_toml_lines import DOCUMENTS
 from tests.jsonrpc.test_raw import JSON
 from tests.test_docs import blocks
-from trunkline.config.errors import ConfigErrors
 from trunkline.config.load import MAX_CLIENT_FILE, MAX_FILE, load, read
 from trunkline.config.model import Config, GatewaySettings, ServerSettings
+from trunkline.documents.errors import ConfigErrors
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "config.md"
 

@@ -13,11 +13,11 @@ import trunkline.config
 from tests.jsonrpc.test_raw import JSON
 from tests.test_docs import headings
 from trunkline.config.entry import Entry, check_entry
-from trunkline.config.fit import fit
-from trunkline.config.lines import KeyPath
 from trunkline.config.model import ConfigTable
-from trunkline.config.parse import as_table
 from trunkline.config.schema import FILE, config_schema, schema_text, shipped_schema
+from trunkline.documents.fit import fit
+from trunkline.documents.lines import KeyPath
+from trunkline.documents.parse import as_table
 
 VALIDATOR: Any = jsonschema.Draft202012Validator(config_schema())
 WHOLE = msgspec.inspect.type_info(ConfigTable)
@@ -85,7 +85,9 @@ VALUES: st.SearchStrategy[Any] = JSON.filter(
 TABLES = st.dictionaries(
     st.sampled_from([key.rpartition(".")[2] for key in keys()] + ["comand"]), VALUES, max_size=3
 )
-KINDS = st.sampled_from([{"command": "npx"}, {"url": "https://a.example"}, {}])
+KINDS = st.sampled_from(
+    [{"command": "npx"}, {"url": "https://a.example"}, {"builtin": "sources"}, {}]
+)
 SERVERS = st.builds(dict[str, Any].__or__, TABLES, KINDS) | VALUES
 TREES = st.fixed_dictionaries(
     {},

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from trunkline.config.entry import Entry
-from trunkline.config.errors import key_text
-from trunkline.config.lines import KeyPath
 from trunkline.config.settle import fill, settings
 from trunkline.config.substitute import Surroundings
+from trunkline.documents.errors import key_text
+from trunkline.documents.lines import KeyPath
 
 
 def filled(
@@ -152,3 +152,30 @@ def test_a_filled_table_becomes_settings() -> None:
     server = settings(entry, entry.table)
     assert (server.name, server.command, server.args, server.timeout) == ("fs", "npx", ("-y",), 5.0)
     assert isinstance(server.timeout, float)
+
+
+def test_a_registry_is_a_file_seen_from_the_config_file() -> None:
+    table = {"builtin": "sources", "registry": "${A}.json"}
+    assert filled(table, A="mine")[0]["registry"] == "/etc/mine.json"
+    assert filled({"builtin": "sources", "registry": " "})[1] == [
+        "servers.fs.registry: it is blank; give it a value, or leave the key out"
+    ]
+
+
+@pytest.mark.holds("O1.6")
+@pytest.mark.parametrize(
+    ("weights", "wrong"),
+    [
+        ({}, None),
+        ({"fuzzy_weight": 1, "keyword_weight": 0}, None),
+        ({"fuzzy_weight": 0.5, "keyword_weight": 0.505}, None),
+        ({"fuzzy_weight": 0.5}, "fuzzy_weight"),
+        ({"keyword_weight": 0.5}, "keyword_weight"),
+        ({"fuzzy_weight": 0.5, "keyword_weight": 0.6}, "keyword_weight"),
+        ({"fuzzy_weight": "x"}, None),
+    ],
+)
+def test_weights_make_one_together(weights: dict[str, Any], wrong: str | None) -> None:
+    reason = "the two weights do not make 1; set both, such as 0.7 and 0.3"
+    expected = [] if wrong is None else [f"servers.fs.{wrong}: {reason}"]
+    assert filled({"builtin": "sources"} | weights)[1] == expected

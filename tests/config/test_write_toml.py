@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.config.errors import ConfigErrors
 from trunkline.config.load import load, read
 from trunkline.config.model import Config
 from trunkline.config.write_toml import to_toml
+from trunkline.documents.errors import ConfigErrors
 
 ENVIRON = {"A": "one", "API_KEY": "k", "HOME": "/home/me", "EMPTY": ""}
 

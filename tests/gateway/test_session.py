@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.gateway.letters import EnvelopeServer, Paper, letter, poster
 from tests.gateway.servers import (
     Hold,
     Server,
@@ -23,8 +24,11 @@ from tests.gateway.servers import (
 )
 from trunkline.gateway import registry
 from trunkline.gateway.gateway import Gateway
-from trunkline.jsonrpc import RpcError, pipe
+from trunkline.jsonrpc import Request, RpcError, pipe, to_raw
+from trunkline.mcp.meta import Params
+from trunkline.mcp.mirrors import Mirrors
 
+NO_MIRRORS = Mirrors({}, frozenset())
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -360,3 +364,35 @@ async def test_a_client_that_is_gone_need_not_be_told() -> None:
             await somebody.hello()
             (session,) = made.sessions
         await session.tell("notifications/message", {})
+
+
+@pytest.mark.parametrize("kind", [Server, EnvelopeServer])
+async def test_what_was_told_before_an_answer_comes_before_it_however_quick_that_is(
+    kind: Any,
+) -> None:
+    server = kind(tools=[tool("t")])
+
+    async def hurry(params: Any) -> Any:
+        token = params["_meta"]["progressToken"]
+        for step in range(5):  # all of it, and the answer, may come in one piece
+            news = {"progressToken": token, "progress": step}
+            await server.line.notify("notifications/progress", news)
+        return {"content": []}
+
+    server.methods["tools/call"] = hurry
+    async with serving(s=server) as made, user(made) as somebody:
+        for number in range(5):
+            await somebody.call("s__t", _meta={"progressToken": number})
+            told = [somebody.told.get_nowait()[1] for _ in range(somebody.told.qsize())]
+            assert [(news["progressToken"], news["progress"]) for news in told if news] == [
+                (number, step) for step in range(5)
+            ]
+        await poster(made)
+        for _ in range(5):  # a POST is over with its answer: what is not told by then is lost
+            paper, told = Paper(), list[Any]()
+            said = letter({"progressToken": "p"}, name="s__t")
+            request = Request(1, "tools/call", to_raw(said))
+            outcome = made.answer(request, Params(request.params), "p", paper, NO_MIRRORS)
+            outcome.then(lambda _, paper=paper, told=told: told.extend(paper.everything()))
+            await outcome
+            assert [news["progress"] for _, news in told] == list(range(5))

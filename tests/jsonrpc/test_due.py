@@ -138,3 +138,30 @@ async def test_only_what_can_be_awaited_becomes_one() -> None:
     assert due(asked) is asked
     assert due({}) == {}
     assert await due(give()) == 7
+
+
+def test_while_it_is_held_nothing_is_done_though_it_be_settled() -> None:
+    for end in ("settle", "fail"):
+        found: list[object] = []
+        asked = noting(found)
+        asked.hold()
+        asked.hold()
+        asked.settle(7) if end == "settle" else asked.fail(ValueError("no"))
+        asked.settle(8)
+        asked.fail(ValueError("late"))
+        asked.cancel()
+        asked.release()
+        assert (found, asked.done) == ([], False)
+        asked.release()
+        assert (len(found), asked.done) == (2, True)
+        assert (asked.result or str(asked.error)) == (7 if end == "settle" else "no")
+
+
+def test_what_was_held_and_let_go_is_settled_as_ever() -> None:
+    found: list[object] = []
+    asked = noting(found)
+    asked.hold()
+    asked.release()
+    assert found == []
+    asked.settle(7)
+    assert len(found) == 2

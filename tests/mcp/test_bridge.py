@@ -43,7 +43,7 @@ def test_a_whole_result_of_the_envelope_era_stays_to_the_byte() -> None:
 
 def test_a_result_of_the_handshake_era_gets_what_it_lacks() -> None:
     adapted = adapt_result("tools/call", Raw(b'{"content":[1.0],"_meta":{"k":1}}'), OLD, NEW)
-    assert bytes(adapted) == b'{"content":[1.0],"_meta":{"k":1},"resultType":"complete"}'
+    assert bytes(adapted) == b'{"resultType":"complete","content":[1.0],"_meta":{"k":1}}'
 
 
 @pytest.mark.parametrize("method", sorted(CACHEABLE))
@@ -79,7 +79,11 @@ def test_what_is_not_complete_is_not_cacheable_either() -> None:
 
 @pytest.mark.parametrize(
     ("raw", "reason"),
-    [(b"[]", "not an object"), (b"7", "not an object"), (b'{"a":1,"a":2}', "duplicate member 'a'")],
+    [
+        (b"[]", "not an object"),
+        (b"7", "not an object"),
+        (b'{"resultType":1,"resultType":2}', "duplicate member 'resultType'"),
+    ],
 )
 def test_a_result_that_cannot_be_adapted_is_the_servers_fault(raw: bytes, reason: str) -> None:
     for server, client in ((OLD, NEW), (NEW, OLD)):

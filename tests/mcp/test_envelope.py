@@ -129,7 +129,7 @@ def test_what_has_the_wrong_type_is_refused(wrong: dict[str, Any]) -> None:
 def test_what_is_stamped_is_what_is_read() -> None:
     caller = Caller("p", "2025-11-25", {"roots": {}}, Raw(b'{"name":"c"}'), "error")
     said = Params(to_raw({"name": "x", "_meta": {"vendor/x": 1}}))
-    stamp(said, caller, "2026-07-28")
+    stamp(said, caller)
     read = read_envelope(Params(said.encode()), "p")
     assert (read.version, read.capabilities, read.log_level) == (
         "2026-07-28",
@@ -142,7 +142,7 @@ def test_what_is_stamped_is_what_is_read() -> None:
 
 def test_who_wants_no_messages_asks_for_none() -> None:
     said = Params(to_raw({}))
-    stamp(said, Caller("p", "2025-11-25", {}, Raw(b"{}")), "2026-07-28")
+    stamp(said, Caller("p", "2025-11-25", {}, Raw(b"{}")))
     assert LOG_LEVEL not in said.meta
 
 

@@ -6,19 +6,26 @@
 Refuses to guess: a question or a message that could be several clients' is nobody's.
 """
 
+import asyncio
 from collections.abc import Awaitable, Iterable
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, Protocol
 
 from trunkline.gateway.client import Client
 from trunkline.jsonrpc import Due, Id, Notification, RemoteProtocolError, Request
 from trunkline.mcp.meta import Params, peek
 
 
-class Waiting(NamedTuple):
+class Waiting:
     """A client that waits for a call, and the token under which it wants to hear of progress."""
 
-    client: Client
-    token: Id
+    __slots__ = ("answer", "client", "token")
+
+    def __init__(self, client: Client, token: Id) -> None:
+        self.client = client
+        self.token = token
+        self.answer: Due | None = None
+        """What it waits for, once that is under way."""
 
 
 class Calls:
@@ -36,6 +43,12 @@ class Calls:
             params.put_meta("progressToken", self._last)
         self._waiting[self._last] = Waiting(client, token)
         return self._last
+
+    def begun(self, number: int, answer: Due) -> Due:
+        """Note what a call waits for; with that it ends."""
+        self._waiting[number].answer = answer
+        answer.then(partial(self.end, number))
+        return answer
 
     def end(self, number: int, outcome: Due | None = None) -> None:
         """Forget a call, whatever came of it."""
@@ -71,13 +84,24 @@ class Calls:
     def post(self, notification: Notification) -> bool:
         """Have the client told that it is for; tell whether there is one.
 
-        What comes after it must not wait for a slow client.
+        What comes after it must not wait for a slow client, but for the answers of that client's
+        own calls: those it gets when it has been told.
         """
         told = self.recipient(notification, self.only_client())
-        if told is not None:
-            client, params = told
-            client.post(notification.method, params)
-        return told is not None
+        if told is None:
+            return False
+        client, params = told
+        telling = client.post(notification.method, params)
+        if telling is not None:
+            self._hold_back(client, telling)
+        return True
+
+    def _hold_back(self, client: Client, telling: "asyncio.Task[None]") -> None:
+        for waiting in self._waiting.values():
+            answer = waiting.answer
+            if waiting.client is client and answer is not None:
+                answer.hold()
+                telling.add_done_callback(partial(_release, answer))
 
     def _progress(self, notification: Notification) -> tuple[Client, Any] | None:
         params = Params(notification.params)
@@ -88,6 +112,10 @@ class Calls:
             return None  # late, or nobody's
         params.put("progressToken", waiting.token)
         return waiting.client, params.encode()
+
+
+def _release(answer: Due, _: "asyncio.Task[None]") -> None:
+    answer.release()
 
 
 def _only(clients: Iterable[Client]) -> Client | None:

@@ -52,6 +52,9 @@ from trunkline.transports.exchange import Headers
 LISTEN_PATIENCE = 10.0
 """How long, in seconds, a server may take to acknowledge a subscription."""
 
+MAX_NAMED = 4096
+"""The tools whose headers are kept as they were written."""
+
 RELISTEN_DELAY, MAX_RELISTEN_DELAY = 1.0, 60.0
 """How long, in seconds, a subscription that the server ended is left alone: longer every time."""
 
@@ -69,6 +72,8 @@ class EnvelopeRemote:
         self._found: Discovery | None = None
         self._freshness = Freshness()
         self._mirrored: dict[str, HeaderMap] = {}
+        self._named: dict[str, Headers] = {}
+        """The headers of calls to tools of which no argument goes into one."""
         self._calls = Calls()
         self._uris: tuple[str, ...] = ()
         self._listening: asyncio.Task[None] | None = None
@@ -146,7 +151,7 @@ class EnvelopeRemote:
         """Carry out a call; clients of the other era are asked on its way what the server asks."""
         params = call.params
         if not has_envelope(params):
-            stamp(params, call.caller, self.version)
+            stamp(params, call.caller)
         number = self._calls.begin(client, params)
         try:
             asked = self._begin(call, params, client)
@@ -156,8 +161,7 @@ class EnvelopeRemote:
         if call.method in MAY_ASK and era_of(call.caller.version) is Era.HANDSHAKE:
             again = partial(self._begin, call, params, client)
             asked = with_round_trips(asked, params, client, again)
-        asked.then(partial(self._calls.end, number))
-        return asked
+        return self._calls.begun(number, asked)
 
     def _begin(self, call: Call, params: Params, client: Client) -> Due:
         link = self._expect_link()
@@ -178,15 +182,21 @@ class EnvelopeRemote:
 
     def _stamped(self, members: dict[str, Any]) -> Params:
         params = Params(to_raw(members))
-        stamp(params, self._gateway, self.version)
+        stamp(params, self._gateway)
         return params
 
     def _headers(self, method: str, params: Params) -> Headers:
         if not self._by_http:
             return ()
+        name = params.text("name") if method == "tools/call" else None
+        if name is not None and not self._mirrored.get(name):
+            if name not in self._named and len(self._named) < MAX_NAMED:
+                self._named[name] = tuple(mirror(self.version, method, params))
+            if name in self._named:
+                return self._named[name]
         headers = mirror(self.version, method, params)
-        if method == "tools/call" and (mirrored := self._mirrored.get(params.text("name"))):
-            headers += mirror_arguments(mirrored, params.get("arguments"))
+        if name is not None:
+            headers += mirror_arguments(self._mirrored.get(name, ()), params.get("arguments"))
         return headers
 
     def _expect_link(self) -> Link:

@@ -7,7 +7,7 @@
         "Say how the gateway is."          # the docstring is what the model reads
 
 The input schema comes from the annotations, and so does the check of the arguments: a function
-never runs with what does not fit.
+never runs with what does not fit. A function that returns an Answer chooses its own words.
 
 Refuses to be slow on behalf of a tool: what takes time is async.
 """
@@ -15,19 +15,30 @@ Refuses to be slow on behalf of a tool: what takes time is async.
 import asyncio
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from trunkline.gateway.client import Client
 from trunkline.jsonrpc import INVALID_PARAMS, Raw, RpcError, to_raw
 from trunkline.jsonrpc.params import Invoke, invoker, params_type
+from trunkline.jsonrpc.raw import first_byte
 from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.offer import Kind, Offer
 from trunkline.mcp.versions import LATEST_HANDSHAKE, V2025_06_18, V2025_11_25
 from trunkline.routing.call import Call
 
+_OBJECT = ord("{")
+
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Answer(NamedTuple):
+    """What a tool says: text for people, the same as a structure for programs, or why it cannot."""
+
+    text: str
+    structure: Any = None
+    is_error: bool = False
 
 
 class Functions:
@@ -37,8 +48,13 @@ class Functions:
         self._tools: dict[str, tuple[Invoke, Raw]] = {}
         self._ended = asyncio.Event()
 
-    def tool(self, name: str, **annotations: bool) -> Callable[[Function], Function]:
-        """Offer the decorated function, sync or async; annotations such as readOnlyHint=True."""
+    def tool(
+        self, name: str, *, output: type | None = None, **annotations: bool
+    ) -> Callable[[Function], Function]:
+        """Offer the decorated function, sync or async; annotations such as readOnlyHint=True.
+
+        `output` is the type of the structure that it answers with.
+        """
 
         def register(function: Function) -> Function:
             definition: dict[str, Any] = {
@@ -46,6 +62,8 @@ class Functions:
                 "description": inspect.getdoc(function) or name,
                 "inputSchema": input_schema(function),
             }
+            if output is not None:
+                definition["outputSchema"] = output_schema(output)
             if annotations:
                 definition["annotations"] = annotations
             self._tools[name] = (invoker(function), to_raw(definition))
@@ -78,12 +96,15 @@ class Functions:
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {name}")
         invoke, _ = self._tools[name]
         version = call.caller.version
+        arguments = params.get("arguments") or Raw(b"{}")
         try:
-            outcome = invoke(params.get("arguments") or Raw(b"{}"))
+            if first_byte(arguments) != _OBJECT:  # by position they would be guessed at
+                raise RpcError(INVALID_PARAMS, "Invalid params: expected arguments as an object")
+            outcome = invoke(arguments)
         except RpcError as error:
             # Models read results; since 2025-11-25 that is where a bad argument is explained.
             if error.code == INVALID_PARAMS and version >= V2025_11_25:
-                return to_raw({"content": _text(error.message), "isError": True})
+                return tool_result(Answer(error.message, is_error=True), version)
             raise
         if hasattr(outcome, "__await__"):
             outcome = await outcome
@@ -123,11 +144,15 @@ class Functions:
 def tool_result(value: Any, version: str) -> Raw:
     """Return the result of a tool: text for people, and structure for programs that know of it."""
     if isinstance(value, str):
-        return to_raw({"content": _text(value)})
-    raw = to_raw(value)
-    result: dict[str, Any] = {"content": _text(bytes(raw).decode())}
-    if version >= V2025_06_18 and bytes(raw).startswith(b"{"):
-        result["structuredContent"] = raw
+        value = Answer(value)
+    if not isinstance(value, Answer):
+        raw = to_raw(value)
+        value = Answer(bytes(raw).decode(), raw if bytes(raw).startswith(b"{") else None)
+    result: dict[str, Any] = {"content": [{"type": "text", "text": value.text}]}
+    if version >= V2025_06_18 and value.structure is not None:
+        result["structuredContent"] = value.structure
+    if value.is_error:
+        result["isError"] = True
     return to_raw(result)
 
 
@@ -140,5 +165,8 @@ def input_schema(function: Callable[..., Any]) -> dict[str, Any]:
     return schema | ({"$defs": definitions} if definitions else {})
 
 
-def _text(text: str) -> list[dict[str, str]]:
-    return [{"type": "text", "text": text}]
+def output_schema(kind: type) -> dict[str, Any]:
+    """Return the JSON Schema of a structure: an object, as MCP wants it."""
+    (_,), definitions = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
+    schema = definitions.pop(kind.__name__)
+    return schema | ({"$defs": definitions} if definitions else {})

@@ -122,7 +122,7 @@ class _Talk:
         said = self._said
         if step is Step.DISCOVER:
             params = Params(to_raw({}))
-            stamp(params, Caller("", V2026_07_28, {}, to_raw(said.client)), V2026_07_28)
+            stamp(params, Caller("", V2026_07_28, {}, to_raw(said.client)))
             asked = params.encode()
         else:
             asked = to_raw(hello(LATEST_HANDSHAKE, said.capabilities, said.client))

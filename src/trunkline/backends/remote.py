@@ -130,8 +130,7 @@ class Remote:
         except BaseException:
             self._calls.end(number)
             raise
-        asked.then(partial(self._calls.end, number))
-        return asked
+        return self._calls.begun(number, asked)
 
     def _begin(self, link: Link, call: Call, client: Client) -> Due:
         raw = call.params.encode()

@@ -7,7 +7,6 @@ that never has enough.
 """
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 
 from trunkline.gateway.client import Client
@@ -19,7 +18,7 @@ from trunkline.mcp.rounds import MAX_ROUNDS, Required, put_retry, read_required
 FIRST_PAUSE, MAX_PAUSE = 0.05, 0.25
 """How long, in seconds, a server is left alone that only wants to be called again."""
 
-_may_ask = re.compile(rb'"input_required"').search
+_COMPLETE = b'{"resultType":"complete"'
 
 Ask = Callable[[], Awaitable[Raw]]
 """Makes the call with its params as they are by then."""
@@ -30,9 +29,7 @@ def with_round_trips(first: Due, params: Params, client: Client, again: Ask) -> 
     answer = Due(lambda _: first.cancel())
 
     def look(asked: Due) -> None:
-        # The word is looked for first: most results do not have it, and need no reading.
-        found = asked.error is None and _may_ask(asked.result)
-        required = read_required(asked.result) if found else None
+        required = None if asked.error is not None else _required(asked.result)
         if required is None:
             answer.follow(asked)
         else:
@@ -62,8 +59,15 @@ async def _go_round(required: Required, params: Params, client: Client, again: A
             pause = min(2 * pause, MAX_PAUSE)
         put_retry(params, answers, required.state)
         result = await again()
-        found = read_required(result) if _may_ask(result) else None
+        found = _required(result)
         if found is None:
             return result
         required = found
     raise RpcError.internal_error(f"the server asked more than {MAX_ROUNDS} times")
+
+
+def _required(result: Raw) -> Required | None:
+    """Return what a result asks; most ask nothing, and are not read to find that out."""
+    if bytes(memoryview(result)[: len(_COMPLETE)]) == _COMPLETE:
+        return None
+    return read_required(result) if b'"input_required"' in bytes(result) else None

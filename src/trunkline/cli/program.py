@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from trunkline import __version__
+from trunkline.cli.sources_program import sources_program
 
 program = typer.Typer(
     help="A governed MCP gateway: every MCP server behind one line.",
@@ -115,6 +116,20 @@ def call(
 
 
 @program.command()
+def find(
+    query: Annotated[str, typer.Argument(help='What the tool should do: "create a pull request".')],
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=50, help="How many to show.")] = 5,
+    config: Config = None,
+    json: Json = False,
+    timeout: Timeout = None,
+) -> None:
+    """Find the tools that do something, best match first."""
+    from trunkline.cli.find import find  # noqa: PLC0415
+
+    find(query, config, json, limit, timeout)
+
+
+@program.command()
 def ps(json: Json = False) -> None:
     """Show the gateways that you are running, and how their servers are."""
     from trunkline.cli.ps import ps  # noqa: PLC0415
@@ -133,6 +148,9 @@ def bench(
     from trunkline.cli.bench import bench  # noqa: PLC0415
 
     raise typer.Exit(bench(seconds, json))
+
+
+program.add_typer(sources_program, name="sources")
 
 
 @program.command("client-config")

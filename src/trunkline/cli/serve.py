@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from trunkline import __version__, control
-from trunkline.app import App, operator
+from trunkline.app import App
 from trunkline.cli.client_config import CLIENTS, Client, as_json, command_line, config_path
 from trunkline.cli.config_choice import choose_config, place
 from trunkline.cli.screen import FAILED, WRONG, fail, say
@@ -131,8 +131,8 @@ async def built_in(app: App, config: Config) -> str:
     tools = [
         public_name(server.name if server.prefix is None else server.prefix, offer.key)
         for server in config.servers
-        if server.builtin == "operator" and not server.disabled
-        for offer in await operator(app.gateway).offers()
+        if server.builtin is not None and not server.disabled
+        for offer in await app.builtin(server).offers()
     ]
     return ", ".join(tools) or "none"
 

@@ -17,11 +17,11 @@ import re
 from typing import Any, NamedTuple, cast
 
 from trunkline.config.entry import BELONGS, KINDS, KNOWN, Entry
-from trunkline.config.errors import Report, meant
-from trunkline.config.fit import SURROGATE
-from trunkline.config.lines import KeyPath
 from trunkline.config.model import MAX_NAME
-from trunkline.config.parse import Table, as_table
+from trunkline.documents.errors import Report, meant
+from trunkline.documents.fit import SURROGATE
+from trunkline.documents.lines import KeyPath
+from trunkline.documents.parse import Table, as_table
 
 _ROOTS: tuple[tuple[str, ...], ...] = (("mcpServers",), ("servers",), ("mcp", "servers"))
 _ALIASES = {"envFile": "env_file", "serverUrl": "url", "httpUrl": "url", "environment": "env"}

@@ -13,17 +13,22 @@ from typing import Any, NamedTuple
 import msgspec.inspect
 from msgspec import Struct, field
 
-from trunkline.config.errors import Complain, meant
-from trunkline.config.fit import fit
-from trunkline.config.lines import KeyPath
 from trunkline.config.model import ServerTable
-from trunkline.config.parse import as_table
+from trunkline.documents.errors import Complain, meant
+from trunkline.documents.fit import fit
+from trunkline.documents.lines import KeyPath
+from trunkline.documents.parse import as_table
 
 KINDS = ("command", "url", "builtin")
 BELONGS = {"args": "command", "env": "command", "env_file": "command", "cwd": "command"} | {
     "headers": "url"
 }
 """Keys that mean something only beside another."""
+
+BUILTIN = dict.fromkeys(
+    ("registry", "curator_key", "scoring", "threshold", "fuzzy_weight", "keyword_weight"), "sources"
+)
+"""Keys that mean something only to one of the servers that are part of Trunkline."""
 
 _TYPE = msgspec.inspect.type_info(ServerTable)
 KNOWN = tuple(ServerTable.__struct_fields__)
@@ -75,6 +80,9 @@ def check_entry(entry: Entry, complain: Complain) -> None:
     for key, owner in BELONGS.items():
         if key in table and given and owner not in given:
             complain((key,), f"belongs to a server with a {owner}", "leave it out")
+    for key, owner in BUILTIN.items():
+        if key in table and given and table.get("builtin") != owner:
+            complain((key,), f'belongs to a server with builtin = "{owner}"', "leave it out")
     _check_headers(table.get("headers"), complain)
 
 

@@ -14,10 +14,10 @@ Rules upheld here:
 import re
 from typing import NoReturn
 
-from trunkline.config.errors import Complain
 from trunkline.config.model import ADDRESS, HttpSettings
-from trunkline.config.parse import Table
 from trunkline.config.substitute import Surroundings, path_from
+from trunkline.documents.errors import Complain
+from trunkline.documents.parse import Table
 
 FILES = ("certificate", "key")
 """The keys that name files."""

@@ -21,8 +21,6 @@ from msgspec import Struct
 
 from trunkline.config.client_entries import client_servers
 from trunkline.config.entry import KNOWN, Entry, check_entry
-from trunkline.config.errors import ConfigError, ConfigErrors, Report
-from trunkline.config.fit import fit, remedy_for
 from trunkline.config.http_table import check_http, fill_http
 from trunkline.config.model import (
     Config,
@@ -31,9 +29,13 @@ from trunkline.config.model import (
     HttpSettings,
     ServerName,
 )
-from trunkline.config.parse import Table, as_table, parse_json, parse_toml
 from trunkline.config.settle import fill, settings
 from trunkline.config.substitute import Surroundings
+from trunkline.config.surface import check_surface
+from trunkline.documents.errors import Report
+from trunkline.documents.fit import fit, remedy_for
+from trunkline.documents.parse import Table, as_table, parse_json, parse_toml
+from trunkline.documents.reading import read_text
 
 MAX_FILE = 1024 * 1024
 """How long a `trunkline.toml` may be, in bytes."""
@@ -129,6 +131,7 @@ def _own_tables(tree: Table, report: Report) -> tuple[Table, Table, tuple[Entry,
             report.error(root, "expected a table", "write [servers.NAME]")
         else:
             entries.append(Entry(name, table, root))
+    check_surface(as_table(gateway) or {}, entries, report.error)
     return as_table(gateway) or {}, as_table(http) or {}, tuple(entries)
 
 
@@ -141,29 +144,4 @@ def _is_client(path: Path, text: str) -> bool:
 def _text(path: Path) -> str:
     """Return what is in the file; raises ConfigErrors."""
     limit = MAX_FILE if path.suffix.lower() == ".toml" else MAX_CLIENT_FILE
-    data = _bytes(path, limit + 1)
-    if len(data) > limit:
-        raise _unread(path, f"longer than {limit} bytes", "is it the right file?")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as why:
-        line = data.count(b"\n", 0, why.start) + 1
-        raise _unread(path, "not UTF-8", "save it as UTF-8", line) from None
-
-
-def _bytes(path: Path, limit: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(limit)
-    except FileNotFoundError:
-        fix = "check the name, or leave it out to start without servers"
-        raise _unread(path, "there is no such file", fix) from None
-    except (OSError, ValueError) as why:  # ValueError: a NUL in its name
-        reason = (getattr(why, "strerror", None) or "not a file name").lower()
-        raise _unread(
-            path, f"cannot be read: {reason}", "check its name and its permissions"
-        ) from None
-
-
-def _unread(path: Path, why: str, fix: str, line: int | None = None) -> ConfigErrors:
-    return ConfigErrors([ConfigError(str(path), line, "", why, fix)])
+    return read_text(path, limit, "check the name, or leave it out to start without servers")

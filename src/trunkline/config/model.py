@@ -13,8 +13,9 @@ Rules upheld here:
 3. Printing a server never shows what it was given: by now its values are secrets.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -72,7 +73,23 @@ Origin = Annotated[
         extra={"expected": 'an origin, such as "https://app.example", or "*"'},
     ),
 ]
+NamePattern = Annotated[
+    str,
+    Meta(
+        pattern="^[A-Za-z0-9_*?-]+$",
+        max_length=128,
+        extra={"expected": "the name of a tool, with * and ? for what may vary"},
+    ),
+]
 Seconds = Annotated[float, Meta(gt=0, le=_DAY)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+CuratorKey = Annotated[
+    str,
+    Meta(
+        pattern="^([0-9a-f]{64}|(pk:)?[13456789a-km-uw-z]{52})$",
+        extra={"expected": "an Ed25519 public key: 64 digits of 0-9a-f, or 52 of z-base-32"},
+    ),
+]
 Kind = Literal["child", "http", "builtin"]
 Era = Literal["auto", "handshake", "envelope"]
 
@@ -86,6 +103,10 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     instructions: Annotated[
         str | None, Meta(description="What clients are told about the gateway as a whole.")
     ] = None
+    surface: Annotated[
+        Literal["all", "search"] | tuple[NamePattern, ...],
+        Meta(description="Which tools are listed: all, those that find others, or patterns."),
+    ] = "all"
     strict_lifecycle: Annotated[
         bool,
         Meta(description="Refuse calls before the client has said that it is initialized."),
@@ -177,6 +198,18 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What may be said about one server; exactly one of command, url and builtin must be."""
 
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        "type": "leave it out: command or url says what the server is",
+        "envFile": 'write "env_file"',
+        "serverUrl": 'write "url"',
+        "httpUrl": 'write "url"',
+        "environment": 'write "env"',
+        "enabled": 'write "disabled", which means the opposite',
+        "autoApprove": "leave it out: approving calls is the client's affair",
+        "alwaysAllow": "leave it out: approving calls is the client's affair",
+    }
+    """What to write for keys of a server that clients know and we do not."""
+
     title: Annotated[str | None, Meta(description="The server's name for people to read.")] = None
     command: Annotated[
         Text | None, Meta(description="The program to start; it speaks MCP on stdin and stdout.")
@@ -202,6 +235,27 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Literal["sources", "search", "operator"] | None,
         Meta(description="A server that is part of Trunkline."),
     ] = None
+    registry: Annotated[
+        Text | None,
+        Meta(description="The file of a sources server; the embedded one unless set."),
+    ] = None
+    curator_key: Annotated[
+        CuratorKey | None, Meta(description="The key that must have signed the registry.")
+    ] = None
+    scoring: Annotated[
+        Literal["classic", "best"],
+        Meta(description="How a sources server finds the topic that is meant."),
+    ] = "classic"
+    threshold: Annotated[
+        Share | None,
+        Meta(description="What a topic must score to be meant; as the scoring has it unless set."),
+    ] = None
+    fuzzy_weight: Annotated[
+        Share, Meta(description="How much likeness counts in classic scores.")
+    ] = 0.7
+    keyword_weight: Annotated[
+        Share, Meta(description="How much the words of the slug count in classic scores.")
+    ] = 0.3
     prefix: Annotated[
         Prefix | None,
         Meta(

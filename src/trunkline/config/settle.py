@@ -16,17 +16,18 @@ import msgspec
 
 from trunkline.config.entry import Entry
 from trunkline.config.env_file import parse_env_file
-from trunkline.config.errors import Complain, quoted
-from trunkline.config.lines import KeyPath
 from trunkline.config.model import ServerSettings
-from trunkline.config.parse import Table, as_table
 from trunkline.config.substitute import Surroundings, path_from, read_small, substitute
+from trunkline.documents.errors import Complain, quoted
+from trunkline.documents.lines import KeyPath
+from trunkline.documents.parse import Table, as_table
 
-SUBSTITUTED = ("command", "args", "env", "env_file", "cwd", "url", "headers")
+SUBSTITUTED = ("command", "args", "env", "env_file", "cwd", "url", "headers", "registry")
 """The keys of a server in which references are resolved."""
 
 # Tab and visible characters; RFC 9110, 5.5. Others may be sent, but nobody agrees on what they are.
 _HEADER = re.compile(r"[\t\x20-\x7e]*")
+_TOLERANCE = 0.01
 _NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 _NOT_IN_URL = re.compile(r"[\x00-\x20\x7f]")
 
@@ -54,11 +55,12 @@ def fill(entry: Entry, around: Surroundings, complain: Complain) -> Table:
     for key in SUBSTITUTED:
         if key in table:
             table[key] = each_text(table[key], (key,), resolve)
-    for key in ("cwd", "env_file"):
+    for key in ("cwd", "env_file", "registry"):
         if isinstance(name := table.get(key), str) and (key,) not in broken:
             table[key] = str(path_from(name, around))
     if ("env_file",) not in broken:
         _read_env_file(table, complain)
+    _check_weights(table, complain)
     return table
 
 
@@ -97,7 +99,7 @@ def _unusable(text: str, key: str) -> tuple[str, str] | None:
         return "no HTTP header can carry it", "use one line of plain ASCII"
     if key == "url" and not _is_url(text):
         return "expected http:// or https:// and a host", "write the whole address"
-    if key in {"command", "cwd", "env_file"} and not text.strip():
+    if key in {"command", "cwd", "env_file", "registry"} and not text.strip():
         return "it is blank", "give it a value, or leave the key out"
     return None
 
@@ -110,6 +112,15 @@ def _is_url(text: str) -> bool:
         return False
     is_web = parts.scheme in {"http", "https"} and bool(parts.hostname)
     return is_web and _NOT_IN_URL.search(text) is None
+
+
+def _check_weights(table: Table, complain: Complain) -> None:
+    """Complain of weights that do not make 1 together; what is no number has been complained of."""
+    given = [key for key in ("fuzzy_weight", "keyword_weight") if key in table]
+    fuzzy, keyword = table.get("fuzzy_weight", 0.7), table.get("keyword_weight", 0.3)
+    are_numbers = all(isinstance(each, int | float) for each in (fuzzy, keyword))
+    if given and are_numbers and not abs(fuzzy + keyword - 1) <= _TOLERANCE:
+        complain((given[-1],), "the two weights do not make 1", "set both, such as 0.7 and 0.3")
 
 
 def _read_env_file(table: Table, complain: Complain) -> None:

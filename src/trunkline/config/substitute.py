@@ -27,7 +27,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from trunkline.config.errors import quoted
+from trunkline.documents.errors import quoted
 
 MAX_FILE = 64 * 1024
 """How long a file may be that `${file:…}` or `env_file` names, in bytes."""

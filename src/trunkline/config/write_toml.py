@@ -15,13 +15,13 @@ from typing import Any, cast
 
 from trunkline.config.client_entries import safe_names
 from trunkline.config.entry import KNOWN, Entry
-from trunkline.config.errors import quoted
 from trunkline.config.http_table import FILES
-from trunkline.config.lines import KeyPath
 from trunkline.config.load import Draft
-from trunkline.config.parse import Table
 from trunkline.config.settle import SUBSTITUTED, each_text
 from trunkline.config.substitute import Reference, Surroundings, parts, variable_of
+from trunkline.documents.errors import quoted
+from trunkline.documents.lines import KeyPath
+from trunkline.documents.parse import Table
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _DOLLARS = re.compile(r"\$+(?=\{)|\$\$+")  # those that mean something; a lone one does not

@@ -4,6 +4,7 @@ A conversation over stdio has one Line. Over HTTP every call has one of its own,
 concerns it travels, and the conversation has another for the rest.
 """
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
@@ -65,6 +66,9 @@ class Client(Protocol):
         """Tell the client, and wait while it is behind; what it did not ask for is dropped."""
         ...
 
-    def post(self, method: str, params: Any) -> None:
-        """Have the client told; one that is behind keeps nobody waiting, and misses it."""
+    def post(self, method: str, params: Any) -> "asyncio.Task[None] | None":
+        """Have the client told; one that is behind keeps nobody waiting, and misses it.
+
+        Returns what tells it, for those who have something to say after that.
+        """
         ...

@@ -4,6 +4,7 @@ A call that may be asked about has an Exchange, which outlasts the request that 
 Correspondent is whoever has made the last request of it.
 """
 
+import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -57,10 +58,11 @@ class Correspondent:
             with suppress(ConnectionLost):
                 await self.line.notify(method, self._retold(method, params))
 
-    def post(self, method: str, params: Any) -> None:
+    def post(self, method: str, params: Any) -> "asyncio.Task[None] | None":
         """Have the client told; one that does not read keeps nobody waiting."""
-        if self._wants(method, params):
-            self._outbox.post(self.line.notify(method, self._retold(method, params)))
+        if not self._wants(method, params):
+            return None
+        return self._outbox.post(self.line.notify(method, self._retold(method, params)))
 
     def _wants(self, method: str, params: Any) -> bool:
         if self._exchange is not None and self._exchange.away:

@@ -17,6 +17,7 @@ from typing import Any
 from trunkline.gateway.client import Client
 from trunkline.gateway.registry import Registry
 from trunkline.gateway.upstream import Upstream
+from trunkline.gateway.wrapped import unwrap
 from trunkline.jsonrpc import (
     INVALID_PARAMS,
     Due,
@@ -93,7 +94,7 @@ class Forwarder:
         if way is Way.BY_NAME:
             return self._named(method, params, client)
         if way is Way.BY_REF:
-            return self._referred(params)
+            return self._referred(params, client)
         return self._readable(params, client)
 
     def _named(self, method: str, params: Params, client: Client) -> Entry:
@@ -103,13 +104,32 @@ class Forwarder:
         arguments = params.get("arguments")
         if arguments is not None and first_byte(arguments) != _BRACE:
             raise RpcError.invalid_params("expected an object as 'arguments'")
-        entry = self._registry.catalog.find(kind, name)
+        entry = self._seen(self._registry.catalog.find(kind, name), client)
+        if entry is not None and self._registry.view.calls_another(entry):
+            return self._unwrapped(params, client)
         if entry is None:
             self._expect_ready(name, client)
             if not self._registry.catalog.entries(kind):
                 raise RpcError(INVALID_PARAMS, f"No {what}s available")
             raise RpcError(INVALID_PARAMS, f"Unknown {what}: {name}")
         return entry
+
+    def _unwrapped(self, params: Params, client: Client) -> Entry:
+        """Find the tool that is called by way of `call_tool`, and make the call that tool's own."""
+        name, arguments = unwrap(params)
+        entry = self._seen(self._registry.catalog.find(Kind.TOOL, name), client)
+        if entry is None or self._registry.view.calls_another(entry):
+            self._expect_ready(name, client)
+            raise RpcError(INVALID_PARAMS, f"Unknown tool: {name}")
+        params.put("name", name)
+        params.put("arguments", arguments)
+        # What the client mirrored in headers were the arguments of `call_tool`: it has none.
+        return entry._replace(mirrors=())
+
+    def _seen(self, entry: Entry | None, client: Client) -> Entry | None:
+        """Return what was found, if whoever asks may see it."""
+        seen = entry is not None and self._registry.view.visible(client.caller, entry)
+        return entry if seen else None
 
     def _expect_ready(self, name: str, client: Client) -> None:
         """Refuse what a backend that is not ready would offer, to go by its prefix."""
@@ -118,7 +138,7 @@ class Forwarder:
             if prefix and name.startswith(prefix + SEPARATOR) and not upstream.ready:
                 raise upstream.unavailable(client.caller.version)
 
-    def _referred(self, params: Params) -> Entry:
+    def _referred(self, params: Params, client: Client) -> Entry:
         """Find whose completion is asked for."""
         reference = Params(params.get("ref") or Raw(b"null"))
         catalog = self._registry.catalog
@@ -127,14 +147,14 @@ class Forwarder:
         else:
             uri = reference.text("uri")
             entry = catalog.find(Kind.TEMPLATE, uri) or catalog.find_reader(uri)
-        if entry is None:
+        if entry is None or self._seen(entry, client) is None:
             raise RpcError.invalid_params("unknown 'ref'")
         return entry
 
     def _readable(self, params: Params, client: Client) -> Entry:
         uri = params.text("uri")
         entry = self._registry.catalog.find_reader(uri) or self._only_reader(uri)
-        if entry is None:
+        if entry is None or self._seen(entry, client) is None:
             # 2026-07-28 has taken the code out of use.
             modern = era_of(client.caller.version) is Era.ENVELOPE
             code = INVALID_PARAMS if modern else RESOURCE_NOT_FOUND

@@ -41,6 +41,7 @@ from trunkline.mcp.mirrors import Mirrors
 from trunkline.mcp.offer import Kind
 from trunkline.mcp.versions import allows_batches
 from trunkline.routing.call import withdrawal
+from trunkline.routing.view import View
 
 LOCAL = "local"
 """The principal of whoever started this process and speaks to it over stdio."""
@@ -58,10 +59,11 @@ class Gateway:
         chance: Callable[[], float],
         report: Callable[[Incident], None] = print_incident,
         parking: Parking | None = None,
+        view: View | None = None,
     ) -> None:
-        """Begin with no backends; `chance` spreads their restarts."""
+        """Begin with no backends; `chance` spreads their restarts, `view` says who sees what."""
         self.identity = identity
-        self.registry = Registry()
+        self.registry = Registry(view)
         self.remapper = IdRemapper()
         self.client_capabilities: dict[str, Any] = {}
         self._chance = chance

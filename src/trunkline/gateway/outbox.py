@@ -19,15 +19,15 @@ class Outbox:
         self._limit = limit
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def post(self, news: Coroutine[Any, Any, None]) -> bool:
-        """Have something sent; tell whether there was room for it."""
+    def post(self, news: Coroutine[Any, Any, None]) -> "asyncio.Task[None] | None":
+        """Have something sent; return what sends it, None if there was no room for it."""
         if len(self._tasks) >= self._limit:
             news.close()
-            return False
+            return None
         task = asyncio.create_task(news)
         self._tasks.add(task)
         task.add_done_callback(self._sent)
-        return True
+        return task
 
     async def aclose(self) -> None:
         """Drop what was not sent."""

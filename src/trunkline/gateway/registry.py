@@ -15,6 +15,7 @@ from trunkline.mcp.capabilities import merge_capabilities
 from trunkline.mcp.logs import chattiest
 from trunkline.mcp.offer import Kind
 from trunkline.routing.catalog import Catalog, merge
+from trunkline.routing.view import View
 
 T = TypeVar("T")
 
@@ -25,7 +26,9 @@ PATIENCE = 3.0
 class Registry:
     """All backends, in the order of the configuration."""
 
-    def __init__(self) -> None:
+    def __init__(self, view: View | None = None) -> None:
+        """Begin with no backends; `view` says who sees what of them, else everybody everything."""
+        self.view = view or View()
         self.catalog = Catalog()
         self._upstreams: dict[str, Upstream] = {}
         self._tasks: list[asyncio.Task[None]] = []

@@ -174,7 +174,7 @@ class Session:
 
     def _written(self, kind: Kind) -> Raw:
         """Return a list of the catalogue as it is by now."""
-        return self._registry.catalog.list_result(kind, self.caller.version)
+        return self._registry.view.list_result(self._registry.catalog, kind, self.caller)
 
     async def _set_level(self, params: Params) -> dict[str, Any]:
         """Have every backend log what somebody wants to read, whatever one of them answers."""
@@ -306,11 +306,14 @@ class Session:
             with suppress(ConnectionLost):
                 await way.notify(method, params)
 
-    def post(self, method: str, params: Any, line: Line | None = None) -> None:
+    def post(
+        self, method: str, params: Any, line: Line | None = None
+    ) -> "asyncio.Task[None] | None":
         """Have the client told; one that does not read keeps nobody waiting."""
         way = line or self.trunk
-        if way is not None and self._wants(method, params):
-            self._down.post(way.notify(method, params))
+        if way is None or not self._wants(method, params):
+            return None
+        return self._down.post(way.notify(method, params))
 
     def _wants(self, method: str, params: Any) -> bool:
         if self._caller is None:
@@ -357,9 +360,9 @@ class OnLine(NamedTuple):
         """Tell the client on the call's own line."""
         await self.session.tell(method, params, self.line)
 
-    def post(self, method: str, params: Any) -> None:
+    def post(self, method: str, params: Any) -> "asyncio.Task[None] | None":
         """Have the client told on the call's own line."""
-        self.session.post(method, params, self.line)
+        return self.session.post(method, params, self.line)
 
 
 async def _ask(line: Line | None, method: str, params: Any) -> Raw:

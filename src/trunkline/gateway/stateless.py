@@ -65,7 +65,7 @@ class Stateless:
         self._instructions = instructions
         self._listening: set[Listening] = set()
         self._ended = False
-        self._lists: tuple[Catalog, dict[Kind, Raw]] = (Catalog(), {})
+        self._lists: dict[Kind, tuple[Catalog, Raw, Raw]] = {}
 
     def answer(
         self,
@@ -90,7 +90,7 @@ class Stateless:
         if request.method == "subscriptions/listen":
             return self._listen(request, params, Correspondent(caller, line))
         if method.way is Way.MERGED:
-            return self._forwarder.list(request.method, params, self._written)
+            return self._forwarder.list(request.method, params, partial(self._written, caller))
         if request.method == "tools/call":
             params.drop("task")  # of an older revision; a server of that must not see it
         letter = Letter(request, params, caller, line, mirrors)
@@ -156,15 +156,15 @@ class Stateless:
     def _discover(self) -> dict[str, Any]:
         return discovery(self._registry.capabilities(), self._server, self._instructions)
 
-    def _written(self, kind: Kind) -> Raw:
-        """Return a list, written once for all who ask for as long as it is the same."""
+    def _written(self, caller: Caller, kind: Kind) -> Raw:
+        """Return a list, written once for all who see the same for as long as they do."""
         catalog = self._registry.catalog
-        if self._lists[0] is not catalog:
-            self._lists = (catalog, {})
-        lists = self._lists[1]
-        if kind not in lists:
-            lists[kind] = cached_list(catalog.list_result(kind), catalog.freshness, self._server)
-        return lists[kind]
+        seen = self._registry.view.list_result(catalog, kind, caller)
+        known = self._lists.get(kind)
+        if known is None or known[0] is not catalog or known[1] is not seen:
+            written = cached_list(seen, catalog.freshness, self._server)
+            self._lists[kind] = known = (catalog, seen, written)
+        return known[2]
 
     # Those who listen
 

@@ -11,7 +11,8 @@ awaits it.
 
 Rules upheld here:
 1. It is settled once; whatever comes later is dropped.
-2. What was added first is done first, and once; what is added too late is done at once.
+2. What was added first is done first, and once; what is added too late is done at once. While it
+   is held nothing is done, though it be settled.
 3. Whoever fails in the course of that changes the outcome into its failure, and the rest is done.
 """
 
@@ -24,7 +25,7 @@ from typing import Any
 class Due:
     """An answer that is due."""
 
-    __slots__ = ("_stop", "_then", "_why", "done", "error", "result", "task")
+    __slots__ = ("_holds", "_ripe", "_stop", "_then", "_why", "done", "error", "result", "task")
 
     def __init__(self, stop: "Callable[[Due], None] | None" = None) -> None:
         """Begin to wait; `stop` is called if nobody wants to know any more, and has to settle it.
@@ -41,6 +42,8 @@ class Due:
         self._stop = stop
         self._then: list[Callable[[Due], None]] = []
         self._why: BaseException | None = None
+        self._holds = 0
+        self._ripe = False
 
     @classmethod
     def of(cls, doing: Awaitable[Any]) -> "Due":
@@ -59,13 +62,13 @@ class Due:
 
     def settle(self, result: Any) -> None:
         """Answer."""
-        if not self.done:
+        if not self.done and not self._ripe:
             self.result = result
             self._finish()
 
     def fail(self, error: BaseException) -> None:
         """Say why there is no answer."""
-        if not self.done:
+        if not self.done and not self._ripe:
             cancelled = isinstance(error, asyncio.CancelledError)
             self.error = self._why if cancelled and self._why is not None else error
             self._finish()
@@ -79,7 +82,7 @@ class Due:
 
     def cancel(self, why: BaseException | None = None) -> None:
         """Let nobody work on it any more; it fails with `why`, or as cancelled."""
-        if self.done:
+        if self.done or self._ripe:
             return
         self._why = self._why or why
         if self._stop is None:
@@ -87,11 +90,24 @@ class Due:
         else:
             self._stop(self)
 
+    def hold(self) -> None:
+        """Let nothing be done before `release`: something has to be told first."""
+        self._holds += 1
+
+    def release(self) -> None:
+        """Go on, if that was the last who held it."""
+        self._holds -= 1
+        if self._ripe and not self._holds:
+            self._finish()
+
     def stop_by(self, stop: "Callable[[Due], None]") -> None:
         """Have `stop` called from now on to cancel it; that has to settle it."""
         self._stop = stop
 
     def _finish(self) -> None:
+        self._ripe = self._holds > 0
+        if self._ripe:
+            return
         self.done = True
         steps, self._then = self._then, []
         for step in steps:

@@ -29,6 +29,19 @@ from trunkline.mcp.versions import V2025_06_18, V2025_11_25, V2026_07_28, Era, e
 RESOURCE_NOT_FOUND = -32002
 
 _COMPLETE = Raw(b'"complete"')
+
+SMALL = 4096
+"""Up to so many bytes a result is searched for what it may hold, which is quicker than reading."""
+
+_BEGINNING = b'{"resultType":"complete",'
+_MARKS = (
+    b"resultType",
+    b"ttlMs",
+    b"cacheScope",
+    b"_meta",
+    b"structuredContent",
+    b"\\u00",  # begins every other spelling of these
+)
 _NOTHING = Raw(b"{}")
 _EMPTY = frozenset(("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"))
 """The methods whose results are empty; strict clients refuse anything else."""
@@ -61,6 +74,10 @@ def adapt_result(method: str, result: Raw, server: str, client: str) -> Raw:
 
 def for_envelope(method: str, result: Raw) -> Raw:
     """Add what every result must have in 2026-07-28, unless it is there."""
+    if len(result) <= SMALL and method not in CACHEABLE:
+        written = bytes(result)
+        if written[:2] == b'{"' and not any(mark in written for mark in (b"resultType", b"\\u00")):
+            return Raw(_BEGINNING + written[1:])
     found = _expect_object(result)
     added: dict[str, Raw] = {}
     if "resultType" not in found:
@@ -75,6 +92,11 @@ def for_envelope(method: str, result: Raw) -> Raw:
 
 def for_handshake(method: str, result: Raw, version: str) -> Raw:
     """Remove what clients up to 2025-11-25 do not know, some of whom refuse what they do not."""
+    if len(result) <= SMALL and version >= V2025_06_18:
+        written = bytes(result)
+        rest = written[len(_BEGINNING) :]
+        if written.startswith(_BEGINNING) and not any(mark in rest for mark in _MARKS):
+            return Raw(b"{" + rest)
     found = _expect_object(result)
     if not _is_complete(found):
         raise RpcError.internal_error("the server wants to know more, which cannot be asked")

@@ -11,6 +11,7 @@ from msgspec.structs import force_setattr
 
 from trunkline.jsonrpc import Raw, to_raw
 from trunkline.mcp.capabilities import fingerprint, for_revision
+from trunkline.mcp.meta import PREFIX
 from trunkline.mcp.versions import V2026_07_28
 
 _NOTHING = Raw(b"{}")
@@ -27,10 +28,17 @@ class Caller(Struct, frozen=True):
     """How grave a log message must be to be sent with the answer; None for no messages at all."""
     askable: frozenset[str] = frozenset()
     """All that the client may be asked, as its revision has it; found out, not given."""
-    declares: Raw = _NOTHING
-    """The same in the words of the envelope era, for servers of that; found out, not given."""
+    envelope: Raw = _NOTHING
+    """What a server of the envelope era is told of it, as `_meta`; found out, not given."""
 
     def __post_init__(self) -> None:
         able = for_revision(self.capabilities, self.version)
+        told: dict[str, object] = {
+            f"{PREFIX}protocolVersion": V2026_07_28,
+            f"{PREFIX}clientCapabilities": for_revision(able, V2026_07_28),
+            f"{PREFIX}clientInfo": self.client,
+        }
+        if self.log_level is not None:
+            told[f"{PREFIX}logLevel"] = self.log_level
         force_setattr(self, "askable", fingerprint(able))
-        force_setattr(self, "declares", to_raw(for_revision(able, V2026_07_28)))
+        force_setattr(self, "envelope", to_raw(told))

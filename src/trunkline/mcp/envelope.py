@@ -11,7 +11,7 @@ be there (-32602), then whatever a transport has to compare with them, then what
 from functools import lru_cache
 from typing import Any
 
-from trunkline.jsonrpc import Raw, RpcError, from_raw
+from trunkline.jsonrpc import Raw, RpcError, from_raw, members
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.headers import UNSUPPORTED_VERSION
 from trunkline.mcp.logs import LEVELS
@@ -77,13 +77,13 @@ def unsupported(version: str) -> RpcError:
     return RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
 
 
-def stamp(params: Params, caller: Caller, version: str) -> None:
-    """Say in `params` who is asking, as a server of `version` wants to be told."""
-    params.put_meta(VERSION, version)
-    params.put_meta(CAPABILITIES, caller.declares)
-    params.put_meta(CLIENT, caller.client)
-    if caller.log_level is not None:
-        params.put_meta(LOG_LEVEL, caller.log_level)
+def stamp(params: Params, caller: Caller) -> None:
+    """Say in `params` who is asking, as a server of this era wants to be told."""
+    if params.get("_meta") is None:
+        params.put("_meta", caller.envelope)  # written once for all requests of a caller
+        return
+    for key, value in members(caller.envelope).items():
+        params.put_meta(key, value)
 
 
 def _log_level(raw: Raw) -> str | None:

@@ -66,6 +66,8 @@ class Params:
         """Set a member."""
         self._raw = None
         self._members[key] = to_raw(value)
+        if key == "_meta":
+            self._meta, self._meta_changed = None, False
 
     def drop(self, key: str) -> None:
         """Remove a member."""

@@ -103,10 +103,7 @@ class Catalog:
         """Return the result of a list as clients of `version` read it, written once for all."""
         key = (kind, version if kind is Kind.TOOL else V2026_07_28)
         if key not in self._results:
-            definitions = [entry.definition for entry in self._entries[kind].values()]
-            if kind is Kind.TOOL:
-                definitions = [narrow_tool(definition, version) for definition in definitions]
-            self._results[key] = to_raw({kind.value: definitions})
+            self._results[key] = write_list(kind, self._entries[kind].values(), version)
         return self._results[key]
 
     def __eq__(self, other: object) -> bool:
@@ -115,6 +112,14 @@ class Catalog:
     def changed_kinds(self, other: "Catalog") -> tuple[Kind, ...]:
         """Name the kinds of which another catalogue offers something else, or in another order."""
         return tuple(kind for kind in Kind if self.entries(kind) != other.entries(kind))
+
+
+def write_list(kind: Kind, entries: Iterable[Entry], version: str) -> Raw:
+    """Write the result of a list as clients of `version` read it."""
+    definitions = [entry.definition for entry in entries]
+    if kind is Kind.TOOL:
+        definitions = [narrow_tool(definition, version) for definition in definitions]
+    return to_raw({kind.value: definitions})
 
 
 def merge(listings: Iterable[Listing]) -> Catalog:

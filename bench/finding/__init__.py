@@ -1,0 +1,1 @@
+"""How well tools are found: real tools, labelled queries, and ten thousand of them."""

@@ -1,0 +1,53 @@
+"""The real tools and the labelled queries, as the benchmarks and the tests read them."""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trunkline.jsonrpc import to_raw
+from trunkline.mcp.offer import Kind, Offer
+from trunkline.routing.catalog import Catalog, Listing, merge
+
+HERE = Path(__file__).parent
+
+
+class Query(NamedTuple):
+    text: str
+    right: frozenset[str]
+    misspelt: bool
+
+    @property
+    def held_out(self) -> bool:
+        """Tell whether it is of the half that was held out; see docs/explain/finding.md."""
+        return sha256(self.text.encode()).digest()[0] % 2 == 1
+
+
+def servers() -> list[dict[str, Any]]:
+    """Return the lists as they were collected."""
+    paths = sorted((HERE / "tools").glob("*.json"))
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def catalog() -> Catalog:
+    """Return all real tools, merged as the gateway would."""
+    listings: list[Listing] = []
+    for server in servers():
+        offers = [Offer(Kind.TOOL, tool["name"], to_raw(tool)) for tool in server["tools"]]
+        listings.append(Listing(server["server"], server["server"], tuple(offers)))
+    return merge(listings)
+
+
+def queries(file: str = "queries.txt") -> list[Query]:
+    """Return all labelled queries of a file."""
+    known = {entry.public for entry in catalog().entries(Kind.TOOL)}
+    found: list[Query] = []
+    for line in (HERE / file).read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            text, _, right = line.partition(" = ")
+            query = Query(text.removeprefix("~"), frozenset(right.split()), text.startswith("~"))
+            unknown = query.right - known
+            if unknown or not query.right:
+                raise ValueError(f"{line!r}: there are no tools {sorted(unknown)}")
+            found.append(query)
+    return found

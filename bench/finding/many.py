@@ -1,0 +1,131 @@
+"""Ten thousand tools, made of the real ones under other names, and what an index of them costs.
+
+Every copy has a backend of its own, a noun of its own in its name, and its real description and
+parameters: so texts are as long as they are in life, and there are many more words.
+"""
+
+import gc
+import random
+import tracemalloc
+from statistics import median, quantiles
+from time import process_time
+from typing import NamedTuple
+
+from bench.finding.quality import anything
+from trunkline.jsonrpc import from_raw, to_raw
+from trunkline.mcp.offer import Kind
+from trunkline.routing.catalog import Entry
+from trunkline.routing.tool_index import ToolIndex
+
+TOOLS = 10_000
+ROUNDS = 5
+_SYLLABLES = [c + v for c in "bcdfghklmnprstvz" for v in ("a", "e", "i", "o", "u", "an", "er")]
+
+
+class Cost(NamedTuple):
+    """What an index costs: seconds, and bytes."""
+
+    builds: list[float]
+    """Every building, fastest first: on a busy machine they differ by a half."""
+    query_p50: float
+    query_p95: float
+    misspelt_p50: float
+    update: float
+    memory: int
+    million: float
+    """How long the machine took for a million additions: how fast it was at the time."""
+
+
+def many(real: list[Entry], count: int = TOOLS) -> list[Entry]:
+    """Return as many tools, the same each time."""
+    chance = random.Random(1)
+    found: list[Entry] = []
+    while len(found) < count:
+        entry = real[len(found) % len(real)]
+        copy = len(found) // len(real)
+        noun = "".join(chance.choices(_SYLLABLES, k=3))
+        definition = from_raw(entry.definition, dict)
+        native = f"{entry.native}_{noun}"
+        backend = f"{entry.backend}{copy}"
+        definition["name"] = public = f"{backend}__{native}"
+        if isinstance(said := definition.get("description"), str):
+            definition["description"] = f"{said[:40]} {noun} {said[40:]}"
+        found.append(Entry(Kind.TOOL, public, backend, native, to_raw(definition)))
+    return found
+
+
+def build(tools: list[Entry]) -> ToolIndex:
+    index = ToolIndex()
+    for _ in index.follow(tools):
+        pass
+    return index
+
+
+def measure(tools: list[Entry], plain: list[str], misspelt: list[str]) -> Cost:
+    """Measure an index of these tools; of the buildings the median counts."""
+    seconds: list[float] = []
+    for _ in range(ROUNDS):
+        began = process_time()
+        index = build(tools)
+        seconds.append(process_time() - began)
+    asked = _ask(index, plain)
+    guessed = _ask(index, misspelt)
+    memory = _memory(tools)
+    return Cost(
+        sorted(seconds),
+        median(asked),
+        quantiles(asked, n=20)[-1],
+        median(guessed),
+        _update(index, tools),
+        memory,
+        _million(),
+    )
+
+
+def _million() -> float:
+    best = 1.0
+    for _ in range(ROUNDS):
+        began, total = process_time(), 0
+        for number in range(1_000_000):
+            total += number
+        best = min(best, process_time() - began)
+    return best
+
+
+def _ask(index: ToolIndex, queries: list[str]) -> list[float]:
+    index.find("warm up", 5, anything)
+    found: list[float] = []
+    for query in queries:
+        rounds: list[float] = []
+        for _ in range(ROUNDS):
+            began = process_time()
+            index.find(query, 5, anything)
+            rounds.append(process_time() - began)
+        found.append(min(rounds))
+    return found
+
+
+def _update(index: ToolIndex, tools: list[Entry]) -> float:
+    """Return the seconds that it takes to follow a backend that changes ten of its tools."""
+    changed = [
+        tool._replace(definition=to_raw({"name": tool.public, "description": "something else"}))
+        for tool in tools[:10]
+    ]
+    began = process_time()
+    for _ in index.follow([*changed, *tools[10:]]):
+        pass
+    return process_time() - began
+
+
+def _memory(tools: list[Entry]) -> int:
+    """Return the bytes that the index itself holds; the definitions are the catalogue's."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        index = build(tools)
+        gc.collect()
+        held = tracemalloc.get_traced_memory()[0]
+        assert len(index) == len(tools)
+        return held
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,48 @@
+"""How often the right tool is found, over the labelled queries."""
+
+from typing import NamedTuple
+
+from bench.finding.labelled import Query
+from trunkline.routing.catalog import Entry
+from trunkline.routing.tool_index import ToolIndex
+
+FIRST = 5
+"""How many of those that are found count: as many as find_tools returns."""
+
+
+class Quality(NamedTuple):
+    """Shares of the queries for which a right tool is first, or among the first five; and MRR."""
+
+    queries: int
+    first: float
+    recall: float
+    reciprocal: float
+
+
+def anything(_: Entry) -> bool:
+    return True
+
+
+def place_of(index: ToolIndex, query: Query) -> int | None:
+    """Return the place of the first right tool among the first ten, from 1."""
+    found = index.find(query.text, 10, anything)
+    places = (place for place, each in enumerate(found, 1) if each.entry.public in query.right)
+    return next(places, None)
+
+
+def judge(index: ToolIndex, queries: list[Query]) -> Quality:
+    """Ask all queries, and count."""
+    places = [place_of(index, query) for query in queries]
+    found = [place for place in places if place is not None]
+    count = len(queries)
+    return Quality(
+        count,
+        sum(place == 1 for place in found) / count,
+        sum(place <= FIRST for place in found) / count,
+        sum(1 / place for place in found) / count,
+    )
+
+
+def missed(index: ToolIndex, queries: list[Query]) -> list[str]:
+    """Return the queries that no right tool is found for."""
+    return [q.text for q in queries if (place := place_of(index, q)) is None or place > FIRST]

@@ -1,0 +1,67 @@
+"""What a client carries in its context: the full list, or the tools that find tools.
+
+Tokens are counted as a quarter of the bytes of the compact JSON, which is what the providers' own
+rules of thumb say of English; tokenizers differ by a fifth either way, and the ratio hardly does.
+"""
+
+import asyncio
+from typing import NamedTuple
+
+from bench.finding.labelled import Query
+from trunkline.backends.functions import tool_result
+from trunkline.backends.search import Search, found_tool
+from trunkline.gateway.finder import Finder
+from trunkline.gateway.registry import Registry
+from trunkline.jsonrpc import to_raw
+from trunkline.mcp.versions import V2025_03_26
+from trunkline.routing.catalog import Entry
+from trunkline.routing.tool_index import ToolIndex
+
+BYTES_PER_TOKEN = 4
+
+
+class Tokens(NamedTuple):
+    """How many tokens each takes: lists are carried always, answers once for each thing asked."""
+
+    full_list: int
+    search_list: int
+    find_answer: int
+    describe_answer: int
+
+    @property
+    def one_task(self) -> int:
+        """The whole of it for a client that needs one tool, and is not sure of its arguments."""
+        return self.search_list + self.find_answer + self.describe_answer
+
+    @property
+    def saved(self) -> float:
+        return 1 - self.one_task / self.full_list
+
+
+def tokens(value: object) -> int:
+    return round(len(bytes(to_raw(value))) / BYTES_PER_TOKEN)
+
+
+def measure(index: ToolIndex, tools: list[Entry], queries: list[Query]) -> Tokens:
+    """Count for all tools and the average query; answers as text, which is what models read."""
+    answers: list[int] = []
+    described: list[int] = []
+    for query in queries:
+        found = index.find(query.text, 5, lambda _: True)
+        answer = {"tools": [found_tool(each) for each in found]}
+        answers.append(tokens(tool_result(answer, V2025_03_26)))
+        if found:
+            described.append(tokens(tool_result(found[0].entry.definition, V2025_03_26)))
+    return Tokens(
+        tokens({"tools": [tool.definition for tool in tools]}),
+        tokens({"tools": asyncio.run(_search_list())}),
+        round(sum(answers) / len(answers)),
+        round(sum(described) / len(described)),
+    )
+
+
+async def _search_list() -> list[object]:
+    search = Search(Finder(Registry()))
+    offers = await search.offers()
+    await search.aclose()
+    return [offer.under(f"search__{offer.key}") for offer in offers]

@@ -1,0 +1,30 @@
+"""A gateway with the tools that find tools, for tests."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+from tests.gateway.servers import Server, add, running
+from trunkline.backends.search import Search
+from trunkline.gateway.finder import Finder
+from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.session import Identity
+from trunkline.gateway.upstream import Backend, Listener, Settings
+from trunkline.routing.view import View, Visible
+
+
+@asynccontextmanager
+async def searching(
+    surface: Sequence[str] | None = None, visible: Visible | None = None, /, **servers: Server
+) -> AsyncGenerator[Gateway]:
+    """Run a gateway before `servers`, with a search among them."""
+    view = View(surface, frozenset({"search"}), visible)
+    made = Gateway(Identity("test-gateway", "1.0"), chance=lambda: 0.0, view=view)
+
+    async def connect(listener: Listener) -> Backend:
+        return Search(Finder(made.registry))
+
+    made.add(Settings("search", "search"), connect)
+    for name, server in servers.items():
+        add(made, name, server)
+    async with running(made, *servers.values()):
+        yield made

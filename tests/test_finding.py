@@ -1,0 +1,39 @@
+"""How often the right tool is found among those of real servers: the benchmark, as a test."""
+
+import pytest
+
+from bench.finding import labelled, many, quality
+from trunkline.mcp.offer import Kind
+from trunkline.routing.tool_index import ToolIndex
+
+
+@pytest.fixture(scope="module")
+def index() -> ToolIndex:
+    return many.build(list(labelled.catalog().entries(Kind.TOOL)))
+
+
+@pytest.mark.holds("I6.5")
+@pytest.mark.parametrize("held_out", [False, True])
+def test_nine_of_ten_right_tools_are_among_the_first_five(index: ToolIndex, held_out: bool) -> None:
+    queries = [query for query in labelled.queries() if query.held_out is held_out]
+    assert len(queries) > 100
+    assert quality.judge(index, queries).recall >= 0.9
+
+
+def test_misspelt_words_are_no_worse(index: ToolIndex) -> None:
+    queries = [query for query in labelled.queries() if query.misspelt]
+    assert quality.judge(index, queries).recall >= 0.9
+
+
+def test_every_tool_is_first_under_its_own_name(index: ToolIndex) -> None:
+    for entry in labelled.catalog().entries(Kind.TOOL):
+        found = index.find(entry.public, 1, quality.anything)
+        assert [each.entry.public for each in found] == [entry.public]
+
+
+def test_the_lists_say_where_they_come_from() -> None:
+    servers = labelled.servers()
+    assert len(servers) >= 12
+    assert sum(len(server["tools"]) for server in servers) >= 150
+    for server in servers:
+        assert all(server[key] for key in ("server", "package", "registry", "version", "licence"))
