@@ -1,5 +1,6 @@
 """Calls under way: whose they are, and whom what a server says about them is for."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tests.backends.test_remote import Ear
 from trunkline.backends.calls import Calls, Hearing
 from trunkline.jsonrpc import (
+    Due,
     Notification,
     Raw,
     RemoteProtocolError,
@@ -49,6 +51,34 @@ def test_progress_that_is_nobodys_is_nobodys(token: Any) -> None:
     assert calls.recipient(progress(token), None) is None
     assert calls.recipient(progress(2), None) is None  # whose client does not want to hear of it
     assert calls.recipient(Notification("notifications/progress", Raw(b"{}")), None) is None
+
+
+class Slow(Ear):
+    """A client that is told when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_hear = asyncio.Event()
+
+    def post(self, method: str, params: Any) -> Any:
+        return asyncio.create_task(self.hear())
+
+    async def hear(self) -> None:
+        await self.may_hear.wait()
+
+
+async def test_a_client_is_told_first_and_answered_then() -> None:
+    calls, one, two = Calls(), Slow(), Slow()
+    numbers = [calls.begin(client, wanting("t")) for client in (one, one, two)]
+    answers = [calls.begun(number, Due()) for number in numbers]
+    assert calls.post(progress(numbers[0]))
+    for answer in answers:
+        answer.settle(7)
+    assert [answer.done for answer in answers] == [False, False, True]  # only its own wait
+    one.may_hear.set()
+    async with asyncio.timeout(5):
+        assert [await answer for answer in answers] == [7, 7, 7]
+    assert calls.only_client() is None
 
 
 def test_progress_that_comes_late_is_nobodys() -> None:

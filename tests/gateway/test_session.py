@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.letters import EnvelopeServer, Paper, letter, poster
+from tests.gateway.letters import EnvelopeServer
 from tests.gateway.servers import (
     Hold,
     Server,
@@ -24,11 +24,8 @@ from tests.gateway.servers import (
 )
 from trunkline.gateway import registry
 from trunkline.gateway.gateway import Gateway
-from trunkline.jsonrpc import Request, RpcError, pipe, to_raw
-from trunkline.mcp.meta import Params
-from trunkline.mcp.mirrors import Mirrors
+from trunkline.jsonrpc import RpcError, pipe
 
-NO_MIRRORS = Mirrors({}, frozenset())
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -387,12 +384,3 @@ async def test_what_was_told_before_an_answer_comes_before_it_however_quick_that
             assert [(news["progressToken"], news["progress"]) for news in told if news] == [
                 (number, step) for step in range(5)
             ]
-        await poster(made)
-        for _ in range(5):  # a POST is over with its answer: what is not told by then is lost
-            paper, told = Paper(), list[Any]()
-            said = letter({"progressToken": "p"}, name="s__t")
-            request = Request(1, "tools/call", to_raw(said))
-            outcome = made.answer(request, Params(request.params), "p", paper, NO_MIRRORS)
-            outcome.then(lambda _, paper=paper, told=told: told.extend(paper.everything()))
-            await outcome
-            assert [news["progress"] for _, news in told] == list(range(5))

@@ -244,3 +244,17 @@ def test_a_list_of_ours_says_all_that_it_must() -> None:
         "_meta": {SERVER: {"name": "g"}},
         "tools": [{"name": "x"}],
     }
+
+
+def test_a_small_result_without_anything_foreign_only_loses_its_type() -> None:
+    plain = Raw(b'{"resultType":"complete","content":[1.0]}')
+    assert bytes(adapt_result("tools/call", plain, NEW, OLD)) == b'{"content":[1.0]}'
+
+
+def test_a_refusal_for_want_of_a_capability_says_which_to_clients_of_the_other_era() -> None:
+    needs: dict[str, Any] = {"requiredCapabilities": {"elicitation": {}}}
+    told = adapt_error(RpcError(-32021, "no", needs), NEW, OLD)
+    assert (told.code, from_raw(to_raw(told.data))) == (-32603, {"upstreamCode": -32021, **needs})
+    for said in (UNSET, 7):
+        told = adapt_error(RpcError(-32021, "no", said), NEW, OLD)
+        assert from_raw(to_raw(told.data)) == {"upstreamCode": -32021}

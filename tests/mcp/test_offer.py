@@ -44,6 +44,20 @@ def test_a_tool_takes_an_object_whatever_it_says() -> None:
     assert bytes(prompt.definition) == b'{"name":"a"}'
 
 
+def test_nobody_is_offered_a_task_though_a_tool_insists_on_one() -> None:
+    page = read_page(
+        Kind.TOOL,
+        Raw(
+            b'{"tools":[{"name":"a","inputSchema":{"type":"object"},"execution":{"taskSupport":'
+            b'"required"}},{"name":"b","inputSchema":{"type":"object"},"execution":{}}]}'
+        ),
+    )
+    assert [(offer.needs_task, bytes(offer.definition)) for offer in page.offers] == [
+        (True, b'{"name":"a","inputSchema":{"type":"object"}}'),
+        (False, b'{"name":"b","inputSchema":{"type":"object"}}'),
+    ]
+
+
 def test_one_bad_definition_costs_that_one_only() -> None:
     long = b'"' + b"n" * (MAX_KEY + 1) + b'"'
     page = read_page(

@@ -10,6 +10,7 @@ Rules upheld here:
    its own revision.
 2. There is one subscription for all who listen; the old one ends when the new one stands.
 3. The server never asks anything; one that does is refused.
+4. A tool that insists on a task gets one, and its client gets the result.
 """
 
 import asyncio
@@ -21,7 +22,8 @@ from typing import Any
 from trunkline.backends.calls import Calls, Hearing
 from trunkline.backends.link import Link
 from trunkline.backends.lists import read_lists
-from trunkline.backends.round_trips import with_round_trips
+from trunkline.backends.round_trips import ask_all, with_round_trips
+from trunkline.backends.tasks import Tasks
 from trunkline.gateway.backend import Listener
 from trunkline.gateway.client import Client
 from trunkline.jsonrpc import (
@@ -41,10 +43,11 @@ from trunkline.mcp.caller import Caller
 from trunkline.mcp.discover import Discovery, read_discovery
 from trunkline.mcp.envelope import SUBSCRIPTION, has_envelope, stamp
 from trunkline.mcp.headers import HeaderMap, header_params, mirror, mirror_arguments
-from trunkline.mcp.meta import Params
+from trunkline.mcp.meta import ENVELOPE_KEYS, Params
 from trunkline.mcp.offer import Kind, Offer
 from trunkline.mcp.rounds import MAY_ASK
 from trunkline.mcp.subscriptions import FLAGS, LIST_CHANGED, announced, honoured, wishes
+from trunkline.mcp.tasks import has_extension, needs_extension, put_extension, runs_tasks
 from trunkline.mcp.versions import ENVELOPE_VERSIONS, V2026_07_28, Era, era_of
 from trunkline.routing.call import Call
 from trunkline.transports.exchange import Headers
@@ -75,6 +78,10 @@ class EnvelopeRemote:
         self._named: dict[str, Headers] = {}
         """The headers of calls to tools of which no argument goes into one."""
         self._calls = Calls()
+        self._tasks = Tasks(Era.ENVELOPE, self.wait_ended)
+        self._runs_tasks = False
+        self._insisting: set[str] = set()
+        """The tools that are carried out as tasks, or not at all, as far as we have noticed."""
         self._uris: tuple[str, ...] = ()
         self._listening: asyncio.Task[None] | None = None
         self._again: asyncio.Task[None] | None = None
@@ -96,6 +103,7 @@ class EnvelopeRemote:
             self._found = read_discovery(found)
             if not set(self._found.versions) & set(ENVELOPE_VERSIONS):
                 raise ValueError(f"expected one of {', '.join(ENVELOPE_VERSIONS)}")
+            self._runs_tasks = runs_tasks(self.version, self.capabilities)
             link.opened(self.version, self)
             await self._listen_for_lists()
         except BaseException:
@@ -136,6 +144,7 @@ class EnvelopeRemote:
     async def offers(self) -> tuple[Offer, ...]:
         """List all that the server offers, of every kind that it declared."""
         offers, self._freshness = await read_lists(self._ask, self.capabilities)
+        self._insisting &= {offer.key for offer in offers}
         return tuple(offer for offer in offers if self._is_callable(offer))
 
     def _is_callable(self, offer: Offer) -> bool:
@@ -154,7 +163,10 @@ class EnvelopeRemote:
             stamp(params, call.caller)
         number = self._calls.begin(client, params)
         try:
-            asked = self._begin(call, params, client)
+            if self._runs_tasks and call.method == "tools/call":
+                asked = self._begin_able(call, params, client)
+            else:
+                asked = self._begin(call, params, client)
         except BaseException:
             self._calls.end(number)
             raise
@@ -173,6 +185,52 @@ class EnvelopeRemote:
             headers=self._headers(call.method, params),
         )
         return due(asked)
+
+    # Calls of a server that can carry them out as tasks
+
+    def _begin_able(self, call: Call, params: Params, client: Client) -> Due:
+        """Begin a call without a word of tasks, unless we know that this tool insists on one."""
+        name = params.text("name")
+        if name in self._insisting:
+            return self._begin_task(call, params, client)
+        if has_extension(call.caller.capabilities):
+            put_extension(params, declared=False)  # who declares it gets no tasks of us, either
+        asked = self._begin(call, params, client)
+        answer = Due(lambda _: asked.cancel())
+        asked.then(partial(self._reconsider, call, params, client, answer))
+        return answer
+
+    def _reconsider(
+        self, call: Call, params: Params, client: Client, answer: Due, asked: Due
+    ) -> None:
+        """Pass an answer on; one that refuses all but a task has done nothing, and gets it."""
+        if answer.done or not needs_extension(asked.error):
+            answer.follow(asked)
+            return
+        self._insisting.add(params.text("name"))
+        try:
+            doing = self._begin_task(call, params, client)
+        except Exception as why:
+            answer.fail(why)
+            return
+        answer.stop_by(lambda _: doing.cancel())
+        doing.then(answer.follow)
+
+    def _begin_task(self, call: Call, params: Params, client: Client) -> Due:
+        put_extension(params, declared=True)
+        envelope = {key: raw for key, raw in params.meta.items() if key in ENVELOPE_KEYS}
+        hearing = Hearing(self, self._calls, client)
+
+        def ask(method: str, members: dict[str, Any]) -> Awaitable[Raw]:
+            about = Params(to_raw(members | {"_meta": envelope}))
+            headers = self._headers(method, about)
+            link = self._expect_link()
+            return link.call(
+                method, about.encode(), original_id=call.id, handler=hearing, headers=headers
+            )
+
+        creating = self._begin(call, params, client)
+        return Due.of(self._tasks.follow(creating, ask, client, partial(ask_all, client)))
 
     async def _ask(self, method: str, members: dict[str, Any]) -> Raw:
         params = self._stamped(members)
@@ -221,6 +279,7 @@ class EnvelopeRemote:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.aclose()
         if self._link is not None:
             await self._link.aclose()
 

@@ -11,6 +11,7 @@ Rules upheld here:
 3. A question of the server's goes to the client whose call caused it; where that cannot be known,
    nobody is asked.
 4. A session that the server has lost is made anew, once for each call that notices.
+5. A tool that insists on a task gets one, and its client gets the result.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from typing import Any
 from trunkline.backends.calls import Calls, Hearing
 from trunkline.backends.link import Link
 from trunkline.backends.lists import read_lists
+from trunkline.backends.tasks import Tasks
 from trunkline.gateway.backend import Listener
 from trunkline.gateway.client import Client
 from trunkline.jsonrpc import (
@@ -39,12 +41,16 @@ from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.capabilities import fingerprint
 from trunkline.mcp.handshake import Welcome, hello, read_welcome
 from trunkline.mcp.meta import Params, peek
-from trunkline.mcp.methods import CLIENT_REQUESTS
+from trunkline.mcp.methods import CLIENT_REQUESTS, SERVER_REQUESTS
 from trunkline.mcp.offer import Offer
 from trunkline.mcp.subscriptions import LIST_CHANGED
-from trunkline.mcp.versions import LATEST_HANDSHAKE
+from trunkline.mcp.tasks import WISH, plain_question, runs_tasks
+from trunkline.mcp.versions import LATEST_HANDSHAKE, Era
 from trunkline.routing.call import Call
 from trunkline.transports.http_refused import HttpRefused, SessionLost
+
+_OURS = frozenset(("notifications/progress", "notifications/tasks/status"))
+"""What is nobody's, if it is not known whose: it came late, or is about a task of ours."""
 
 RENEWAL = 30.0
 """How long, in seconds, a session may take to be made anew."""
@@ -62,6 +68,9 @@ class Remote:
         self._welcome: Welcome | None = None
         self._hello: Raw = to_raw({})
         self._calls = Calls()
+        self._tasks = Tasks(Era.HANDSHAKE, self.wait_ended)
+        self._insisting: frozenset[str] = frozenset()
+        """The tools that are carried out as tasks, or not at all."""
         self._renewal: asyncio.Task[ConnectionLost | None] | None = None
 
     async def open(self, link: Link, capabilities: dict[str, Any], client: object) -> None:
@@ -118,7 +127,10 @@ class Remote:
 
     async def offers(self) -> tuple[Offer, ...]:
         """List all that the server offers, of every kind that it declared."""
-        return (await read_lists(self._ask, self.capabilities)).offers
+        offers = (await read_lists(self._ask, self.capabilities)).offers
+        able = runs_tasks(self.version, self.capabilities)
+        self._insisting = frozenset(o.key for o in offers if able and o.needs_task)
+        return offers
 
     def call(self, call: Call, client: Client) -> Due:
         """Carry out a call."""
@@ -126,7 +138,10 @@ class Remote:
         adapt_params(call.method, params, self.version)
         number = self._calls.begin(client, params)
         try:
-            asked = self._begin(link, call, client)
+            if self._insisting and self._needs_task(call):
+                asked = self._begin_task(link, call, client)
+            else:
+                asked = self._begin(link, call, client)
         except BaseException:
             self._calls.end(number)
             raise
@@ -139,6 +154,19 @@ class Remote:
         hearing = Hearing(self, self._calls, client)
         ask = partial(link.call, call.method, raw, original_id=call.id, handler=hearing)
         return due(self._ask_again(ask) if link.has_sessions else ask())
+
+    def _needs_task(self, call: Call) -> bool:
+        return call.method == "tools/call" and call.params.text("name") in self._insisting
+
+    def _begin_task(self, link: Link, call: Call, client: Client) -> Due:
+        call.params.put("task", WISH)
+        # What is asked about a task is never asked in another session, which would not know it.
+        hearing = Hearing(self, self._calls, client)
+
+        def ask(method: str, params: dict[str, Any]) -> Awaitable[Raw]:
+            return link.call(method, to_raw(params), original_id=call.id, handler=hearing)
+
+        return Due.of(self._tasks.follow(self._begin(link, call, client), ask, client))
 
     async def _ask(self, method: str, params: dict[str, Any]) -> Raw:
         return await self._ask_again(
@@ -215,6 +243,7 @@ class Remote:
 
     async def aclose(self) -> None:
         """End the conversation."""
+        await self._tasks.aclose()
         if self._link is not None:
             await self._link.aclose()
         if self._renewal is not None:
@@ -224,7 +253,7 @@ class Remote:
 
     def called(self, request: Request) -> Any:
         """Answer what the server asks: pings here, all else by the client that it concerns."""
-        client = self._calls.whom_to_ask()
+        client = self._tasks.whose(request) or self._calls.whom_to_ask()
         if client is not None or request.method == "ping":
             return self.called_by(request, client)
         if self._calls.crowded:
@@ -235,11 +264,14 @@ class Remote:
         """Answer what the server asks of a client, or of nobody in particular."""
         if request.method == "ping":
             return {}
-        if request.method in CLIENT_REQUESTS:
+        if request.method in CLIENT_REQUESTS or request.method.startswith("tasks/"):
             raise RpcError.method_not_found(request.method)
+        params = request.params
+        if request.method in SERVER_REQUESTS:
+            params = plain_question(params)
         if client is not None:
-            return client.ask(request.method, request.params, self)
-        return self._listener.asked(request.method, request.params, self)
+            return client.ask(request.method, params, self)
+        return self._listener.asked(request.method, params, self)
 
     def notified(self, notification: Notification) -> Awaitable[None] | None:
         """Pass on what the server tells."""
@@ -252,7 +284,7 @@ class Remote:
             self._listener.offers_changed(LIST_CHANGED[method])
         elif method == "notifications/cancelled":
             self._cancelled(notification)
-        elif method != "notifications/progress":  # if it is here, it is late, or nobody's
+        elif method not in _OURS:
             return self._listener.told(method, notification.params)
         return None
 

@@ -7,12 +7,12 @@ that never has enough.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from trunkline.gateway.client import Client
 from trunkline.jsonrpc import Due, Raw, RpcError
 from trunkline.mcp.meta import Params
-from trunkline.mcp.questions import answer_for_envelope
+from trunkline.mcp.questions import Question, answer_for_envelope
 from trunkline.mcp.rounds import MAX_ROUNDS, Required, put_retry, read_required
 
 FIRST_PAUSE, MAX_PAUSE = 0.05, 0.25
@@ -47,13 +47,19 @@ def with_round_trips(first: Due, params: Params, client: Client, again: Ask) -> 
     return answer
 
 
+async def ask_all(client: Client, questions: Mapping[str, Question]) -> dict[str, Raw]:
+    """Ask a client one thing after the other; raises RpcError as soon as it does not answer one."""
+    answers: dict[str, Raw] = {}
+    for key, question in questions.items():
+        reply = await client.ask(question.method, question.params)
+        answers[key] = answer_for_envelope(question, reply)
+    return answers
+
+
 async def _go_round(required: Required, params: Params, client: Client, again: Ask) -> Raw:
     pause = FIRST_PAUSE
     for _ in range(MAX_ROUNDS):
-        answers: dict[str, Raw] = {}
-        for key, question in required.questions.items():
-            reply = await client.ask(question.method, question.params)
-            answers[key] = answer_for_envelope(question, reply)
+        answers = await ask_all(client, required.questions)
         if not answers:
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE)

@@ -172,6 +172,8 @@ class Forwarder:
         if check is not None:
             check(entry, params)
         method = request.method
+        if method == "tools/call":
+            params.drop("task")  # which nobody is offered; the server would take it for ours
         if method == "completion/complete":
             reference = Params(params.get("ref"))
             reference.put("name" if entry.kind is Kind.PROMPT else "uri", entry.native)
@@ -219,6 +221,9 @@ class Forwarder:
 
 
 def _is_unknown(method: str) -> bool:
-    """Tell whether a request may mean something to a backend: MCP has no such method at all."""
+    """Tell whether a request may mean something to a backend: MCP has no such method at all.
+
+    Tasks are ours, and those of all clients: nobody is offered any, or may ask for another's.
+    """
     known = method in SERVER_REQUESTS or method in CLIENT_REQUESTS
-    return not known and not method.startswith("notifications/")
+    return not known and not method.startswith(("notifications/", "tasks/"))

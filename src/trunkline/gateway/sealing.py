@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 MIN_KEY = 32
 """The shortest key that is taken, in bytes."""
 
-_PREFIX = "v1."
+SEALED = "v1."
+"""How a seal begins."""
+
 _PURPOSE = b"trunkline requestState v1"
 _NONCE = 12
 _IGNORED = {"_meta", "inputResponses", "requestState"}
@@ -118,7 +120,7 @@ class Seal:
         """Return a text of letters, digits, `-`, `_` and a dot, for the client to bring back."""
         nonce = os.urandom(_NONCE)
         sealed = self._ciphers[0].encrypt(nonce, msgspec.msgpack.encode(facts), _PURPOSE)
-        return _PREFIX + base64.urlsafe_b64encode(nonce + sealed).decode().rstrip("=")
+        return SEALED + base64.urlsafe_b64encode(nonce + sealed).decode().rstrip("=")
 
     def open(self, text: str, binding: Binding, now: float) -> Facts:
         """Return the facts if they are about this call, and not too old; raises Invalid params."""
@@ -179,12 +181,12 @@ _read_json = json.JSONDecoder(
 
 def _decode(text: str) -> bytes:
     """Read the bytes of a seal, none if it is not written as we write them."""
-    body = text.removeprefix(_PREFIX)
+    body = text.removeprefix(SEALED)
     try:
         sealed = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
     except (binascii.Error, ValueError):
         return b""
-    written = _PREFIX + base64.urlsafe_b64encode(sealed).decode().rstrip("=")
+    written = SEALED + base64.urlsafe_b64encode(sealed).decode().rstrip("=")
     return sealed if written == text else b""
 
 

@@ -382,5 +382,6 @@ def _not_initialized(method: str, remedy: str) -> RpcError:
 
 
 def _is_news(method: str) -> bool:
-    """Tell whether a notification may be passed on: one that names a request is none."""
-    return method not in CLIENT_REQUESTS and method not in SERVER_REQUESTS
+    """Tell whether a notification may be passed on: one that names a request, or a task, is not."""
+    named = method in CLIENT_REQUESTS or method in SERVER_REQUESTS
+    return not named and not method.startswith("notifications/tasks")

@@ -1,8 +1,8 @@
 """Offers: the tools, prompts, resources and resource templates that a server lists.
 
 Refuses to understand them: a definition stays the bytes it was, but for the one member by which it
-is called, and for an inputSchema that would make clients refuse the whole list. One bad definition
-costs that one, never the list.
+is called, for an inputSchema that would make clients refuse the whole list, and for all word of
+tasks, which nobody is offered. One bad definition costs that one, never the list.
 """
 
 from enum import StrEnum
@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from trunkline.jsonrpc import Raw, from_raw, members, to_raw
 from trunkline.mcp.shapes import with_input_schema
+from trunkline.mcp.tasks import take_execution
 
 MAX_KEY = 4096
 """The longest name or URI that is taken, in characters."""
@@ -45,6 +46,8 @@ class Offer(NamedTuple):
     kind: Kind
     key: str
     definition: Raw
+    needs_task: bool = False
+    """Whether its server carries it out as a task, or not at all."""
 
     def under(self, key: str) -> Raw:
         """Return the definition under another name; all else stays as it is."""
@@ -87,7 +90,8 @@ def _read_offer(kind: Kind, definition: Raw) -> Offer:
         raise ValueError(f"expected a string as {kind.key!r}")
     if len(key) > MAX_KEY:
         raise ValueError(f"expected a {kind.key!r} of at most {MAX_KEY} characters")
+    needs_task = False
     if kind is Kind.TOOL:
-        definition = with_input_schema(definition)
+        definition, needs_task = take_execution(with_input_schema(definition))
     # A copy: a small definition must not keep the whole page alive.
-    return Offer(kind, key, definition.copy())
+    return Offer(kind, key, definition.copy(), needs_task)

@@ -58,7 +58,7 @@ def read_required(result: Raw) -> Required | None:
         state = _present(found, _STATE)
         if state is not None and first_byte(state) != _TEXT:
             raise ValueError(f"expected a string as {_STATE!r}")
-        questions = _read_questions(_present(found, _QUESTIONS) or Raw(b"{}"))
+        questions = read_questions(_present(found, _QUESTIONS) or Raw(b"{}"))
         if not questions and state is None:
             raise ValueError(f"expected {_QUESTIONS!r} or {_STATE!r}")
     except ValueError as why:
@@ -133,7 +133,8 @@ def url_required(error: RpcError) -> dict[str, Question] | None:
     return questions if questions and whole else None
 
 
-def _read_questions(raw: Raw) -> dict[str, Question]:
+def read_questions(raw: Raw) -> dict[str, Question]:
+    """Read what a server wants to know; raises ValueError if that cannot be read."""
     found = members(raw)
     if len(found) > MAX_QUESTIONS:
         raise ValueError(f"expected at most {MAX_QUESTIONS} questions, got {len(found)}")
