@@ -21,8 +21,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from trunkline.gateway.backend import Backend, Connect, Listener
+from trunkline.gateway.beside import Beside, needs_lease
 from trunkline.gateway.client import Asker, Client
-from trunkline.gateway.leases import NOBODY, Kind, Leases
+from trunkline.gateway.leases import ANYBODY, NOBODY, Kind, Leases
 from trunkline.gateway.turns import Turns
 from trunkline.jsonrpc import ConnectionLost, Due, Raw, RpcError
 from trunkline.mcp.bridge import adapt_error, adapt_result
@@ -188,7 +189,7 @@ class Upstream:
                 await self._list(self.backend)
             self.error = None
             ready_at = loop.time()
-            self._leases.settle_in(self.backend, self.backend.declared)
+            self._leases.settle_in(self.backend, self.backend.declared or frozenset())
             self._enter(State.READY)
             wishing = asyncio.create_task(self._keep_telling(self.backend))
             try:
@@ -399,10 +400,10 @@ class Upstream:
             raise self.unavailable(version)
         if len(self._turns) >= self.settings.max_in_flight + MAX_QUEUE:
             raise self._refuse(version, "it has too many calls in flight")
-        spoken, can = backend.version, call.caller.askable
+        spoken = backend.version
         begin = partial(backend.call, call, client)
-        if (can or backend.declared) and call.method in MAY_ASK and not backend.tells_calls_apart:
-            begin = partial(self._lease, call, client)
+        if needs_lease(call, backend):
+            begin = partial(self._lease, call, client, backend.tells_calls_apart)
         try:
             answer = self._turns.take(begin, client)
         except Exception as why:
@@ -410,11 +411,13 @@ class Upstream:
         answer.then(partial(self._adapt, call, spoken))
         return answer
 
-    def _lease(self, call: Call, client: Client) -> Due:
+    def _lease(self, call: Call, client: Client, shared: bool) -> Due:
         """Have a call carried out where nobody else's questions can be taken for its own."""
         can = call.caller.askable
-        party = client.party if can else NOBODY
         begin = partial(_begin, call, client)
+        if shared:
+            return self._leases.take(ANYBODY, can, begin, urgent=True)
+        party = client.party if can else NOBODY
         return self._leases.take(party, can, begin, urgent=client.answering)
 
     def _adapt(self, call: Call, spoken: str, answer: Due) -> None:
@@ -459,27 +462,6 @@ class Upstream:
         if self._retry_at is None:
             return None
         return round(max(0.0, self._retry_at - asyncio.get_running_loop().time()), 1)
-
-
-class Beside(NamedTuple):
-    """Hears a conversation beside the first one, which alone speaks for the backend."""
-
-    upstream: Upstream
-    declares: dict[str, Any] | None
-
-    def offers_changed(self, capability: str) -> None:
-        """Leave it to the first one, which says so as well."""
-
-    def session_renewed(self) -> None:
-        """Nothing was told there that would have to be told again."""
-
-    async def told(self, method: str, params: Any) -> None:
-        """Pass on what it tells everybody."""
-        await self.upstream.told(method, params)
-
-    async def asked(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
-        """Refuse: nobody is calling."""
-        raise RpcError.method_not_found(method)
 
 
 def _sends_elsewhere(call: Call, why: BaseException) -> bool:
