@@ -9,11 +9,12 @@ from collections import Counter
 from pathlib import Path
 
 from conformance import baseline
-from conformance.runs import WAYS, Run, Way, runs
+from conformance.runs import PAIRS, WAYS, Pair, Run, Way, runs
 from conformance.stage import Unready, target
 from conformance.suite import Outcomes, check_installed, outcomes
 
 AT_A_TIME = 2
+NAMES = "client-server: " + ", ".join(pair.title for pair in PAIRS)
 HEAD = ("run", "scenarios", "passed", "failed", "skipped", "checks passed", "failed", "warned")
 
 Found = dict[Run, Outcomes | Unready]
@@ -23,11 +24,12 @@ def main() -> int:
     """Parse the command line, run, compare; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m conformance", description=__doc__)
     parser.add_argument("--only", type=ways, default=WAYS, metavar="WAY[,WAY]", help="/".join(WAYS))
+    parser.add_argument("--pairs", type=pairs, default=PAIRS, metavar="PAIR[,PAIR]", help=NAMES)
     parser.add_argument("--match", default="", metavar="TEXT", help="only runs with this name")
     parser.add_argument("--update", action="store_true", help="write down what holds now")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep logs and results there")
     options = parser.parse_args()
-    chosen = [run for run in runs(options.only) if options.match in run.title]
+    chosen = [run for run in runs(options.only, options.pairs) if options.match in run.title]
     if not chosen:
         parser.error(f"expected the name of a run, got {options.match!r}")
     try:
@@ -42,7 +44,7 @@ def main() -> int:
     print(table(found))
     if options.update:
         baseline.store(found)
-        print(f"Written to {baseline.FILE}.")
+        print(f"Written to {baseline.FOLDER}.")
     return compare(found)
 
 
@@ -52,6 +54,14 @@ def ways(text: str) -> tuple[Way, ...]:
     if not wanted <= set(WAYS):
         raise argparse.ArgumentTypeError(f"expected some of {','.join(WAYS)}, got {text!r}")
     return tuple(way for way in WAYS if way in wanted)
+
+
+def pairs(text: str) -> tuple[Pair, ...]:
+    """Read a list of pairs."""
+    wanted, known = set(text.split(",")), {pair.title: pair for pair in PAIRS}
+    if not wanted <= known.keys():
+        raise argparse.ArgumentTypeError(f"expected some of {','.join(known)}, got {text!r}")
+    return tuple(pair for title, pair in known.items() if title in wanted)
 
 
 async def until_stopped(chosen: list[Run], folder: Path) -> Found:

@@ -1,24 +1,48 @@
-"""What is known to hold, in `baseline.json`, and how a run differs from it.
+"""What is known to hold: one file for each pair of eras, in `baselines/`, and how a run differs.
 
-    {"2025-11-25 direct": {"tools-list": {"tools-list": 1, …}, …}, …}      run, scenario, check
+    {"exceptions": {"SCENARIO": {"checks": ["CHECK", …], "because": "…"}, …},    written by hand
+     "runs": {"2025-11-25 http": {"SCENARIO": {"CHECK": 1, …}, …}, …}}           by `--update`
 
-Only scenarios without a failure stand in it, with the checks that succeeded and how often. What
-holds now but not there is told, and is no error: `--update` writes it down.
+Of a run there are the scenarios without a failure, but for exceptions, with the checks that
+succeeded and how often. What holds now but not there is told, and is no error.
+
+Rules upheld here:
+1. What held before holds now.
+2. What succeeds directly, in a scenario that is scored, succeeds behind the gateway in every pair,
+   or an exception says why it cannot.
+3. What succeeds although it is an exception is an error, too: the exception has to go.
 """
 
 import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
-from conformance.runs import Run
+from conformance.runs import PAIRS, Pair, Run
 from conformance.stage import Unready
 from conformance.suite import Outcomes
 
-FILE = Path(__file__).parent / "baseline.json"
+FOLDER = Path(__file__).parent / "baselines"
 
 Passes = dict[str, dict[str, int]]
+
+
+class Reason(TypedDict):
+    """What cannot hold in one scenario, and why."""
+
+    checks: list[str]
+    because: str
+
+
+class Known(TypedDict):
+    """What is known of one pair."""
+
+    exceptions: dict[str, Reason]
+    runs: dict[str, Passes]
+
+
+Baseline = dict[Pair, Known]
 
 
 class Difference(NamedTuple):
@@ -28,54 +52,99 @@ class Difference(NamedTuple):
     won: list[str]
 
 
-def passes(outcomes: Outcomes) -> Passes:
-    """Return what of a run belongs in a baseline."""
-    return {
-        scenario: dict(sorted(outcome.passed.items()))
-        for scenario, outcome in sorted(outcomes.items())
-        if outcome.word == "passed"
-    }
-
-
-def load() -> dict[str, Passes]:
+def load() -> Baseline:
     """Read the baseline; there may be none yet."""
-    return json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+    empty: Known = {"exceptions": {}, "runs": {}}
+    return {
+        pair: json.loads(_file(pair).read_text(encoding="utf-8")) if _file(pair).exists() else empty
+        for pair in PAIRS
+    }
 
 
 def store(found: Mapping[Run, Outcomes | Unready]) -> None:
     """Write down what holds in these runs; what is there of others stays."""
-    known = load()
+    baseline = load()
     for run, result in found.items():
         if not isinstance(result, Unready):
-            known[run.title] = passes(result)
-    FILE.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", encoding="utf-8")
+            known = baseline[run.pair]
+            known["runs"][run.title] = passes(result, known)
+    FOLDER.mkdir(exist_ok=True)
+    for pair, known in baseline.items():
+        known["runs"] = dict(sorted(known["runs"].items()))
+        text = json.dumps(known, indent=1, ensure_ascii=False)
+        _file(pair).write_text(text + "\n", encoding="utf-8")
 
 
-def difference(run: Run, outcomes: Outcomes, known: dict[str, Passes]) -> Difference:
-    """Compare a run with the baseline, and with the direct run of the same subject."""
-    expected, got = known.get(run.title, {}), passes(outcomes)
-    lost: list[str] = []
-    for scenario, checks in expected.items():
-        if scenario not in got:
-            lost += [f"{scenario} {_why(outcomes, scenario)}"]
-        else:
-            gone = Counter(checks) - Counter(got[scenario])
-            lost += [f"{scenario}: {check} no longer succeeds" for check in gone]
-    direct = known.get(Run(run.subject, "direct").title, {})
-    for scenario in direct:
-        if run.subject.counts(scenario) and scenario not in {**got, **expected}:
-            lost += [f"{scenario} passes directly, and here it {_why(outcomes, scenario)}"]
+def passes(outcomes: Outcomes, known: Known) -> Passes:
+    """Return what of a run belongs in a baseline."""
+    return {
+        scenario: dict(sorted(outcome.passed.items()))
+        for scenario, outcome in sorted(outcomes.items())
+        if outcome.passed and outcome.failures <= _exempt(known, scenario)
+    }
+
+
+def difference(run: Run, outcomes: Outcomes, baseline: Baseline) -> Difference:
+    """Compare a run with its baseline, and with the direct run of the same subject."""
+    known = baseline[run.pair]
+    expected, got = known["runs"].get(run.title, {}), passes(outcomes, known)
+    lost = [f"{line} no longer succeeds" for line in _missing(expected, got)]
+    if run.way != "direct":
+        lost += _not_as_directly(run, got, known, _direct(run, baseline))
+    lost = [line + _why(outcomes, line) for line in lost]
     if not expected:
-        return Difference(lost, [f"{len(got)} scenarios pass, and none is in the baseline"])
-    won = [f"{scenario} passes" for scenario in got if scenario not in expected]
+        lost += [f"{len(got)} scenarios pass, and none is in the baseline: see --update"]
+    won = [f"{scenario} passes" for scenario in got if expected and scenario not in expected]
     for scenario, checks in got.items():
         more = Counter(checks) - Counter(expected.get(scenario, checks))
         won += [f"{scenario}: {check} succeeds" for check in more]
     return Difference(lost, won)
 
 
-def _why(outcomes: Outcomes, scenario: str) -> str:
-    if scenario not in outcomes:
-        return "was not run"
-    outcome = outcomes[scenario]
-    return f"{outcome.word}: {'; '.join(outcome.failed)[:600]}"
+def _file(pair: Pair) -> Path:
+    return FOLDER / f"{pair.title}.json"
+
+
+def _direct(run: Run, baseline: Baseline) -> Passes:
+    """Return what passes without a gateway, where the eras are the client's on both sides."""
+    same = Run(run.subject, "direct", run.subject.era)
+    return baseline[same.pair]["runs"].get(same.title, {})
+
+
+def _exempt(known: Known, scenario: str) -> frozenset[str]:
+    reason = known["exceptions"].get(scenario)
+    return frozenset(reason["checks"] if reason else ())
+
+
+def _missing(expected: Passes, got: Passes) -> list[str]:
+    """Name the checks that do not succeed as often as they should."""
+    return [
+        f"{scenario}: {check}"
+        for scenario, checks in expected.items()
+        for check in (Counter(checks) - Counter(got.get(scenario, {})))
+    ]
+
+
+def _not_as_directly(run: Run, got: Passes, known: Known, direct: Passes) -> list[str]:
+    """Tell what succeeds directly and not here, or here and should not."""
+    scored = {scenario: direct[scenario] for scenario in direct if run.subject.counts(scenario)}
+    exceptions = {
+        f"{scenario}: {check}"
+        for scenario, reason in known["exceptions"].items()
+        for check in reason["checks"]
+    }
+    needless = {f"{s}: {check}" for s, checks in got.items() for check in checks} & exceptions
+    lost = [line for line in _missing(scored, got) if line not in exceptions]
+    return [
+        *(f"{line} succeeds directly, and not here" for line in lost),
+        *(f"{line} succeeds, and is an exception" for line in sorted(needless)),
+    ]
+
+
+def _why(outcomes: Outcomes, line: str) -> str:
+    """Return what the suite says of the scenario that a line is about."""
+    outcome = outcomes.get(line.partition(": ")[0])
+    if outcome is None:
+        return " (was not run)"
+    told = "; ".join(outcome.failed or outcome.warned)[:600]
+    return f" ({outcome.word}: {told})" if told else ""

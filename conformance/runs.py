@@ -4,22 +4,41 @@
     stdio    suite ──HTTP──> gateway ──stdio──> server
     http     suite ──HTTP──> gateway ──HTTP───> server
 
-The server and the suite are of the same era in every run.
+The suite is a client of its own revision's era. Behind the gateway the server is spoken to in the
+same era or in the other one, which makes four pairs; directly there is nothing that could cross.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 Way = Literal["direct", "stdio", "http"]
+Era = Literal["handshake", "envelope"]
 
 WAYS: tuple[Way, ...] = ("direct", "stdio", "http")
+ERAS: tuple[Era, ...] = ("handshake", "envelope")
 MODULES = Path(__file__).parent / "node_modules"
 NEXT = "conformance-next"
 STABLE = "conformance-stable"
 
 _HANDSHAKE = ("2025-06-18", "2025-11-25")
 _ENVELOPE = "2026-07-28"
+
+
+class Pair(NamedTuple):
+    """The era of the client, and the one in which the server is spoken to."""
+
+    client: Era
+    server: Era
+
+    @property
+    def title(self) -> str:
+        """How it is called on the command line, and its baseline."""
+        return f"{self.client}-{self.server}"
+
+
+PAIRS = tuple(Pair(client, server) for client in ERAS for server in ERAS)
 
 
 class Subject(NamedTuple):
@@ -34,7 +53,7 @@ class Subject(NamedTuple):
         return self.revision if self.suite == NEXT else f"{self.revision} (0.1.16)"
 
     @property
-    def era(self) -> str:
+    def era(self) -> Era:
         """Which MCP this is, as the gateway's configuration calls it."""
         return "envelope" if self.revision == _ENVELOPE else "handshake"
 
@@ -55,15 +74,22 @@ class Subject(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A subject, and the way to the server."""
+    """A subject, the way to the server, and the era in which the server is spoken to."""
 
     subject: Subject
     way: Way
+    server: Era
+
+    @property
+    def pair(self) -> Pair:
+        """Which eras meet in it."""
+        return Pair(self.subject.era, self.server)
 
     @property
     def title(self) -> str:
-        """How it is called in tables and in the baseline."""
-        return f"{self.subject.title} {self.way}"
+        """How it is called in tables and in the baselines."""
+        crossing = f" to {self.server}" if self.server != self.subject.era else ""
+        return f"{self.subject.title} {self.way}{crossing}"
 
 
 SUBJECTS = (
@@ -72,11 +98,13 @@ SUBJECTS = (
 )
 
 
-def runs(ways: tuple[Way, ...]) -> Iterator[Run]:
+def runs(ways: Collection[Way], pairs: Collection[Pair]) -> Iterator[Run]:
     """Yield what is to be run."""
-    for subject in SUBJECTS:
-        for way in ways:
-            yield Run(subject, way)
+    for subject, server, way in product(SUBJECTS, ERAS, WAYS):
+        run = Run(subject, way, server)
+        possible = way != "direct" or server == subject.era
+        if possible and way in ways and run.pair in pairs:
+            yield run
 
 
 def scored(path: Path) -> set[str]:

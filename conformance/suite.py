@@ -31,6 +31,11 @@ class Outcome(NamedTuple):
     warned: list[str]
 
     @property
+    def failures(self) -> frozenset[str]:
+        """The ids of the checks that failed."""
+        return frozenset(line.partition(": ")[0] for line in self.failed)
+
+    @property
     def word(self) -> str:
         """What one says of it: skipped if there was nothing to check."""
         if self.failed:

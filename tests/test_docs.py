@@ -1,5 +1,6 @@
 """The manual: its examples run, and it leaves nothing public out."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -64,3 +65,13 @@ def test_every_link_to_a_file_of_the_repository_leads_somewhere() -> None:
 def test_the_changelog_and_the_package_are_of_one_version() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"\n## [{trunkline.__version__}] - " in changelog
+
+
+def test_every_exception_of_the_conformance_suite_is_explained() -> None:
+    eras = (ROOT / "docs" / "explain" / "eras.md").read_text(encoding="utf-8")
+    files = sorted((ROOT / "conformance" / "baselines").glob("*.json"))
+    assert len(files) == 4
+    for file in files:
+        for scenario, reason in json.loads(file.read_bytes())["exceptions"].items():
+            assert f"`{scenario}`" in eras
+            assert reason["because"]

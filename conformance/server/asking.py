@@ -2,11 +2,12 @@
 
 answers = await ask(ctx, params, {"key": Ask(…)}, state)
 
-handshake   each Ask is a request on the stream of the call; `ask` waits for its answer
+handshake   each Ask is a request on the stream of the call, all at once; `ask` waits for answers
 envelope    `InputNeeded` ends the call; the client calls again with the answers, and then `ask`
             returns them. A state goes out sealed and comes back the same, or not at all.
 """
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -99,7 +100,8 @@ async def ask(
 ) -> dict[str, Any]:
     """Return the client's answers by their keys, once they are all there."""
     if not speaks_envelope(ctx):
-        return {key: await _request(ctx, each) for key, each in asks.items()}
+        answers = await asyncio.gather(*(_request(ctx, each) for each in asks.values()))
+        return dict(zip(asks, answers, strict=True))
     require(ctx, *(each.capability for each in asks.values()))
     given = params.input_responses or {}
     if not all(key in given for key in asks):

@@ -5,7 +5,7 @@ from typing import Any
 
 from mcp_types import CallToolRequestParams
 
-from conformance.server.asking import ROOTS, Ask, ask, declares, elicitation, opened, require
+from conformance.server.asking import ROOTS, Ask, ask, declares, elicitation, opened
 from conformance.server.asking import sampling as sample
 from conformance.server.samples import Context, JsonObject
 from conformance.server.toolbox import Toolbox, argument, says, strings
@@ -96,7 +96,8 @@ async def streaming_elicitation(ctx: Context, params: Params) -> JsonObject:
 
 @TOOLS.add("test_missing_capability", "Need sampling.")
 async def missing_capability(ctx: Context, params: Params) -> JsonObject:
-    require(ctx, "sampling")
+    # By asking: in the handshake era there is no error that says what a client lacks.
+    await ask(ctx, params, {"reply": sample("Are you there?")})
     return says("The client has sampling.")
 
 

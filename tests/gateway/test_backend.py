@@ -19,7 +19,7 @@ class Ear:
 
 def test_functions_ask_nothing_and_a_server_may_ask_once_it_was_told_so() -> None:
     functions: Backend = Functions()
-    assert (functions.declared, functions.tells_calls_apart) == (frozenset(), True)
+    assert (functions.declared, functions.tells_calls_apart) == (None, True)
     ear: Listener = Ear()  # pyright: ignore[reportAssignmentType]  it is never heard
     remote: Backend = Remote(ear)
     assert (remote.declared, remote.tells_calls_apart) == (frozenset(), False)

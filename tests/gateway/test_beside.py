@@ -1,24 +1,38 @@
-"""Conversations beside the first one: what they may say, and what is offered in them alone."""
+"""Conversations beside the first: which calls need one, and what is heard there."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from tests.gateway.letters import CAPABILITIES, poster, put_away
-from tests.gateway.servers import Hold, Server, serving, text_of, tool, user
-from trunkline.gateway.beside import Beside, Guests
-from trunkline.jsonrpc import Raw, RpcError
-from trunkline.mcp.offer import Kind, Offer
+from trunkline.gateway.backend import Owner
+from trunkline.gateway.beside import Beside, needs_lease
+from trunkline.gateway.upstream import Settings, State, Upstream
+from trunkline.jsonrpc import Raw, RpcError, from_raw, to_raw
+from trunkline.mcp.cacheable import Freshness
+from trunkline.mcp.caller import Caller
+from trunkline.mcp.capabilities import fingerprint
+from trunkline.mcp.meta import Params
+from trunkline.mcp.offer import Offer
+from trunkline.routing.call import Call
 
-FORM, SAMPLING = frozenset(("elicitation.form",)), frozenset(("sampling",))
+SAMPLING: dict[str, Any] = {"sampling": {}}
+BOTH: dict[str, Any] = {"sampling": {}, "elicitation": {"form": {}}}
 
 
-class First:
-    """Whoever hears the first conversation."""
+class Ear:
+    """Writes down what it hears, and is whoever calls."""
 
-    def __init__(self) -> None:
-        self.heard: list[Any] = []
+    answering = False
+    declares = None
+
+    def __init__(self, capabilities: Any = None, version: str = "2026-07-28") -> None:
+        self.heard: list[str] = []
+        self.caller = Caller("p", version, capabilities or {}, Raw(b"{}"))
+
+    @property
+    def party(self) -> object:
+        return self
 
     def offers_changed(self, capability: str) -> None:
         self.heard.append(capability)
@@ -27,125 +41,110 @@ class First:
         self.heard.append("renewed")
 
     async def told(self, method: str, params: Any) -> None:
-        self.heard.append((method, params))
+        self.heard.append(method)
 
     async def asked(self, method: str, params: Any, asker: object = None) -> Raw:
-        raise AssertionError("expected nobody to be asked")
+        raise NotImplementedError
+
+    async def ask(self, method: str, params: Any, asker: object = None) -> Raw:
+        raise NotImplementedError
+
+    async def tell(self, method: str, params: Any) -> None: ...
+
+    def post(self, method: str, params: Any) -> None: ...
+
+    def call(self, method: str = "tools/call") -> Call:
+        return Call(self.caller, 1, method, Params(Raw(b"{}")), "s")
 
 
-async def test_news_are_passed_on_and_the_rest_is_left_to_the_first_one() -> None:
-    first = First()
-    beside = Beside(first, {})
+class Told:
+    """A server that answers with what it was told that it may ask."""
+
+    version = "2025-11-25"
+    freshness = Freshness()
+
+    def __init__(self, declared: frozenset[str] | None, tells_calls_apart: bool = True) -> None:
+        self.declared = declared
+        self.tells_calls_apart = tells_calls_apart
+        self.capabilities: dict[str, Any] = {"tools": {}}
+        self.ended = asyncio.Event()
+
+    async def offers(self) -> tuple[Offer, ...]:
+        return ()
+
+    async def call(self, call: Call, client: object) -> Raw:
+        return to_raw({"content": [], "told": " ".join(sorted(self.declared or ()))})
+
+    async def tell(self, method: str, params: Any) -> None: ...
+    async def follow(self, uri: str) -> None: ...
+    async def unfollow(self, uri: str) -> None: ...
+    async def set_level(self, level: str) -> None: ...
+
+    async def wait_ended(self) -> None:
+        await self.ended.wait()
+
+    async def aclose(self) -> None:
+        self.ended.set()
+
+
+ANYTHING = fingerprint(BOTH)
+
+
+@pytest.mark.parametrize(
+    ("told", "apart", "version", "can", "needed"),
+    [
+        (None, True, "2026-07-28", BOTH, False),  # it never asks on the way
+        (frozenset[str](), False, "2026-07-28", {}, False),  # nothing may be asked
+        (frozenset[str](), False, "2025-11-25", SAMPLING, True),
+        (ANYTHING, False, "2025-11-25", {}, True),
+        (ANYTHING, True, "2026-07-28", SAMPLING, True),
+        (frozenset[str](), True, "2026-07-28", SAMPLING, True),
+        (ANYTHING, True, "2026-07-28", BOTH, False),  # the first one was told just that
+        (ANYTHING, True, "2026-07-28", {}, False),
+        (ANYTHING, True, "2025-11-25", SAMPLING, False),
+    ],
+)
+def test_a_call_needs_a_lease_if_its_questions_would_be_wrong_or_somebody_elses(
+    told: frozenset[str] | None, apart: bool, version: str, can: Any, needed: bool
+) -> None:
+    ear = Ear(can, version)
+    assert needs_lease(ear.call(), Told(told, apart)) is needed
+    assert not needs_lease(ear.call("completion/complete"), Told(told, apart))
+
+
+async def test_what_changes_there_is_heard_and_nobody_is_asked_there() -> None:
+    ear = Ear()
+    beside = Beside(ear, SAMPLING)
     beside.offers_changed("tools")
     beside.session_renewed()
-    await beside.told("vendor/news", None)
-    with pytest.raises(RpcError, match="roots/list"):
+    await beside.told("notifications/message", None)
+    assert ear.heard == ["tools", "notifications/message"]
+    with pytest.raises(RpcError, match="not found"):
         await beside.asked("roots/list", None)
-    assert first.heard == [("vendor/news", None)]
 
 
-def offers(*names: str) -> tuple[Offer, ...]:
-    return tuple(Offer(Kind.TOOL, name, Raw(b"{}")) for name in names)
+@pytest.mark.holds("T31")
+async def test_a_server_that_tells_calls_apart_learns_what_each_client_can_be_asked() -> None:
+    opened: list[Any] = []
+    ready = asyncio.Event()
 
+    async def connect(owner: Owner) -> Told:
+        opened.append(owner.declares)
+        return Told(fingerprint(BOTH if owner.declares is None else owner.declares))
 
-def test_what_is_offered_to_some_comes_after_what_is_offered_to_everybody_and_once() -> None:
-    guests = Guests()
-    assert guests.add_to(offers("a")) == offers("a")
-    guests.learn(FORM, offers("b", "a"))
-    guests.learn(SAMPLING, offers("a", "c", "b"))
-    assert guests.add_to(offers("a", "z")) == offers("a", "z", "b", "c")
-    guests.learn(FORM, offers("a"))
-    assert guests.add_to(offers("a", "z")) == offers("a", "z", "c", "b")
+    def changed(_: frozenset[str]) -> None:
+        if upstream.state is State.READY:
+            ready.set()
 
-
-def picky() -> Server:
-    """Return a server that offers one tool more to those who can be asked."""
-    server = Server(tools=[tool("plain")])
-    server.methods["initialize"] = lambda params: {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {"tools": {}},
-        "serverInfo": {"more": bool(server.lists.update(tools=_tools(params["capabilities"])))},
-    }
-    return server
-
-
-def _tools(can: dict[str, Any]) -> list[dict[str, Any]]:
-    return [tool("plain"), *(tool(f"needs-{name}") for name in can)]
-
-
-async def test_what_is_offered_to_those_who_can_be_asked_is_there_when_the_first_comes() -> None:
-    server = picky()
-    async with serving(s=server) as made:
-        client = await poster(made)
-
-        async def names(can: dict[str, Any]) -> list[str]:
-            listed = await client.ask("tools/list", _meta={CAPABILITIES: can})
-            return [each["name"] for each in listed["tools"]]
-
-        form: dict[str, Any] = {"elicitation": {"form": {}}}
-        assert await names({}) == ["s__plain"]
-        assert server.starts == 1
-        assert await names(form) == ["s__plain", "s__needs-elicitation"]
-        assert made.ready
-        assert server.starts == 2
-        everything = ["s__plain", "s__needs-elicitation", "s__needs-sampling"]
-        assert await names({"sampling": {}}) == everything
-        assert await names({}) == await names(form) == everything
-        assert server.starts == 3
-        answer = await client.call("s__needs-elicitation", _meta={CAPABILITIES: form})
-        assert text_of(answer) == "needs-elicitation ran"
-        assert server.starts == 3  # in the conversation that was opened to look
-
-
-async def test_those_who_come_while_it_starts_are_waited_for_as_well() -> None:
-    server = picky()
-    async with serving(s=server) as made:
-        made.client_capabilities = {"vendor": {}}  # as if nobody knew who will come
-        async with user(made, sampling={}) as somebody:
-            assert await somebody.names() == ["s__plain", "s__needs-vendor", "s__needs-sampling"]
-
-
-async def test_one_that_was_told_already_is_not_looked_at_again() -> None:
-    server = picky()
-    async with serving(s=server) as made, user(made, sampling={}) as somebody:
-        assert await somebody.names() == ["s__plain", "s__needs-sampling"]
-        assert server.starts == 1
-
-
-async def test_one_that_cannot_be_listed_again_is_used_all_the_same() -> None:
-    server = picky()
-    async with serving(s=server) as made:
-        client = await poster(made)
-        server.methods["tools/list"] = lambda _: {"tools": 7}
-        can: dict[str, Any] = {CAPABILITIES: {"sampling": {}}}
-        assert [t["name"] for t in (await client.ask("tools/list", _meta=can))["tools"]] == [
-            "s__plain"
-        ]
-        assert text_of(await client.call("s__plain", _meta=can)) == "plain ran"
-        assert server.starts == 2
-
-
-async def test_a_call_goes_on_while_it_is_seen_what_is_offered_to_others() -> None:
-    server, hold = picky(), Hold()
-
-    async def ask(params: Any) -> Any:
-        answer = await server.ask("elicitation/create", {"message": "?"})
-        return {"content": [{"type": "text", "text": answer["action"]}]}
-
-    server.methods["tools/call"] = ask
-    form: dict[str, Any] = {CAPABILITIES: {"elicitation": {"form": {}}}}
-    async with serving(s=server) as made:
-        client = await poster(made)
-        asked = await client.call("s__plain", _meta=form)
-        (key,) = asked["inputRequests"]
-        server.methods["initialize"] = hold
-        sampling: dict[str, Any] = {CAPABILITIES: {"sampling": {}}}
-        listing = asyncio.create_task(client.ask("tools/list", _meta=sampling))
-        while server.count("initialize") < 3:
-            await asyncio.sleep(0)
-        answers = {key: {"action": "decline"}}
-        state = asked["requestState"]
-        said = await client.call("s__plain", _meta=form, inputResponses=answers, requestState=state)
-        assert text_of(said) == "decline"
-        assert not listing.done()
-        await put_away(listing)
+    upstream = Upstream(Settings("s", "s"), connect, changed, Ear(), lambda: 0.0)
+    running = asyncio.create_task(upstream.run())
+    async with asyncio.timeout(5):
+        await ready.wait()
+        clients = [Ear(SAMPLING), Ear(SAMPLING), Ear(BOTH), Ear()]
+        answers = [await upstream.call(client.call(), client) for client in clients]
+    told = [from_raw(answer, dict[str, Any])["told"] for answer in answers]
+    both = "elicitation.form sampling"
+    assert told == ["sampling", "sampling", both, both]
+    assert opened == [None, SAMPLING]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

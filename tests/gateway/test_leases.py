@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from trunkline.gateway import leases
-from trunkline.gateway.leases import NOBODY, Leases
+from trunkline.gateway.leases import ANYBODY, NOBODY, Leases
 from trunkline.jsonrpc import Due
 
 FORM = frozenset(("elicitation.form",))
@@ -179,3 +179,40 @@ async def test_none_is_prepared_where_the_first_is_for_all_or_where_one_just_fai
     house.failure = None
     await house.leases.prepare(FORM)
     assert house.opened == []
+
+
+SAMPLING = frozenset(("sampling",))
+
+
+async def test_anybody_shares_a_conversation_of_the_same_kind_and_of_no_other() -> None:
+    house = House(first=FORM | SAMPLING)
+    for name, kind in (("a", FORM), ("b", FORM), ("c", SAMPLING), ("d", FORM | SAMPLING)):
+        house.take(name, ANYBODY, kind, urgent=True)
+    await house.settle()
+    assert house.opened == [FORM, SAMPLING]
+    assert sorted(house.begun) == [("a", 1), ("b", 1), ("c", 2), ("d", 0)]
+    await house.leases.aclose()
+
+
+async def test_anybody_has_the_first_one_if_there_are_too_many_kinds() -> None:
+    house = House(most=1, first=FORM | SAMPLING)
+    house.take("a", ANYBODY, FORM, urgent=True)
+    house.take("b", ANYBODY, SAMPLING, urgent=True)
+    await house.settle()
+    house.take("c", ANYBODY, SAMPLING, urgent=True)
+    assert house.begun == [("a", 1), ("b", 0), ("c", 0)]
+    house.calls["a"].settle(1)
+    house.take("d", ANYBODY, SAMPLING, urgent=True)
+    await house.settle()
+    assert (house.closed, house.begun[-1]) == ([1], ("d", 2))
+    await house.leases.aclose()
+
+
+async def test_anybody_has_the_first_one_if_no_other_can_be_opened() -> None:
+    house = House(first=FORM | SAMPLING)
+    house.failure = OSError("no")
+    house.take("a", ANYBODY, FORM, urgent=True)
+    await house.settle()
+    house.take("b", ANYBODY, FORM, urgent=True)
+    assert house.begun == [("a", 0), ("b", 0)]
+    await house.leases.aclose()

@@ -493,6 +493,6 @@ def test_heads_are_not_hoarded() -> None:
         reader.feed(POST + b"x: %d\r\ncontent-length: 2\r\n\r\nhi" % number)
         reader.feed(POST + b"x: %s\r\ncontent-length: 2\r\n\r\nhi" % (b"y" * 4000))
     assert len(reader.arrivals) == 200
-    assert len(reader._known) <= 4
+    assert len(reader.known) <= 4
     reader.stop()
-    assert reader._known == {}
+    assert reader.known == {}

@@ -120,7 +120,7 @@ class EnvelopeRemote:
         """What the server declared."""
         return self._found.capabilities if self._found else {}
 
-    declared: frozenset[str] = frozenset()
+    declared: frozenset[str] | None = None
     tells_calls_apart = True
     """There is nothing to tell apart: nobody asks on the way."""
 

@@ -110,7 +110,7 @@ class Functions:
             outcome = await outcome
         return tool_result(outcome, version)
 
-    declared: frozenset[str] = frozenset()
+    declared: frozenset[str] | None = None
     tells_calls_apart = True
     """There is nothing to tell apart: nobody asks on the way."""
 

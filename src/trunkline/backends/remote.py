@@ -62,7 +62,7 @@ class Remote:
     def __init__(self, listener: Listener) -> None:
         """Prepare; `open` takes a link and shakes hands."""
         self.violations = 0
-        self.declared: frozenset[str] = frozenset()
+        self.declared: frozenset[str] | None = frozenset()
         self._listener = listener
         self._link: Link | None = None
         self._welcome: Welcome | None = None

@@ -47,8 +47,8 @@ class Backend(Protocol):
         ...
 
     @property
-    def declared(self) -> frozenset[str]:
-        """What it was told that it may ask; nothing, if it never asks on the way."""
+    def declared(self) -> frozenset[str] | None:
+        """What it was told that it may ask; None, if it never asks on the way."""
         ...
 
     @property

@@ -1,58 +1,52 @@
-"""Beside: conversations beside the first one with a backend, and what is offered in them alone.
+"""Beside: conversations with a server beside the first one, and which calls need one.
 
-Some servers offer more to clients that can be asked something. There is one catalogue for all, so
-what one of them may use is listed for everybody; whoever cannot is told so by the server.
+    a call ──> the first conversation, which speaks for the server
+           ──> one that was begun for clients like its own, and whose news are heard here
 
-Refuses what only the first one may say: that offers changed, and what it asks of nobody.
+Refuses to let a server ask there what it does not ask in the course of a call.
 """
 
 from typing import Any, NamedTuple
 
-from trunkline.gateway.backend import Listener
+from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.client import Asker
 from trunkline.jsonrpc import Raw, RpcError
-from trunkline.mcp.offer import Offer
+from trunkline.mcp.rounds import MAY_ASK
+from trunkline.mcp.versions import Era, era_of
+from trunkline.routing.call import Call
 
 
 class Beside(NamedTuple):
-    """Whoever opens one more conversation."""
+    """Hears a conversation beside the first one, which alone speaks for the backend."""
 
-    first: Listener
-    """Whoever hears the first one."""
+    upstream: Listener
     declares: dict[str, Any] | None
 
     def offers_changed(self, capability: str) -> None:
-        """Leave it to the first one, which says so as well."""
+        """Have the first one list again: some servers tell only whoever made the change."""
+        self.upstream.offers_changed(capability)
 
     def session_renewed(self) -> None:
         """Nothing was told there that would have to be told again."""
 
     async def told(self, method: str, params: Any) -> None:
         """Pass on what it tells everybody."""
-        await self.first.told(method, params)
+        await self.upstream.told(method, params)
 
     async def asked(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
         """Refuse: nobody is calling."""
         raise RpcError.method_not_found(method)
 
 
-class Guests:
-    """Those who can be asked something, by what that is, and what a backend offers to them."""
+def needs_lease(call: Call, backend: Backend) -> bool:
+    """Tell whether a call needs a conversation whose server knows what this client can be asked.
 
-    def __init__(self) -> None:
-        self.kinds: set[frozenset[str]] = set()
-        self._offers: dict[frozenset[str], tuple[Offer, ...]] = {}
-
-    def learn(self, kind: frozenset[str], offers: tuple[Offer, ...]) -> None:
-        """Take note of what is offered to those who can be asked this."""
-        self._offers[kind] = offers
-
-    def add_to(self, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
-        """Return what is offered to anybody, with what is offered to everybody first."""
-        if not self._offers:
-            return offers
-        found = {(offer.kind, offer.key): offer for offer in offers}
-        for more in self._offers.values():
-            for offer in more:
-                found.setdefault((offer.kind, offer.key), offer)
-        return tuple(found.values())
+    Where a server cannot say which call it asks about: if it may ask anything. Where it can: for
+    clients of the envelope era, of whom nothing was known when the first conversation began.
+    """
+    can, told = call.caller.askable, backend.declared
+    if told is None or not (can or told) or call.method not in MAY_ASK:
+        return False
+    if not backend.tells_calls_apart:
+        return True
+    return bool(can) and can != told and era_of(call.caller.version) is Era.ENVELOPE

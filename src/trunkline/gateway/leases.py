@@ -8,6 +8,10 @@ A server of the handshake era asks on the one line that it has. So in a conversa
 told that it may ask something, there are only calls of one party at a time. All clients that cannot
 be asked anything are one party: whatever a server asks about their calls is refused.
 
+Where a server can say which call it asks about, a conversation is for all who can be asked the
+same: it was told the truth about each of them. They never wait for long: if there are too many
+kinds of them, some have the first conversation, in which the server was told of others.
+
 Refuses to know what a conversation is: it is given ways to open and to close one.
 """
 
@@ -33,6 +37,9 @@ Kind: TypeAlias = frozenset[str]
 NOBODY = object()
 """The party of all who cannot be asked anything."""
 
+ANYBODY = object()
+"""The party of all, where a server can say which call it asks about."""
+
 
 class Room(Generic[T]):
     """One conversation, and the party that has it."""
@@ -52,7 +59,7 @@ class Room(Generic[T]):
         The first one is there for all, unless no question at all may be asked in it: then it is
         left to those who cannot be asked any.
         """
-        if self.first:
+        if self.first and party is not ANYBODY:
             return bool(self.kind) or party is NOBODY
         return self.kind == kind
 
@@ -107,6 +114,8 @@ class Leases(Generic[T]):
         for room in self._rooms:
             if room.fits(party, kind) and (urgent or room.party is None or not self._queue):
                 return self._begin(room, party, begin)
+        if party is ANYBODY and not self._may_open():
+            return self._begin(self._rooms[0], party, begin)
         turn = Due()
         self._queue[turn] = _Waiting(party, kind, begin)
         turn.then(self._left)
@@ -135,6 +144,8 @@ class Leases(Generic[T]):
         """Let those begin for whom there is a conversation now, in their order."""
         for turn, waiting in list(self._queue.items()):
             room = next((r for r in self._rooms if r.fits(waiting.party, waiting.kind)), None)
+            if room is None and waiting.party is ANYBODY and not self._may_open():
+                room = self._rooms[0]
             if room is not None and self._queue.pop(turn, None) is not None:
                 try:
                     doing = self._begin(room, waiting.party, waiting.begin)
@@ -158,6 +169,15 @@ class Leases(Generic[T]):
         if not any(room.suits(None, kind) for room in self._rooms):
             opening = self._opening = loop.create_task(self._open_room(kind))
             await asyncio.wait({opening})
+
+    def _may_open(self) -> bool:
+        """Tell whether one more may be opened, now or after the one that is being opened."""
+        if not self._rooms or self._opening is not None:
+            return True
+        if asyncio.get_running_loop().time() < self._pause_until:
+            return False
+        free = any(not room.first and room.party is None for room in self._rooms)
+        return free or len(self._rooms) <= self._most
 
     def _open_another(self) -> None:
         """Open a conversation for whoever waits longest, if there may be one more."""

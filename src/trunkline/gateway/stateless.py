@@ -99,10 +99,10 @@ class Stateless:
         if request.method not in MAY_ASK:
             client = Correspondent(caller, line)
             return self._forwarder.forward(request, params, method.way, client, letter.check)
-        if is_retry(params) and (entry := self._addressee(letter, method.way)) is not None:
-            if self._speaks(entry.backend) is not Era.ENVELOPE or self._is_ours(letter, entry):
-                letter.check(entry, params)
-                return self._resume(letter, entry.backend)
+        entry = self._addressee(letter, method.way) if is_retry(params) else None
+        if entry is not None and self._is_parked_here(letter, entry):
+            letter.check(entry, params)
+            return self._resume(letter, entry.backend)
         return self._begin(letter)
 
     # Calls that may be asked about
@@ -121,8 +121,10 @@ class Stateless:
         backend = self._registry.upstream(name).backend
         return None if backend is None else era_of(backend.version)
 
-    def _is_ours(self, letter: "Letter", entry: Entry) -> bool:
-        """Tell whether it was us who asked, for a server that asks with its answers by itself."""
+    def _is_parked_here(self, letter: "Letter", entry: Entry) -> bool:
+        """Tell whether it was us who asked, also for one that asks with its answers by itself."""
+        if self._speaks(entry.backend) is not Era.ENVELOPE:
+            return True
         state = peek(letter.params.get("requestState") or Raw(b"null"))
         if not isinstance(state, str) or not state.startswith(SEALED):
             return False

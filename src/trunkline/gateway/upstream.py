@@ -21,9 +21,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from trunkline.gateway.backend import Backend, Connect, Listener
-from trunkline.gateway.beside import Beside, Guests
+from trunkline.gateway.beside import Beside, needs_lease
 from trunkline.gateway.client import Asker, Client
-from trunkline.gateway.leases import NOBODY, Kind, Leases
+from trunkline.gateway.guests import Guests
+from trunkline.gateway.leases import ANYBODY, NOBODY, Kind, Leases
 from trunkline.gateway.turns import Turns
 from trunkline.jsonrpc import ConnectionLost, Due, Raw, RpcError
 from trunkline.mcp.bridge import adapt_error, adapt_result
@@ -190,7 +191,7 @@ class Upstream:
                 await self._list(self.backend)
             self.error = None
             ready_at = loop.time()
-            self._leases.settle_in(self.backend, self.backend.declared)
+            self._leases.settle_in(self.backend, self.backend.declared or frozenset())
             self._enter(State.READY)
             for kind in self._guests.kinds:
                 self._spawn(self.meet(kind))
@@ -290,10 +291,9 @@ class Upstream:
     async def meet(self, kind: Kind) -> None:
         """See what it offers to those who can be asked this: some servers offer them more."""
         self._guests.kinds.add(kind)
-        backend = self.backend
-        if backend is None or self.state is not State.READY or backend.tells_calls_apart:
-            return
-        if not backend.declared:  # else it was listed as one who may ask
+        backend = self.backend if self.ready else None
+        # One that was told something was listed as one who may ask.
+        if backend is not None and not (backend.declared or backend.tells_calls_apart):
             await self._leases.prepare(kind)
 
     def _spawn(self, doing: Coroutine[Any, Any, None]) -> None:
@@ -423,10 +423,10 @@ class Upstream:
             raise self.unavailable(version)
         if len(self._turns) >= self.settings.max_in_flight + MAX_QUEUE:
             raise self._refuse(version, "it has too many calls in flight")
-        spoken, can = backend.version, call.caller.askable
+        spoken = backend.version
         begin = partial(backend.call, call, client)
-        if (can or backend.declared) and call.method in MAY_ASK and not backend.tells_calls_apart:
-            begin = partial(self._lease, call, client)
+        if needs_lease(call, backend):
+            begin = partial(self._lease, call, client, backend.tells_calls_apart)
         try:
             answer = self._turns.take(begin, client)
         except Exception as why:
@@ -434,11 +434,13 @@ class Upstream:
         answer.then(partial(self._adapt, call, spoken))
         return answer
 
-    def _lease(self, call: Call, client: Client) -> Due:
+    def _lease(self, call: Call, client: Client, shared: bool) -> Due:
         """Have a call carried out where nobody else's questions can be taken for its own."""
         can = call.caller.askable
-        party = client.party if can else NOBODY
         begin = partial(_begin, call, client)
+        if shared:
+            return self._leases.take(ANYBODY, can, begin, urgent=True)
+        party = client.party if can else NOBODY
         return self._leases.take(party, can, begin, urgent=client.answering)
 
     def _adapt(self, call: Call, spoken: str, answer: Due) -> None:

@@ -167,7 +167,7 @@ def without_host(target: bytes, host: bytes) -> bytes:
     return path if path.startswith(b"/") else b"/" + path
 
 
-class _Known(Struct, frozen=True):
+class Known(Struct, frozen=True):
     """What a head says, and what others have noted about it."""
 
     head: tuple[str, str, str, dict[bytes, bytes], frozenset[bytes]]
@@ -197,7 +197,6 @@ class RequestReader:
         "_fed",
         "_head",
         "_headers",
-        "_known",
         "_length",
         "_limits",
         "_modern",
@@ -209,6 +208,7 @@ class RequestReader:
         "_target",
         "arrivals",
         "expects_continue",
+        "known",
         "phase",
         "received",
         "rest",
@@ -219,7 +219,8 @@ class RequestReader:
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
         self._refusal: HttpRefusal | None = None
-        self._known: dict[bytes, _Known] = {}
+        self.known: dict[bytes, Known] = {}
+        """The heads that need not be read again."""
         self.arrivals: deque[Arrival | HttpRefusal] = deque()
         self.phase: int = IDLE
         self.received = 0
@@ -259,7 +260,7 @@ class RequestReader:
     def _recall(self, piece: bytes | bytearray) -> bool:
         """Take a request in one piece whose head was read before; tell whether it is one."""
         size = piece.find(_HEAD_END) + len(_HEAD_END)
-        known = self._known.get(bytes(piece[:size]))
+        known = self.known.get(bytes(piece[:size]))
         if known is None or len(piece) != size + known.length:
             return False
         request = HttpRequest(*known.head, bytes(piece[size:]), self._address, known.notes)
@@ -277,10 +278,10 @@ class RequestReader:
         size = len(piece) - length
         if piece.find(_HEAD_END) + len(_HEAD_END) != size or size > MAX_KNOWN_HEAD:
             return
-        if len(self._known) >= MAX_KNOWN:
-            self._known.clear()
+        if len(self.known) >= MAX_KNOWN:
+            self.known.clear()
         notes: dict[object, Any] = {}
-        self._known[piece[:size]] = _Known(self._head, length, notes)
+        self.known[piece[:size]] = Known(self._head, length, notes)
 
     def refuse(self, refusal: HttpRefusal) -> None:
         """Read no more, for a reason that the client will be given in its turn."""
@@ -293,7 +294,7 @@ class RequestReader:
         """Read no more, and forget what was not answered."""
         self.phase = OVER
         self.arrivals.clear()
-        self._known.clear()
+        self.known.clear()
         self._body = b""
         self._parser = _NO_PARSER  # ours refers to us
 
