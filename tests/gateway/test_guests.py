@@ -117,3 +117,17 @@ async def test_a_call_goes_on_while_it_is_seen_what_is_offered_to_others() -> No
         assert text_of(said) == "decline"
         assert not listing.done()
         await put_away(listing)
+
+
+async def test_one_that_ends_while_it_is_looked_at_is_closed() -> None:
+    server, hold = picky(), Hold()
+    async with serving(s=server) as made:
+        client = await poster(made)
+        server.methods["tools/list"] = hold
+        can: dict[str, Any] = {CAPABILITIES: {"sampling": {}}}
+        listing = asyncio.create_task(client.ask("tools/list", _meta=can))
+        while server.count("tools/list") < 2:
+            await asyncio.sleep(0)
+        await server.die()
+        assert [each["name"] for each in (await listing)["tools"]] == ["s__plain"]
+        assert text_of(await client.call("s__plain")) == "plain ran"

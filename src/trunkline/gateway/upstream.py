@@ -278,27 +278,20 @@ class Upstream:
         async with asyncio.timeout(self.settings.start_timeout):
             backend = await self._connect(Beside(self, from_fingerprint(kind)))
         self._spawn(self._see_off(backend, leases))
-        try:
-            with suppress(RpcError, ValueError, TimeoutError):  # one that cannot say may work
-                async with asyncio.timeout(self.settings.start_timeout):
-                    self._guests.learn(kind, await backend.offers())
-        except BaseException:
-            await backend.aclose()
-            raise
+        await self._guests.look(kind, backend, self.settings.start_timeout)
         self._changed(frozenset())
         return backend
 
     async def meet(self, kind: Kind) -> None:
         """See what it offers to those who can be asked this: some servers offer them more."""
         self._guests.kinds.add(kind)
-        backend = self.backend if self.ready else None
+        backend = self.backend
         # One that was told something was listed as one who may ask.
         if backend is not None and not (backend.declared or backend.tells_calls_apart):
             await self._leases.prepare(kind)
 
     def _spawn(self, doing: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(doing)
-        self._extras.add(task)
+        self._extras.add(task := asyncio.create_task(doing))
         task.add_done_callback(self._extras.discard)
 
     async def _see_off(self, backend: Backend, leases: Leases[Backend]) -> None:
