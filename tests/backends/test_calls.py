@@ -51,6 +51,14 @@ def test_progress_that_is_nobodys_is_nobodys(token: Any) -> None:
     assert calls.recipient(Notification("notifications/progress", Raw(b"{}")), None) is None
 
 
+def test_a_question_is_about_a_call_in_whose_course_something_may_be_asked() -> None:
+    calls, one, two = Calls(), Ear(), Ear()
+    calls.begin(one, wanting(None), may_ask=False)
+    assert calls.whom_to_ask() is one  # whose else?
+    calls.begin(two, wanting(None))
+    assert (calls.whom_to_ask(), calls.crowded) == (two, False)
+
+
 def test_progress_that_comes_late_is_nobodys() -> None:
     calls = Calls()
     number = calls.begin(Ear(), wanting("t"))

@@ -39,8 +39,9 @@ from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.capabilities import fingerprint
 from trunkline.mcp.handshake import Welcome, hello, read_welcome
 from trunkline.mcp.meta import Params, peek
-from trunkline.mcp.methods import CLIENT_REQUESTS
+from trunkline.mcp.methods import CLIENT_REQUESTS, SERVER_REQUESTS
 from trunkline.mcp.offer import Offer
+from trunkline.mcp.rounds import MAY_ASK
 from trunkline.mcp.subscriptions import LIST_CHANGED
 from trunkline.mcp.versions import LATEST_HANDSHAKE
 from trunkline.routing.call import Call
@@ -124,7 +125,7 @@ class Remote:
         """Carry out a call."""
         params, link = call.params, self._expect_link()
         adapt_params(call.method, params, self.version)
-        number = self._calls.begin(client, params)
+        number = self._calls.begin(client, params, call.method in MAY_ASK)
         try:
             asked = self._begin(link, call, client)
         except BaseException:
@@ -225,6 +226,10 @@ class Remote:
 
     def called(self, request: Request) -> Any:
         """Answer what the server asks: pings here, all else by the client that it concerns."""
+        known = SERVER_REQUESTS.get(request.method)
+        if known is not None and known.capability and not self.declared:
+            # It was told that it may ask nothing; so whose calls these are nobody has minded.
+            raise RpcError.method_not_found(request.method)
         client = self._calls.whom_to_ask()
         if client is not None or request.method == "ping":
             return self.called_by(request, client)

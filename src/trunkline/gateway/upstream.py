@@ -108,7 +108,7 @@ class Upstream:
         self._stale = asyncio.Event()
         self._announced: set[str] = set()
         self._retry_at: float | None = None
-        self._turns = Turns(settings.max_in_flight, settings.timeout)
+        self.turns = Turns(settings.max_in_flight, settings.timeout)
         self._leases = self._new_leases()
         self._extras: set[asyncio.Task[None]] = set()
         self._followed: Counter[str] = Counter()
@@ -142,7 +142,7 @@ class Upstream:
     @property
     def busy(self) -> bool:
         """Tell whether it has calls to carry out."""
-        return len(self._turns) > 0
+        return len(self.turns) > 0
 
     def has(self, capability: str) -> bool:
         """Tell whether it is there, and declared a capability."""
@@ -151,7 +151,7 @@ class Upstream:
     def snapshot(self) -> Snapshot:
         """Return how it is now."""
         version = self.backend.version if self.backend else None
-        offers, calls = len(self._offers), len(self._turns)
+        offers, calls = len(self._offers), len(self.turns)
         left = self._retry_in()
         return Snapshot(
             self.name, self.state, version, self.restarts, calls, offers, self.error, left
@@ -172,7 +172,7 @@ class Upstream:
                 await self._rest(backoff.delay(failures, self._chance()))
                 self.restarts += 1
         finally:
-            self._turns.close()
+            self.turns.close()
             if self.state is not State.FAILED:
                 self._enter(State.STOPPED)
 
@@ -397,14 +397,14 @@ class Upstream:
         version, backend = call.caller.version, self.backend
         if backend is None or self.state is not State.READY:
             raise self.unavailable(version)
-        if len(self._turns) >= self.settings.max_in_flight + MAX_QUEUE:
+        if len(self.turns) >= self.turns.at_once + MAX_QUEUE:
             raise self._refuse(version, "it has too many calls in flight")
         spoken, can = backend.version, call.caller.askable
         begin = partial(backend.call, call, client)
         if (can or backend.declared) and call.method in MAY_ASK and not backend.tells_calls_apart:
             begin = partial(self._lease, call, client)
         try:
-            answer = self._turns.take(begin, client)
+            answer = self.turns.take(begin, client)
         except Exception as why:
             raise self._meaning(why, spoken, version) from None
         answer.then(partial(self._adapt, call, spoken))
@@ -412,6 +412,7 @@ class Upstream:
 
     def _lease(self, call: Call, client: Client) -> Due:
         """Have a call carried out where nobody else's questions can be taken for its own."""
+        self._expect(call.caller.version)  # it may have had to wait, and the backend has ended
         can = call.caller.askable
         party = client.party if can else NOBODY
         begin = partial(_begin, call, client)
