@@ -297,6 +297,8 @@ class Exchange:
     async def ask(self, question: Question) -> Raw:
         """Ask the client when it can be asked; raises RpcError if it cannot, or does not answer."""
         can = self._caller.capabilities
+        if self._doing.done:  # it came with the end of the call
+            raise RpcError.method_not_found(question.method)
         if not is_declared(question, can):
             self._missing = question
             raise undeclared(question, can)
