@@ -8,7 +8,7 @@ import pytest
 from tests.gateway.conftest import no_patience
 from tests.gateway.servers import gateway, tool
 from tests.http_client import Site, site
-from tests.jsonrpc.test_channel import tidy
+from tests.jsonrpc.test_channel import settle, tidy
 from tests.transports.faulty import faulty
 from tests.transports.links import no_patience as no_patience_with_links
 from tests.transports.web import InTurn, Modern, Web, fails, refuses
@@ -34,6 +34,8 @@ async def before(web: Web) -> AsyncGenerator[Site]:
         made.add(Settings("s", "s", timeout=5.0, start_timeout=5.0), connect)
         async with site(made) as here:
             yield here
+            await made.registry.aclose()
+            await settle()  # the server's own ends of it are the test's
 
 
 @tidy
