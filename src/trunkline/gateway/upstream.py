@@ -78,6 +78,8 @@ class Snapshot(NamedTuple):
     offers: int
     error: str | None
     retry_in: float | None
+    conversations: int = 0
+    """How many there are beside the first."""
 
 
 class Upstream:
@@ -152,9 +154,9 @@ class Upstream:
         """Return how it is now."""
         version = self.backend.version if self.backend else None
         offers, calls = len(self._offers), len(self.turns)
-        left = self._retry_in()
+        left, more = self._retry_in(), self._leases.extra
         return Snapshot(
-            self.name, self.state, version, self.restarts, calls, offers, self.error, left
+            self.name, self.state, version, self.restarts, calls, offers, self.error, left, more
         )
 
     # Keeping it alive
