@@ -102,15 +102,15 @@ class HttpAsker:
 
 def main() -> None:
     """Serve over stdio."""
-    open: dict[str, tuple[Any, int]] = {}
+    asked: dict[str, tuple[Any, int]] = {}
     for line in sys.stdin:
         message = json.loads(line)
         if "method" not in message:
-            if (call := open.pop(message["id"], None)) is not None:
+            if (call := asked.pop(message["id"], None)) is not None:
                 say(result(call[0], told(call[1], message.get("result") or message.get("error"))))
         elif message["method"] == "tools/call":
             number = message["params"]["arguments"]["n"]
-            open[f"q{number}"] = (message["id"], number)
+            asked[f"q{number}"] = (message["id"], number)
             say(question(f"q{number}"))
         elif "id" in message and message["method"] == "server/discover":
             error = {"code": -32601, "message": "no"}

@@ -2,9 +2,9 @@
 
     python -m bench.parked [CALLS]
 
-The gateway is a process of its own, and so is every conversation over stdio. A tenth of the calls is
-left to expire. Every tool must run once, every answer must be its own call's, and in the end nothing
-may be left.
+The gateway is a process of its own, and so is every conversation over stdio. A tenth of the calls
+is left to expire. Every tool must run once, every answer must be its own call's, and in the end
+nothing may be left.
 """
 
 import asyncio
@@ -66,7 +66,8 @@ async def post(port: int, params: dict[str, Any]) -> dict[str, Any]:
     head = (
         f"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
         "accept: application/json, text/event-stream\r\nmcp-protocol-version: 2026-07-28\r\n"
-        f"mcp-method: tools/call\r\nmcp-name: {params['name']}\r\ncontent-length: {len(body)}\r\n\r\n"
+        f"mcp-method: tools/call\r\nmcp-name: {params['name']}\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
     )
     try:
         writer.write(head.encode() + body)
@@ -154,6 +155,15 @@ async def until_ready(pid: int) -> None:
             return
 
 
+async def until_idle(pid: int) -> GatewayStatus:
+    """Wait until nothing is under way at the gateway any more."""
+    while True:
+        await asyncio.sleep(0.2)
+        now = await status(pid)
+        if not now.parked and not any(server.in_flight for server in now.servers):
+            return now
+
+
 async def play(pid: int, port: int, calls: int, asker: HttpAsker) -> None:
     """Park, answer, wait for the rest to expire, and look what is left."""
     before, began = memory(pid), time.perf_counter()
@@ -169,8 +179,7 @@ async def play(pid: int, port: int, calls: int, asker: HttpAsker) -> None:
     began = time.perf_counter()
     await answer(port, asked, chosen)
     print(f"{len(chosen)} answered in random order in {time.perf_counter() - began:.2f} s")
-    while (now := await status(pid)).parked or any(s.in_flight for s in now.servers):
-        await asyncio.sleep(0.2)
+    now = await until_idle(pid)
     late = await post(port, call(min(left)) | {"requestState": asked[min(left)]["requestState"]})
     assert late["error"]["code"] == -32602, late
     print(f"{len(left)} left to expire: the server was told {asker.answers['cancel']} times")

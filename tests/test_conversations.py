@@ -26,13 +26,15 @@ from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
 from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Channel, pipe
-from trunkline.mcp.versions import era_of
+from trunkline.mcp.versions import Era, era_of
 
 FILES = sorted((Path(__file__).parent / "conversations").glob("*.txt"))
 SERVER = re.compile(r"server (\w+)(?: as \"(\w*)\")?(?: of ([\d-]+))?: (.*)")
 STEP = re.compile(r"(?:(\w+) )?(->|<-) ?(.*)")
 EVENT = re.compile(r"\((?:(\w+) )?(ready|dies)\)")
-CHANCE = re.compile(r'v1\.[\w-]+|(?<=")[\w-]{6}-\d+(?=":\{"method")|(?<=elicitationId":")[0-9a-f-]+')
+CHANCE = re.compile(
+    r'v1\.[\w-]+|(?<=")[\w-]{6}-\d+(?=":\{"method")|(?<=elicitationId":")[0-9a-f-]+'
+)
 """What is made up: states, the names of questions, and ids of elicitations."""
 
 
@@ -65,7 +67,7 @@ class Scripted:
         declared = gateway.client_capabilities if owner.declares is None else owner.declares
         client = {"name": "gateway", "version": "0"}
         said = Introduction(name, gateway.remapper, owner, declared, client)
-        return await open_channel(near, era_of(self.version), said)
+        return await open_channel(near, era_of(self.version) or Era.HANDSHAKE, said)
 
     async def _listen(self, channel: Channel) -> None:
         while (payload := await channel.receive()) is not None:

@@ -87,7 +87,10 @@ def test_calls_that_wait_for_their_clients_are_counted() -> None:
     one = ParkedStatus("s", "local", "tools/call", 1, 1, 3.0)
     for parked, said in (
         ((one,), "1 call waits for its client (up to 3 s)"),
-        ((one, structs.replace(one, waiting=61.0)), "2 calls wait for their clients (up to 1 m 1 s)"),
+        (
+            (one, structs.replace(one, waiting=61.0)),
+            "2 calls wait for their clients (up to 1 m 1 s)",
+        ),
     ):
         assert headline(structs.replace(status, parked=parked)).endswith(f", 0 sessions, {said}")
 

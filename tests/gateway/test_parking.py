@@ -327,8 +327,8 @@ async def test_so_much_and_no_more_is_held_for_those_who_are_parked() -> None:
     server = Curious(("elicitation/create", FORM))
     async with running(gateway(server, parking(most_bytes=5000)), server) as made:
         client = await poster(made)
+        much: dict[str, Any] = {"arguments": {"a": "x" * 3000}}
         for _ in range(3):  # what is held for one is given back
-            much: dict[str, Any] = {"arguments": {"a": "x" * 3000}}
             asked = await client.call("s__t", _meta=ASKABLE, **much)
             await client.call("s__t", _meta=ASKABLE, **retry(asked, YES), **much)
         asked = await client.call("s__t", _meta=ASKABLE, **much)

@@ -34,7 +34,9 @@ STEPS = st.lists(st.integers(1, 2), min_size=1, max_size=2)
 
 BOTH: dict[str, Any] = {"elicitation": {}, "roots": {}}
 FORMS: dict[str, Any] = {"elicitation": {}}
-CAN = st.sampled_from([FORMS, FORMS, FORMS, FORMS, BOTH, {"roots": {}}, {}])
+ROOTS: dict[str, Any] = {"roots": {}}
+NOTHING: dict[str, Any] = {}
+CAN = st.sampled_from([FORMS, FORMS, FORMS, FORMS, BOTH, ROOTS, NOTHING])
 
 
 def question(who: str, number: int) -> dict[str, Any]:
@@ -163,6 +165,8 @@ class Ask:
 class Questions(RuleBasedStateMachine):
     """Clients, servers and the gateway between them."""
 
+    made: Gateway
+
     def __init__(self) -> None:
         super().__init__()
         self.loop = ClockLoop()
@@ -252,8 +256,10 @@ class Questions(RuleBasedStateMachine):
     def _waiting(self) -> list[Ask]:
         return [ask for ask in self.asks if ask.asked is not None]
 
-    @precondition(_waiting)
-    @rule(pick=PICKS, rounds=st.sampled_from([1, 1, 3]), partial=st.sampled_from([False, False, True]))
+    @precondition(lambda self: bool(self._waiting()))
+    @rule(
+        pick=PICKS, rounds=st.sampled_from([1, 1, 3]), partial=st.sampled_from([False, False, True])
+    )
     def retry(self, pick: int, rounds: int, partial: bool) -> None:
         """Answer what was asked, with something that was not; again if more is asked."""
         waiting = self._waiting()
@@ -270,7 +276,7 @@ class Questions(RuleBasedStateMachine):
     def _known(self) -> list[Ask]:
         return [ask for ask in self.asks if ask.states and ask.name == "s__t"]
 
-    @precondition(_known)
+    @precondition(lambda self: bool(self._known()))
     @rule(pick=PICKS, how=WRONG)
     def retry_wrongly(self, pick: int, how: str) -> None:
         """Send what must be refused, and must change nothing."""
@@ -292,7 +298,7 @@ class Questions(RuleBasedStateMachine):
         elif how == "other":
             said["arguments"] = ask.members["arguments"] | {"steps": [9]}
         elif how == "unfit":
-            said["inputResponses"] = dict.fromkeys(keys, {"action": "perhaps"})
+            said["inputResponses"] = {key: {"action": "perhaps"} for key in keys}
         client = Poster(self.made, "stranger" if how == "stranger" else ask.principal)
         error = self.loop.play(client.refusal("tools/call", name=ask.name, **said))
         # Not known at all if its server is gone and has not been listed again.
@@ -301,17 +307,17 @@ class Questions(RuleBasedStateMachine):
     def _open(self) -> list["asyncio.Task[Any]"]:
         return [task for task in self.tasks if not task.done()]
 
-    @precondition(_open)
+    @precondition(lambda self: bool(self._open()))
     @rule(pick=PICKS)
     def hang_up(self, pick: int) -> None:
         """Let a client close its stream while it waits."""
-        open = self._open()
-        open[pick % len(open)].cancel()
+        waiting = self._open()
+        waiting[pick % len(waiting)].cancel()
         self.loop.run_for(0.0)
 
     # Clients of the handshake era
 
-    @precondition(lambda self: self.users)
+    @precondition(lambda self: bool(self.users))
     @rule(pick=PICKS, server=st.sampled_from("sse"), steps=STEPS)
     def converse(self, pick: int, server: str, steps: list[int]) -> None:
         pick %= len(self.users)
@@ -329,7 +335,7 @@ class Questions(RuleBasedStateMachine):
 
     # What happens to them
 
-    @precondition(_known)
+    @precondition(lambda self: bool(self._known()))
     @rule(pick=PICKS)
     def die(self, pick: int) -> None:
         """Let a conversation of the curious server end without a word."""
@@ -339,7 +345,7 @@ class Questions(RuleBasedStateMachine):
         self.loop.play(talk.channel.aclose())
         self.loop.run_for(0.1)
 
-    @precondition(_known)
+    @precondition(lambda self: bool(self._known()))
     @rule(seconds=st.sampled_from([1.0, 1.0, TIMEOUT, TTL / 2, TTL]))
     def wait(self, seconds: float) -> None:
         self.loop.run_for(seconds)

@@ -91,7 +91,7 @@ async def test_a_server_that_never_says_that_it_was_done_is_called_all_the_same(
         assert done["resultType"] == "complete"
 
 
-async def test_what_was_done_meanwhile_is_not_waited_for_and_what_was_not_asked_is_ignored() -> None:
+async def test_what_was_done_meanwhile_is_not_waited_for_and_extra_answers_are_ignored() -> None:
     server = Doorkeeper("e-1", "e-2")
     async with running(gateway(server), server) as made:
         client = await poster(made)

@@ -42,7 +42,9 @@ def headline(status: GatewayStatus) -> str:
         sessions += f" ({status.http_sessions} by Streamable HTTP)"
     config = status.config or "embedded default"
     places = "".join(f", at {url}" for url in status.http)
-    return f"{status.pid}  {config}  up {duration(status.uptime)}, {sessions}{places}{_parked(status)}"
+    return (
+        f"{status.pid}  {config}  up {duration(status.uptime)}, {sessions}{places}{_parked(status)}"
+    )
 
 
 def _parked(status: GatewayStatus) -> str:

@@ -19,6 +19,7 @@ Rules upheld here:
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from trunkline.jsonrpc import ConnectionLost, Due, due
@@ -176,7 +177,7 @@ class Leases(Generic[T]):
                     return
                 self._leave(room)
             else:
-                turn.stop_by(lambda _: doing.cancel())
+                turn.stop_by(partial(_stop, doing))
                 doing.then(turn.follow)
                 return
         self._queue = {turn: waiting, **self._queue}  # it has waited longest
@@ -260,3 +261,7 @@ class Leases(Generic[T]):
                 self._leave(room)
         self._rooms.clear()
         await asyncio.gather(*self._closing)
+
+
+def _stop(doing: Due, _: Due) -> None:
+    doing.cancel()

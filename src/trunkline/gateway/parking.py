@@ -244,7 +244,9 @@ class Exchange:
 
     def weigh(self) -> int:
         """Return how much is held for it, in bytes."""
-        return _length(self._request.params) + sum(_length(q.params) for q, _ in self._asked.values())
+        return _length(self._request.params) + sum(
+            _length(q.params) for q, _ in self._asked.values()
+        )
 
     @property
     def away(self) -> bool:
