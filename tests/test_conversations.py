@@ -6,7 +6,8 @@ A file in `conversations/` is a few sentences of intent, the servers there are, 
     fs -> what the server fs says         fs <- what the gateway says to it
     (ready)  wait for all servers         (fs dies)  what happens
 
-Servers shake hands and list their tools by themselves; all else they say stands in the file. With
+Servers say what they are and list what they offer by themselves; all else they say stands in the
+file. What is another each time, like a sealed state, has a number instead: «1», «2» … With
 `--update` the gateway's lines are rewritten as it speaks now; read the difference, then commit.
 """
 
@@ -19,51 +20,64 @@ from typing import Any
 import pytest
 
 from tests.gateway.servers import tool
-from trunkline.backends.link import ChannelLink
-from trunkline.backends.remote import Remote
-from trunkline.gateway.backend import Backend, Listener
+from trunkline.backends.open_server import Introduction, open_channel
+from trunkline.gateway.backend import Backend, Owner
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
 from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Channel, pipe
+from trunkline.mcp.versions import Era, era_of
 
 FILES = sorted((Path(__file__).parent / "conversations").glob("*.txt"))
-SERVER = re.compile(r"server (\w+)(?: as \"(\w*)\")?: (.*)")
+SERVER = re.compile(r"server (\w+)(?: as \"(\w*)\")?(?: of ([\d-]+))?: (.*)")
 STEP = re.compile(r"(?:(\w+) )?(->|<-) ?(.*)")
 EVENT = re.compile(r"\((?:(\w+) )?(ready|dies)\)")
+CHANCE = re.compile(
+    r'v1\.[\w-]+|(?<=")[\w-]{6}-\d+(?=":\{"method")|(?<=elicitationId":")[0-9a-f-]+'
+)
+"""What is made up: states, the names of questions, and ids of elicitations."""
 
 
 class Scripted:
-    """A server that says what its file says."""
+    """A server that says what its file says; what it offers has a name, or a URI."""
 
-    def __init__(self, tools: list[str]) -> None:
-        self.tools = [tool(name) for name in tools]
+    def __init__(self, version: str, offers: list[str]) -> None:
+        tools = [tool(name) for name in offers if "://" not in name]
+        resources = [{"uri": uri, "name": uri} for uri in offers if "://" in uri]
+        able: dict[str, Any] = {"tools": {}} if tools else {}
+        if resources:
+            able["resources"] = {"subscribe": True}
+        fresh = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+        self.version = version
+        self.results: dict[str, Any] = {
+            "initialize": {"protocolVersion": "2025-11-25", "capabilities": able},
+            "server/discover": {"supportedVersions": [version], "capabilities": able, **fresh},
+            "tools/list": {"tools": tools, **fresh},
+            "resources/list": {"resources": resources, **fresh},
+            "resources/templates/list": {"resourceTemplates": [], **fresh},
+        }
         self.channel: Channel | None = None
         self.heard: asyncio.Queue[bytes] = asyncio.Queue()
-        self.task: asyncio.Task[None] | None = None
+        self.tasks: list[asyncio.Task[None]] = []
 
-    async def connect(self, gateway: Gateway, name: str, listener: Listener) -> Backend:
+    async def connect(self, gateway: Gateway, name: str, owner: Owner) -> Backend:
         near, far = pipe()
         self.channel = far
-        self.task = asyncio.create_task(self._listen(far))
-        remote = Remote(listener)
-        link = ChannelLink(near, name, gateway.remapper, remote)
-        await remote.open(link, {}, {"name": "gateway", "version": "0"})
-        return remote
+        self.tasks.append(asyncio.create_task(self._listen(far)))
+        declared = gateway.client_capabilities if owner.declares is None else owner.declares
+        client = {"name": "gateway", "version": "0"}
+        said = Introduction(name, gateway.remapper, owner, declared, client)
+        return await open_channel(near, era_of(self.version) or Era.HANDSHAKE, said)
 
     async def _listen(self, channel: Channel) -> None:
         while (payload := await channel.receive()) is not None:
             message: dict[str, Any] = json.loads(payload)
-            results: dict[str, Any] = {
-                "initialize": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}},
-                "tools/list": {"tools": self.tools},
-            }
             method = message.get("method", "")
-            if method in results:
+            if method in self.results:
                 answer: dict[str, Any] = {
                     "jsonrpc": "2.0",
                     "id": message["id"],
-                    "result": results[method],
+                    "result": self.results[method],
                 }
                 await channel.send(json.dumps(answer).encode())
             elif method != "notifications/initialized":
@@ -80,14 +94,16 @@ class Stage:
     def __init__(self) -> None:
         self.gateway = Gateway(Identity("golden", "1.0"), chance=lambda: 0.0)
         self.servers: dict[str, Scripted] = {}
+        self.chance: list[str] = []
         self.client, far = pipe()
         self.serving = asyncio.create_task(self.gateway.serve(far))
 
-    def add(self, name: str, prefix: str | None, tools: str) -> None:
-        server = self.servers[name] = Scripted(tools.split(", "))
+    def add(self, name: str, prefix: str | None, version: str | None, offers: str) -> None:
+        server = Scripted(version or "2025-11-25", offers.split(", "))
+        self.servers[name] = server
 
-        async def connect(listener: Listener) -> Backend:
-            return await server.connect(self.gateway, name, listener)
+        async def connect(owner: Owner) -> Backend:
+            return await server.connect(self.gateway, name, owner)
 
         self.gateway.add(Settings(name, name if prefix is None else prefix), connect)
 
@@ -104,13 +120,22 @@ class Stage:
         elif found := STEP.fullmatch(line):
             name, direction, text = found.groups()
             if direction == "->":
+                for number, found in enumerate(self.chance, 1):
+                    text = text.replace(f"«{number}»", found)
                 await self._channel(name).send(text.encode())
             else:
                 heard = await (self.servers[name].heard.get() if name else self.client.receive())
-                return f"{name + ' ' if name else ''}<- {(heard or b'(the end)').decode()}"
+                said = CHANCE.sub(self._hide, (heard or b"(the end)").decode())
+                return f"{name + ' ' if name else ''}<- {said}"
         elif line and not line.startswith("#"):
             raise ValueError(f"cannot read {line!r}")
         return line
+
+    def _hide(self, found: re.Match[str]) -> str:
+        """Return a number for what is another each time."""
+        if found[0] not in self.chance:
+            self.chance.append(found[0])
+        return f"«{self.chance.index(found[0]) + 1}»"
 
     def _channel(self, name: str | None) -> Channel:
         channel = self.servers[name].channel if name else self.client

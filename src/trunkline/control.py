@@ -63,6 +63,23 @@ class ServerStatus(Struct, frozen=True):
     error: str | None
     retry_in: float | None
     stderr: str | None
+    conversations: int = 0
+    """Those beside the first, for clients that can be asked something."""
+    parked: int = 0
+    """Calls in flight that wait for their clients."""
+    parked_longest: float | None = None
+    """For how many seconds the first of them has."""
+
+
+class ParkedStatus(Struct, frozen=True):
+    """A call that waits for its client; `waiting` in seconds."""
+
+    server: str
+    principal: str
+    method: str
+    questions: int
+    round: int
+    waiting: float
 
 
 class GatewayStatus(Struct, frozen=True):
@@ -80,6 +97,8 @@ class GatewayStatus(Struct, frozen=True):
     servers: tuple[ServerStatus, ...]
     http: tuple[str, ...] = ()
     http_sessions: int = 0
+    parked: tuple[ParkedStatus, ...] = ()
+    """The calls that wait for their clients, longest first."""
 
 
 class Sighting(NamedTuple):
@@ -109,6 +128,7 @@ def status_of(app: App, config: Config) -> Callable[[], GatewayStatus]:
             server_statuses(app, config),
             tuple(origin + config.http.path for origin in app.origins),
             app.http_sessions,
+            tuple(ParkedStatus(*call) for call in gateway.stateless.parking.snapshot()),
         )
 
     return status
@@ -117,6 +137,9 @@ def status_of(app: App, config: Config) -> Callable[[], GatewayStatus]:
 def server_statuses(app: App, config: Config) -> tuple[ServerStatus, ...]:
     """Return how the backends of `app` are, without what is nobody's business."""
     settings = {server.name: server for server in config.servers}
+    waiting: dict[str, list[float]] = {}
+    for call in app.gateway.stateless.parking.snapshot():
+        waiting.setdefault(call.backend, []).append(call.waiting)
 
     def one(name: str) -> ServerStatus:
         now = app.gateway.registry.upstream(name).snapshot()
@@ -134,6 +157,9 @@ def server_statuses(app: App, config: Config) -> tuple[ServerStatus, ...]:
             None if now.error is None else without_secrets(now.error, settings[name]),
             now.retry_in,
             None if last is None else without_secrets(last, settings[name]),
+            now.conversations,
+            len(waiting.get(name, ())),
+            max(waiting.get(name, ()), default=None),
         )
 
     return tuple(one(upstream.name) for upstream in app.gateway.registry)

@@ -81,6 +81,14 @@ async def test_a_client_is_told_first_and_answered_then() -> None:
     assert calls.only_client() is None
 
 
+def test_a_question_is_about_a_call_in_whose_course_something_may_be_asked() -> None:
+    calls, one, two = Calls(), Ear(), Ear()
+    calls.begin(one, wanting(None), may_ask=False)
+    assert calls.whom_to_ask() is one  # whose else?
+    calls.begin(two, wanting(None))
+    assert (calls.whom_to_ask(), calls.crowded) == (two, False)
+
+
 def test_progress_that_comes_late_is_nobodys() -> None:
     calls = Calls()
     number = calls.begin(Ear(), wanting("t"))

@@ -9,11 +9,12 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.cli.samples import BROKEN, OPERATOR, child, config, run
 from trunkline import control
 from trunkline.cli.ps import duration, headline
-from trunkline.control import GatewayStatus, socket_folders
+from trunkline.control import GatewayStatus, ParkedStatus, socket_folders
 
 HELLO = (
     b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",'
@@ -61,7 +62,7 @@ def test_a_gateway_and_its_servers_are_shown(runtime: Path, tmp_path: Path) -> N
     assert columns.split()[:5] == ["server", "state", "pid", "revision", "restarts"]
     words = small.split()
     assert words[:2] == ["small", "ready"]
-    assert words[3:6] == ["2025-11-25", "0", "0"]
+    assert words[3:7] == ["2025-11-25", "0", "0", "0"]
     assert small.endswith("the secret is …")
     assert "waiting" in broken
     assert "cannot start '/nonexistent/program'" in broken
@@ -79,6 +80,19 @@ def test_a_gateway_over_http_is_shown_with_its_address() -> None:
         "1  embedded default  up 1 m 1 s, 3 sessions (2 by Streamable HTTP), "
         "at http://127.0.0.1:80/mcp"
     )
+
+
+def test_calls_that_wait_for_their_clients_are_counted() -> None:
+    status = GatewayStatus(1, "1", "home", None, 1.0, 0, ())
+    one = ParkedStatus("s", "local", "tools/call", 1, 1, 3.0)
+    for parked, said in (
+        ((one,), "1 call waits for its client (up to 3 s)"),
+        (
+            (one, structs.replace(one, waiting=61.0)),
+            "2 calls wait for their clients (up to 1 m 1 s)",
+        ),
+    ):
+        assert headline(structs.replace(status, parked=parked)).endswith(f", 0 sessions, {said}")
 
 
 def test_one_that_does_not_answer_ends_with_one(runtime: Path) -> None:

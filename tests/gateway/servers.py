@@ -183,7 +183,8 @@ async def running(made: Gateway, *servers: Server) -> AsyncGenerator[Gateway]:
             await made.aclose()
             # Its servers' own ends are the test's, and learn of the end a moment later.
             await asyncio.gather(*(run for server in servers for run in server.runs))
-        assert asyncio.all_tasks() - before == set()
+        left = asyncio.all_tasks() - before
+        assert left == set(), left
         assert made.remapper.pending_count() == 0
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from trunkline.gateway import leases
 from trunkline.gateway.leases import ANYBODY, NOBODY, Leases
-from trunkline.jsonrpc import Due
+from trunkline.jsonrpc import ConnectionLost, Due
 
 FORM = frozenset(("elicitation.form",))
 NOTHING: frozenset[str] = frozenset()
@@ -22,6 +22,7 @@ class House:
         self.begun: list[tuple[str, int]] = []
         self.calls: dict[str, Due] = {}
         self.failure: Exception | None = None
+        self.dead: set[int] = set()
         self.leases: Leases[int] = Leases(most, self.open, self.close)
         self.leases.settle_in(0, first)
 
@@ -39,6 +40,8 @@ class House:
         self, name: str, party: object, kind: frozenset[str] = FORM, *, urgent: bool = False
     ) -> Due:
         def begin(held: int) -> Any:
+            if held in self.dead:
+                raise ConnectionLost("gone")
             self.begun.append((name, held))
             self.calls[name] = Due()
             return self.calls[name]
@@ -120,18 +123,79 @@ async def test_who_cannot_wait_any_longer_leaves_the_queue() -> None:
     await house.leases.aclose()
 
 
-async def test_one_that_cannot_be_opened_is_not_tried_again_at_once() -> None:
+async def test_where_no_other_can_be_opened_a_call_is_made_in_which_nobody_is_asked() -> None:
     house = House()
     house.failure = OSError("no")
-    waiting = house.take("a", "A")
+    house.take("a", "A")
     await house.settle()
-    assert not waiting.done
     house.failure = None
-    house.take("b", "B")
+    house.take("b", "B")  # not tried again at once
     await house.settle()
-    assert house.opened == []
+    assert (house.opened, house.begun) == ([], [("a", 0), ("b", 0)])
     await house.leases.aclose()
-    assert isinstance(waiting.error, asyncio.CancelledError)
+
+
+async def test_where_no_other_may_be_opened_calls_are_made_in_the_first() -> None:
+    house = House(most=0)
+    house.take("a", "A")
+    house.take("b", "B")
+    assert house.begun == [("a", 0), ("b", 0)]
+    await house.leases.aclose()
+
+
+async def test_those_who_wait_learn_of_the_end() -> None:
+    house = House(most=0, first=FORM)
+    house.take("a", "A")
+    waiting = house.take("b", "B")
+    await house.leases.aclose()
+    assert isinstance(waiting.error, ConnectionLost)
+
+
+async def test_what_finds_its_conversation_ended_is_begun_in_another() -> None:
+    house = House(most=1)
+    house.take("a", "A")
+    await house.settle()
+    waiting = house.take("b", "B")
+    house.dead.add(1)  # which nobody has told the leases yet
+    house.calls["a"].fail(ConnectionLost("gone"))
+    await house.settle()
+    assert house.begun == [("a", 1), ("b", 2)]
+    house.dead.add(2)
+    house.calls["b"].settle(7)
+    assert waiting.result == 7
+    house.take("c", "C")
+    await house.settle()
+    assert house.begun[2:] == [("c", 3)]
+    assert house.closed == [1, 2]
+    await house.leases.aclose()
+
+
+async def test_with_the_first_conversation_all_have_ended() -> None:
+    house = House(most=0, first=FORM)
+    house.take("a", "A")
+    waiting = house.take("b", "B")
+    house.dead.add(0)
+    with pytest.raises(ConnectionLost):
+        house.take("a2", "A", urgent=True)
+    house.calls["a"].fail(ConnectionLost("gone"))
+    assert isinstance(waiting.error, ConnectionLost)
+    await house.leases.aclose()
+
+
+async def test_who_needs_another_kind_is_not_passed_over_for_ever() -> None:
+    house = House(most=1)
+    house.take("a", "A")
+    await house.settle()
+    other = frozenset(("sampling",))
+    house.take("b", "B", other)
+    house.take("c", "C")  # later, and of the kind that is there
+    house.calls["a"].settle(1)
+    await house.settle()
+    assert house.begun == [("a", 1), ("b", 2)]
+    house.calls["b"].settle(1)
+    await house.settle()
+    assert house.begun[2:] == [("c", 3)]
+    await house.leases.aclose()
 
 
 async def test_what_nobody_needs_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

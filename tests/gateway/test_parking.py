@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.letters import CAPABILITIES, Paper, Poster, poster
-from tests.gateway.servers import Hold, Server, add, running, tool
-from trunkline.gateway.gateway import Gateway
+from tests.gateway.letters import CAPABILITIES, Paper, Poster, letter, poster
+from tests.gateway.servers import Hold, Server, User, add, running, tool
+from trunkline.gateway.gateway import LOCAL, Gateway
 from trunkline.gateway.parking import Limits, Parking
 from trunkline.gateway.sealing import KeyRing, Seal
 from trunkline.gateway.session import Identity
-from trunkline.jsonrpc import RpcError, from_raw
+from trunkline.jsonrpc import Raw, RpcError, from_raw
 
 FORM: dict[str, Any] = {"message": "Sure?", "requestedSchema": {"type": "object", "properties": {}}}
 ASKABLE: dict[str, Any] = {CAPABILITIES: {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}}
@@ -279,3 +279,176 @@ async def test_a_retry_need_not_wait_for_servers_that_are_still_starting() -> No
         assert not made.ready
         done = await client.call("s__t", _meta=ASKABLE, **retry(asked, YES))
         assert done["structuredContent"] == {"answers": [YES]}
+
+
+@pytest.mark.parametrize("moments", [0, 1, 2, 3, 20])
+async def test_a_question_that_comes_when_its_call_ends_is_answered_all_the_same(
+    moments: int,
+) -> None:
+    server = Curious()
+    asking: list[asyncio.Task[Any]] = []
+
+    async def rude(_: Any) -> Any:
+        asking.append(asyncio.create_task(server.ask("elicitation/create", FORM)))
+        for _ in range(moments):
+            await asyncio.sleep(0)
+        return {"content": []}
+
+    server.methods["tools/call"] = rude
+    async with running(gateway(server), server) as made:
+        client = await poster(made)
+        assert (await client.call("s__t", _meta=ASKABLE))["resultType"] == "complete"
+        try:
+            assert await asking[0] == {"action": "cancel"}
+        except RpcError as error:
+            assert error.code == -32601  # it came later: then nobody is calling
+        assert len(made.stateless.parking) == 0
+
+
+async def test_a_retry_may_be_asked_what_it_declares_itself() -> None:
+    server = Curious(("elicitation/create", FORM), ("roots/list", None))
+    async with running(gateway(server), server) as made:
+        client = await poster(made)
+        asked = await client.call("s__t", _meta=ASKABLE)
+        less: Any = {CAPABILITIES: {"elicitation": {}}}
+        done = await client.call("s__t", _meta=less, **retry(asked, YES))
+        assert done["structuredContent"] == {"answers": [YES, -32601]}
+
+
+async def test_so_much_and_no_more_may_be_asked_in_one_round() -> None:
+    large = FORM | {"message": "x" * (3 * 1024 * 1024)}
+    server = Curious()
+    refused: list[int] = []
+
+    async def ask(params: Any) -> None:
+        try:
+            await server.ask("elicitation/create", params)
+        except RpcError as error:
+            refused.append(error.code)
+
+    async def run(_: Any) -> Any:
+        await asyncio.gather(ask(large), ask(large), *(ask(FORM) for _ in range(64)))
+        return {"content": []}
+
+    server.methods["tools/call"] = run
+    async with running(gateway(server), server) as made:
+        client = await poster(made)
+        asked = await client.call("s__t", _meta=ASKABLE)
+        assert len(asked["inputRequests"]) == 64
+        await client.call("s__t", _meta=ASKABLE, **retry(asked, *[YES] * 64))
+        assert refused == [-32603, -32603]
+
+
+async def test_so_much_and_no_more_is_held_for_those_who_are_parked() -> None:
+    server = Curious(("elicitation/create", FORM))
+    async with running(gateway(server, parking(most_bytes=5000)), server) as made:
+        client = await poster(made)
+        much: dict[str, Any] = {"arguments": {"a": "x" * 3000}}
+        for _ in range(3):  # what is held for one is given back
+            asked = await client.call("s__t", _meta=ASKABLE, **much)
+            await client.call("s__t", _meta=ASKABLE, **retry(asked, YES), **much)
+        asked = await client.call("s__t", _meta=ASKABLE, **much)
+        error = await client.refusal("tools/call", name="s__t", _meta=ASKABLE, **much)
+        assert (error.code, error.data) == (-32603, {"retryAfter": 1})
+
+
+async def test_a_state_of_a_mebibyte_and_an_answer_given_twice_are_refused() -> None:
+    server = Curious(("elicitation/create", FORM))
+    async with running(gateway(server), server) as made:
+        client = await poster(made)
+        asked = await client.call("s__t", _meta=ASKABLE)
+        good = retry(asked, YES, _meta=ASKABLE)
+        assert await refused(client, **good | {"requestState": "v1." + "A" * 2**20}) == -32602
+        (key,) = asked["inputRequests"]
+        twice = Raw(b'{"%b":{"action":"decline"},"%b":{"action":"accept"}}' % ((key.encode(),) * 2))
+        assert await refused(client, **good | {"inputResponses": twice}) == -32602
+        done = await client.call("s__t", **good)
+        assert done["structuredContent"] == {"answers": [YES]}
+
+
+async def test_those_who_wait_for_their_clients_leave_their_places_to_others() -> None:
+    server = Curious(("elicitation/create", FORM))
+    made = Gateway(Identity("g", "1"), chance=lambda: 0.0, parking=parking())
+    add(made, "s", server, max_in_flight=1)
+    async with running(made, server):
+        client = await poster(made)
+        first = await client.call("s__t", _meta=ASKABLE)
+        second = await client.call("s__t", _meta=ASKABLE)
+        upstream = made.registry.upstream("s")
+        assert upstream.turns.at_once == 3
+        for asked in (second, first):
+            await client.call("s__t", _meta=ASKABLE, **retry(asked, YES))
+        assert (upstream.turns.at_once, len(upstream.turns)) == (1, 0)
+
+
+async def test_who_goes_while_questions_are_gathered_has_cancelled() -> None:
+    server = Curious(("elicitation/create", FORM))
+    async with running(gateway(server), server) as made:
+        client = await poster(made)
+        calling = asyncio.create_task(client.call("s__t", _meta=ASKABLE))
+        await server.until_heard("tools/call")
+        calling.cancel()
+        await server.until_heard("notifications/cancelled")
+        assert len(made.stateless.parking) == 0
+
+
+async def test_when_the_server_dies_its_parked_calls_fail_as_soon_as_anybody_asks() -> None:
+    server = Curious(("elicitation/create", FORM))
+    async with running(gateway(server), server) as made:
+        client = await poster(made)
+        asked = await client.call("s__t", _meta=ASKABLE)
+        assert made.registry.snapshot()[0].in_flight == 1
+        await server.die()
+        while made.registry.snapshot()[0].in_flight:
+            await asyncio.sleep(0)
+        assert await refused(client, **retry(asked, YES, _meta=ASKABLE)) == 5030
+        assert len(made.stateless.parking) == 0
+        again = await client.call("s__t", _meta=ASKABLE)
+        assert again["resultType"] == "input_required"
+        assert server.runs_of_tool == 2  # once for each call
+
+
+async def test_an_end_of_the_gateway_gives_up_what_is_parked_and_parks_no_more() -> None:
+    server = Curious(("elicitation/create", FORM), ("sampling/createMessage", {}))
+    made = gateway(server)
+    async with running(made, server):
+        client = await poster(made)
+        await client.call("s__t", _meta=ASKABLE)
+        calling = asyncio.create_task(client.call("s__t", _meta=ASKABLE))
+        for _ in range(2):
+            await server.until_heard("tools/call")
+        made.stateless.parking.close()
+        await server.until_heard("notifications/cancelled")
+        with pytest.raises(RpcError, match="the gateway ends"):
+            await calling
+        assert len(made.stateless.parking) == 0
+
+
+async def test_a_retry_may_come_another_way_than_the_call() -> None:
+    server = Curious(("elicitation/create", FORM))
+    async with running(gateway(server), server) as made:
+        client = await poster(made)
+        client.principal = LOCAL
+        asked = await client.call("s__t", _meta=ASKABLE)
+        async with User(made) as somebody:  # on a pipe, without a handshake
+            params = letter(ASKABLE, name="s__t", **retry(asked, YES))
+            done = await somebody.ask("tools/call", params)
+            assert done["structuredContent"] == {"answers": [YES]}
+            first = await somebody.ask("tools/call", letter(ASKABLE, name="s__t"))
+        done = await client.call("s__t", _meta=ASKABLE, **retry(first, YES))
+        assert done["structuredContent"] == {"answers": [YES]}
+
+
+async def test_who_waits_for_a_conversation_learns_that_the_server_has_ended() -> None:
+    server = Curious(("elicitation/create", FORM))
+    made = Gateway(Identity("g", "1"), chance=lambda: 0.0, parking=parking())
+    add(made, "s", server, max_conversations=1)
+    async with running(made, server):
+        client = await poster(made)
+        first = server.channel
+        await client.call("s__t", _meta=ASKABLE)
+        waiting = asyncio.create_task(client.call("s__t", _meta=ASKABLE))
+        await asyncio.sleep(0)
+        await first.aclose()
+        with pytest.raises(RpcError, match="Upstream unavailable: s: it ended"):
+            await waiting

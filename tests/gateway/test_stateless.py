@@ -169,6 +169,7 @@ async def test_what_is_not_declared_does_not_exist(method: str) -> None:
         assert (await client.refusal(method)).code == -32601
 
 
+@pytest.mark.holds("T52")
 async def test_an_unknown_tool_prompt_or_resource_is_a_bad_param() -> None:
     async with serving(s=everything(), t=everything()) as made:
         client = await poster(made)

@@ -209,7 +209,8 @@ async def test_a_question_that_is_withdrawn_is_not_answered() -> None:
 
 @tidy
 async def test_a_server_cannot_ask_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamable, "MAX_SAYING", 2)
+    monkeypatch.setattr(streamable, "MAX_ASKED", 2)
+    monkeypatch.setattr(streamable, "MAX_SAYING", 1)
     let_go = asyncio.Event()
 
     async def think() -> Any:
@@ -225,6 +226,27 @@ async def test_a_server_cannot_ask_without_end(monkeypatch: pytest.MonkeyPatch) 
         assert ear.heard == ["q0", "q1"]
         let_go.set()
         await calling
+        while len(web.of("answer")) < 9:
+            await asyncio.sleep(0)
+
+
+@tidy
+async def test_who_takes_long_to_answer_keeps_nobody_else_from_being_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streamable, "MAX_SAYING", 1)
+    let_go = asyncio.Event()
+
+    async def think() -> Any:
+        await let_go.wait()
+
+    web, ear = Web(), Ear()
+    ear.answer = think
+    web.reactions["tools/call"] = streams(*(question(n, f"q{n}") for n in range(9)), result())
+    async with in_session(web) as link:
+        await call(link, handler=ear)
+        assert len(ear.heard) == 9
+        let_go.set()
         while len(web.of("answer")) < 9:
             await asyncio.sleep(0)
 

@@ -19,11 +19,13 @@ from trunkline.mcp.meta import Params, peek
 class Waiting:
     """A client that waits for a call, and the token under which it wants to hear of progress."""
 
-    __slots__ = ("answer", "client", "token")
+    __slots__ = ("answer", "client", "may_ask", "token")
 
-    def __init__(self, client: Client, token: Id) -> None:
+    def __init__(self, client: Client, token: Id, may_ask: bool) -> None:
         self.client = client
         self.token = token
+        self.may_ask = may_ask
+        """Whether it is one in whose course servers ask."""
         self.answer: Due | None = None
         """What it waits for, once that is under way."""
 
@@ -35,13 +37,16 @@ class Calls:
         self._waiting: dict[int, Waiting] = {}
         self._last = 0
 
-    def begin(self, client: Client, params: Params) -> int:
-        """Note a call; if its client wants to hear of progress, it gets a token of our own."""
+    def begin(self, client: Client, params: Params, may_ask: bool = True) -> int:
+        """Note a call; if its client wants to hear of progress, it gets a token of our own.
+
+        `may_ask` says whether it is one in whose course servers ask.
+        """
         token = params.progress_token
         self._last += 1
         if token is not None:
             params.put_meta("progressToken", self._last)
-        self._waiting[self._last] = Waiting(client, token)
+        self._waiting[self._last] = Waiting(client, token, may_ask)
         return self._last
 
     def begun(self, number: int, answer: Due) -> Due:
@@ -60,13 +65,18 @@ class Calls:
 
     def whom_to_ask(self) -> Client | None:
         """Return whose calls a question must be about: those of who can be asked come first."""
-        clients = [waiting.client for waiting in self._waiting.values()]
+        clients = self._askable()
         return _only(c for c in clients if c.caller.askable) or _only(clients)
 
     @property
     def crowded(self) -> bool:
-        """Tell whether several conversations have calls under way."""
-        return len({waiting.client.party for waiting in self._waiting.values()}) > 1
+        """Tell whether a question may be about calls of several conversations."""
+        return len({client.party for client in self._askable()}) > 1
+
+    def _askable(self) -> list[Client]:
+        """Return whose calls a question may be about; if there are no such calls, all."""
+        waiting = self._waiting.values()
+        return [w.client for w in waiting if w.may_ask] or [w.client for w in waiting]
 
     def recipient(
         self, notification: Notification, client: Client | None

@@ -31,7 +31,8 @@ Wanted: TypeAlias = Literal["auto", "handshake", "envelope"]
 PROBE_PATIENCE = 10.0
 """How long, in seconds, a server may be silent about its era; some are for ever."""
 
-_LIMITS = ClientLimits(max_body=MAX_PAYLOAD)
+_LIMITS = ClientLimits(max_body=MAX_PAYLOAD, max_connections=16_384)
+"""Calls are bounded elsewhere; here the answer to a question must find a way past those parked."""
 
 _NO_STREAMABLE = frozenset((400, 404, 405))
 """What a server that knows only HTTP+SSE answers to a POST."""

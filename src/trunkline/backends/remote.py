@@ -43,6 +43,7 @@ from trunkline.mcp.handshake import Welcome, hello, read_welcome
 from trunkline.mcp.meta import Params, peek
 from trunkline.mcp.methods import CLIENT_REQUESTS, SERVER_REQUESTS
 from trunkline.mcp.offer import Offer
+from trunkline.mcp.rounds import MAY_ASK
 from trunkline.mcp.subscriptions import LIST_CHANGED
 from trunkline.mcp.tasks import WISH, plain_question, runs_tasks
 from trunkline.mcp.versions import LATEST_HANDSHAKE, Era
@@ -136,7 +137,7 @@ class Remote:
         """Carry out a call."""
         params, link = call.params, self._expect_link()
         adapt_params(call.method, params, self.version)
-        number = self._calls.begin(client, params)
+        number = self._calls.begin(client, params, call.method in MAY_ASK)
         try:
             if self._insisting and self._needs_task(call):
                 asked = self._begin_task(link, call, client)
@@ -253,7 +254,11 @@ class Remote:
 
     def called(self, request: Request) -> Any:
         """Answer what the server asks: pings here, all else by the client that it concerns."""
-        client = self._tasks.whose(request) or self._calls.whom_to_ask()
+        known, client = SERVER_REQUESTS.get(request.method), self._tasks.whose(request)
+        if client is None and known is not None and known.capability and not self.declared:
+            # It was told that it may ask nothing; so whose calls these are nobody has minded.
+            raise RpcError.method_not_found(request.method)
+        client = client or self._calls.whom_to_ask()
         if client is not None or request.method == "ping":
             return self.called_by(request, client)
         if self._calls.crowded:

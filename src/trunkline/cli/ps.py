@@ -6,6 +6,8 @@ import os
 from trunkline.cli.screen import FAILED, fail, print_heading, print_json, print_table, say
 from trunkline.control import GatewayStatus, ServerStatus, Sighting, sightings
 
+_COLUMNS = ("server", "state", "pid", "revision", "restarts", "in flight", "parked", "last said")
+_NUMBERS = ("pid", "restarts", "in flight", "parked")
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
@@ -30,9 +32,7 @@ def _print(found: list[Sighting]) -> None:
     for status in (sighting.status for sighting in found):
         if status is not None:
             print_heading(headline(status))
-            numbers = ("pid", "restarts", "in flight")
-            columns = ("server", "state", "pid", "revision", "restarts", "in flight", "last said")
-            print_table(columns, map(_row, status.servers), numbers)
+            print_table(_COLUMNS, map(_row, status.servers), _NUMBERS)
 
 
 def headline(status: GatewayStatus) -> str:
@@ -42,7 +42,18 @@ def headline(status: GatewayStatus) -> str:
         sessions += f" ({status.http_sessions} by Streamable HTTP)"
     config = status.config or "embedded default"
     places = "".join(f", at {url}" for url in status.http)
-    return f"{status.pid}  {config}  up {duration(status.uptime)}, {sessions}{places}"
+    return (
+        f"{status.pid}  {config}  up {duration(status.uptime)}, {sessions}{places}{_parked(status)}"
+    )
+
+
+def _parked(status: GatewayStatus) -> str:
+    """Say how many calls wait for their clients, and for how long."""
+    if not (count := len(status.parked)):
+        return ""
+    calls = "1 call waits for its client" if count == 1 else f"{count} calls wait for their clients"
+    longest = max(call.waiting for call in status.parked)
+    return f", {calls} (up to {duration(longest)})"
 
 
 def _row(server: ServerStatus) -> tuple[str, ...]:
@@ -55,6 +66,7 @@ def _row(server: ServerStatus) -> tuple[str, ...]:
         server.revision or "",
         str(server.restarts),
         str(server.in_flight),
+        str(server.parked),
         f"{server.error}{retry}" if troubled else server.stderr or "",
     )
 

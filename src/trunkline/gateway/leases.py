@@ -13,14 +13,20 @@ same: it was told the truth about each of them. They never wait for long: if the
 kinds of them, some have the first conversation, in which the server was told of others.
 
 Refuses to know what a conversation is: it is given ways to open and to close one.
+
+Rules upheld here:
+1. In a conversation in which something may be asked there are calls of one party at a time.
+2. Whoever waits is served in turn; of those that need another kind of conversation, too.
+3. What cannot be begun in a conversation since that has ended is begun in another one.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from trunkline.jsonrpc import Due, due
+from trunkline.jsonrpc import ConnectionLost, Due, due
 
 T = TypeVar("T")
 
@@ -111,9 +117,15 @@ class Leases(Generic[T]):
         Whoever has a conversation may go on to use it, unless others wait; what is `urgent` need
         not care: the end of another call depends on it.
         """
-        for room in self._rooms:
+        party = self._party(party, kind)
+        for room in list(self._rooms):
             if room.fits(party, kind) and (urgent or room.party is None or not self._queue):
-                return self._begin(room, party, begin)
+                try:
+                    return self._begin(room, party, begin)
+                except ConnectionLost:
+                    if room.first:
+                        raise  # the others end with it
+                    self._leave(room)  # it has ended, and nothing was begun
         if party is ANYBODY and not self._may_open():
             return self._begin(self._rooms[0], party, begin)
         turn = Due()
@@ -121,6 +133,13 @@ class Leases(Generic[T]):
         turn.then(self._left)
         self._open_another()
         return turn
+
+    def _party(self, party: object, kind: Kind) -> object:
+        """Return as whom a call is made: nobody is asked where nobody ever could be."""
+        if party is ANYBODY or any(room.suits(party, kind) for room in self._rooms):
+            return party
+        paused = asyncio.get_running_loop().time() < self._pause_until
+        return NOBODY if paused or not self._most else party
 
     def _begin(self, room: Room[T], party: object, begin: Callable[[T], Awaitable[Any]]) -> Due:
         doing: Due = due(begin(room.held))
@@ -142,20 +161,38 @@ class Leases(Generic[T]):
 
     def _next(self) -> None:
         """Let those begin for whom there is a conversation now, in their order."""
-        for turn, waiting in list(self._queue.items()):
-            room = next((r for r in self._rooms if r.fits(waiting.party, waiting.kind)), None)
-            if room is None and waiting.party is ANYBODY and not self._may_open():
-                room = self._rooms[0]
-            if room is not None and self._queue.pop(turn, None) is not None:
-                try:
-                    doing = self._begin(room, waiting.party, waiting.begin)
-                except Exception as why:
-                    turn.fail(why)
-                    continue
-                turn.stop_by(lambda _, doing=doing: doing.cancel())
-                doing.then(turn.follow)
+        longest = next(iter(self._queue.values()), None)
+        if longest and not any(room.suits(longest.party, longest.kind) for room in self._rooms):
+            self._open_another()  # first: or others would take what is to make room for it
+        for turn in list(self._queue):
+            waiting = self._queue.get(turn)
+            if waiting is not None and self._free_for(waiting) is not None:
+                self._begin_queued(turn, waiting)
         if self._queue:
             self._open_another()
+
+    def _free_for(self, waiting: _Waiting) -> Room[T] | None:
+        room = next((r for r in self._rooms if r.fits(waiting.party, waiting.kind)), None)
+        if room is None and waiting.party is ANYBODY and not self._may_open():
+            return self._rooms[0]
+        return room
+
+    def _begin_queued(self, turn: Due, waiting: _Waiting) -> None:
+        """Begin what has waited; from now on to stop it is to stop what is being done."""
+        del self._queue[turn]
+        while (room := self._free_for(waiting)) is not None:
+            try:
+                doing = self._begin(room, waiting.party, waiting.begin)
+            except Exception as why:
+                if room.first or not isinstance(why, ConnectionLost):
+                    turn.fail(why)
+                    return
+                self._leave(room)
+            else:
+                turn.stop_by(partial(_stop, doing))
+                doing.then(turn.follow)
+                return
+        self._queue = {turn: waiting, **self._queue}  # it has waited longest
 
     # Opening and closing
 
@@ -195,8 +232,11 @@ class Leases(Generic[T]):
             room.free_since = asyncio.get_running_loop().time()
             self._rooms.append(room)
         except Exception:
-            # Whoever waits goes on waiting for one that exists, as long as its patience lasts.
+            # Some can be started only once: better that they ask nobody than that nobody calls.
             self._pause_until = asyncio.get_running_loop().time() + PAUSE
+            for turn, waiting in self._queue.items():
+                party = self._party(waiting.party, waiting.kind)
+                self._queue[turn] = waiting._replace(party=party)
         finally:
             self._opening = None
         self._next()
@@ -240,16 +280,20 @@ class Leases(Generic[T]):
             await self._close(held)
 
     async def aclose(self) -> None:
-        """Close all but the first, which is its owner's; those who wait are cancelled."""
+        """Close all but the first, which is its owner's; those who wait learn that it has ended."""
         if self._keeper is not None:
             self._keeper.cancel()
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
         for turn in list(self._queue):
-            turn.cancel()
+            turn.fail(ConnectionLost("it ended"))
         for room in list(self._rooms):
             if not room.first:
                 self._leave(room)
         self._rooms.clear()
         await asyncio.gather(*self._closing)
+
+
+def _stop(doing: Due, _: Due) -> None:
+    doing.cancel()

@@ -17,16 +17,18 @@ Rules upheld here:
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from trunkline.gateway.sealing import Binding, Facts, Seal, digest
-from trunkline.jsonrpc import INVALID_PARAMS, Due, Raw, Request, RpcError
+from trunkline.jsonrpc import INVALID_PARAMS, Due, Raw, Request, RpcError, members
 from trunkline.mcp.caller import Caller
-from trunkline.mcp.meta import Params
+from trunkline.mcp.meta import Params, peek
 from trunkline.mcp.questions import (
+    ELICIT,
     Question,
     answer_for_handshake,
     for_envelope,
@@ -45,8 +47,8 @@ MAX_BYTES = 4 * 1024 * 1024
 """How much may be asked in one round, in bytes."""
 
 
-VISIT, MAX_VISITS = 20.0, 1024
-"""How long, in seconds, a call waits for the user to have visited an address; how many we know."""
+VISIT = 20.0
+"""How long, in seconds, a call waits for a server to say that an address was visited."""
 
 
 class Limits(NamedTuple):
@@ -57,6 +59,8 @@ class Limits(NamedTuple):
     most: int = 10_000
     most_each: int = 2_000
     """How many calls of one principal may be parked."""
+    most_bytes: int = 256 * 1024 * 1024
+    """How much all of them may have been called with, and be asked."""
 
 
 class ParkedCall(NamedTuple):
@@ -80,36 +84,42 @@ class Parking:
         self._parked: dict[str, Exchange] = {}
         """By id; those whose time is up first come first."""
         self._each: Counter[str] = Counter()
+        self._bytes = 0
+        self._closed = False
         self._timer: asyncio.TimerHandle | None = None
-        self._visited: dict[tuple[str, str], asyncio.Event] = {}
+        self._visits: WeakValueDictionary[tuple[str, str], asyncio.Event] = WeakValueDictionary()
 
     def __len__(self) -> int:
         return len(self._parked)
 
-    def resume(self, retry: Retry, binding: Binding) -> "Exchange | Facts":
-        """Return the exchange that a retry is for, or what is known of one that is not parked.
+    def find(self, retry: Retry, binding: Binding) -> "Exchange":
+        """Return the exchange that a retry is for.
 
         Raises Invalid params for all that is not the very retry that was asked for.
         """
         facts = self._seal.open(retry.state or "", binding, self.now())
-        if not facts.exchange:
-            return facts
         exchange = self._parked.get(facts.exchange)
         if exchange is None or exchange.round != facts.round:
             raise RpcError(INVALID_PARAMS, "Invalid or expired requestState")
         return exchange
 
-    def seal(self, binding: Binding, exchange: str, round: int) -> str:
+    def seal(self, exchange: "Exchange") -> str:
         """Return what a client has to bring back."""
-        return self._seal.seal(Facts(binding, exchange, round, self.now() + self.limits.ttl))
+        until = self.now() + self.limits.ttl
+        return self._seal.seal(Facts(exchange.binding, exchange.id, exchange.round, until))
 
     def park(self, exchange: "Exchange") -> None:
         """Let an exchange wait for its client; raises RpcError if there are too many."""
-        principal = exchange.binding.principal
-        if len(self) >= self.limits.most or self._each[principal] >= self.limits.most_each:
+        if self._closed:
+            raise RpcError.internal_error("the gateway ends")
+        principal, limits = exchange.binding.principal, self.limits
+        exchange.size = exchange.weigh()
+        many = len(self) >= limits.most or self._each[principal] >= limits.most_each
+        if many or self._bytes + exchange.size > limits.most_bytes:
             raise RpcError.internal_error("too many calls wait for answers", {"retryAfter": 1})
         self._parked[exchange.id] = exchange
         self._each[principal] += 1
+        self._bytes += exchange.size
         exchange.until = self.now() + self.limits.ttl
         if self._timer is None:
             loop = asyncio.get_running_loop()
@@ -118,26 +128,27 @@ class Parking:
     def leave(self, exchange: "Exchange") -> None:
         """Let an exchange go on."""
         if self._parked.pop(exchange.id, None) is not None:
+            self._bytes -= exchange.size
             principal = exchange.binding.principal
             self._each[principal] -= 1
             if not self._each[principal]:
                 del self._each[principal]
 
-    def visited(self, backend: str, elicitation: str) -> None:
-        """Learn that a user has done what a server wanted to be done at some address."""
-        self._visit(backend, elicitation).set()
+    def visit(self, backend: str, elicitation: str) -> asyncio.Event:
+        """Return what tells that a user has done what a server wants to be done at some address."""
+        return self._visits.setdefault((backend, elicitation), asyncio.Event())
 
-    async def wait_visited(self, backend: str, elicitations: Iterable[str]) -> None:
+    def visited(self, backend: str, elicitation: str) -> None:
+        """Learn that a user has done so."""
+        if (visit := self._visits.get((backend, elicitation))) is not None:
+            visit.set()
+
+    async def wait_visited(self, visits: Iterable[asyncio.Event]) -> None:
         """Wait until a server says that it was done, but not for long: some never say so."""
         with suppress(TimeoutError):
             async with asyncio.timeout(VISIT):
-                for elicitation in elicitations:
-                    await self._visit(backend, elicitation).wait()
-
-    def _visit(self, backend: str, elicitation: str) -> asyncio.Event:
-        while len(self._visited) >= MAX_VISITS:
-            del self._visited[next(iter(self._visited))]
-        return self._visited.setdefault((backend, elicitation), asyncio.Event())
+                for visit in visits:
+                    await visit.wait()
 
     def snapshot(self) -> tuple[ParkedCall, ...]:
         """Return what waits, longest first."""
@@ -155,7 +166,8 @@ class Parking:
         )
 
     def close(self) -> None:
-        """Give up all that waits."""
+        """Give up all that waits, and let nobody wait any more."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         for exchange in list(self._parked.values()):
@@ -188,6 +200,12 @@ class Exchange:
         """Begin; `round` is how often its client has been asked before."""
         self.round = round
         self.until = 0.0
+        self.size = 0
+        """Until when it is parked, and how much is held for it, in bytes."""
+        self.visits: dict[str, asyncio.Event] | None = None
+        """What its user is to visit before the call is made anew, by elicitation id."""
+        self.lend: Callable[[int], None] = _keep
+        """Gives places at the server to others, or takes them back."""
         self.backend = ""
         self.version = ""
         """What the server is called, and what it speaks; both are known when it is found."""
@@ -202,6 +220,7 @@ class Exchange:
         self._last = 0
         self._missing: Question | None = None
         self._gathering: asyncio.TimerHandle | None = None
+        self._aside = False
 
     @cached_property
     def id(self) -> str:
@@ -221,7 +240,13 @@ class Exchange:
     @property
     def questions(self) -> int:
         """How many questions wait for the client."""
-        return len(self._asked)
+        return len(self._asked) + len(self.visits or ())
+
+    def weigh(self) -> int:
+        """Return how much is held for it, in bytes."""
+        return _length(self._request.params) + sum(
+            _length(q.params) for q, _ in self._asked.values()
+        )
 
     @property
     def away(self) -> bool:
@@ -235,14 +260,19 @@ class Exchange:
         doing.then(self._done)
         return waiting
 
-    def resume(self, answers: dict[str, Raw]) -> Due:
-        """Take answers, and return what the client gets next; raises Invalid params."""
+    def resume(self, answers: dict[str, Raw], caller: Caller) -> Due:
+        """Take answers, and return what the client gets next; raises Invalid params.
+
+        The client can from now on be asked what it declares with them.
+        """
         fitted = {
             key: answer_for_handshake(self._asked[key].question, answer, self.version)
             for key, answer in answers.items()
             if key in self._asked
         }
         self._parking.leave(self)
+        self._step_aside(False)
+        self._caller = caller
         waiting = self._wait()
         if self._doing.done:
             self._done(self._doing)
@@ -253,13 +283,28 @@ class Exchange:
             self._surface_soon(0.0)
         return waiting
 
+    def take_visits(self, answers: dict[str, Raw]) -> list[asyncio.Event]:
+        """Return what the user is said to have visited; raises RpcError if it was refused."""
+        visits = self.visits or {}
+        given = {
+            key: members(answer_for_handshake(Question(ELICIT), answer, self.version))
+            for key, answer in answers.items()
+            if key in visits
+        }
+        self._parking.leave(self)
+        if any(peek(answer["action"]) != "accept" for answer in given.values()):
+            raise RpcError.internal_error("the user does not want to visit the address")
+        return [visits[key] for key in given]
+
     async def ask(self, question: Question) -> Raw:
         """Ask the client when it can be asked; raises RpcError if it cannot, or does not answer."""
         can = self._caller.capabilities
+        if self._doing.done:  # it came with the end of the call
+            raise RpcError.method_not_found(question.method)
         if not is_declared(question, can):
             self._missing = question
             raise undeclared(question, can)
-        size = len(question.params) if isinstance(question.params, Raw) else 0
+        size = _length(question.params) + sum(_length(q.params) for q, _ in self._asked.values())
         if len(self._asked) >= MAX_QUESTIONS or size > MAX_BYTES:
             raise RpcError.internal_error("too much is asked at once")
         self._last += 1
@@ -275,13 +320,24 @@ class Exchange:
     def give_up(self) -> None:
         """Tell the server that nobody will answer, and that nobody waits for it."""
         self._parking.leave(self)
+        self._step_aside(False)
+        self._refuse_all()
+        self._doing.cancel()
+
+    def _refuse_all(self) -> None:
+        """Tell the server that nobody will answer what it asked: it may wait for ever else."""
         for question, answer in list(self._asked.values()):
             reply = refused(question)
             if isinstance(reply, RpcError):
                 answer.fail(reply)
             else:
                 answer.settle(reply)
-        self._doing.cancel()
+
+    def _step_aside(self, aside: bool) -> None:
+        """Leave the place at the server to others while the client is away."""
+        if aside is not self._aside:
+            self._aside = aside
+            self.lend(1 if aside else -1)
 
     def _wait(self) -> Due:
         self._waiting = Due(self._gone)
@@ -295,8 +351,8 @@ class Exchange:
 
     def _done(self, doing: Due) -> None:
         """Give the client the outcome; one that is away gets it when it comes back."""
-        for asked in list(self._asked.values()):
-            asked.answer.cancel()
+        self._step_aside(False)
+        self._refuse_all()
         waiting, self._waiting = self._waiting, None
         if waiting is None:
             return
@@ -318,8 +374,8 @@ class Exchange:
             if not is_declared(question, self._caller.capabilities):
                 waiting.fail(missing_capability(question))
                 return
-        state = self._parking.seal(self.binding, "", self.round + 1)
-        waiting.settle(write(questions, state))
+        self.visits = {key: self._parking.visit(self.backend, key) for key in questions}
+        self._park(waiting, questions)
 
     def _surface_soon(self, seconds: float) -> None:
         if self._gathering is None and self._waiting is not None:
@@ -332,19 +388,21 @@ class Exchange:
         waiting = self._waiting
         if waiting is None or not self._asked:
             return
+        self._waiting = None
+        self._park(waiting, {key: for_envelope(q) for key, (q, _) in self._asked.items()})
+
+    def _park(self, waiting: Due, questions: dict[str, Question]) -> None:
         try:
             if self.round >= MAX_ROUNDS:
                 raise RpcError.internal_error(f"the server asked more than {MAX_ROUNDS} times")
             self._parking.park(self)
         except RpcError as why:
-            self._waiting = None
             waiting.fail(why)
             self.give_up()
             return
+        self._step_aside(not self._doing.done)
         self.round += 1
-        self._waiting = None
-        asked = {key: for_envelope(each.question) for key, each in self._asked.items()}
-        waiting.settle(write(asked, self._parking.seal(self.binding, self.id, self.round)))
+        waiting.settle(write(questions, self._parking.seal(self)))
 
 
 def bind(request: Request, caller: Caller, backend: str) -> Binding:
@@ -355,3 +413,11 @@ def bind(request: Request, caller: Caller, backend: str) -> Binding:
 def is_retry(params: Params) -> bool:
     """Tell whether a call says that it was made before."""
     return params.get("requestState") is not None or params.get("inputResponses") is not None
+
+
+def _length(params: object) -> int:
+    return len(params) if isinstance(params, Raw) else 0
+
+
+def _keep(places: int) -> None:
+    """Lend nothing."""

@@ -23,7 +23,7 @@ from trunkline.gateway.forward import Forwarder
 from trunkline.gateway.listening import ACK_PATIENCE, Listening
 from trunkline.gateway.parking import Exchange, Parking, bind, is_retry
 from trunkline.gateway.registry import Registry
-from trunkline.gateway.sealing import SEALED, Facts
+from trunkline.gateway.sealing import SEALED
 from trunkline.jsonrpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -32,7 +32,6 @@ from trunkline.jsonrpc import (
     Request,
     RpcError,
     due,
-    members,
     to_raw,
 )
 from trunkline.mcp.bridge import cached_list
@@ -43,7 +42,7 @@ from trunkline.mcp.meta import Params, peek
 from trunkline.mcp.methods import CLIENT_REQUESTS, Way
 from trunkline.mcp.mirrors import Mirrors
 from trunkline.mcp.offer import Kind
-from trunkline.mcp.rounds import MAX_ROUNDS, MAY_ASK, Retry, read_retry, strip_retry
+from trunkline.mcp.rounds import MAY_ASK, Retry, read_retry, strip_retry
 from trunkline.mcp.subscriptions import Wishes
 from trunkline.mcp.versions import Era, era_of
 from trunkline.routing.catalog import Catalog, Entry
@@ -130,7 +129,7 @@ class Stateless:
             return False
         try:
             binding = bind(letter.request, letter.caller, entry.backend)
-            self.parking.resume(Retry({}, state), binding)
+            self.parking.find(Retry({}, state), binding)
         except RpcError:
             return False  # then it is the server's, who knows what to do about it
         return True
@@ -148,9 +147,11 @@ class Stateless:
     def _found(self, exchange: Exchange, letter: "Letter", entry: Entry, params: Params) -> None:
         """Note whom a call goes to; a retry of what that server was never asked is none."""
         letter.check(entry, params)
-        backend = self._registry.upstream(entry.backend).backend
+        upstream = self._registry.upstream(entry.backend)
+        backend = upstream.backend
         exchange.backend = entry.backend
         exchange.version = "" if backend is None else backend.version
+        exchange.lend = upstream.turns.lend
         if era_of(exchange.version) is Era.HANDSHAKE and is_retry(params):
             raise RpcError(INVALID_PARAMS, "Invalid or expired requestState")
 
@@ -159,21 +160,16 @@ class Stateless:
         retry, token = read_retry(letter.params), letter.params.progress_token
         if retry is None:
             raise RpcError(INVALID_PARAMS, "Invalid or expired requestState")
-        found = self.parking.resume(retry, bind(letter.request, letter.caller, backend))
-        if isinstance(found, Facts):
-            return self._call_again(letter, backend, retry, found.round)
-        waiting = found.resume(retry.answers)
+        found = self.parking.find(retry, bind(letter.request, letter.caller, backend))
+        if found.visits is not None:
+            return self._call_again(letter, found.take_visits(retry.answers), found.round)
+        waiting = found.resume(retry.answers, letter.caller)
         found.client.come_back(letter.caller, letter.line, token)
         return waiting
 
-    async def _call_again(self, letter: "Letter", backend: str, retry: Retry, round: int) -> Any:
+    async def _call_again(self, letter: "Letter", visits: list[asyncio.Event], round: int) -> Any:
         """Make a call anew whose server wanted the user to visit some address first."""
-        if round > MAX_ROUNDS:
-            raise RpcError.internal_error(f"the server asked more than {MAX_ROUNDS} times")
-        for answer in retry.answers.values():
-            if peek(members(answer).get("action", Raw(b"null"))) != "accept":
-                raise RpcError.internal_error("the user does not want to visit the address")
-        await self.parking.wait_visited(backend, retry.answers)
+        await self.parking.wait_visited(visits)
         strip_retry(letter.params)
         return await self._begin(letter, round)
 

@@ -37,7 +37,7 @@ class Turns:
     """Those who wait for one backend, and those it works on."""
 
     def __init__(self, at_once: int, seconds: float) -> None:
-        self._at_once = at_once
+        self.at_once = at_once
         self._seconds = seconds
         self._working = 0
         self._terms: dict[Due, _Term] = {}
@@ -51,7 +51,7 @@ class Turns:
 
     def take(self, begin: Begin, patron: Patron) -> Due:
         """Have `begin` called, now or when it is its turn; raises what it raises, if now."""
-        if self._working >= self._at_once:
+        if self._working >= self.at_once:
             turn = Due()
             turn.then(self._left)
             self._queue[turn] = begin
@@ -66,6 +66,11 @@ class Turns:
                 self._timer = loop.call_at(until, self._check)
         return turn
 
+    def lend(self, places: int) -> None:
+        """Let so many more begin at a time, or less: who waits for its client needs no place."""
+        self.at_once += places
+        self._begin_more()
+
     def _begin(self, begin: Begin) -> Due:
         doing: Due = due(begin())
         self._working += 1
@@ -75,7 +80,10 @@ class Turns:
     def _ended(self, doing: Due) -> None:
         self._working -= 1
         self._terms.pop(doing, None)
-        while self._queue and self._working < self._at_once:
+        self._begin_more()
+
+    def _begin_more(self) -> None:
+        while self._queue and self._working < self.at_once:
             self._begin_queued(next(iter(self._queue)))
 
     def _begin_queued(self, turn: Due) -> None:

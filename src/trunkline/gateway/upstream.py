@@ -79,6 +79,8 @@ class Snapshot(NamedTuple):
     offers: int
     error: str | None
     retry_in: float | None
+    conversations: int = 0
+    """How many there are beside the first."""
 
 
 class Upstream:
@@ -109,7 +111,7 @@ class Upstream:
         self._stale = asyncio.Event()
         self._announced: set[str] = set()
         self._retry_at: float | None = None
-        self._turns = Turns(settings.max_in_flight, settings.timeout)
+        self.turns = Turns(settings.max_in_flight, settings.timeout)
         self._leases = self._new_leases()
         self._extras: set[asyncio.Task[None]] = set()
         self._guests = Guests()
@@ -145,7 +147,7 @@ class Upstream:
     @property
     def busy(self) -> bool:
         """Tell whether it has calls to carry out."""
-        return len(self._turns) > 0
+        return len(self.turns) > 0
 
     def has(self, capability: str) -> bool:
         """Tell whether it is there, and declared a capability."""
@@ -154,10 +156,10 @@ class Upstream:
     def snapshot(self) -> Snapshot:
         """Return how it is now."""
         version = self.backend.version if self.backend else None
-        offers, calls = len(self._offers), len(self._turns)
-        left = self._retry_in()
+        offers, calls = len(self._offers), len(self.turns)
+        left, more = self._retry_in(), self._leases.extra
         return Snapshot(
-            self.name, self.state, version, self.restarts, calls, offers, self.error, left
+            self.name, self.state, version, self.restarts, calls, offers, self.error, left, more
         )
 
     # Keeping it alive
@@ -175,7 +177,7 @@ class Upstream:
                 await self._rest(backoff.delay(failures, self._chance()))
                 self.restarts += 1
         finally:
-            self._turns.close()
+            self.turns.close()
             if self.state is not State.FAILED:
                 self._enter(State.STOPPED)
 
@@ -414,14 +416,14 @@ class Upstream:
         version, backend = call.caller.version, self.backend
         if backend is None or self.state is not State.READY:
             raise self.unavailable(version)
-        if len(self._turns) >= self.settings.max_in_flight + MAX_QUEUE:
+        if len(self.turns) >= self.turns.at_once + MAX_QUEUE:
             raise self._refuse(version, "it has too many calls in flight")
         spoken = backend.version
         begin = partial(backend.call, call, client)
         if needs_lease(call, backend):
             begin = partial(self._lease, call, client, backend.tells_calls_apart)
         try:
-            answer = self._turns.take(begin, client)
+            answer = self.turns.take(begin, client)
         except Exception as why:
             raise self._meaning(why, spoken, version) from None
         answer.then(partial(self._adapt, call, spoken))
@@ -429,6 +431,7 @@ class Upstream:
 
     def _lease(self, call: Call, client: Client, shared: bool) -> Due:
         """Have a call carried out where nobody else's questions can be taken for its own."""
+        self._expect(call.caller.version)  # it may have had to wait, and the backend has ended
         can = call.caller.askable
         begin = partial(_begin, call, client)
         if shared:

@@ -53,7 +53,9 @@ MAX_RESUMES = 5
 """How often one call's stream is taken up again without anything new."""
 
 MAX_SAYING = 256
-"""How much we may be saying at once; while it is more, nothing is read that we would answer."""
+MAX_ASKED = 16_384
+"""How much we may be saying at once, and how much others may be asked before we can say anything;
+while it is more, nothing is read that we would answer."""
 
 GRACE, GOODBYE = 0.5, 2.0
 """How long, in seconds, what we are saying may take at the end, and then the end of a session."""
@@ -106,6 +108,8 @@ class Streamable:
         self._resumable = False
         self._busy = 0
         self._saying: set[asyncio.Task[None]] = set()
+        self._away = 0
+        self._room = asyncio.Event()
         self._asked: dict[Id, asyncio.Task[None] | None] = {}
         self._ear: asyncio.Task[None] | None = None
         self._closed = False
@@ -382,8 +386,9 @@ class Streamable:
         if handler is None:
             return
         if isinstance(message, Request):
-            while len(self._saying) >= MAX_SAYING:
-                await asyncio.wait(self._saying, return_when=asyncio.FIRST_COMPLETED)
+            while len(self._saying) - self._away >= MAX_SAYING or self._away >= MAX_ASKED:
+                self._room.clear()
+                await self._room.wait()
             self._asked[message.id] = self._say(self._reply(message, handler))
         elif isinstance(message, Notification):
             try:
@@ -395,8 +400,7 @@ class Streamable:
 
     async def _reply(self, request: Request, handler: Handler) -> None:
         try:
-            outcome = handler.called(request)
-            result = await outcome if hasattr(outcome, "__await__") else outcome
+            result = await self._think(handler.called(request))
             payload = Response(request.id, result).encode()
         except Exception as error:
             failure = answer_for(error, request.method, print_incident)
@@ -404,6 +408,17 @@ class Streamable:
         finally:
             self._asked.pop(request.id, None)
         await self._post_quietly(payload)
+
+    async def _think(self, outcome: Any) -> Any:
+        """Wait for an answer, which may be a person's: those who wait keep nobody from asking."""
+        if not hasattr(outcome, "__await__"):
+            return outcome
+        self._away += 1
+        self._room.set()
+        try:
+            return await outcome
+        finally:
+            self._away -= 1
 
     def cancel(self, request_id: object) -> None:
         """Stop answering what the server asked, since it does not want to know any more."""
@@ -419,8 +434,12 @@ class Streamable:
             return None
         task = asyncio.create_task(saying)
         self._saying.add(task)
-        task.add_done_callback(self._saying.discard)
+        task.add_done_callback(self._said)
         return task
+
+    def _said(self, task: asyncio.Task[None]) -> None:
+        self._saying.discard(task)
+        self._room.set()
 
     # The end
 

@@ -1,0 +1,70 @@
+"""The whole gateway, with HTTP in front and behind: what a server's statuses mean to clients."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.gateway.conftest import no_patience
+from tests.gateway.servers import gateway, tool
+from tests.http_client import Site, site
+from tests.jsonrpc.test_channel import settle, tidy
+from tests.transports.faulty import faulty
+from tests.transports.links import no_patience as no_patience_with_links
+from tests.transports.web import InTurn, Modern, Web, fails, refuses
+from trunkline.backends.open_server import HttpTarget, Introduction
+from trunkline.gateway.backend import Backend, Listener
+from trunkline.gateway.upstream import Settings
+
+__all__ = ["no_patience", "no_patience_with_links"]
+
+OURS = b"Bearer ours"
+
+
+@asynccontextmanager
+async def before(web: Web) -> AsyncGenerator[Site]:
+    """Put a gateway before a server behind a URL."""
+    made = gateway()
+    async with faulty(web.play) as server:
+        target = HttpTarget(server.url, [(b"authorization", OURS)], "auto")
+
+        async def connect(listener: Listener) -> Backend:
+            return await target.open(Introduction("s", made.remapper, listener, {}, {}))
+
+        made.add(Settings("s", "s", timeout=5.0, start_timeout=5.0), connect)
+        async with site(made) as here:
+            yield here
+            await made.registry.aclose()
+            await settle()  # the server's own ends of it are the test's
+
+
+@tidy
+@pytest.mark.holds("T97")
+async def test_a_404_of_a_servers_is_an_error_of_one_call_and_ends_no_session() -> None:
+    web = Modern(tools=[tool("t")])
+    web.reactions["tools/call"] = InTurn(fails(-32601, status="404 Not Found"), web.react)
+    async with before(web) as here:
+        client = await here.old()
+        reply = await client.ask("tools/call", name="s__t")
+        assert (reply.status, (await reply.last())["error"]["code"]) == (200, -32601)
+        # The server may have become another, and is asked again what it is; the session goes on.
+        (listed,) = (await (await client.ask("tools/list")).last())["result"]["tools"]
+        assert listed["name"] == "s__t"
+
+
+@tidy
+@pytest.mark.holds("T103")
+@pytest.mark.parametrize("web", [Web(tools=[tool("t")]), Modern(tools=[tool("t")])])
+async def test_what_a_server_wants_to_know_of_us_is_not_for_clients_nor_theirs_for_it(
+    web: Web,
+) -> None:
+    challenge = b'www-authenticate: Bearer realm="inside"'
+    web.reactions["tools/call"] = refuses("401 Unauthorized", b"", challenge)
+    async with before(web) as here:
+        for client in (await here.old(), here.new()):
+            reply = await client.ask("tools/call", name="s__t")
+            assert reply.status != 401
+            assert "www-authenticate" not in reply.headers
+            assert "inside" not in str(await reply.last())
+    given = {asked.header("authorization") for asked in web.asked}
+    assert given == {OURS.decode()}
