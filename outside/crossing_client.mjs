@@ -71,6 +71,14 @@ const call = (name, input = {}, options = undefined, _meta = undefined) => {
 };
 const text = async (...what) => (await call(...what)).content[0].text;
 
+// Those that take long to start are listed later.
+const untilListed = async (servers, tool) => {
+  for (;;) {
+    const names = (await client.listTools()).tools.map(({ name }) => name);
+    if (servers.every((server) => names.includes(`${server}__${tool}`))) return names;
+  }
+};
+
 const follow = async (server) => {
   const { resources } = await client.listResources();
   const marked = `trunkline:${server}:note://one`;
@@ -115,11 +123,14 @@ const walk = async (server) => {
 };
 
 // The same before server-everything, which has other tools, and some of them only for those who can be asked.
-const roam = async (server, tools) => {
+const roam = async (server) => {
   const found = { progress: [] };
   const everything = (name, ...more) => text(`${server}__${name}`, ...more);
-  // First: else it asks for roots in the midst of whatever comes next.
-  if (tools.includes(`${server}__get-roots-list`)) found.places = await everything("get-roots-list");
+  // With the first call by HTTP it learns that there may be roots, and offers a tool for them. That comes first:
+  // else it asks for roots in the midst of whatever comes next.
+  await everything("echo", { message: "é" });
+  await untilListed([server], "get-roots-list");
+  found.places = await everything("get-roots-list");
   asked = [];
   found.structured = (await call(`${server}__get-structured-content`, { location: "Chicago" })).structuredContent;
   actions = ["accept", "decline", "cancel"];
@@ -141,12 +152,8 @@ await client.connect(
 );
 const found = {};
 found.version = client.getNegotiatedProtocolVersion?.();
-found.tools = [];
 const sign = servers.startsWith("every") ? "trigger-url-elicitation" : "choose";
-// Those that take long to start are listed later.
-while (!servers.split(",").every((server) => found.tools.includes(`${server}__${sign}`))) {
-  found.tools = (await client.listTools()).tools.map((tool) => tool.name);
-}
-for (const server of servers.split(",")) found[server] = await (sign === "choose" ? walk : roam)(server, found.tools);
+found.tools = await untilListed(servers.split(","), sign);
+for (const server of servers.split(",")) found[server] = await (sign === "choose" ? walk : roam)(server);
 await client.close();
 console.log(JSON.stringify(found));

@@ -164,12 +164,12 @@ def test_what_is_late_is_given_up(raw: bytes, expected: str) -> None:
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [
-        (b"x: y", 30),
+        (b"x: y", 4),
         (b"keep-alive: timeout=5", 4),
         (b"keep-alive: max=3, Timeout=5", 4),
         (b"keep-alive: timeout=500", 30),
         (b"keep-alive: timeout=0", 0),
-        (b"keep-alive: timeout=x", 30),
+        (b"keep-alive: timeout=x", 4),
     ],
 )
 def test_a_wire_is_kept_for_less_time_than_the_server_keeps_it(

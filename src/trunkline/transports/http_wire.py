@@ -38,6 +38,9 @@ _SILENCE = 60
 _MAX_KNOWN, _MAX_KNOWN_HEAD = 4, 2 * 1024
 """How many heads a connection remembers, and how long they may be."""
 
+_UNSAID = 5
+"""For how many seconds a server that does not say so may keep an unused connection: many do that."""
+
 _HEAD_END = b"\r\n\r\n"
 
 _PLAIN = {b"content-encoding": b"identity", b"transfer-encoding": b"chunked"}
@@ -56,7 +59,7 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
     idle_timeout: float | None = 60.0
     """Between two pieces of a body that is being waited for."""
     keep_alive: float = 30.0
-    """For how long an unused connection is kept."""
+    """For how long an unused connection is kept at most."""
     max_connections: int = 256
     max_head: int = 64 * 1024
     max_headers: int = 100
@@ -312,10 +315,8 @@ class Wire(asyncio.Protocol):
         if self._paused:
             self.resume()
         self._served = True
-        seconds = self._limits.keep_alive
-        if b"keep-alive" in response.headers:
-            seconds = min(seconds, _promised(response.headers[b"keep-alive"]))
-        self.deadline = self._time() + seconds
+        promised = _promised(response.headers.get(b"keep-alive", b""))
+        self.deadline = self._time() + min(self._limits.keep_alive, promised)
         self.owner.free(self)
 
     def _cut_off(self, exc: Exception | None) -> None:
@@ -342,7 +343,7 @@ class Wire(asyncio.Protocol):
 
 @lru_cache(maxsize=64)
 def _promised(keep_alive: bytes) -> float:
-    """Return how long a connection can be used that the server says to keep for some time."""
+    """Return how long a connection can be used, to go by what the server says."""
     found = _TIMEOUT.search(keep_alive)
     # What is on its way when that time is up gets lost.
-    return 0.8 * int(found[1]) if found else inf
+    return 0.8 * (int(found[1]) if found else _UNSAID)
