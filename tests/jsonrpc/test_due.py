@@ -1,8 +1,6 @@
 """Due: settled once, and all that was to be done is done in that moment."""
 
 import asyncio
-import gc
-import weakref
 
 import pytest
 
@@ -140,22 +138,3 @@ async def test_only_what_can_be_awaited_becomes_one() -> None:
     assert due(asked) is asked
     assert due({}) == {}
     assert await due(give()) == 7
-
-
-async def test_what_was_cancelled_is_let_go_of() -> None:
-    class Thing:
-        doing = Due()
-
-    async def wait(thing: Thing) -> None:
-        await asyncio.Event().wait()
-
-    thing = Thing()
-    thing.doing = Due.of(wait(thing))
-    left = weakref.ref(thing)
-    await asyncio.sleep(0)
-    thing.doing.cancel()
-    await thing.doing.wait()
-    del thing
-    await asyncio.sleep(0)
-    gc.collect()
-    assert left() is None

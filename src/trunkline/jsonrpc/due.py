@@ -93,7 +93,7 @@ class Due:
 
     def _finish(self) -> None:
         self.done = True
-        # Let go of: a task that was cancelled keeps its frames, and Python 3.11 finds no such cycle.
+        # Let go of: a cancelled task keeps its frames, and Python 3.11 finds no such cycle.
         self.task = self._stop = None
         steps, self._then = self._then, []
         for step in steps:
