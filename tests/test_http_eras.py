@@ -1,19 +1,24 @@
 """The whole gateway, with HTTP in front and behind: what a server's statuses mean to clients."""
 
+import asyncio
+import gc
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from tests.gateway.conftest import no_patience
+from tests.gateway.letters import Poster
 from tests.gateway.servers import gateway, tool
+from tests.gateway.test_parking import ASKABLE, FORM
 from tests.http_client import Site, site
 from tests.jsonrpc.test_channel import settle, tidy
 from tests.transports.faulty import faulty
 from tests.transports.links import no_patience as no_patience_with_links
-from tests.transports.web import InTurn, Modern, Web, fails, refuses
+from tests.transports.web import InTurn, Modern, Web, fails, question, refuses, streams
 from trunkline.backends.open_server import HttpTarget, Introduction
 from trunkline.gateway.backend import Backend, Listener
+from trunkline.gateway.parking import Exchange, Limits
 from trunkline.gateway.upstream import Settings
 
 __all__ = ["no_patience", "no_patience_with_links"]
@@ -68,3 +73,26 @@ async def test_what_a_server_wants_to_know_of_us_is_not_for_clients_nor_theirs_f
             assert "inside" not in str(await reply.last())
     given = {asked.header("authorization") for asked in web.asked}
     assert given == {OURS.decode()}
+
+
+def exchanges() -> set[Exchange]:
+    """Return all that are held by anybody."""
+    gc.collect()
+    return {each for each in gc.get_objects() if isinstance(each, Exchange)}
+
+
+@tidy
+async def test_nothing_is_held_for_a_call_whose_client_never_came_back() -> None:
+    web = Web(tools=[tool("t")])
+    web.reactions["tools/call"] = streams(question(7, "elicitation/create", FORM), end=False)
+    async with before(web) as here:
+        parking = here.gateway.stateless.parking
+        parking.limits = Limits(ttl=0.01)
+        others = exchanges()
+        asked = await Poster(here.gateway).call("s__t", _meta=ASKABLE)
+        assert asked["resultType"] == "input_required"
+        while len(parking):
+            await asyncio.sleep(0)
+        await web.until("notifications/cancelled")
+        await settle()
+        assert exchanges() <= others

@@ -109,6 +109,8 @@ class Due:
         if self._ripe:
             return
         self.done = True
+        # Let go of: a cancelled task keeps its frames, and Python 3.11 finds no such cycle.
+        self.task = self._stop = None
         steps, self._then = self._then, []
         for step in steps:
             try:
