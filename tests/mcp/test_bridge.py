@@ -258,3 +258,9 @@ def test_a_refusal_for_want_of_a_capability_says_which_to_clients_of_the_other_e
     for said in (UNSET, 7):
         told = adapt_error(RpcError(-32021, "no", said), NEW, OLD)
         assert from_raw(to_raw(told.data)) == {"upstreamCode": -32021}
+
+
+def test_params_without_anything_foreign_stay_as_they_are() -> None:
+    plain = Params(Raw(b'{"name": "t" , "arguments":{}}'))
+    adapt_params("tools/call", plain, OLD)
+    assert bytes(plain.encode()) == b'{"name": "t" , "arguments":{}}'

@@ -215,3 +215,12 @@ def test_a_short_list_is_the_beginning_of_the_long_one(
     allowed = {f"n{place:02}" for place in range(0, len(given_), step)}
     whole = [match for match in index.rank(query, limit=1000) if match.key in allowed]
     assert index.rank(query, limit, allowed.__contains__) == whole[:limit]
+
+
+def test_it_looks_further_down_if_those_at_the_top_are_not_allowed() -> None:
+    many = [document(f"n{place:02}", "alpha " * (40 - place)) for place in range(40)]
+    ranked = [match.key for match in matcher(many).rank("alpha", limit=40)]
+    last = ranked[-1]
+    assert [match.key for match in matcher(many).rank("alpha", 1, lambda key: key == last)] == [
+        last
+    ]
