@@ -240,3 +240,14 @@ def test_a_list_of_ours_says_all_that_it_must() -> None:
         "_meta": {SERVER: {"name": "g"}},
         "tools": [{"name": "x"}],
     }
+
+
+@pytest.mark.parametrize(
+    ("client", "code"), [("2025-06-18", -32603), ("2025-11-25", -32042), ("2024-11-05", -32603)]
+)
+def test_an_address_to_visit_keeps_its_data_for_who_does_not_know_the_code(
+    client: str, code: int
+) -> None:
+    error = RpcError(-32042, "visit", {"elicitations": []})
+    adapted = adapt_error(error, "2025-11-25", client)
+    assert (adapted.code, adapted.data) == (code, {"elicitations": []})
