@@ -243,11 +243,18 @@ def test_a_list_of_ours_says_all_that_it_must() -> None:
 
 
 @pytest.mark.parametrize(
-    ("client", "code"), [("2025-06-18", -32603), ("2025-11-25", -32042), ("2024-11-05", -32603)]
+    ("data", "told"),
+    [
+        ({"requiredCapabilities": {"roots": {}}}, {"requiredCapabilities"}),
+        (UNSET, set()),
+        (7, set()),
+    ],
 )
-def test_an_address_to_visit_keeps_its_data_for_who_does_not_know_the_code(
-    client: str, code: int
+def test_what_a_client_would_have_to_declare_is_said_beside_the_code(
+    data: Any, told: set[str]
 ) -> None:
-    error = RpcError(-32042, "visit", {"elicitations": []})
-    adapted = adapt_error(error, "2025-11-25", client)
-    assert (adapted.code, adapted.data) == (code, {"elicitations": []})
+    adapted = adapt_error(RpcError(-32021, "missing", data), "2026-07-28", "2025-11-25")
+    assert adapted.code == -32603
+    found = from_raw(to_raw(adapted.data), dict[str, Any])
+    assert found.pop("upstreamCode") == -32021
+    assert found.keys() == told
