@@ -242,19 +242,10 @@ def test_a_list_of_ours_says_all_that_it_must() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("data", "told"),
-    [
-        ({"requiredCapabilities": {"roots": {}}}, {"requiredCapabilities"}),
-        (UNSET, set()),
-        (7, set()),
-    ],
-)
-def test_what_a_client_would_have_to_declare_is_said_beside_the_code(
-    data: Any, told: set[str]
-) -> None:
+@pytest.mark.parametrize("data", [{"requiredCapabilities": 1}, UNSET, 7])
+def test_what_a_client_would_have_to_declare_is_said_beside_the_code(data: Any) -> None:
     adapted = adapt_error(RpcError(-32021, "missing", data), "2026-07-28", "2025-11-25")
     assert adapted.code == -32603
     found = from_raw(to_raw(adapted.data), dict[str, Any])
     assert found.pop("upstreamCode") == -32021
-    assert found.keys() == told
+    assert found == (data if isinstance(data, dict) else {})
