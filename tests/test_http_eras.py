@@ -4,6 +4,7 @@ import asyncio
 import gc
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.gateway.conftest import no_patience
 from tests.gateway.letters import Poster
 from tests.gateway.servers import gateway, tool
 from tests.gateway.test_parking import ASKABLE, FORM
-from tests.http_client import Site, site
+from tests.http_client import Site, call, site
 from tests.jsonrpc.test_channel import settle, tidy
 from tests.transports.faulty import faulty
 from tests.transports.links import no_patience as no_patience_with_links
@@ -71,6 +72,9 @@ async def test_what_a_server_wants_to_know_of_us_is_not_for_clients_nor_theirs_f
             assert reply.status != 401
             assert "www-authenticate" not in reply.headers
             assert "inside" not in str(await reply.last())
+        old = await here.old()
+        theirs: dict[str, Any] = {**old.headers, "authorization": "Bearer theirs"}
+        await here.ask(call(9, "tools/call", name="s__t"), **theirs)
     given = {asked.header("authorization") for asked in web.asked}
     assert given == {OURS.decode()}
 

@@ -280,3 +280,16 @@ async def test_anybody_has_the_first_one_if_no_other_can_be_opened() -> None:
     house.take("b", ANYBODY, FORM, urgent=True)
     assert house.begun == [("a", 0), ("b", 0)]
     await house.leases.aclose()
+
+
+async def test_who_waited_in_vain_learns_that_it_was_not_for_the_server() -> None:
+    house = House(most=0, first=FORM)
+    house.take("a", "A")
+    waiting = house.take("b", "B")
+    waiting.cancel(TimeoutError())
+    assert isinstance(waiting.error, ConnectionLost)
+    assert "max_conversations" in str(waiting.error)
+    begun = house.take("c", "A", urgent=True)
+    begun.cancel(TimeoutError())
+    assert isinstance(begun.error, TimeoutError)
+    await house.leases.aclose()

@@ -36,6 +36,8 @@ IDLE = 60.0
 PAUSE = 5.0
 """How long, in seconds, none is opened after one could not be."""
 
+CROWDED = "all conversations with it wait for answers of other clients (see max_conversations)"
+
 Kind: TypeAlias = frozenset[str]
 """What clients can be asked: a conversation is opened for those who can be asked the same."""
 
@@ -149,7 +151,8 @@ class Leases(Generic[T]):
         return doing
 
     def _left(self, turn: Due) -> None:
-        self._queue.pop(turn, None)
+        if self._queue.pop(turn, None) is not None and isinstance(turn.error, TimeoutError):
+            turn.error = ConnectionLost(CROWDED)  # it was not the server who took so long
 
     def _ended(self, room: Room[T]) -> None:
         room.calls -= 1
