@@ -39,7 +39,7 @@ _MAX_KNOWN, _MAX_KNOWN_HEAD = 4, 2 * 1024
 """How many heads a connection remembers, and how long they may be."""
 
 _UNSAID = 5
-"""For how many seconds a server that does not say so may keep an unused connection: many do that."""
+"""For how many seconds a server that does not say keeps an unused connection: many do that."""
 
 _HEAD_END = b"\r\n\r\n"
 
