@@ -3,7 +3,7 @@
 import pytest
 
 from tests.transports.faulty import ok
-from tests.transports.test_http_wire import CHUNKED, LIMITS, Bench, body, reason, run
+from tests.transports.test_http_wire import CHUNKED, Bench, body, reason, run
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.transports.http_response import ResponseTooLarge
 from trunkline.transports.http_wire import ClientLimits
@@ -131,7 +131,7 @@ def test_deadlines_follow_the_answer() -> None:
     bench.wire.data_received(b"1\r\na\r\n")
     assert bench.wire.deadline > now + 1e9
     bench.wire.data_received(b"0\r\n\r\n")
-    assert bench.wire.deadline == now + 5 + LIMITS.keep_alive
+    assert bench.wire.deadline == now + 5 + 4
     bench.ask()
     bench.wire.data_received(CHUNKED)
     assert bench.wire.deadline == now + 14
