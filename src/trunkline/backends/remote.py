@@ -154,7 +154,28 @@ class Remote:
             return due(link.call(call.method, raw, original_id=call.id))
         hearing = Hearing(self, self._calls, client)
         ask = partial(link.call, call.method, raw, original_id=call.id, handler=hearing)
-        return due(self._ask_again(ask) if link.has_sessions else ask())
+        if not link.has_sessions:
+            return due(ask())
+        if self._renewal is not None:
+            return Due.of(self._ask_again(ask))
+        return self._in_session(link, ask)
+
+    def _in_session(self, link: Link, ask: Callable[[], Awaitable[Raw]]) -> Due:
+        """Ask in the session there is; only one that the server has lost needs a task."""
+        asked, welcome = due(ask()), self._welcome
+        answer = Due(lambda _: asked.cancel())
+
+        def look(_: Due) -> None:
+            lost = asked.error
+            if not isinstance(lost, SessionLost):
+                answer.follow(asked)
+                return
+            going = Due.of(self._ask_anew(link, welcome, lost, ask))
+            answer.stop_by(lambda _: going.cancel())
+            going.then(answer.follow)
+
+        asked.then(look)
+        return answer
 
     def _needs_task(self, call: Call) -> bool:
         return call.method == "tools/call" and call.params.text("name") in self._insisting
@@ -182,7 +203,16 @@ class Remote:
         try:
             return await ask()
         except SessionLost as lost:
-            await self._renew(link, welcome, lost)
+            return await self._ask_anew(link, welcome, lost, ask)
+
+    async def _ask_anew(
+        self,
+        link: Link,
+        welcome: Welcome | None,
+        lost: SessionLost,
+        ask: Callable[[], Awaitable[Raw]],
+    ) -> Raw:
+        await self._renew(link, welcome, lost)
         return await ask()
 
     async def _renew(self, link: Link, welcome: Welcome | None, lost: SessionLost) -> None:
