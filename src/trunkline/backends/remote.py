@@ -284,11 +284,12 @@ class Remote:
 
     def called(self, request: Request) -> Any:
         """Answer what the server asks: pings here, all else by the client that it concerns."""
-        known, client = SERVER_REQUESTS.get(request.method), self._tasks.whose(request)
+        known, calls = SERVER_REQUESTS.get(request.method), self._calls
+        # Where nothing may be asked nobody has minded whose calls these are.
+        found = calls.whom_to_ask() if self.declared else calls.only_client()
+        client = self._tasks.whose(request) or found
         if client is None and known is not None and known.capability and not self.declared:
-            # It was told that it may ask nothing; so whose calls these are nobody has minded.
             raise RpcError.method_not_found(request.method)
-        client = client or self._calls.whom_to_ask()
         if client is not None or request.method == "ping":
             return self.called_by(request, client)
         if self._calls.crowded:
