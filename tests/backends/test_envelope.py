@@ -39,6 +39,7 @@ from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
 from trunkline.mcp.offer import Kind
+from trunkline.mcp.principal import Principal
 from trunkline.routing.call import Call
 from trunkline.transports.http_client import HttpClient
 from trunkline.transports.streamable import Streamable
@@ -77,7 +78,7 @@ async def talk(web: Modern, ear: Listener) -> AsyncGenerator[EnvelopeRemote]:
 
 def a_call(params: dict[str, Any], version: str = "2026-07-28", **caller: Any) -> Call:
     given: Any = {"capabilities": {"elicitation": {"form": {}}}, "client": to_raw({"name": "c"})}
-    who = Caller("p", version, **(given | caller))
+    who = Caller(Principal("p"), version, **(given | caller))
     return Call(who, "7", "tools/call", Params(to_raw(params)), "s")
 
 

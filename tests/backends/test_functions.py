@@ -13,6 +13,7 @@ from trunkline.jsonrpc import Raw, RpcError, from_raw, to_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
 from trunkline.mcp.offer import Kind
+from trunkline.mcp.principal import Principal
 from trunkline.routing.call import Call
 
 
@@ -27,7 +28,7 @@ class Nobody:
     answering = False
 
     def __init__(self, version: str) -> None:
-        self.caller = Caller("p", version, {}, Raw(b"{}"))
+        self.caller = Caller(Principal("p"), version, {}, Raw(b"{}"))
 
     async def ask(self, method: str, params: Any, asker: object = None) -> Raw:
         raise RpcError.method_not_found(method)

@@ -15,6 +15,7 @@ from trunkline.jsonrpc import ConnectionLost, IdRemapper, Raw, RpcError, from_ra
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
 from trunkline.mcp.offer import Kind
+from trunkline.mcp.principal import Principal
 from trunkline.routing.call import Call
 
 
@@ -24,7 +25,7 @@ class Ear:
     answering = False
 
     def __init__(self) -> None:
-        self.caller = Caller("p", "2025-11-25", {}, Raw(b"{}"))
+        self.caller = Caller(Principal("p"), "2025-11-25", {}, Raw(b"{}"))
         self.changes = asyncio.Event()
         self.renewed = 0
         self.told_of: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()

@@ -22,6 +22,7 @@ from trunkline.jsonrpc import (
 )
 from trunkline.mcp.meta import PREFIX, Params
 from trunkline.mcp.mirrors import Mirrors
+from trunkline.mcp.principal import Principal
 
 VERSION = PREFIX + "protocolVersion"
 CAPABILITIES = PREFIX + "clientCapabilities"
@@ -76,7 +77,7 @@ class Poster:
 
     def __init__(self, made: Gateway, principal: str = "poster") -> None:
         self.gateway = made
-        self.principal = principal
+        self.principal = Principal(principal)
         self.headers: dict[bytes, bytes] = {}
 
     async def send(self, request: Request, paper: Paper | None = None) -> Any:

@@ -14,6 +14,7 @@ from trunkline.mcp.caller import Caller
 from trunkline.mcp.capabilities import fingerprint
 from trunkline.mcp.meta import Params
 from trunkline.mcp.offer import Offer
+from trunkline.mcp.principal import Principal
 from trunkline.routing.call import Call
 
 SAMPLING: dict[str, Any] = {"sampling": {}}
@@ -28,7 +29,7 @@ class Ear:
 
     def __init__(self, capabilities: Any = None, version: str = "2026-07-28") -> None:
         self.heard: list[str] = []
-        self.caller = Caller("p", version, capabilities or {}, Raw(b"{}"))
+        self.caller = Caller(Principal("p"), version, capabilities or {}, Raw(b"{}"))
 
     @property
     def party(self) -> object:

@@ -10,6 +10,7 @@ from trunkline.gateway.client import Client
 from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Raw, Request, RpcError, to_raw
 from trunkline.mcp.caller import Caller
+from trunkline.mcp.principal import Principal
 from trunkline.routing.call import Call
 
 
@@ -53,7 +54,7 @@ async def test_a_conversation_is_one_party_and_a_request_that_stands_alone_is_an
         assert first.party is second.party is on_line.party
         assert len({first.party, one.party, two.party}) == 3
         assert [c.caller.version for c in (first, one)] == ["2025-11-25", "2026-07-28"]
-        assert [c.caller.principal for c in (first, one)] == ["local", "poster"]
+        assert [c.caller.principal.id for c in (first, one)] == ["local", "poster"]
 
 
 async def test_what_concerns_one_call_goes_on_its_own_line() -> None:
@@ -86,4 +87,4 @@ class TrunkOfPaper(Paper):
 
 
 def test_a_caller_wants_no_messages_unless_it_says_so() -> None:
-    assert Caller("p", "2026-07-28", {}, Raw(b"{}")).log_level is None
+    assert Caller(Principal("p"), "2026-07-28", {}, Raw(b"{}")).log_level is None

@@ -6,12 +6,13 @@ from tests.gateway.letters import Paper
 from trunkline.gateway.correspondent import Correspondent
 from trunkline.jsonrpc import Raw, RpcError, to_raw
 from trunkline.mcp.caller import Caller
+from trunkline.mcp.principal import Principal
 
 PROGRESS, MESSAGE = "notifications/progress", "notifications/message"
 
 
 def caller(level: str | None = None) -> Caller:
-    return Caller("p", "2026-07-28", {}, Raw(b"{}"), level)
+    return Caller(Principal("p"), "2026-07-28", {}, Raw(b"{}"), level)
 
 
 async def test_it_is_told_what_it_asked_to_hear() -> None:

@@ -10,8 +10,9 @@ from trunkline.gateway.finder import Finder
 from trunkline.gateway.gateway import Gateway
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.caller import Caller
+from trunkline.mcp.principal import Principal
 
-ANNA = Caller("anna", "2025-11-25", {}, Raw(b"{}"))
+ANNA = Caller(Principal("anna"), "2025-11-25", {}, Raw(b"{}"))
 
 
 async def ready(made: Gateway) -> Finder:

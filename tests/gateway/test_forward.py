@@ -15,13 +15,14 @@ from trunkline.jsonrpc import Raw, Request, RpcError, from_raw, to_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
 from trunkline.mcp.methods import CLIENT_REQUESTS, Way
+from trunkline.mcp.principal import Principal
 from trunkline.routing.catalog import Entry
 
 OLD, NEW = "2025-11-25", "2026-07-28"
 
 
 def somebody(version: str = OLD) -> Correspondent:
-    return Correspondent(Caller("p", version, {}, Raw(b"{}")), Paper())
+    return Correspondent(Caller(Principal("p"), version, {}, Raw(b"{}")), Paper())
 
 
 async def settled(made: Gateway) -> Forwarder:

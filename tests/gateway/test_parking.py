@@ -7,11 +7,12 @@ import pytest
 
 from tests.gateway.letters import CAPABILITIES, Paper, Poster, letter, poster
 from tests.gateway.servers import Hold, Server, User, add, running, tool
-from trunkline.gateway.gateway import LOCAL, Gateway
+from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.parking import Limits, Parking
 from trunkline.gateway.sealing import KeyRing, Seal
 from trunkline.gateway.session import Identity
 from trunkline.jsonrpc import Raw, RpcError, from_raw
+from trunkline.mcp.principal import LOCAL
 
 FORM: dict[str, Any] = {"message": "Sure?", "requestedSchema": {"type": "object", "properties": {}}}
 ASKABLE: dict[str, Any] = {CAPABILITIES: {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}}

@@ -19,6 +19,7 @@ from trunkline.gateway.stateless import Correspondent
 from trunkline.jsonrpc import Due, Notification, Raw, Request, Response, RpcError, to_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
+from trunkline.mcp.principal import Principal
 
 PROGRESS = "notifications/progress"
 LOG = "notifications/message"
@@ -68,7 +69,7 @@ async def test_news_that_are_read_together_with_the_answer_come_before_it(kind: 
     async with serving(s=server) as made:
         await poster(made)
         params = Params(to_raw(letter({"progressToken": 1}, name="s__t")))
-        call: Due = made.stateless.answer(Request(1, "tools/call"), params, "p", Diary())
+        call: Due = made.stateless.answer(Request(1, "tools/call"), params, Principal("p"), Diary())
         call.then(lambda _: order.append("the answer"))
         token = (await server.until_heard("tools/call"))["_meta"]["progressToken"]
         news = Notification(PROGRESS, {"progressToken": token, "progress": 1})
@@ -158,7 +159,7 @@ async def test_a_call_that_nobody_waits_for_is_cancelled_at_its_server() -> None
 async def test_what_is_told_is_waited_for_and_what_is_posted_is_not(torn: bool) -> None:
     paper = Paper()
     paper.torn, paper.blocked = torn, asyncio.Event()
-    client = Correspondent(Caller("p", "2026-07-28", {}, Raw(b"{}"), "error"), paper)
+    client = Correspondent(Caller(Principal("p"), "2026-07-28", {}, Raw(b"{}"), "error"), paper)
     client.post(LOG, {"level": "alert"})
     client.post(LOG, {"level": "info"})
     client.post("notifications/tools/list_changed", {})

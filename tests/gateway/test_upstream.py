@@ -26,6 +26,7 @@ from trunkline.jsonrpc import Raw, RpcError, pipe
 from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.offer import Kind, Offer
+from trunkline.mcp.principal import Principal
 from trunkline.routing import backoff
 from trunkline.routing.call import Call
 
@@ -40,7 +41,7 @@ class Fake:
 
     def __init__(self) -> None:
         self.capabilities: dict[str, Any] = {"tools": {}}
-        self.caller = Caller("p", "2025-11-25", {}, Raw(b"{}"))
+        self.caller = Caller(Principal("p"), "2025-11-25", {}, Raw(b"{}"))
         self.listed: list[str] = []
         self.failure: Exception | None = None
         self.at_listing: list[asyncio.Event] = []

@@ -5,6 +5,7 @@ from typing import Any
 from trunkline.jsonrpc import Raw, from_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import PREFIX
+from trunkline.mcp.principal import Principal
 
 ALL = {"sampling": {}, "elicitation": {}, "roots": {"listChanged": True}, "experimental": {}}
 
@@ -15,14 +16,14 @@ def told(caller: Caller) -> Any:
 
 
 def test_a_caller_can_be_asked_what_it_declared_as_its_revision_has_it() -> None:
-    new = Caller("local", "2025-11-25", ALL, Raw(b"{}"))
+    new = Caller(Principal("local"), "2025-11-25", ALL, Raw(b"{}"))
     assert new.askable == {"sampling", "elicitation.form", "roots"}
     assert told(new) == {"sampling": {}, "elicitation": {"form": {}}, "roots": {}}
-    old = Caller("local", "2024-11-05", ALL, Raw(b"{}"))
+    old = Caller(Principal("local"), "2024-11-05", ALL, Raw(b"{}"))
     assert old.askable == {"sampling", "roots"}
     assert told(old) == {"sampling": {}, "roots": {}}
 
 
 def test_who_declares_nothing_is_asked_nothing() -> None:
-    caller = Caller("local", "2026-07-28", {"tools": {}}, Raw(b"{}"))
+    caller = Caller(Principal("local"), "2026-07-28", {"tools": {}}, Raw(b"{}"))
     assert (caller.askable, told(caller)) == (frozenset(), {})

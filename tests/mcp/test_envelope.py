@@ -19,6 +19,7 @@ from trunkline.mcp.envelope import (
 )
 from trunkline.mcp.logs import LEVELS
 from trunkline.mcp.meta import ENVELOPE_KEYS, Params
+from trunkline.mcp.principal import Principal
 
 WHOLE: dict[str, Any] = {VERSION: "2026-07-28", CAPABILITIES: {}}
 
@@ -29,7 +30,7 @@ def params(meta: Any) -> Params:
 
 def refusal(meta: Any) -> RpcError:
     with pytest.raises(RpcError) as caught:
-        read_envelope(params(meta), "somebody")
+        read_envelope(params(meta), Principal("somebody"))
     return caught.value
 
 
@@ -54,9 +55,9 @@ def test_who_is_asking_is_read_from_the_request_alone() -> None:
                 "vendor/x": 1,
             }
         ),
-        "somebody",
+        Principal("somebody"),
     )
-    assert (caller.principal, caller.version, caller.log_level) == (
+    assert (caller.principal.id, caller.version, caller.log_level) == (
         "somebody",
         "2026-07-28",
         "warning",
@@ -67,13 +68,13 @@ def test_who_is_asking_is_read_from_the_request_alone() -> None:
 
 @pytest.mark.parametrize("more", [{}, {LOG_LEVEL: None}])
 def test_a_client_may_keep_its_name_and_its_level_to_itself(more: dict[str, Any]) -> None:
-    caller = read_envelope(params(WHOLE | more), "")
+    caller = read_envelope(params(WHOLE | more), Principal(""))
     assert (bytes(caller.client), caller.log_level) == (b"{}", None)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_level_can_be_asked_for(level: str) -> None:
-    assert read_envelope(params(WHOLE | {LOG_LEVEL: level}), "").log_level == level
+    assert read_envelope(params(WHOLE | {LOG_LEVEL: level}), Principal("")).log_level == level
 
 
 @pytest.mark.parametrize("missing", [VERSION, CAPABILITIES])
@@ -127,10 +128,10 @@ def test_what_has_the_wrong_type_is_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_what_is_stamped_is_what_is_read() -> None:
-    caller = Caller("p", "2025-11-25", {"roots": {}}, Raw(b'{"name":"c"}'), "error")
+    caller = Caller(Principal("p"), "2025-11-25", {"roots": {}}, Raw(b'{"name":"c"}'), "error")
     said = Params(to_raw({"name": "x", "_meta": {"vendor/x": 1}}))
     stamp(said, caller)
-    read = read_envelope(Params(said.encode()), "p")
+    read = read_envelope(Params(said.encode()), Principal("p"))
     assert (read.version, read.capabilities, read.log_level) == (
         "2026-07-28",
         {"roots": {}},
@@ -142,15 +143,15 @@ def test_what_is_stamped_is_what_is_read() -> None:
 
 def test_who_wants_no_messages_asks_for_none() -> None:
     said = Params(to_raw({}))
-    stamp(said, Caller("p", "2025-11-25", {}, Raw(b"{}")))
+    stamp(said, Caller(Principal("p"), "2025-11-25", {}, Raw(b"{}")))
     assert LOG_LEVEL not in said.meta
 
 
 def test_however_much_a_client_says_it_is_read_for_its_own_principal() -> None:
     for size in (1, MAX_KNOWN):
         said = WHOLE | {CLIENT: {"name": "c" * size}}
-        callers = [read_envelope(params(said), principal) for principal in ("a", "b", "a")]
-        assert [caller.principal for caller in callers] == ["a", "b", "a"]
+        callers = [read_envelope(params(said), principal) for principal in map(Principal, "aba")]
+        assert [caller.principal.id for caller in callers] == ["a", "b", "a"]
         assert callers[0] == callers[2]
         assert from_raw(callers[0].client) == {"name": "c" * size}
     assert refusal(WHOLE | {CLIENT: "c" * MAX_KNOWN}).code == -32602

@@ -5,11 +5,12 @@ import pytest
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
+from trunkline.mcp.principal import Principal
 from trunkline.routing.call import Call, withdrawal
 
 
 def test_a_call_does_not_change_on_its_way() -> None:
-    caller = Caller("p", "2025-11-25", {}, Raw(b"{}"))
+    caller = Caller(Principal("p"), "2025-11-25", {}, Raw(b"{}"))
     call = Call(caller, "7", "tools/call", Params(Raw(b"{}")), "fs")
     with pytest.raises(AttributeError):
         call.id = 7  # pyright: ignore[reportAttributeAccessIssue]  that it cannot be is the point

@@ -7,11 +7,12 @@ import pytest
 from trunkline.jsonrpc import Raw, from_raw, to_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.offer import Kind, Offer
+from trunkline.mcp.principal import Principal
 from trunkline.routing.catalog import Catalog, Entry, Listing, merge
 from trunkline.routing.view import View
 
-ANNA = Caller("anna", "2025-11-25", {}, Raw(b"{}"))
-BERT = Caller("bert", "2025-11-25", {}, Raw(b"{}"))
+ANNA = Caller(Principal("anna"), "2025-11-25", {}, Raw(b"{}"))
+BERT = Caller(Principal("bert"), "2025-11-25", {}, Raw(b"{}"))
 
 
 def offers(kind: Kind, *names: str) -> tuple[Offer, ...]:
@@ -38,7 +39,7 @@ def entry(name: str) -> Entry:
 
 
 def no_writing(caller: Caller, entry: Entry) -> bool:
-    return caller.principal == "anna" or entry.native != "write"
+    return caller.principal.id == "anna" or entry.native != "write"
 
 
 def test_without_a_word_everybody_sees_everything() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trunkline.jsonrpc import Channel, ConnectionLost, Notification, Request
+from trunkline.mcp.principal import Principal
 from trunkline.transports.exchange import ByteStream, Headers, HttpRequest
 from trunkline.transports.http_answers import Visit
 from trunkline.transports.sse import Event, SseParser
@@ -132,18 +133,21 @@ def asked(body: Any = b"", method: str = "POST", path: str = "/mcp", **headers: 
 
 
 def visit(paper: Paper, principal: str = "p") -> Visit:
-    return Visit(paper, principal, ((b"x-any", b"1"),))
+    return Visit(paper, Principal(principal), ((b"x-any", b"1"),))
 
 
 class Talk:
     """A conversation that does what the test says."""
 
-    def __init__(self, house: "House", trunk: Any, principal: str) -> None:
+    def __init__(self, house: "House", trunk: Any, principal: Principal) -> None:
         self.version: str | None = None
         self.trunk = trunk
         self.principal = principal
         self.heard: list[str] = []
         self._house = house
+
+    def recognise(self, principal: Principal) -> None:
+        self.principal = principal
 
     def answer(self, request: Request, line: Any) -> Any:
         if request.method == "initialize":
@@ -171,19 +175,21 @@ class House:
         self.ready = True
         self.talks: list[Talk] = []
         self.closed: list[Talk] = []
-        self.served: list[tuple[Channel, str]] = []
+        self.served: list[tuple[Channel, Principal]] = []
 
-    def open(self, trunk: Any, principal: str) -> Talk:
+    def open(self, trunk: Any, principal: Principal) -> Talk:
         self.talks.append(Talk(self, trunk, principal))
         return self.talks[-1]
 
     async def close(self, conversation: Any) -> None:
         self.closed.append(conversation)
 
-    def answer(self, request: Request, params: Any, principal: str, line: Any, mirrors: Any) -> Any:
+    def answer(
+        self, request: Request, params: Any, principal: Principal, line: Any, mirrors: Any
+    ) -> Any:
         return self.methods[request.method](request, line)
 
-    async def serve(self, channel: Channel, principal: str) -> None:
+    async def serve(self, channel: Channel, principal: Principal) -> None:
         self.served.append((channel, principal))
         while await channel.receive() is not None:
             pass

@@ -79,7 +79,7 @@ async def test_initialize_begins_a_session_and_names_it() -> None:
         assert len(paper.headers[b"mcp-session-id"]) == 32
         assert paper.headers[b"x-any"] == b"1"
         assert len(door.door) == 1
-        assert door.house.talks[0].principal == "p"
+        assert door.house.talks[0].principal.id == "p"
 
 
 @tidy

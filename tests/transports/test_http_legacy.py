@@ -85,7 +85,7 @@ def events(exchange: Asked) -> list[Event]:
     return [event for event in found if isinstance(event, Event)]
 
 
-async def enter(door: LegacyDoor, principal: object = "ann") -> tuple[Channel, Asked, str]:
+async def enter(door: LegacyDoor, principal: str = "ann") -> tuple[Channel, Asked, str]:
     """Open a session; return it, the exchange that carries it, and the query to POST with."""
     exchange = Asked(request("GET"))
     channel = await door.open(exchange, principal)
@@ -98,7 +98,7 @@ def post(
     query: str,
     body: bytes = b"{}",
     headers: dict[bytes, bytes] | None = None,
-    principal: object = "ann",
+    principal: str = "ann",
 ) -> Asked:
     exchange = Asked(request("POST", query, JSON if headers is None else headers, body))
     door.post(exchange, principal)
@@ -157,7 +157,7 @@ async def test_a_post_is_refused_for_what_is_wrong_with_it() -> None:
     assert post(door, f"{query}&{query}").status == 400
     assert post(door, "session_id=unknown").status == 404
     assert post(door, query, principal="bob").status == 404
-    assert post(door, query, principal=None).status == 404
+    assert post(door, query, principal="").status == 404
     assert post(door, query, headers={}).status == 415
     assert post(door, query, headers={b"content-type": b"text/plain"}).status == 415
     wrong = Asked(request("PUT", query, JSON))

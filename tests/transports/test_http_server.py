@@ -11,10 +11,11 @@ from msgspec import structs
 from tests.jsonrpc.test_channel import settle, tidy
 from tests.transports.exchanges import META, Gate, House, Paper, asked, call, note, reply
 from trunkline.jsonrpc import Channel, Incident
+from trunkline.mcp.principal import LOCAL, Principal
 from trunkline.transports import http_server
 from trunkline.transports.exchange import HttpRequest
 from trunkline.transports.http_rules import HttpRules
-from trunkline.transports.http_server import PRINCIPAL, HttpServer
+from trunkline.transports.http_server import HttpServer
 
 MODERN = {"mcp_protocol_version": "2026-07-28"}
 OFTEN = 0.002
@@ -210,7 +211,7 @@ async def test_the_ways_in_beside_it() -> None:
         assert stream.headers[b"content-type"] == b"text/event-stream"
         (event,) = stream.events
         assert event.event == "endpoint"
-        assert [principal for _, principal in server.house.served] == [PRINCIPAL]
+        assert [principal for _, principal in server.house.served] == [LOCAL]
         path, _, query = event.data.decode().partition("?")
         request = structs.replace(asked(call(1, "ping"), path=path), query=query)
         assert server.ask(request).status == 202
@@ -233,7 +234,7 @@ async def test_a_web_socket_that_is_none_is_refused() -> None:
 
 @tidy
 async def test_a_conversation_that_breaks_down_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def serve(channel: Channel, principal: str) -> None:
+    async def serve(channel: Channel, principal: Principal) -> None:
         await channel.aclose()
         raise ValueError("oops")
 

@@ -45,6 +45,7 @@ from trunkline.mcp.envelope import SUBSCRIPTION, has_envelope, stamp
 from trunkline.mcp.headers import HeaderMap, header_params, mirror, mirror_arguments
 from trunkline.mcp.meta import ENVELOPE_KEYS, Params
 from trunkline.mcp.offer import Kind, Offer
+from trunkline.mcp.principal import Principal
 from trunkline.mcp.rounds import MAY_ASK
 from trunkline.mcp.subscriptions import FLAGS, LIST_CHANGED, announced, honoured, wishes
 from trunkline.mcp.tasks import has_extension, needs_extension, put_extension, runs_tasks
@@ -69,7 +70,7 @@ class EnvelopeRemote:
         """Prepare; `client` is who asks when the gateway asks for itself."""
         self.violations = 0
         self._listener = listener
-        self._gateway = Caller("", V2026_07_28, {}, to_raw(client))
+        self._gateway = Caller(Principal(""), V2026_07_28, {}, to_raw(client))
         self._by_http = by_http
         self._link: Link | None = None
         self._found: Discovery | None = None

@@ -41,6 +41,7 @@ from trunkline.mcp.envelope import stamp
 from trunkline.mcp.handshake import hello, read_welcome
 from trunkline.mcp.inquiry import Inquiry, Step
 from trunkline.mcp.meta import Params
+from trunkline.mcp.principal import Principal
 from trunkline.mcp.probe import Verdict, judge_discovery, judge_error, judge_refusal
 from trunkline.mcp.versions import LATEST_HANDSHAKE, V2026_07_28, Era
 
@@ -122,7 +123,7 @@ class _Talk:
         said = self._said
         if step is Step.DISCOVER:
             params = Params(to_raw({}))
-            stamp(params, Caller("", V2026_07_28, {}, to_raw(said.client)))
+            stamp(params, Caller(Principal(""), V2026_07_28, {}, to_raw(said.client)))
             asked = params.encode()
         else:
             asked = to_raw(hello(LATEST_HANDSHAKE, said.capabilities, said.client))

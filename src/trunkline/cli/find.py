@@ -12,9 +12,9 @@ from trunkline.cli.startup import Startup
 from trunkline.config import Config
 from trunkline.control import ServerStatus, server_statuses
 from trunkline.gateway.finder import Finder
-from trunkline.gateway.gateway import LOCAL
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.caller import Caller
+from trunkline.mcp.principal import LOCAL
 from trunkline.mcp.versions import LATEST_HANDSHAKE
 from trunkline.routing.tool_index import description_of, signature_of
 

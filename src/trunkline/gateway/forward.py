@@ -12,9 +12,11 @@ Rules upheld here:
 
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from trunkline.gateway.client import Client
+from trunkline.gateway.layers import Layers
+from trunkline.gateway.passage import Passage
 from trunkline.gateway.registry import Registry
 from trunkline.gateway.upstream import Upstream
 from trunkline.gateway.wrapped import unwrap
@@ -53,23 +55,31 @@ Check = Callable[[Entry, Params], None]
 class Forwarder:
     """Passes requests on to those who can answer them."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, registry: Registry, layers: Layers | None = None) -> None:
+        self.layers = layers or Layers()
+        self.registry = registry
 
     def forward(
         self, request: Request, params: Params, way: Way, client: Client, check: Check | None = None
     ) -> Awaitable[Raw]:
         """Pass a request on; raises RpcError at once, or when awaited."""
-        if self._registry.settled:
-            entry = self.find(params, way, request.method, client)
-            return self._pass(request, params, entry, client, check)
-        return self._forward_later(request, params, way, client, check)
+        passage = self.layers.begin(request, params, client.caller)
+        walk = Walk(request, params, client, check, passage)
+        try:
+            if self.registry.settled:
+                return self._pass(walk, self.find(params, way, request.method, client))
+        except BaseException as why:
+            self.layers.end(passage, error=why)
+            raise
+        return self._forward_later(walk, way)
 
-    async def _forward_later(
-        self, request: Request, params: Params, way: Way, client: Client, check: Check | None
-    ) -> Raw:
-        entry = await self.find_patiently(params, way, request.method, client)
-        return await self._pass(request, params, entry, client, check)
+    async def _forward_later(self, walk: "Walk", way: Way) -> Raw:
+        try:
+            entry = await self.find_patiently(walk.params, way, walk.request.method, walk.client)
+            return await self._pass(walk, entry)
+        except BaseException as why:
+            self.layers.end(walk.passage, error=why)
+            raise
 
     def list(
         self, method: str, params: Params, write: Callable[[Kind], Raw]
@@ -77,16 +87,16 @@ class Forwarder:
         """Answer a list from the catalogue; many clients list once, and never again."""
         if bytes(params.get("cursor") or b"null") != b"null":
             raise RpcError.invalid_params("unknown cursor: lists come on one page here")
-        return self._registry.when_settled(partial(write, _KINDS[method]))
+        return self.registry.when_settled(partial(write, _KINDS[method]))
 
     async def find_patiently(self, params: Params, way: Way, method: str, client: Client) -> Entry:
         """Find what is named, and give backends that are starting a moment if it is not there."""
         try:
             return self.find(params, way, method, client)
         except RpcError:
-            if self._registry.settled:
+            if self.registry.settled:
                 raise
-        await self._registry.wait_patiently()
+        await self.registry.wait_patiently()
         return self.find(params, way, method, client)
 
     def find(self, params: Params, way: Way, method: str, client: Client) -> Entry:
@@ -104,7 +114,7 @@ class Forwarder:
         arguments = params.get("arguments")
         if arguments is not None and first_byte(arguments) != _BRACE:
             raise RpcError.invalid_params("expected an object as 'arguments'")
-        registry = self._registry
+        registry = self.registry
         entry, view = registry.catalog.find(kind, name), registry.view
         if entry is not None and not view.plain:
             entry = self._seen(entry, client)
@@ -120,8 +130,8 @@ class Forwarder:
     def _unwrapped(self, params: Params, client: Client) -> Entry:
         """Find the tool that is called by way of `call_tool`, and make the call that tool's own."""
         name, arguments = unwrap(params)
-        entry = self._seen(self._registry.catalog.find(Kind.TOOL, name), client)
-        if entry is None or self._registry.view.calls_another(entry):
+        entry = self._seen(self.registry.catalog.find(Kind.TOOL, name), client)
+        if entry is None or self.registry.view.calls_another(entry):
             self._expect_ready(name, client)
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {name}")
         params.put("name", name)
@@ -131,12 +141,12 @@ class Forwarder:
 
     def _seen(self, entry: Entry | None, client: Client) -> Entry | None:
         """Return what was found, if whoever asks may see it."""
-        seen = entry is not None and self._registry.view.visible(client.caller, entry)
+        seen = entry is not None and self.registry.view.visible(client.caller, entry)
         return entry if seen else None
 
     def _expect_ready(self, name: str, client: Client) -> None:
         """Refuse what a backend that is not ready would offer, to go by its prefix."""
-        for upstream in self._registry:
+        for upstream in self.registry:
             prefix = upstream.settings.prefix
             if prefix and name.startswith(prefix + SEPARATOR) and not upstream.ready:
                 raise upstream.unavailable(client.caller.version)
@@ -144,7 +154,7 @@ class Forwarder:
     def _referred(self, params: Params, client: Client) -> Entry:
         """Find whose completion is asked for."""
         reference = Params(params.get("ref") or Raw(b"null"))
-        catalog = self._registry.catalog
+        catalog = self.registry.catalog
         if reference.text("type") == "ref/prompt":
             entry = catalog.find(Kind.PROMPT, reference.text("name"))
         else:
@@ -156,7 +166,7 @@ class Forwarder:
 
     def _readable(self, params: Params, client: Client) -> Entry:
         uri = params.text("uri")
-        entry = self._registry.catalog.find_reader(uri) or self._only_reader(uri)
+        entry = self.registry.catalog.find_reader(uri) or self._only_reader(uri)
         if entry is None or self._seen(entry, client) is None:
             # 2026-07-28 has taken the code out of use.
             modern = era_of(client.caller.version) is Era.ENVELOPE
@@ -166,14 +176,17 @@ class Forwarder:
 
     def _only_reader(self, uri: str) -> Entry | None:
         """Return the one backend that has resources: it may know what it does not list."""
-        able = [u.name for u in self._registry if u.has("resources")]
+        able = [u.name for u in self.registry if u.has("resources")]
         return Entry(Kind.RESOURCE, uri, able[0], uri, Raw(b"{}")) if len(able) == 1 else None
 
-    def _pass(
-        self, request: Request, params: Params, entry: Entry, client: Client, check: Check | None
-    ) -> Awaitable[Raw]:
+    def _pass(self, walk: "Walk", entry: Entry) -> Awaitable[Raw]:
+        request, params, _, check, passage = walk
         if check is not None:
             check(entry, params)
+        instead = self.layers.admit(passage, entry, params)
+        if instead is not None:
+            self.layers.end(passage, instead)
+            return _settled(instead)
         method = request.method
         if method == "tools/call":
             params.drop("task")  # which nobody is offered; the server would take it for ours
@@ -184,19 +197,25 @@ class Forwarder:
         elif entry.native != entry.public:
             params.put(_KEYS[entry.kind], entry.native)
             if method == "resources/read":
-                return self._read_marked(request, params, entry, client)
-        return self.call(request, params, self._registry.upstream(entry.backend), client)
+                return self._read_marked(walk, entry)
+        return self._send(walk, entry)
+
+    def _send(self, walk: "Walk", entry: Entry) -> Due:
+        upstream = self.registry.upstream(entry.backend)
+        if walk.passage is not None and upstream.backend is not None:
+            walk.passage.revision = upstream.backend.version
+        answer = self.call(walk.request, walk.params, upstream, walk.client)
+        self.layers.send(walk.passage, answer)
+        return answer
 
     def call(self, request: Request, params: Params, upstream: Upstream, client: Client) -> Due:
         """Have a backend carry out a request whose params are ready for it."""
         call = Call(client.caller, request.id, request.method, params, upstream.name)
         return upstream.call(call, client)
 
-    async def _read_marked(
-        self, request: Request, params: Params, entry: Entry, client: Client
-    ) -> Raw:
+    async def _read_marked(self, walk: "Walk", entry: Entry) -> Raw:
         """Read a resource whose URI says whose it is, and say so in the answer as well."""
-        answer = await self.call(request, params, self._registry.upstream(entry.backend), client)
+        answer = await self._send(walk, entry)
         try:
             result = members(answer)
             contents = [members(item) for item in from_raw(result["contents"], list[Raw])]
@@ -213,14 +232,31 @@ class Forwarder:
         Raises RpcError if nobody may.
         """
         upstream = self.only_upstream()
-        if upstream is None or not _is_unknown(method):
+        judged = self.layers.governor is not None  # and nobody could judge this
+        if upstream is None or judged or not _is_unknown(method):
             raise RpcError.method_not_found(method)
         return upstream
 
     def only_upstream(self) -> Upstream | None:
         """Return the one backend there is."""
-        upstreams = list(self._registry)
+        upstreams = list(self.registry)
         return upstreams[0] if len(upstreams) == 1 else None
+
+
+class Walk(NamedTuple):
+    """A request on its way to whoever offers what it names."""
+
+    request: Request
+    params: Params
+    client: Client
+    check: Check | None
+    passage: Passage | None
+
+
+def _settled(answer: Raw) -> Due:
+    due = Due()
+    due.settle(answer)
+    return due
 
 
 def _is_unknown(method: str) -> bool:

@@ -12,6 +12,9 @@ from typing import Any
 
 from trunkline.gateway.backend import Connect
 from trunkline.gateway.client import Asker, Line, Trunk
+from trunkline.gateway.events import Events
+from trunkline.gateway.forward import Forwarder
+from trunkline.gateway.layers import Layers
 from trunkline.gateway.parking import Parking
 from trunkline.gateway.registry import Registry
 from trunkline.gateway.sealing import KeyRing, Seal
@@ -40,12 +43,10 @@ from trunkline.mcp.meta import Params
 from trunkline.mcp.methods import SERVER_NOTIFICATIONS
 from trunkline.mcp.mirrors import Mirrors
 from trunkline.mcp.offer import Kind
+from trunkline.mcp.principal import LOCAL, Principal
 from trunkline.mcp.versions import allows_batches
 from trunkline.routing.call import withdrawal
 from trunkline.routing.view import View
-
-LOCAL = "local"
-"""The principal of whoever started this process and speaks to it over stdio."""
 
 GRACE = 1.0
 """How long, in seconds, a client's calls may go on after it has said its last word."""
@@ -65,6 +66,8 @@ class Gateway:
         """Begin with no backends; `chance` spreads their restarts, `view` says who sees what."""
         self.identity = identity
         self.registry = Registry(view)
+        self.layers = Layers(Events(report))
+        self.forwarder = Forwarder(self.registry, self.layers)
         self.remapper = IdRemapper()
         self.client_capabilities: dict[str, Any] = {}
         self._chance = chance
@@ -75,7 +78,7 @@ class Gateway:
         if parking is None:  # not `or`: one in which nothing is parked is empty
             parking = Parking(Seal(KeyRing.random()))
         instructions = identity.instructions
-        self.stateless = Stateless(self.registry, server, instructions, parking, self._met)
+        self.stateless = Stateless(self.forwarder, server, instructions, parking, self._met)
         self.registry.listen(self._catalogue_changed)
 
     def add(self, settings: Settings, connect: Connect) -> None:
@@ -88,7 +91,7 @@ class Gateway:
         """The conversations that are going on."""
         return frozenset(self._sessions)
 
-    async def serve(self, channel: Channel, principal: str = LOCAL) -> None:
+    async def serve(self, channel: Channel, principal: Principal = LOCAL) -> None:
         """Serve one client over `channel`, to its end."""
         session = self._session(principal)
         connection = Connection(
@@ -108,7 +111,7 @@ class Gateway:
             self._connections.discard(connection)
             await self.close(session)
 
-    def open(self, trunk: Trunk, principal: str = LOCAL) -> Session:
+    def open(self, trunk: Trunk, principal: Principal = LOCAL) -> Session:
         """Begin a conversation that is held on `trunk`; whoever begins it closes it."""
         session = self._session(principal)
         session.trunk = trunk
@@ -116,7 +119,7 @@ class Gateway:
         return session
 
     def answer(
-        self, request: Request, params: Params, principal: str, line: Line, mirrors: Mirrors
+        self, request: Request, params: Params, principal: Principal, line: Line, mirrors: Mirrors
     ) -> Any:
         """Answer a request of the envelope era that came by HTTP, or return what to await."""
         return self.stateless.answer(request, params, principal, line, mirrors)
@@ -131,10 +134,10 @@ class Gateway:
         self._sessions.discard(conversation)
         await conversation.aclose()
 
-    def _session(self, principal: str) -> Session:
-        return Session(self.registry, self.identity, principal, self._opened, self.stateless)
+    def _session(self, principal: Principal) -> Session:
+        return Session(self.forwarder, self.identity, principal, self._opened, self.stateless)
 
-    def open_engine(self, principal: str = LOCAL) -> "Engine":
+    def open_engine(self, principal: Principal = LOCAL) -> "Engine":
         """Return a session without a channel: text in, text out."""
         return Engine(self._session(principal), self._report)
 

@@ -407,7 +407,7 @@ class Exchange:
 
 def bind(request: Request, caller: Caller, backend: str) -> Binding:
     """Return what a seal for a call is bound to."""
-    return Binding(caller.principal, backend, digest(request.method, Params(request.params)))
+    return Binding(caller.principal.id, backend, digest(request.method, Params(request.params)))
 
 
 def is_retry(params: Params) -> bool:

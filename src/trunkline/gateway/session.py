@@ -22,7 +22,6 @@ import msgspec
 from trunkline.gateway.client import Asker, Line, Trunk
 from trunkline.gateway.forward import Forwarder
 from trunkline.gateway.outbox import Outbox
-from trunkline.gateway.registry import Registry
 from trunkline.gateway.stateless import Stateless
 from trunkline.gateway.upstream import Upstream
 from trunkline.jsonrpc import (
@@ -43,6 +42,7 @@ from trunkline.mcp.logs import LEVELS, is_loud_enough
 from trunkline.mcp.meta import Params, peek
 from trunkline.mcp.methods import CLIENT_REQUESTS, SERVER_REQUESTS, Way
 from trunkline.mcp.offer import Kind
+from trunkline.mcp.principal import Principal
 from trunkline.mcp.questions import Question, for_handshake, is_declared, refused, undeclared
 from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.mcp.subscriptions import MAX_URIS, followed_as
@@ -62,9 +62,9 @@ class Session:
 
     def __init__(
         self,
-        registry: Registry,
+        forwarder: Forwarder,
         identity: Identity,
-        principal: str,
+        principal: Principal,
         opened: Callable[["Session"], None],
         stateless: Stateless,
     ) -> None:
@@ -72,8 +72,8 @@ class Session:
         self.trunk: Trunk | None = None
         self.subscriptions: dict[str, tuple[str, str]] = {}
         self.operational = False
-        self._registry = registry
-        self._forwarder = Forwarder(registry)
+        self._registry = forwarder.registry
+        self._forwarder = forwarder
         self._identity = identity
         self._principal = principal
         self._opened = opened
@@ -110,6 +110,13 @@ class Session:
         """Itself: all its calls are one conversation."""
         return self
 
+    def recognise(self, principal: Principal) -> None:
+        """Learn what the client may be taken for by now; it stays the same one."""
+        if principal is not self._principal:
+            self._principal = principal
+            if self._caller is not None and self._caller.principal != principal:
+                self._caller = msgspec.structs.replace(self._caller, principal=principal)
+
     def follows(self, backend: str, native: str) -> str | None:
         """Return the URI by which the client follows a resource, itself or what contains it."""
         return followed_as(self.subscriptions, backend, native)
@@ -139,7 +146,7 @@ class Session:
             return self._initialize(request)
         if self._caller is None:
             raise _not_initialized(request.method, "Call initialize first.")
-        client = self if line is self.trunk else OnLine(self, line)
+        client = self if line is self.trunk else OnLine(self, self._caller, line)
         method = CLIENT_REQUESTS.get(request.method)
         if method is None or self._caller.version not in method.versions:
             return self._pass_on(request, client)
@@ -198,6 +205,7 @@ class Session:
         if request.method == "resources/subscribe" and uri not in self.subscriptions:
             if len(self.subscriptions) >= MAX_URIS:
                 raise RpcError.invalid_params(f"expected at most {MAX_URIS} subscriptions")
+            self._forwarder.layers.readmit(self.caller, entry)
             upstream = self._registry.upstream(entry.backend)
             await upstream.follow(entry.native, self.caller.version)
             if self._closed or uri in self.subscriptions:
@@ -335,12 +343,9 @@ class OnLine(NamedTuple):
     """A client, reached by the line of one of its calls."""
 
     session: Session
+    caller: Caller
+    """Who it was when it asked: what it may do is judged by that."""
     line: Line | None
-
-    @property
-    def caller(self) -> Caller:
-        """Who it is."""
-        return self.session.caller
 
     @property
     def party(self) -> object:

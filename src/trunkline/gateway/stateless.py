@@ -22,7 +22,6 @@ from trunkline.gateway.correspondent import Correspondent
 from trunkline.gateway.forward import Forwarder
 from trunkline.gateway.listening import ACK_PATIENCE, Listening
 from trunkline.gateway.parking import Exchange, Parking, bind, is_retry
-from trunkline.gateway.registry import Registry
 from trunkline.gateway.sealing import SEALED
 from trunkline.jsonrpc import (
     INVALID_PARAMS,
@@ -42,6 +41,7 @@ from trunkline.mcp.meta import Params, peek
 from trunkline.mcp.methods import CLIENT_REQUESTS, Way
 from trunkline.mcp.mirrors import Mirrors
 from trunkline.mcp.offer import Kind
+from trunkline.mcp.principal import Principal
 from trunkline.mcp.rounds import MAY_ASK, Retry, read_retry, strip_retry
 from trunkline.mcp.subscriptions import Wishes
 from trunkline.mcp.versions import Era, era_of
@@ -53,7 +53,7 @@ class Stateless:
 
     def __init__(
         self,
-        registry: Registry,
+        forwarder: Forwarder,
         server: dict[str, Any],
         instructions: str | None,
         parking: Parking,
@@ -62,8 +62,8 @@ class Stateless:
         """Begin; `met` is called with whoever asks."""
         self.parking = parking
         self._met = met
-        self._registry = registry
-        self._forwarder = Forwarder(registry)
+        self._registry = forwarder.registry
+        self._forwarder = forwarder
         self._server = server
         self._instructions = instructions
         self._listening: set[Listening] = set()
@@ -74,7 +74,7 @@ class Stateless:
         self,
         request: Request,
         params: Params,
-        principal: str,
+        principal: Principal,
         line: Line,
         mirrors: Mirrors | None = None,
     ) -> Any:
@@ -101,6 +101,7 @@ class Stateless:
         entry = self._addressee(letter, method.way) if is_retry(params) else None
         if entry is not None and self._is_parked_here(letter, entry):
             letter.check(entry, params)
+            self._forwarder.layers.readmit(caller, entry)
             return self._resume(letter, entry.backend)
         return self._begin(letter)
 
@@ -221,6 +222,7 @@ class Stateless:
             entry = await self._forwarder.find_patiently(
                 params, Way.BY_URI, "resources/subscribe", client
             )
+            self._forwarder.layers.readmit(client.caller, entry)
             upstream = self._registry.upstream(entry.backend)
             await upstream.follow(entry.native, client.caller.version)
         except RpcError:

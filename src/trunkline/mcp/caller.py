@@ -12,6 +12,7 @@ from msgspec.structs import force_setattr
 from trunkline.jsonrpc import Raw, to_raw
 from trunkline.mcp.capabilities import fingerprint, for_revision
 from trunkline.mcp.meta import PREFIX
+from trunkline.mcp.principal import Principal
 from trunkline.mcp.versions import V2026_07_28
 
 _NOTHING = Raw(b"{}")
@@ -20,7 +21,7 @@ _NOTHING = Raw(b"{}")
 class Caller(Struct, frozen=True):
     """One downstream client, as far as a call needs to know it."""
 
-    principal: str
+    principal: Principal
     version: str
     capabilities: dict[str, Any]
     client: Raw

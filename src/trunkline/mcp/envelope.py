@@ -16,6 +16,7 @@ from trunkline.mcp.caller import Caller
 from trunkline.mcp.headers import UNSUPPORTED_VERSION
 from trunkline.mcp.logs import LEVELS
 from trunkline.mcp.meta import PREFIX, Params, peek
+from trunkline.mcp.principal import Principal
 from trunkline.mcp.versions import ENVELOPE_VERSIONS
 
 VERSION = PREFIX + "protocolVersion"
@@ -44,7 +45,7 @@ def expect_envelope(params: Params) -> None:
             raise RpcError.invalid_params(f"missing {key!r} in '_meta'", {"field": key})
 
 
-def read_envelope(params: Params, principal: str) -> Caller:
+def read_envelope(params: Params, principal: Principal) -> Caller:
     """Return who is asking; raises Invalid params, or Unsupported protocol version."""
     expect_envelope(params)
     meta = params.meta
@@ -61,7 +62,7 @@ def read_envelope(params: Params, principal: str) -> Caller:
 
 
 def _read_caller(
-    principal: str, version: str, capabilities: bytes, client: bytes, level: bytes
+    principal: Principal, version: str, capabilities: bytes, client: bytes, level: bytes
 ) -> Caller:
     known = _object(capabilities, CAPABILITIES)
     _object(client, CLIENT)

@@ -14,13 +14,21 @@ from trunkline.mcp.versions import Era, era_of
 class Refusal(StrEnum):
     """What the gateway refuses for."""
 
+    UNAUTHENTICATED = "unauthenticated"
     NOT_INITIALIZED = "not_initialized"
+    NOT_ALLOWED = "not_allowed"
+    RATE_LIMITED = "rate_limited"
+    DISABLED = "disabled"
     UPSTREAM_TIMEOUT = "upstream_timeout"
     UPSTREAM_UNAVAILABLE = "upstream_unavailable"
 
 
 _CODES: dict[Refusal, tuple[int, int]] = {
+    Refusal.UNAUTHENTICATED: (-32001, 4010),
     Refusal.NOT_INITIALIZED: (-32002, INTERNAL_ERROR),
+    Refusal.NOT_ALLOWED: (-32003, 4030),
+    Refusal.RATE_LIMITED: (-32004, 4290),
+    Refusal.DISABLED: (-32005, 4031),
     Refusal.UPSTREAM_TIMEOUT: (INTERNAL_ERROR, 5040),
     Refusal.UPSTREAM_UNAVAILABLE: (-32007, 5030),
 }

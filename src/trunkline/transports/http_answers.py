@@ -22,6 +22,7 @@ from trunkline.jsonrpc import (
 from trunkline.jsonrpc.incident import Report, answer_for
 from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
+from trunkline.mcp.principal import Principal
 from trunkline.transports.exchange import PLAIN, Exchange
 
 JSON = (b"content-type", b"application/json")
@@ -42,6 +43,10 @@ class Conversation(Protocol):
         """The revision that was agreed on, None before that."""
         ...
 
+    def recognise(self, principal: Principal) -> None:
+        """Learn what its owner may be taken for by now."""
+        ...
+
     def answer(self, request: Request, line: Any) -> Any:
         """Answer a request, or return what to await; `line` is for all that concerns it."""
         ...
@@ -59,7 +64,7 @@ class Host(Protocol):
         """Tell whether there is a catalogue to serve from."""
         ...
 
-    def open(self, trunk: Any, principal: str) -> Conversation:
+    def open(self, trunk: Any, principal: Principal) -> Conversation:
         """Begin a conversation of the handshake era."""
         ...
 
@@ -68,12 +73,12 @@ class Host(Protocol):
         ...
 
     def answer(
-        self, request: Request, params: Params, principal: str, line: Any, mirrors: Mirrors
+        self, request: Request, params: Params, principal: Principal, line: Any, mirrors: Mirrors
     ) -> Any:
         """Answer a request of the envelope era, or return what to await."""
         ...
 
-    async def serve(self, channel: Channel, principal: str) -> None:
+    async def serve(self, channel: Channel, principal: Principal) -> None:
         """Serve whoever is at the other end of a channel, to its end."""
         ...
 
@@ -82,7 +87,7 @@ class Visit(Struct, frozen=True, gc=False):
     """An exchange that was let in: whose it is, and the headers that any answer gets."""
 
     exchange: Exchange
-    principal: str
+    principal: Principal
     headers: tuple[tuple[bytes, bytes], ...]
 
     def say(self, status: int, why: str, *headers: tuple[bytes, bytes]) -> None:
@@ -106,7 +111,7 @@ class Visit(Struct, frozen=True, gc=False):
 
 
 class Load:
-    """How much is in flight, in all and of each principal."""
+    """How much is in flight, in all and of each principal, by its id."""
 
     def __init__(self, max_all: int, max_each: int) -> None:
         self._max_all = max_all
@@ -114,26 +119,26 @@ class Load:
         self._all = 0
         self._each: dict[str, int] = {}
 
-    def refuses(self, principal: str) -> int | None:
+    def refuses(self, owner: str) -> int | None:
         """Return the status for one request too many, None where there is room."""
         if self._all >= self._max_all:
             return OVERLOADED
-        return TOO_MANY if self._each.get(principal, 0) >= self._max_each else None
+        return TOO_MANY if self._each.get(owner, 0) >= self._max_each else None
 
-    def enter(self, principal: str) -> int | None:
+    def enter(self, owner: str) -> int | None:
         """Count a request in; return the status for one too many, which is not counted."""
-        refused = self.refuses(principal)
+        refused = self.refuses(owner)
         if refused is None:
             self._all += 1
-            self._each[principal] = self._each.get(principal, 0) + 1
+            self._each[owner] = self._each.get(owner, 0) + 1
         return refused
 
-    def leave(self, principal: str) -> None:
+    def leave(self, owner: str) -> None:
         """Count a request out."""
         self._all -= 1
-        left = self._each.pop(principal) - 1
+        left = self._each.pop(owner) - 1
         if left:
-            self._each[principal] = left
+            self._each[owner] = left
 
 
 def payload_of(request: Request, outcome: Any, report: Report) -> bytes:

@@ -68,7 +68,7 @@ class EnvelopeDoor:
 
     def post(self, visit: Visit, request: Request, params: Params) -> None:
         """Answer one request."""
-        refused = self._load.enter(visit.principal)
+        refused = self._load.enter(visit.principal.id)
         if refused is not None:
             visit.fail(refused, RpcError.internal_error("too many requests"), request.id, LATER)
             return
@@ -76,16 +76,16 @@ class EnvelopeDoor:
         try:
             outcome = due(self._answer(visit, request, params, reply))
         except Exception as why:
-            self._load.leave(visit.principal)
+            self._load.leave(visit.principal.id)
             error = answer_for(why, request.method, self._report)
             visit.fail(_STATUS.get(error.code, 200), error, request.id)
             return
         if isinstance(outcome, Due):
             self._calls[reply] = outcome
-            outcome.then(partial(self._finish, visit.principal, request, reply))
+            outcome.then(partial(self._finish, visit.principal.id, request, reply))
             visit.exchange.when_gone(outcome.cancel)
         else:
-            self._load.leave(visit.principal)
+            self._load.leave(visit.principal.id)
             visit.respond(200, payload_of(request, outcome, self._report))
 
     def _answer(self, visit: Visit, request: Request, params: Params, reply: "Reply") -> Any:
@@ -97,8 +97,8 @@ class EnvelopeDoor:
         mirrors = Mirrors(asked.headers, asked.repeated)
         return self._host.answer(request, params, visit.principal, reply, mirrors)
 
-    def _finish(self, principal: str, request: Request, reply: "Reply", outcome: Due) -> None:
-        self._load.leave(principal)
+    def _finish(self, owner: str, request: Request, reply: "Reply", outcome: Due) -> None:
+        self._load.leave(owner)
         if reply.finish(*self._outcome(request, outcome)):
             del self._calls[reply]
         else:

@@ -92,7 +92,7 @@ class HandshakeDoor:
         try:
             result = conversation.answer(request, session)
             session.conversation, session.version = conversation, conversation.version or ""
-            record = self._sessions.create(visit.principal, session, self._now())
+            record = self._sessions.create(visit.principal.id, session, self._now())
         except TooManySessions as why:
             self._close(conversation)
             visit.fail(503, RpcError.internal_error(str(why)), request.id, LATER)
@@ -115,17 +115,19 @@ class HandshakeDoor:
             error = "Missing Mcp-Session-Id: call initialize first, and send the id that it answers"
             visit.fail(400, RpcError(INVALID_REQUEST, error))
             return None
-        record = self._sessions.find(id.decode("latin-1"), visit.principal, self._now())
+        owner = visit.principal.id
+        record = self._sessions.find(id.decode("latin-1"), owner, self._now())
         if record is None or _ID in asked.repeated:
             visit.fail(404, RpcError(INVALID_REQUEST, "Session not found: call initialize again"))
             return None
+        record.held.conversation.recognise(visit.principal)
         return record
 
     def _call(self, visit: Visit, session: HttpSession, request: Request) -> None:
         if session.is_answering(request.id):
             visit.fail(400, _in_use(request))
             return
-        refused = self._load.enter(visit.principal)
+        refused = self._load.enter(visit.principal.id)
         if refused is not None:
             visit.fail(refused, RpcError.internal_error("too many requests"), request.id, LATER)
             return
@@ -133,35 +135,35 @@ class HandshakeDoor:
         try:
             outcome = due(session.conversation.answer(request, reply))
         except Exception as why:
-            self._load.leave(visit.principal)
+            self._load.leave(visit.principal.id)
             visit.fail(200, answer_for(why, request.method, self._report), request.id)
             return
         if isinstance(outcome, Due):
             self._calls[reply] = outcome
             session.begin(request.id, outcome)
-            outcome.then(partial(self._finish, visit.principal, session, request, reply))
+            outcome.then(partial(self._finish, visit.principal.id, session, request, reply))
         else:
-            self._load.leave(visit.principal)
+            self._load.leave(visit.principal.id)
             visit.respond(200, payload_of(request, outcome, self._report))
 
     def _finish(
         self,
-        principal: str,
+        owner: str,
         session: HttpSession,
         request: Request,
         reply: SessionReply,
         outcome: Due,
     ) -> None:
         """Answer the exchange of a call, in its stream if it has one."""
-        self._ended(principal, session, request, outcome)
+        self._ended(owner, session, request, outcome)
         if reply.finish(self._payload(request, outcome)):
             del self._calls[reply]
         else:
             self._spawn(self._see_off(reply))
 
-    def _ended(self, principal: str, session: HttpSession, request: Request, _: Due) -> None:
+    def _ended(self, owner: str, session: HttpSession, request: Request, _: Due) -> None:
         session.end(request.id)
-        self._load.leave(principal)
+        self._load.leave(owner)
 
     async def _see_off(self, reply: SessionReply) -> None:
         try:
@@ -193,7 +195,7 @@ class HandshakeDoor:
         if not allows_batches(session.version):
             visit.fail(400, RpcError(INVALID_REQUEST, "Batch requests not supported"))
             return
-        refused = self._load.refuses(visit.principal)
+        refused = self._load.refuses(visit.principal.id)
         if refused is not None:
             visit.fail(refused, RpcError.internal_error("too many requests"), None, LATER)
             return
@@ -201,7 +203,7 @@ class HandshakeDoor:
         answers: list[bytes | tuple[Request, Due]] = []
         for entry in batch.entries:
             if isinstance(entry, Request):
-                answers.append(self._entry(visit.principal, session, entry, reply))
+                answers.append(self._entry(visit.principal.id, session, entry, reply))
             elif not isinstance(entry, RemoteProtocolError):
                 self._take_note(session, entry)
             elif entry.answer is not None:
@@ -213,28 +215,28 @@ class HandshakeDoor:
             visit.accept()
 
     def _entry(
-        self, principal: str, session: HttpSession, request: Request, reply: SessionReply
+        self, owner: str, session: HttpSession, request: Request, reply: SessionReply
     ) -> bytes | tuple[Request, Due]:
         try:
             if request.method == "initialize":
                 raise RpcError(INVALID_REQUEST, "initialize must not be part of a batch")
             if session.is_answering(request.id):
                 return ErrorResponse(None, _in_use(request)).encode()
-            if self._load.enter(principal) is not None:
+            if self._load.enter(owner) is not None:
                 raise RpcError.internal_error("too many requests")
         except RpcError as error:
             return ErrorResponse(request.id, error).encode()
         try:
             outcome = due(session.conversation.answer(request, reply))
         except Exception as why:
-            self._load.leave(principal)
+            self._load.leave(owner)
             error = answer_for(why, request.method, self._report)
             return ErrorResponse(request.id, error).encode()
         if isinstance(outcome, Due):
             session.begin(request.id, outcome)
-            outcome.then(partial(self._ended, principal, session, request))
+            outcome.then(partial(self._ended, owner, session, request))
             return request, outcome
-        self._load.leave(principal)
+        self._load.leave(owner)
         return payload_of(request, outcome, self._report)
 
     async def _whole(self, answers: list[bytes | tuple[Request, Due]]) -> bytes:

@@ -58,7 +58,7 @@ class LegacyDoor:
         self._limits = limits
         self._sessions: dict[str, _Session] = {}
 
-    async def open(self, exchange: Exchange, principal: object) -> Channel | None:
+    async def open(self, exchange: Exchange, owner: str) -> Channel | None:
         """Begin a session, which lasts until the client goes; None if that was refused."""
         if exchange.request.method != "GET":
             _refuse(exchange, 405, "expected 'GET'", (b"allow", b"GET"))
@@ -67,7 +67,7 @@ class LegacyDoor:
             _refuse(exchange, 503, "too many sessions", LATER)
             return None
         id = secrets.token_urlsafe(24)
-        session = _Session(exchange, principal, self._limits, lambda: self._sessions.pop(id))
+        session = _Session(exchange, owner, self._limits, lambda: self._sessions.pop(id))
         self._sessions[id] = session
         exchange.begin(200, EVENT_STREAM)
         exchange.when_gone(session.end)
@@ -78,7 +78,7 @@ class LegacyDoor:
             raise
         return session
 
-    def post(self, exchange: Exchange, principal: object) -> None:
+    def post(self, exchange: Exchange, owner: str) -> None:
         """Bring a payload to its session."""
         request = exchange.request
         if request.method != "POST":
@@ -89,7 +89,7 @@ class LegacyDoor:
             _refuse(exchange, 400, "expected one session_id in the query")
             return
         session = self._sessions.get(ids[0])
-        if session is None or session.principal != principal:
+        if session is None or session.owner != owner:
             _refuse(exchange, 404, "there is no such session")
             return
         media_type = request.headers.get(b"content-type", b"").partition(b";")[0]
@@ -115,17 +115,17 @@ class _Session:
         "_limits",
         "_pulse",
         "_timer",
-        "principal",
+        "owner",
     )
 
     def __init__(
         self,
         exchange: Exchange,
-        principal: object,
+        owner: str,
         limits: LegacyLimits,
         forget: Callable[[], object],
     ) -> None:
-        self.principal = principal
+        self.owner = owner
         self._exchange = exchange
         self._limits = limits
         self._forget = forget

@@ -33,23 +33,24 @@ from trunkline.jsonrpc.incident import Report, answer_for, print_incident
 from trunkline.mcp.envelope import has_envelope
 from trunkline.mcp.media import accepts, is_utf8, media_type
 from trunkline.mcp.meta import Params
+from trunkline.mcp.principal import LOCAL
+from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.mcp.versions import HANDSHAKE_VERSIONS
 from trunkline.transports.exchange import Exchange, HttpRequest
 from trunkline.transports.http_answers import JSON, Host, Load, Visit
 from trunkline.transports.http_envelope import EnvelopeDoor, Reply
 from trunkline.transports.http_flow import Flow
+from trunkline.transports.http_guard import Challenge, Guard, Open, Pages
 from trunkline.transports.http_handshake import HandshakeDoor
 from trunkline.transports.http_legacy import LegacyDoor
 from trunkline.transports.http_rules import HttpRules, cors, preflight
 from trunkline.transports.http_session import SessionReply
 from trunkline.transports.websocket import open_websocket
 
-PRINCIPAL = "local"
-"""Whoever reaches a gateway that asks nobody who they are."""
-
 _HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _ALLOW = (b"allow", b"POST")
 _CALLS = (Request, Notification)
+_HEALTH = frozenset(("/healthz", "/readyz"))
 
 TURN = 64
 """How many streams are looked after before others get their turn."""
@@ -69,10 +70,17 @@ class HttpServer:
     """Answers exchanges; an Answerer."""
 
     def __init__(
-        self, host: Host, rules: HttpRules | None = None, report: Report = print_incident
+        self,
+        host: Host,
+        rules: HttpRules | None = None,
+        report: Report = print_incident,
+        guard: Guard | None = None,
+        pages: Pages | None = None,
     ) -> None:
-        """Open the door; needs a running loop."""
+        """Open the door; needs a running loop. `pages` are for everybody, the rest is guarded."""
         self.rules = rules or HttpRules()
+        self.guard = guard or Open()
+        self.pages: Pages = pages or {}
         self._host = host
         self._report = report
         load = Load(self.rules.max_in_flight, self.rules.max_in_flight_per_principal)
@@ -95,11 +103,30 @@ class HttpServer:
         found: _Verdict | None = request.notes.get(self)
         if found is None:
             found = request.notes[self] = self._judge(request)
-        visit = Visit(exchange, PRINCIPAL, found.headers)
+        if found.posts or (found.refusal is None and not self._is_public(request)):
+            principal = self.guard.recognise(request)
+            if principal is None:
+                self._spawn(self._identify(exchange, found))
+            else:
+                self._admit(Visit(exchange, principal, found.headers), found)
+        else:
+            self._serve_anybody(Visit(exchange, LOCAL, found.headers), found.refusal)
+
+    async def _identify(self, exchange: Exchange, found: _Verdict) -> None:
+        """Find out who it is, and answer, or say what is missing."""
+        who = await self.guard.identify(exchange.request)
+        if isinstance(who, Challenge):
+            visit = Visit(exchange, LOCAL, (*who.headers, *found.headers))
+            error = refuse(Refusal.UNAUTHENTICATED, who.why)
+            visit.fail(who.status, error)
+        else:
+            self._admit(Visit(exchange, who, found.headers), found)
+
+    def _admit(self, visit: Visit, found: _Verdict) -> None:
+        """Answer one of whom we are sure."""
+        request = visit.exchange.request
         if found.posts:
             self._post(visit, request, found.version)
-        elif found.refusal is not None:
-            visit.say(*found.refusal)
         elif request.path == self.rules.path:
             self._serve(visit, request)
         else:
@@ -125,13 +152,35 @@ class HttpServer:
         """Return the status and the reason for what is not let in, None for what is."""
         return self.rules.refusal_of(request.headers.get(b"host"), request.headers.get(b"origin"))
 
+    # What everybody may read
+
+    def _is_public(self, request: HttpRequest) -> bool:
+        path = request.path
+        if request.method == "OPTIONS" and path == self.rules.path:
+            return True  # a browser asks before it may show who is there
+        return request.method in ("GET", "HEAD") and (path in _HEALTH or path in self.pages)
+
+    def _serve_anybody(self, visit: Visit, refusal: tuple[int, str] | None) -> None:
+        request = visit.exchange.request
+        if refusal is not None:
+            visit.say(*refusal)
+        elif request.method == "OPTIONS":
+            wanted = request.headers.get(b"access-control-request-headers")
+            visit.exchange.respond(204, [*visit.headers, *preflight(wanted)])
+        elif request.path in self.pages:
+            page = self.pages[request.path](request)
+            visit.exchange.respond(page.status, [*page.headers, *visit.headers], page.body)
+        elif request.path == "/healthz":
+            visit.exchange.respond(200, [JSON], b'{"status":"ok"}')
+        else:
+            ready = self._host.ready and not self._draining
+            body = b'{"status":"ready"}' if ready else b'{"status":"not ready"}'
+            visit.exchange.respond(200 if ready else 503, [JSON], body)
+
     # The one address
 
     def _serve(self, visit: Visit, request: HttpRequest) -> None:
-        if request.method == "OPTIONS":
-            wanted = request.headers.get(b"access-control-request-headers")
-            visit.exchange.respond(204, [*visit.headers, *preflight(wanted)])
-        elif request.method not in ("GET", "DELETE"):
+        if request.method not in ("GET", "DELETE"):
             visit.say(405, "expected POST, GET or DELETE", (b"allow", b"GET, POST, DELETE"))
         elif request.headers.get(b"mcp-protocol-version", b"2025-03-26") not in _HANDSHAKE:
             visit.say(405, "expected POST: from 2026-07-28 on there are no sessions", _ALLOW)
@@ -171,20 +220,14 @@ class HttpServer:
         if place == ("GET", rules.sse_path):
             self._spawn(self._open_stream(visit))
         elif place == ("POST", rules.messages_path):
-            self._legacy.post(visit.exchange, visit.principal)
+            self._legacy.post(visit.exchange, visit.principal.id)
         elif place == ("GET", rules.ws_path):
             self._open_websocket(visit)
-        elif place in (("GET", "/healthz"), ("HEAD", "/healthz")):
-            visit.exchange.respond(200, [JSON], b'{"status":"ok"}')
-        elif place in (("GET", "/readyz"), ("HEAD", "/readyz")):
-            ready = self._host.ready and not self._draining
-            body = b'{"status":"ready"}' if ready else b'{"status":"not ready"}'
-            visit.exchange.respond(200 if ready else 503, [JSON], body)
         else:
             visit.say(404, f"nothing is here; MCP is at {rules.path}")
 
     async def _open_stream(self, visit: Visit) -> None:
-        channel = await self._legacy.open(visit.exchange, visit.principal)
+        channel = await self._legacy.open(visit.exchange, visit.principal.id)
         if channel is not None:
             await self._host.serve(channel, visit.principal)
 

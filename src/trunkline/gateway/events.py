@@ -1,0 +1,137 @@
+"""Events: what has happened in the gateway, told to whoever listens.
+
+    calls, backends, switches, configuration ──tell──> journal, metrics, logs, `tail`
+
+Refuses to make anybody wait: a listener takes note and returns; one that fails is reported, and
+the others are told all the same.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from trunkline.jsonrpc import Id, Incident, Raw
+from trunkline.jsonrpc.incident import Report, answer_for, print_incident
+from trunkline.mcp.principal import Principal
+
+
+class CallEnded(Struct, frozen=True, kw_only=True, gc=False):
+    """One call, whatever its end: there is exactly one of these for every call."""
+
+    id: str
+    """The gateway's own name for the call: what a client's error, a log and a trace name, too."""
+    at: float
+    """When it came, in seconds since 1970."""
+    request_id: Id
+    """The client's name for it."""
+    trace: str | None
+    """The `traceparent` that came with it, if one did."""
+    principal: Principal
+    client: Raw
+    """What the client calls itself, as it said it."""
+    revision: str
+    method: str
+    name: str
+    """What was asked for, by the name that the client used: a tool, a prompt, or a URI."""
+    backend: str | None
+    """Who offers it; None for what does not exist, or not for this caller."""
+    backend_revision: str | None
+    rule: str | None
+    """The rule that decided, if one did."""
+    status: str
+    """How it ended: one of STATUSES."""
+    kind: str | None
+    """The kind of the refusal, as in `error.data.type`."""
+    code: int | None
+    """The code of the error that was answered."""
+    total: float
+    """How long it took in all, in seconds."""
+    upstream: float
+    """How much of that was the backend's."""
+    bytes_in: int
+    bytes_out: int
+    arguments: Raw | None
+    """What was asked, as it was forwarded; whoever keeps it redacts it first."""
+
+
+STATUSES = (
+    "success",
+    "tool_error",
+    "error",
+    "unknown",
+    "disabled",
+    "rate_limited",
+    "denied",
+    "invalid_arguments",
+    "unavailable",
+    "timeout",
+    "cancelled",
+)
+"""All ends that a call can have. A tool that says itself that it failed is a `tool_error`."""
+
+
+class BackendMoved(Struct, frozen=True):
+    """A backend is in another state."""
+
+    name: str
+    state: str
+    error: str | None
+    retry_in: float | None
+
+
+class Switched(Struct, frozen=True):
+    """Something was stopped, or let go on."""
+
+    what: str
+    """`tool`, `server`, `subject`, or `all`."""
+    name: str
+    off: bool
+    by: str
+
+
+class Reloaded(Struct, frozen=True):
+    """The configuration was read again; `problem` says why it was not taken, None if it was."""
+
+    problem: str | None
+    changed: tuple[str, ...] = ()
+
+
+class TurnedAway(Struct, frozen=True):
+    """Somebody was not let in."""
+
+    address: str
+    why: str
+
+
+Event: TypeAlias = CallEnded | BackendMoved | Switched | Reloaded | TurnedAway | Incident
+
+Listener: TypeAlias = Callable[[Event], None]
+
+
+class Events:
+    """Tells those who listen."""
+
+    def __init__(self, report: Report = print_incident) -> None:
+        self._listeners: tuple[Listener, ...] = ()
+        self._report = report
+
+    def __bool__(self) -> bool:
+        """Tell whether anybody listens: nobody needs to make events for nobody."""
+        return bool(self._listeners)
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Have `listener` told from now on; return what ends that."""
+        self._listeners = (*self._listeners, listener)
+        return lambda: self._forget(listener)
+
+    def _forget(self, listener: Listener) -> None:
+        self._listeners = tuple(each for each in self._listeners if each is not listener)
+
+    def tell(self, event: Event) -> None:
+        """Tell everybody."""
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception as why:
+                answer_for(why, type(event).__name__, self._report)

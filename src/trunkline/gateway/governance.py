@@ -1,0 +1,105 @@
+"""Governance: the Governor that a configuration makes, of parts that may each be missing.
+
+    disabled? (switches) ──> too many? (throttle) ──> allowed? (authority) ──> arguments?
+
+Refuses to know how any part decides; it upholds their order, which is that of the design.
+"""
+
+from typing import Protocol
+
+from trunkline.gateway.passage import Passage
+from trunkline.jsonrpc import Raw
+from trunkline.mcp.caller import Caller
+from trunkline.mcp.meta import Params
+from trunkline.routing.catalog import Entry
+
+
+class Switches(Protocol):
+    """Says what is stopped."""
+
+    def stops(self, caller: Caller, entry: Entry) -> bool:
+        """Tell whether an offer is stopped, for a caller or for everybody."""
+        ...
+
+    def check(self, caller: Caller, entry: Entry) -> None:
+        """Refuse what is stopped; raises `disabled`."""
+        ...
+
+
+class Throttle(Protocol):
+    """Says how much is too much."""
+
+    def enter(self, passage: Passage) -> None:
+        """Count a call in, and out by `passage.leaving`; raises `rate_limited`."""
+        ...
+
+
+class Authority(Protocol):
+    """Says who may do what."""
+
+    def sees(self, caller: Caller, entry: Entry) -> bool:
+        """Tell whether an offer exists for a caller: whether some call of it could be allowed."""
+        ...
+
+    def check(self, passage: Passage, params: Params) -> None:
+        """Refuse what is not allowed, and note the rule that decided; raises `not_allowed`."""
+        ...
+
+    def recheck(self, caller: Caller, entry: Entry) -> None:
+        """Refuse what would not be allowed whatever the arguments; raises `not_allowed`."""
+        ...
+
+
+class Arguments(Protocol):
+    """Says which arguments a tool takes."""
+
+    def check(self, passage: Passage, params: Params) -> Raw | None:
+        """Refuse what a tool does not take, as the caller's revision has it.
+
+        Returns the result that says so, or raises Invalid params.
+        """
+        ...
+
+
+class Governance:
+    """Who may do what, how much of it, and whether at all."""
+
+    def __init__(
+        self,
+        authority: Authority | None = None,
+        switches: Switches | None = None,
+        throttle: Throttle | None = None,
+        arguments: Arguments | None = None,
+    ) -> None:
+        self.authority = authority
+        self.switches = switches
+        self.throttle = throttle
+        self.arguments = arguments
+
+    def sees(self, caller: Caller, entry: Entry) -> bool:
+        """Tell whether an offer exists for a caller."""
+        return self.authority is None or self.authority.sees(caller, entry)
+
+    def lists(self, caller: Caller, entry: Entry) -> bool:
+        """Tell whether an offer is on a caller's lists: what is stopped is not."""
+        stopped = self.switches is not None and self.switches.stops(caller, entry)
+        return not stopped and self.sees(caller, entry)
+
+    def admit(self, passage: Passage, params: Params) -> Raw | None:
+        """Let a call pass; raises RpcError, or returns the answer that it gets instead."""
+        entry = passage.entry
+        assert entry is not None  # whoever asks has found it
+        if self.switches is not None:
+            self.switches.check(passage.caller, entry)
+        if self.throttle is not None:
+            self.throttle.enter(passage)
+        if self.authority is not None:
+            self.authority.check(passage, params)
+        return None if self.arguments is None else self.arguments.check(passage, params)
+
+    def readmit(self, caller: Caller, entry: Entry) -> None:
+        """Let a call go on that was interrupted to ask something; raises RpcError."""
+        if self.switches is not None:
+            self.switches.check(caller, entry)
+        if self.authority is not None:
+            self.authority.recheck(caller, entry)
