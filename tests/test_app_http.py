@@ -15,7 +15,8 @@ from tests.jsonrpc.test_channel import settle
 from tests.transports.faulty import CERTIFICATE, KEY
 from tests.transports.test_asgi import Server, body, http
 from trunkline import __version__
-from trunkline.app import DEFAULT, App, limits_of, rules_of, tls_of
+from trunkline.app import DEFAULT, App
+from trunkline.assembly.http import limits_of, rules_of, tls_of
 from trunkline.backends.functions import Functions
 from trunkline.config import AddressError, HttpSettings, ServerSettings
 from trunkline.gateway.backend import Backend, Listener

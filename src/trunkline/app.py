@@ -16,10 +16,11 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from trunkline import __version__
-from trunkline.backends.functions import Functions
+from trunkline.assembly.builtin import builtin
+from trunkline.assembly.view import view_of
 from trunkline.backends.verdicts import Memory, Verdicts, digest
 from trunkline.config import Config, ConfigErrors, HttpSettings, ServerSettings, split_address
 from trunkline.gateway.backend import Backend, Connect, Owner
@@ -29,7 +30,6 @@ from trunkline.gateway.sealing import KeyRing, Seal
 from trunkline.gateway.session import Identity
 from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Channel, ConnectionLost
-from trunkline.routing.view import View
 from trunkline.transports.exchange import Exchange, HttpRequest
 from trunkline.transports.stdio import Child
 from trunkline.transports.stream import open_stdio
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from trunkline.backends.open_server import Introduction
     from trunkline.transports.asgi import AsgiApp
     from trunkline.transports.http_listener import HttpListener
-    from trunkline.transports.http_message import HttpLimits
-    from trunkline.transports.http_rules import HttpRules
     from trunkline.transports.http_server import HttpServer
 
 CHILD_GRACE = 1.0
@@ -126,24 +124,13 @@ class App:
         return partial(open_it, server, memory)
 
     async def _start_builtin(self, server: ServerSettings, listener: Owner) -> Backend:
-        backend = self.builtin(server)
+        backend = builtin(server, self.gateway)
         if isinstance(backend, Starting):
             try:
                 await backend.start()
             except ConfigErrors as wrong:
                 raise ConnectionLost(str(wrong)) from None
         return backend
-
-    def builtin(self, server: ServerSettings) -> Functions:
-        """Return a server that is part of Trunkline, not started yet."""
-        if server.builtin == "operator":
-            return operator(self.gateway)
-        if server.builtin == "sources":
-            return sources(server)
-        from trunkline.backends.search import Search  # noqa: PLC0415  only whoever has it
-        from trunkline.gateway.finder import Finder  # noqa: PLC0415
-
-        return Search(Finder(self.gateway.registry))
 
     async def _start_child(
         self, server: ServerSettings, memory: Memory, listener: Owner
@@ -226,6 +213,7 @@ class App:
     @asynccontextmanager
     async def listening(self, http: HttpSettings) -> "AsyncGenerator[HttpListener]":
         """Serve whoever comes by HTTP, until the end of the context; raises OSError, ValueError."""
+        from trunkline.assembly.http import limits_of, tls_of  # noqa: PLC0415
         from trunkline.transports.http_listener import HttpListener  # noqa: PLC0415  see above
 
         place = split_address(str(http.listen))
@@ -278,7 +266,8 @@ class App:
     def _open_door(self, http: HttpSettings) -> "HttpServer":
         """Return the door; it is made when it is first needed, since it needs a running loop."""
         if self._door is None:
-            from trunkline.transports.http_server import HttpServer  # noqa: PLC0415  see above
+            from trunkline.assembly.http import rules_of  # noqa: PLC0415  see above
+            from trunkline.transports.http_server import HttpServer  # noqa: PLC0415
 
             self._expect_anybody()
             self._door = HttpServer(self.gateway, rules_of(http))
@@ -314,48 +303,6 @@ class App:
         }
 
 
-def view_of(config: Config) -> View:
-    """Return what the settings say about who sees what."""
-    searches = frozenset(server.name for server in config.servers if server.builtin == "search")
-    surface = config.gateway.surface
-    if isinstance(surface, str):
-        return View(() if surface == "search" else None, searches)
-    return View(surface, searches)
-
-
-def rules_of(http: HttpSettings) -> "HttpRules":
-    """Return what the settings say about the door."""
-    from trunkline.transports.http_rules import HttpRules  # noqa: PLC0415  see above
-
-    return HttpRules(
-        path=http.path,
-        sse_path=http.sse_path,
-        ws_path=http.ws_path,
-        allowed_hosts=frozenset(name.lower() for name in http.allowed_hosts),
-        allowed_origins=frozenset(name.lower() for name in http.allowed_origins),
-        session_idle=http.session_idle,
-        session_life=http.session_life,
-        max_sessions=http.max_sessions,
-        max_in_flight=http.max_in_flight,
-        max_in_flight_per_principal=http.max_in_flight_per_principal,
-        keep_alive=http.keep_alive,
-    )
-
-
-def limits_of(http: HttpSettings) -> "HttpLimits":
-    """Return what the settings say about connections."""
-    from trunkline.transports.http_message import HttpLimits  # noqa: PLC0415  see above
-
-    return HttpLimits(
-        head_timeout=http.head_timeout,
-        body_timeout=http.body_timeout,
-        write_timeout=http.write_timeout,
-        max_body=http.max_body,
-        max_connections=http.max_connections,
-        max_connections_per_address=http.max_connections_per_address,
-    )
-
-
 async def _listen(
     listener: "HttpListener", place: tuple[str, int], tls: ssl.SSLContext | None
 ) -> None:
@@ -368,59 +315,8 @@ async def _listen(
         raise OSError(f"{place[0]}:{place[1]}: {reason.lower()}") from why
 
 
-def tls_of(http: HttpSettings) -> ssl.SSLContext | None:
-    """Return what the settings say about TLS; raises ValueError for files that are no good."""
-    if http.certificate is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        context.load_cert_chain(http.certificate, http.key, _no_password)
-    except OSError as why:
-        reason = getattr(why, "reason", None) or why.strerror
-        files = f"{http.certificate!r} and {http.key!r}"
-        raise ValueError(f"expected a certificate and its key, got {files}: {reason}") from why
-    return context
-
-
-def _no_password() -> str:
-    """Refuse: OpenSSL would ask at the terminal, and wait."""
-    raise ValueError("expected a key without a password, got one that has one")
-
-
 def _origin(scheme: str, host: str, port: int) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def sources(server: ServerSettings) -> Functions:
-    """Return the registry of sources that the settings name, as a backend that is to be started."""
-    from trunkline.routing.classic import Weights  # noqa: PLC0415  see above
-    from trunkline.sources.matching import Matching  # noqa: PLC0415
-    from trunkline.sources.peers import Peers  # noqa: PLC0415
-    from trunkline.sources.shelf import Shelf  # noqa: PLC0415
-    from trunkline.sources.tools import SourcesBackend  # noqa: PLC0415
-
-    matching = Matching(
-        scoring=server.scoring,
-        threshold=server.threshold,
-        weights=Weights(server.fuzzy_weight, server.keyword_weight),
-    )
-    path = Path(server.registry) if server.registry else None
-    return SourcesBackend(Shelf(path, matching, server.curator_key), Peers(matching))
-
-
-def operator(gateway: Gateway) -> Functions:
-    """Return the built-in tools that tell how the gateway is."""
-    functions = Functions()
-
-    def status() -> dict[str, Any]:
-        """Say how the gateway is: its version, its servers, their states and what they offer."""
-        servers = [snapshot._asdict() for snapshot in gateway.registry.snapshot()]
-        return {"name": gateway.identity.name, "version": __version__, "servers": servers}
-
-    functions.tool("status", readOnlyHint=True)(status)
-    return functions
 
 
 def stopped_by_signal() -> asyncio.Event:

@@ -16,6 +16,7 @@ import msgspec
 
 from trunkline import __version__, control
 from trunkline.app import App
+from trunkline.assembly.builtin import builtin
 from trunkline.cli.client_config import CLIENTS, Client, as_json, command_line, config_path
 from trunkline.cli.config_choice import choose_config, place
 from trunkline.cli.screen import FAILED, WRONG, fail, say
@@ -132,7 +133,7 @@ async def built_in(app: App, config: Config) -> str:
         public_name(server.name if server.prefix is None else server.prefix, offer.key)
         for server in config.servers
         if server.builtin is not None and not server.disabled
-        for offer in await app.builtin(server).offers()
+        for offer in await builtin(server, app.gateway).offers()
     ]
     return ", ".join(tools) or "none"
 

@@ -29,7 +29,7 @@ class Switches(Protocol):
 class Throttle(Protocol):
     """Says how much is too much."""
 
-    def enter(self, passage: Passage) -> None:
+    def enter(self, passage: Passage, entry: Entry) -> None:
         """Count a call in, and out by `passage.leaving`; raises `rate_limited`."""
         ...
 
@@ -41,7 +41,7 @@ class Authority(Protocol):
         """Tell whether an offer exists for a caller: whether some call of it could be allowed."""
         ...
 
-    def check(self, passage: Passage, params: Params) -> None:
+    def check(self, passage: Passage, entry: Entry, params: Params) -> None:
         """Refuse what is not allowed, and note the rule that decided; raises `not_allowed`."""
         ...
 
@@ -53,7 +53,7 @@ class Authority(Protocol):
 class Arguments(Protocol):
     """Says which arguments a tool takes."""
 
-    def check(self, passage: Passage, params: Params) -> Raw | None:
+    def check(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
         """Refuse what a tool does not take, as the caller's revision has it.
 
         Returns the result that says so, or raises Invalid params.
@@ -85,17 +85,15 @@ class Governance:
         stopped = self.switches is not None and self.switches.stops(caller, entry)
         return not stopped and self.sees(caller, entry)
 
-    def admit(self, passage: Passage, params: Params) -> Raw | None:
+    def admit(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
         """Let a call pass; raises RpcError, or returns the answer that it gets instead."""
-        entry = passage.entry
-        assert entry is not None  # whoever asks has found it
         if self.switches is not None:
             self.switches.check(passage.caller, entry)
         if self.throttle is not None:
-            self.throttle.enter(passage)
+            self.throttle.enter(passage, entry)
         if self.authority is not None:
-            self.authority.check(passage, params)
-        return None if self.arguments is None else self.arguments.check(passage, params)
+            self.authority.check(passage, entry, params)
+        return None if self.arguments is None else self.arguments.check(passage, entry, params)
 
     def readmit(self, caller: Caller, entry: Entry) -> None:
         """Let a call go on that was interrupted to ask something; raises RpcError."""

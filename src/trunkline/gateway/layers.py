@@ -32,7 +32,7 @@ class Governor(Protocol):
         """Tell whether an offer exists for a caller."""
         ...
 
-    def admit(self, passage: Passage, params: Params) -> Raw | None:
+    def admit(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
         """Let a call pass; raises RpcError, or returns the answer that it gets instead.
 
         What it takes for the call it gives back by `passage.leaving`.
@@ -79,7 +79,7 @@ class Layers:
             return None
         passage.entry = entry
         passage.arguments = params.get("arguments")
-        return None if self.governor is None else self.governor.admit(passage, params)
+        return None if self.governor is None else self.governor.admit(passage, entry, params)
 
     def send(self, passage: Passage | None, answer: Due) -> None:
         """Note that a call is with its backend."""

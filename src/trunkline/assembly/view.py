@@ -1,0 +1,13 @@
+"""Who sees what, as the settings have it."""
+
+from trunkline.config import Config
+from trunkline.routing.view import View
+
+
+def view_of(config: Config) -> View:
+    """Return what the settings say about who sees what."""
+    searches = frozenset(server.name for server in config.servers if server.builtin == "search")
+    surface = config.gateway.surface
+    if isinstance(surface, str):
+        return View(() if surface == "search" else None, searches)
+    return View(surface, searches)
