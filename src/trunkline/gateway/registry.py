@@ -149,13 +149,14 @@ class Registry:
     async def want_level(self, who: object, level: str) -> None:
         """Have all backends log what somebody wants to read, `who` among them."""
         self._levels[who] = level
-        await asyncio.gather(*(upstream.set_level(self._level()) for upstream in self))
+        wanted = self._level()
+        await asyncio.gather(*(each.wishes.set_level(wanted, each.backend) for each in self))
 
     def forget_level(self, who: object) -> None:
         """Let backends be quieter when somebody who wanted to read much has gone."""
         if self._levels.pop(who, None) is not None:
             for upstream in self:
-                upstream.wish_level(self._level())
+                upstream.wishes.wish_level(self._level())
 
     def _level(self) -> str | None:
         return chattiest(set(self._levels.values()))
@@ -163,7 +164,7 @@ class Registry:
     def unfollow(self, followed: Iterable[tuple[str, str]]) -> None:
         """Follow resources no more for one who has gone."""
         for backend, native in followed:
-            self._upstreams[backend].unfollow(native)
+            self._upstreams[backend].wishes.unfollow(native)
 
     def snapshot(self) -> tuple[Snapshot, ...]:
         """Return how all backends are."""

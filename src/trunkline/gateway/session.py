@@ -209,7 +209,7 @@ class Session:
             upstream = self._registry.upstream(entry.backend)
             await upstream.follow(entry.native, self.caller.version)
             if self._closed or uri in self.subscriptions:
-                upstream.unfollow(entry.native)  # nobody is there any more, or it was asked twice
+                upstream.wishes.unfollow(entry.native)  # nobody is there, or it was asked twice
             else:
                 self.subscriptions[uri] = (entry.backend, entry.native)
         return {}
