@@ -10,8 +10,6 @@ Rules upheld here:
 2. Every key that differs is named, also those of tables that this module knows nothing of.
 """
 
-from typing import Any
-
 from msgspec import Struct
 
 from trunkline.config.model import Config, ServerSettings
@@ -108,7 +106,7 @@ def _table_keys(old: Config, new: Config) -> list[str]:
     return found
 
 
-def _keys(old: Any, new: Any) -> tuple[str, ...]:
+def _keys(old: Struct, new: Struct) -> tuple[str, ...]:
     """Name the fields in which two values of one type differ."""
-    fields = type(new).__struct_fields__
+    fields = new.__struct_fields__
     return tuple(name for name in fields if getattr(old, name) != getattr(new, name))

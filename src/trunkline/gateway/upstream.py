@@ -114,7 +114,8 @@ class Upstream:
         self.turns = Turns(settings.max_in_flight, settings.timeout)
         self._leases = self._new_leases()
         self._extras: set[asyncio.Task[None]] = set()
-        self._guests = Guests()
+        self.guests = Guests()
+        """Those who can be asked something, and what it offers to them alone."""
         self.wishes = Wishes(settings.timeout)
 
     @property
@@ -126,7 +127,7 @@ class Upstream:
     def listing(self) -> Listing:
         """What it offers, or offered when it last could."""
         fresh = self.backend.freshness if self.backend else Freshness()
-        offers = self._guests.add_to(self._offers)
+        offers = self.guests.add_to(self._offers)
         return Listing(self.name, self.settings.prefix, offers, fresh)
 
     @property
@@ -156,6 +157,14 @@ class Upstream:
         return Snapshot(
             self.name, self.state, version, self.restarts, calls, offers, self.error, left, more
         )
+
+    def adopt(self, settings: Settings, connect: Connect) -> None:
+        """Go on under other settings; `connect` is for when it is started again."""
+        before, self.settings = self.settings, settings
+        self._connect = connect
+        self.turns.adopt(settings.max_in_flight - before.max_in_flight, settings.timeout)
+        self._leases.adopt(settings.max_conversations)
+        self.wishes.adopt(settings.timeout)
 
     # Keeping it alive
 
@@ -190,7 +199,7 @@ class Upstream:
             ready_at = loop.time()
             self._leases.settle_in(self.backend, self.backend.declared or frozenset())
             self._enter(State.READY)
-            for kind in self._guests.kinds:
+            for kind in self.guests.kinds:
                 self._spawn(self.meet(kind))
             wishing = asyncio.create_task(self.wishes.keep_telling(self.backend))
             try:
@@ -275,13 +284,13 @@ class Upstream:
         async with asyncio.timeout(self.settings.start_timeout):
             backend = await self._connect(Beside(self, from_fingerprint(kind)))
         self._spawn(self._see_off(backend, leases))
-        await self._guests.look(kind, backend, self.settings.start_timeout)
+        await self.guests.look(kind, backend, self.settings.start_timeout)
         self._changed(frozenset())
         return backend
 
     async def meet(self, kind: Kind) -> None:
         """See what it offers to those who can be asked this: some servers offer them more."""
-        self._guests.kinds.add(kind)
+        self.guests.kinds.add(kind)
         backend = self.backend
         # One that was told something was listed as one who may ask.
         if backend is not None and not (backend.declared or backend.tells_calls_apart):

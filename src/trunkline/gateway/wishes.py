@@ -13,7 +13,7 @@ Rules upheld here:
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -33,6 +33,11 @@ class Wishes:
         self._level: str | None = None
         self._told_level: str | None = None
         self._wished = asyncio.Event()
+
+    @property
+    def followed(self) -> Mapping[str, int]:
+        """What is followed, and by how many."""
+        return self._followed
 
     async def follow(self, uri: str, expect: Callable[[], Backend]) -> None:
         """Follow a resource on behalf of one more; `expect` returns the backend, or raises."""
@@ -72,6 +77,15 @@ class Wishes:
     def wish_level(self, level: str | None) -> None:
         """Have it log what somebody wants to read, but wait for nothing."""
         self._level = level
+        self._wished.set()
+
+    def adopt(self, patience: float) -> None:
+        """Have another patience from now on."""
+        self._patience = patience
+
+    def take_over(self, others: "Wishes") -> None:
+        """Want of this backend what was wanted of the one whose place it takes."""
+        self._followed.update(others.followed)
         self._wished.set()
 
     def forget_told(self) -> None:

@@ -67,8 +67,7 @@ class HttpListener:
         """Listen on `host` and `port`, or on a free port if that is 0; raises OSError."""
         loop = asyncio.get_running_loop()
         timeout = self._limits.head_timeout if ssl else None
-        if ssl is not None:
-            self._tls, ssl.sni_callback = ssl, self._choose_tls
+        self._keep_tls(ssl)
         self._start(
             await loop.create_server(
                 self._connection,
@@ -84,6 +83,7 @@ class HttpListener:
         """Listen on a socket that the caller has bound."""
         loop = asyncio.get_running_loop()
         timeout = self._limits.head_timeout if ssl else None
+        self._keep_tls(ssl)
         self._start(
             await loop.create_server(
                 self._connection,
@@ -99,6 +99,11 @@ class HttpListener:
         self._limits = limits
         self._surroundings = self._surroundings._replace(limits=limits)
         self._tls = tls or self._tls
+
+    def _keep_tls(self, tls: ssl.SSLContext | None) -> None:
+        if tls is not None:
+            self._tls = tls
+            tls.sni_callback = self._choose_tls
 
     def _choose_tls(self, wire: ssl.SSLObject, name: str | None, first: ssl.SSLContext) -> None:
         """Answer a connection with the certificate of now: the socket knows only the first."""
