@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from trunkline import __version__
 from trunkline.assembly.builtin import builtin
@@ -88,6 +88,8 @@ class App:
             identity, chance=random.random, parking=parking, view=view_of(config)
         )
         self.children: dict[str, Child] = {}
+        self.commands: dict[str, Callable[..., Any]] = {}
+        """What the user can have it do through the control socket: functions by name."""
         self._anybody = False
         self.origins: tuple[str, ...] = ()
         """Where we listen, as clients write it: scheme, host and port."""

@@ -67,8 +67,8 @@ async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None
     app = App(config, state_folder(os.environ, sys.platform))
     async with AsyncExitStack() as stack:
         try:
-            status = control.status_of(app, config)
-            await stack.enter_async_context(control.listening(status, os.environ))
+            commands = {"snapshot": control.status_of(app, config), **app.commands}
+            await stack.enter_async_context(control.listening(commands, os.environ))
         except OSError as why:
             say(f"trunkline: `trunkline ps` will not show this gateway: {why}")
         if stdio:
