@@ -258,7 +258,7 @@ async def test_the_snapshot_of_a_gateway_has_its_servers_and_none_of_their_secre
     secret = 'env = { SECRET_TOKEN = "hunter22" }'
     loaded = load(Path(config(tmp_path, child("small", more=secret), BROKEN, OPERATOR)), {})
     app = App(loaded)
-    tell = control.status_of(app, loaded)
+    tell = control.status_of(app)
     idle = tell()
     assert [server.state for server in idle.servers] == ["idle"] * 3
     async with asyncio.timeout(20), app.running() as gateway:
@@ -283,7 +283,7 @@ async def test_the_snapshot_of_one_that_listens_says_where_and_to_how_many() -> 
     http = HttpSettings(listen="127.0.0.1:0", path="/here")
     loaded = msgspec.structs.replace(DEFAULT, http=http)
     app = App(loaded)
-    tell = control.status_of(app, loaded)
+    tell = control.status_of(app)
     assert (tell().http, tell().http_sessions) == ((), 0)
     async with asyncio.timeout(20), app.running(), app.listening(http):
         (url,) = tell().http

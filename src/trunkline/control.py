@@ -31,7 +31,7 @@ from msgspec import Struct
 
 from trunkline import __version__
 from trunkline.app import App
-from trunkline.config import Config, ServerSettings
+from trunkline.config import ServerSettings
 from trunkline.jsonrpc import (
     Connection,
     ConnectionLost,
@@ -130,13 +130,13 @@ Commands: TypeAlias = Mapping[str, Callable[..., Any]]
 # What is told
 
 
-def status_of(app: App, config: Config) -> Callable[[], GatewayStatus]:
+def status_of(app: App) -> Callable[[], GatewayStatus]:
     """Return what tells how `app` is, from now on."""
     began = time.monotonic()
-    source = str(config.source.absolute()) if config.source else None
 
     def status() -> GatewayStatus:
-        gateway = app.gateway
+        gateway, config = app.gateway, app.config
+        source = str(config.source.absolute()) if config.source else None
         return GatewayStatus(
             os.getpid(),
             __version__,
@@ -144,7 +144,7 @@ def status_of(app: App, config: Config) -> Callable[[], GatewayStatus]:
             source,
             round(time.monotonic() - began, 1),
             len(gateway.sessions),
-            server_statuses(app, config),
+            server_statuses(app),
             tuple(origin + config.http.path for origin in app.origins),
             app.http_sessions,
             tuple(ParkedStatus(*call) for call in gateway.stateless.parking.snapshot()),
@@ -153,9 +153,9 @@ def status_of(app: App, config: Config) -> Callable[[], GatewayStatus]:
     return status
 
 
-def server_statuses(app: App, config: Config) -> tuple[ServerStatus, ...]:
+def server_statuses(app: App) -> tuple[ServerStatus, ...]:
     """Return how the backends of `app` are, without what is nobody's business."""
-    settings = {server.name: server for server in config.servers}
+    settings = {server.name: server for server in app.config.servers}
     waiting: dict[str, list[float]] = {}
     for call in app.gateway.stateless.parking.snapshot():
         waiting.setdefault(call.backend, []).append(call.waiting)

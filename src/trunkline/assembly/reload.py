@@ -183,7 +183,7 @@ class Reloader:
     async def look(self) -> None:
         """Take the configuration if one of its files has changed, once it has settled down."""
         settled = bool(self._digest) and stamps_of(self._files) == self._stamps
-        if settled or not self.config.gateway.watch:
+        if settled or not self._files or not self.config.gateway.watch:
             return
         async with self._reloading:
             before = self._digest
@@ -241,7 +241,7 @@ class Reloader:
 
     async def _prepare(self, prepare: Prepare, change: Change) -> Apply:
         prepared = prepare(change)
-        return await prepared if isinstance(prepared, Awaitable) else prepared
+        return prepared if callable(prepared) else await prepared
 
     def _apply(self, steps: Iterable[Apply], change: Change) -> Outcome:
         """Change everything; from here on nobody waits for anything."""

@@ -76,7 +76,7 @@ class Registry:
                 self._launch(upstream)
 
     def _launch(self, upstream: Upstream) -> None:
-        if self._running:
+        if self._running and not self._closed:
             task = self._tasks[upstream] = asyncio.create_task(upstream.run())
             task.add_done_callback(lambda _: self._tasks.pop(upstream, None))
 
