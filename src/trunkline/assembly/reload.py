@@ -154,15 +154,16 @@ class Reloader:
 
     async def run(self) -> None:
         """Reload whenever it is asked for, or one of the files has changed."""
-        await self._begin()
+        turn = self._begin
         while True:
+            try:
+                await turn()
+            except Exception as why:  # whatever it was, the next change is another one
+                answer_for(why, "reload", self._report)
+            turn = self._turn
             with suppress(TimeoutError):
                 async with asyncio.timeout(PAUSE):
                     await self._asked.wait()
-            try:
-                await self._turn()
-            except Exception as why:  # whatever it was, the next change is another one
-                answer_for(why, "reload", self._report)
 
     async def _turn(self) -> None:
         if self._asked.is_set():
