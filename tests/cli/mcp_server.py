@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from trunkline.jsonrpc import Connection, Dispatcher, RpcError
@@ -52,11 +53,11 @@ def list_templates(**_: Any) -> dict[str, Any]:
 async def call(
     name: str,
     arguments: dict[str, Any],
-    _meta: dict[str, Any],
+    _meta: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     if name == "count":
         far = {"progress": 1, "total": 2, "message": "half\nway"}
-        await connections[0].notify("notifications/progress", {**_meta, **far})
+        await connections[0].notify("notifications/progress", {**(_meta or {}), **far})
     if name == "fail":
         return {"content": [{"type": "text", "text": "it is broken"}], "isError": True}
     if name == "refuse":
@@ -68,6 +69,12 @@ async def call(
         return {"content": [image, {"type": "resource_link", "uri": "note://1", "name": "one"}]}
     if name == "wait":
         await asyncio.Event().wait()
+    if name == "pid":
+        return {"content": [{"type": "text", "text": str(os.getpid())}]}
+    if name == "read":  # of a pipe: until somebody writes
+        print("reading", file=sys.stderr, flush=True)
+        said = await asyncio.to_thread(Path(arguments["pipe"]).read_text)
+        return {"content": [{"type": "text", "text": said}]}
     return {"content": [{"type": "text", "text": f"{name} got {arguments}"}]}
 
 

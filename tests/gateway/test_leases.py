@@ -293,3 +293,38 @@ async def test_who_waited_in_vain_learns_that_it_was_not_for_the_server() -> Non
     begun.cancel(TimeoutError())
     assert isinstance(begun.error, TimeoutError)
     await house.leases.aclose()
+
+
+async def test_more_conversations_may_be_opened_when_there_may_be_more() -> None:
+    house = House(most=1)
+    for name in "abc":
+        house.take(name, name.upper())
+    await house.settle()
+    assert house.begun == [("a", 1)]
+    house.leases.adopt(2)
+    await house.settle()
+    assert house.begun == [("a", 1), ("b", 2)]
+    house.leases.adopt(3)
+    await house.settle()
+    assert house.begun == [("a", 1), ("b", 2), ("c", 3)]
+    await house.leases.aclose()
+
+
+async def test_what_is_too_many_is_closed_when_nobody_needs_it() -> None:
+    house = House(most=3)
+    for name in "abc":
+        house.take(name, name.upper())
+    await house.settle()
+    house.calls["a"].settle(None)
+    house.leases.adopt(1)
+    await house.settle()
+    assert (house.closed, house.leases.extra) == ([1], 2)
+    house.take("d", "D")
+    house.calls["b"].settle(None)
+    await house.settle()
+    assert house.begun[-1] == ("d", 2)
+    house.take("e", "E", frozenset(("sampling",)))
+    house.calls["c"].settle(None)
+    await house.settle()
+    assert (house.closed, house.leases.extra) == ([1, 3], 1)
+    await house.leases.aclose()

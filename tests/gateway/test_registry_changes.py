@@ -23,6 +23,7 @@ from tests.gateway.test_parking import ASKABLE, FORM, YES, Curious, retry
 from trunkline.gateway import registry
 from trunkline.gateway.backend import Backend, Connect, Owner
 from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.parking import Limits
 from trunkline.gateway.session import Identity
 from trunkline.gateway.upstream import Settings, State
 from trunkline.jsonrpc import Due, RpcError
@@ -402,3 +403,34 @@ async def test_lists_that_differ_for_another_reason_are_announced() -> None:
         table.gateway.rearrange(table.rows.values(), announced=frozenset(("tools",)))
         await somebody.until_told(CHANGED)
         assert len(table.gateway.registry.catalog.entries(Kind.TOOL)) == 1
+
+
+async def test_other_limits_hold_for_what_is_parked_and_for_what_comes() -> None:
+    server = Curious(("elicitation/create", FORM))
+    table = Table(s=server)
+    parked = table.gateway.stateless.parking
+    async with served(table):
+        client = await poster(table.gateway)
+        await client.call("s__t", _meta=ASKABLE)
+        (exchange,) = parked._parked.values()
+        until = exchange.until
+        parked.adopt(Limits(ttl=900.0, most=1))
+        assert exchange.until == until  # a client that was promised less has less
+        assert parked.snapshot()[0].waiting < 60
+        with pytest.raises(RpcError, match="too many calls wait"):
+            await client.call("s__t", _meta=ASKABLE)
+        parked.adopt(Limits(ttl=0.01))
+        while len(parked):
+            await asyncio.sleep(0)
+
+
+async def test_what_waits_for_one_backend_can_be_given_up_alone() -> None:
+    table = Table(s=Curious(("elicitation/create", FORM)))
+    parked = table.gateway.stateless.parking
+    async with served(table):
+        client = await poster(table.gateway)
+        await client.call("s__t", _meta=ASKABLE)
+        parked.abandon("other")
+        assert len(parked) == 1
+        parked.abandon("s")
+        assert len(parked) == 0

@@ -138,3 +138,42 @@ async def test_the_time_that_a_client_takes_to_answer_does_not_count() -> None:
         await turn.wait()
     assert isinstance(turn.error, TimeoutError)
     turns.close()
+
+
+async def test_another_patience_is_that_of_all_and_never_more_than_was_left() -> None:
+    turns, given = Turns(4, 60.0), list[Due]()
+    old = turns.take(handing_out(given), NOBODY)
+    turns.adopt(0, 0.01)
+    new = turns.take(handing_out(given), NOBODY)
+    async with asyncio.timeout(10):
+        await asyncio.gather(old.wait(), new.wait())
+    assert isinstance(old.error, TimeoutError)
+    assert isinstance(new.error, TimeoutError)
+    patient = turns.take(handing_out(given), NOBODY)
+    before = turns._terms[patient].until
+    turns.adopt(0, 600.0)
+    assert turns._terms[patient].until == before
+    later = turns.take(handing_out(given), NOBODY)
+    assert turns._terms[later].until > before + 500
+    for due in given:
+        due.settle(None)
+    turns.close()
+
+
+async def test_more_places_are_taken_at_once_and_less_when_they_are_free() -> None:
+    turns, given = Turns(1, 60.0), list[Due]()
+    for _ in range(4):
+        turns.take(handing_out(given), NOBODY)
+    assert len(given) == 1
+    turns.lend(1)
+    assert len(given) == 2
+    turns.adopt(1, 60.0)  # what was lent stays lent
+    assert (len(given), turns.at_once) == (3, 3)
+    turns.adopt(-1, 60.0)
+    given[0].settle(None)
+    assert len(given) == 3
+    given[1].settle(None)
+    assert len(given) == 4
+    for due in given[2:]:
+        due.settle(None)
+    turns.close()

@@ -297,3 +297,24 @@ async def test_one_that_will_not_hear_of_it_is_left_alone(refusal: Exception) ->
         await watched.upstream.follow("x:", VERSION)
         assert await ready.fake.told_so.get() == "follow x:"
         assert watched.upstream.ready
+
+
+async def test_one_that_takes_anothers_place_is_told_what_was_wanted_of_it() -> None:
+    old, new = Ready("logging"), Ready("logging")
+    async with old as before, new as after:
+        await before.upstream.follow("x:", VERSION)
+        await before.upstream.follow("x:", VERSION)
+        after.upstream.wishes.take_over(before.upstream.wishes)
+        await settle()
+        assert new.fake.everything() == ["follow x:"]
+        assert after.upstream.wishes.followed == {"x:": 2}
+
+
+async def test_another_patience_is_had_from_now_on() -> None:
+    ready = Ready()
+    ready.fake.answers["follow x:"] = asyncio.Event()
+    async with ready as watched:
+        watched.upstream.wishes.adopt(0.01)
+        with pytest.raises(RpcError) as caught:
+            await watched.upstream.follow("x:", VERSION)
+        assert caught.value.code == -32603

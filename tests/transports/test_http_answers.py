@@ -65,3 +65,17 @@ async def test_tasks_may_have_their_last_word_and_no_more(monkeypatch: pytest.Mo
     assert stuck.cancelled()
     assert isinstance(never.error, asyncio.CancelledError)
     await end_all([], set())
+
+
+def test_other_limits_hold_from_now_on_and_what_is_in_flight_stays() -> None:
+    load = Load(2, 1)
+    assert load.enter("a") is None
+    assert load.enter("a") == 429
+    load.adopt(2, 2)
+    assert load.enter("a") is None
+    assert load.enter("b") == 503
+    load.adopt(1, 1)
+    load.leave("a")
+    assert load.enter("b") == 503
+    load.leave("a")
+    assert load.enter("b") is None

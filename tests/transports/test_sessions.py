@@ -85,3 +85,15 @@ def test_there_are_never_too_many() -> None:
     sessions.expire(99.0)
     sessions.create("p", None, 99.0)
     assert len(sessions) == 1
+
+
+def test_other_limits_hold_from_now_on() -> None:
+    sessions: Sessions[str] = Sessions(idle=10, life=100, max_sessions=2)
+    old = sessions.create("p", "a", 0.0)
+    sessions.create("p", "b", 0.0)
+    sessions.adopt(idle=20, life=30, max_sessions=1)
+    assert len(sessions) == 2
+    assert sessions.find(old.session_id, "p", 15.0) is old
+    with pytest.raises(TooManySessions):
+        sessions.create("p", "c", 16.0)
+    assert sessions.find(old.session_id, "p", 31.0) is None
