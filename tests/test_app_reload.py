@@ -15,6 +15,7 @@ import pytest
 from tests.cli.samples import BROKEN, OPERATOR, child, config, fetch, hello
 from tests.test_app_http import call_modern, certified, open_session
 from tests.transports.faulty import CERTIFICATE, KEY
+from tests.transports.test_asgi import Server, body, http
 from tests.transports.test_http_listener_changes import another_certificate
 from trunkline.app import App
 from trunkline.assembly import reload
@@ -191,13 +192,17 @@ async def test_what_has_to_wait_is_said_and_the_rest_is_taken(tmp_path: Path) ->
 async def test_an_application_of_another_server_is_reloaded_as_well(tmp_path: Path) -> None:
     desk = Desk(tmp_path, OPERATOR)
     asgi = desk.app.asgi()
-    async with desk.app.running():
-        await desk.reload("[http]\nmax_body = 2048\nbody_timeout = 2\nws_path = '/w'", OPERATOR)
-        assert (asgi._max_body, asgi._body_timeout) == (2048, 2.0)
-        desk.app._open_door(desk.app.config.http)
-        await desk.reload("[http]\nws_path = '/v'", OPERATOR)
-        assert desk.app._door is not None
-        assert desk.app._door.rules.ws_path == "/v"
+
+    async def status(path: str, length: int = 10) -> int:
+        server = Server(body(b"x" * length))
+        scope = http([(b"host", b"localhost")], path=path, raw_path=path.encode())
+        await server.call(asgi, scope)
+        return server.got[0]["status"]
+
+    async with asyncio.timeout(20), desk.app.running():
+        assert [await status("/mcp", 2000), await status("/here")] == [415, 404]
+        await desk.reload("[http]\nmax_body = 1024\npath = '/here'", OPERATOR)
+        assert [await status("/here", 2000), await status("/here")] == [413, 415]
 
 
 async def test_who_sees_what_is_another_and_said_so(tmp_path: Path) -> None:
@@ -218,13 +223,13 @@ async def test_who_sees_what_is_another_and_said_so(tmp_path: Path) -> None:
 async def test_what_is_known_of_a_server_is_kept(tmp_path: Path) -> None:
     url = "[servers.s]\nurl = 'http://127.0.0.1:1/mcp'\n"
     desk = Desk(tmp_path, url)
-    (memory,) = desk.app._memories.values()
+    (memory,) = desk.app.memories.values()
     await desk.reload(url + "timeout = 5")
     await desk.reload(url + "headers = { x = 'y' }", BROKEN)
-    assert memory in desk.app._memories.values()
-    assert len(desk.app._memories) == 2
+    assert memory in desk.app.memories.values()
+    assert len(desk.app.memories) == 2
     await desk.reload(BROKEN)
-    assert memory not in desk.app._memories.values()
+    assert memory not in desk.app.memories.values()
     await desk.app.aclose()
 
 
@@ -274,14 +279,14 @@ async def test_a_hundred_reloads_under_load_lose_no_call_and_leave_nothing(tmp_p
                 assert outcome.problem is None
                 assert outcome.changed
             registry = desk.app.gateway.registry
-            while registry._leaving or registry._heirs:
+            while registry.changing:
                 await asyncio.sleep(0)
             ended.set()
         assert len(calls) > 100
         assert await call(origin, session, "kept__pid") == pid
         assert len(children(os.getpid())) == 3  # those two, and the warden of all children
         assert count_files() <= open_files + 2  # connections that are still to be closed
-        assert len(desk.app._memories) == 1  # both have the same command
+        assert len(desk.app.memories) == 1  # both have the same command
     await desk.app.aclose()
     await asyncio.sleep(0)
     assert asyncio.all_tasks() - before == set()
@@ -306,8 +311,13 @@ ids = itertools.count(10)
 
 
 async def call(origin: str, session: dict[str, str], name: str) -> str:
-    params = {"name": name, "arguments": {}}
-    message = {"jsonrpc": "2.0", "id": next(ids), "method": "tools/call", "params": params}
+    params: dict[str, Any] = {"name": name, "arguments": {}}
+    message: dict[str, Any] = {
+        "jsonrpc": "2.0",
+        "id": next(ids),
+        "method": "tools/call",
+        "params": params,
+    }
     return text_of(json.loads((await fetch(f"{origin}/mcp", message, session)).body))
 
 

@@ -101,7 +101,8 @@ class App:
         if settings.state is not None:
             state = (self._folder or Path()) / settings.state if settings.state else None
         self._verdicts = Verdicts(state)
-        self._memories: dict[str, Memory] = {}
+        self.memories: dict[str, Memory] = {}
+        """What was found out about servers, by what each is remembered by."""
         for server in live_servers(config).values():
             self.gateway.add(settings_of(server), self._connect(server))
 
@@ -109,7 +110,7 @@ class App:
         if server.kind == "builtin":
             return partial(self._start_builtin, server)
         key = self._memory_key(server)
-        memory = self._memories.setdefault(key, Memory(self._verdicts, key))
+        memory = self.memories.setdefault(key, Memory(self._verdicts, key))
         open_it = self._start_child if server.kind == "child" else self._open_http
         return partial(open_it, server, memory)
 
@@ -200,7 +201,7 @@ class App:
         def apply() -> None:
             self.config = new
             known = {self._memory_key(server) for server in servers}
-            self._memories = {key: m for key, m in self._memories.items() if key in known}
+            self.memories = {key: m for key, m in self.memories.items() if key in known}
             for name in (*difference.removed, *difference.restarted):
                 self.children.pop(name, None)
             gateway.introduce(identity)

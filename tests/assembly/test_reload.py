@@ -17,7 +17,6 @@ from trunkline.assembly.reload import (
     Reloader,
     digest_of,
     read,
-    stamps_of,
 )
 from trunkline.config import Config, ConfigError, ConfigErrors, load
 from trunkline.jsonrpc import Incident
@@ -62,10 +61,13 @@ class Desk:
         self.heard = asyncio.Event()
         self.environ = {"HOME": str(folder)}
         config = load(self.file, self.environ)
-        self.reloader = Reloader(config, self.environ, self.hear, self.incidents.append)
+        self.reloader = Reloader(config, self.environ, self.tell, self.incidents.append)
         self.first, self.second = Part(), Part()
         self.reloader.add(self.first.prepare)
         self.reloader.add(self.second.prepare_later)
+
+    def tell(self, outcome: Outcome) -> None:
+        self.hear(outcome)
 
     def hear(self, outcome: Outcome) -> None:
         self.told.append(outcome)
@@ -96,7 +98,7 @@ class Watching:
         self.desk = desk
 
     async def __aenter__(self) -> Desk:
-        await self.desk.reloader._begin()
+        await self.desk.reloader.begin()
         self.task = asyncio.create_task(self.desk.reloader.run())
         return self.desk
 
@@ -263,7 +265,7 @@ async def test_without_a_file_there_is_nothing_to_read() -> None:
     outcome = await reloader.reload()
     assert outcome.problem == "the embedded default is served: there is no file to read again"
     await reloader.look()
-    await reloader._begin()
+    await reloader.begin()
     assert told == [outcome]
 
 
@@ -296,16 +298,15 @@ async def test_a_file_behind_a_link_that_is_turned_is_another(tmp_path: Path) ->
 
 
 async def test_what_was_only_touched_is_no_news(desk: Desk) -> None:
-    await desk.reloader._begin()
+    await desk.reloader.begin()
     os.utime(desk.file, ns=(1, 1))
     await desk.reloader.look()
     assert desk.told == []
     assert desk.first.prepared == []
-    assert desk.reloader._stamps == stamps_of([desk.file])
 
 
 async def test_what_was_reloaded_by_hand_is_no_news(desk: Desk) -> None:
-    await desk.reloader._begin()
+    await desk.reloader.begin()
     desk.write("[gateway\n")
     await desk.reloader.reload()
     os.utime(desk.file, ns=(1, 1))
@@ -327,7 +328,7 @@ async def test_a_bad_file_is_told_once_and_mended_by_the_next_change(desk: Desk)
 async def test_a_file_that_is_half_written_is_read_again_before_anything_is_said(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await desk.reloader._begin()
+    await desk.reloader.begin()
     once = asyncio.sleep
 
     async def finish(seconds: float) -> None:
@@ -347,7 +348,7 @@ async def test_files_that_change_at_once_are_one_change(
 ) -> None:
     (tmp_path / "a.env").write_text("A=1\n")
     desk = Desk(tmp_path, CHILD)
-    await desk.reloader._begin()
+    await desk.reloader.begin()
     once = asyncio.sleep
     writes = [
         lambda: (tmp_path / "a.env").write_text("A=22\n"),
@@ -369,16 +370,20 @@ async def test_files_that_change_at_once_are_one_change(
 async def test_one_who_never_stops_writing_is_not_waited_for(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    await desk.reloader.begin()
+    desk.write(NAMED.format("second"))
     once, writes = asyncio.sleep, list[float]()
 
     async def write(seconds: float) -> None:
-        writes.append(seconds)
-        desk.file.write_text(NAMED.format("x" * len(writes)))
+        if seconds:
+            writes.append(seconds)
+            desk.file.write_text(NAMED.format("x" * len(writes)))
         await once(0)
 
     monkeypatch.setattr(asyncio, "sleep", write)
-    await desk.reloader._wait_quiet()
+    await desk.reloader.look()
     assert len(writes) == reload.RESTLESS
+    assert desk.told == [Outcome(None, ("gateway.name",))]
 
 
 async def test_files_that_the_configuration_names_are_watched(tmp_path: Path) -> None:
@@ -428,7 +433,7 @@ async def test_what_changed_before_it_was_watched_is_taken(desk: Desk) -> None:
 async def test_what_can_be_read_only_once_is_not_watched(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     BAD["a pipe"](desk.file)
-    await desk.reloader._begin()
+    await desk.reloader.begin()
     await desk.reloader.look()
     assert desk.told == []
 
@@ -436,22 +441,19 @@ async def test_what_can_be_read_only_once_is_not_watched(tmp_path: Path) -> None
 async def test_whatever_goes_wrong_in_a_turn_the_next_one_comes(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await desk.reloader._begin()
-    turn, turns = desk.reloader._turn, list[None]()
+    heard = desk.hear
 
-    async def stumble() -> None:
-        turns.append(None)
-        if len(turns) == 1:
-            raise KeyError("once")
-        await turn()
+    def stumble(outcome: Outcome) -> None:
+        monkeypatch.setattr(desk, "hear", heard)
+        heard(outcome)
+        raise KeyError("once")
 
-    monkeypatch.setattr(desk.reloader, "_turn", stumble)
+    await desk.reloader.begin()
+    monkeypatch.setattr(desk, "hear", stumble)
     task = asyncio.create_task(desk.reloader.run())
-    async with asyncio.timeout(10):
-        while not desk.incidents:
-            await asyncio.sleep(0)
-    desk.write(NAMED.format("second"))
-    await desk.next()
+    for name in ("second", "third"):
+        desk.write(NAMED.format(name))
+        await desk.next()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert len(desk.incidents) == 1

@@ -56,7 +56,12 @@ class Gateway:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         id = len(self.waiting) + id_of(future)
         self.waiting[id] = future
-        message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params or {}}
+        message: dict[str, Any] = {
+            "jsonrpc": "2.0",
+            "id": id,
+            "method": method,
+            "params": params or {},
+        }
         self.process.stdin.write(json.dumps(message).encode() + b"\n")
         return future
 
@@ -216,7 +221,7 @@ async def test_the_command_says_what_has_changed_or_what_is_wrong(tmp_path: Path
         assert found == (0, "\n".join(lines) + "\n", "")
         await gateway.until_named("two__status")
         code, out, _ = await trunkline(tmp_path, "reload", "--json", "--pid", str(pid))
-        outcome = {"problem": None, "changed": [], "postponed": [], "notes": []}
+        outcome: dict[str, Any] = {"problem": None, "changed": [], "postponed": [], "notes": []}
         assert (code, json.loads(out)) == (0, [{"pid": pid, "config": file, "outcome": outcome}])
         write(tmp_path, "[servers.s]\ncomand = 1\n[http]\nport = 1")
         code, out, err = await trunkline(tmp_path, "reload")

@@ -154,7 +154,7 @@ class Reloader:
 
     async def run(self) -> None:
         """Reload whenever it is asked for, or one of the files has changed."""
-        turn = self._begin
+        turn = self.begin
         while True:
             try:
                 await turn()
@@ -172,7 +172,7 @@ class Reloader:
         else:
             await self.look()
 
-    async def _begin(self) -> None:
+    async def begin(self) -> None:
         """Learn which files there are, and take what has changed since they were read."""
         async with self._reloading:
             reading = await self._read()

@@ -96,6 +96,11 @@ class Registry:
         """Tell whether any backend has calls to carry out, one that has left among them."""
         return any(upstream.busy for upstream in (*self, *self._tasks))
 
+    @property
+    def changing(self) -> bool:
+        """Tell whether some backend is yet to take another's place, or to leave for good."""
+        return bool(self._heirs or self._leaving)
+
     def __contains__(self, name: str) -> bool:
         return name in self._upstreams
 
