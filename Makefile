@@ -46,17 +46,19 @@ $(VENV)/.check: requirements/check.txt pyproject.toml | $(VENV)/.test
 serve: $(VENV)/.test
 	@$(BIN)/trunkline serve $(or $(ARGS),--http 127.0.0.1:8080)
 
-# Two halves side by side: the pure packages, whose every branch must be covered, and the rest.
+# Two halves, each on two cores: the pure packages, whose every branch must be covered, and the rest.
 PURE := tests/jsonrpc tests/mcp tests/routing
+PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -n 2
 
 test: $(VENV)/.test
-	$(MAKE) --no-print-directory --output-sync=target -j2 test-pure test-doing
+	$(MAKE) --no-print-directory test-pure
+	$(MAKE) --no-print-directory test-doing
 
 test-pure: $(VENV)/.test
-	$(BIN)/python -m pytest --cov --cov-report=term -p no:cacheprovider $(ARGS) $(PURE)
+	$(PYTEST) --cov --cov-report=term $(ARGS) $(PURE)
 
 test-doing: $(VENV)/.test
-	$(BIN)/python -m pytest --no-cov -p no:cacheprovider $(ARGS) tests $(PURE:%=--ignore=%)
+	$(PYTEST) --no-cov $(ARGS) tests $(PURE:%=--ignore=%)
 
 # npm packages come with their own lock; node and npm must be there, and it is an error if not.
 # It brings a Node of its own as well: the Inspector wants a newer one than most machines have.
