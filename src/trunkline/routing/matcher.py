@@ -156,7 +156,8 @@ class Matcher:
                 postings = known[word] = _Postings()
                 self._sorted = None
             postings[key] = share
-            postings.most = max(postings.most, share)
+            if share > postings.most:
+                postings.most = share
         for name in folded:
             self._named[name] = (*self._named.get(name, ()), key)
 
