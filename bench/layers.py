@@ -159,7 +159,7 @@ async def run(rounds: int, seconds: float) -> dict[str, Any]:
         try:
             for variant in variants(collector.sockets[0].getsockname()[1]):
                 core = pair[0] if pair else None
-                running.append(await begin(variant, Path(folder), core))  # noqa: PERF401  as far as it gets
+                running.append(await begin(variant, Path(folder), core))
             found = [await one_round(running, plan) for _ in range(rounds)]
         finally:
             for each in running:
