@@ -12,23 +12,25 @@ import os
 import random
 import signal
 import ssl
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from trunkline import __version__
 from trunkline.assembly.builtin import builtin
-from trunkline.assembly.view import view_of
+from trunkline.assembly.gateway import identity_of, parking_of, settings_of
+from trunkline.assembly.reload import Apply, Change, Outcome, Reloader, digest_of
+from trunkline.assembly.view import LISTED, SHOWN, view_of
 from trunkline.backends.verdicts import Memory, Verdicts, digest
 from trunkline.config import Config, ConfigErrors, HttpSettings, ServerSettings, split_address
+from trunkline.config.difference import live_servers
 from trunkline.gateway.backend import Backend, Connect, Owner
+from trunkline.gateway.events import Reloaded
 from trunkline.gateway.gateway import Gateway
-from trunkline.gateway.parking import Limits, Parking
+from trunkline.gateway.parking import Parking
 from trunkline.gateway.sealing import KeyRing, Seal
-from trunkline.gateway.session import Identity
-from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Channel, ConnectionLost
 from trunkline.transports.exchange import Exchange, HttpRequest
 from trunkline.transports.stdio import Child
@@ -79,49 +81,42 @@ class App:
         `state` is the folder for what is to be remembered, unless the configuration names one.
         """
         settings = config.gateway
-        identity = Identity(
-            settings.name, __version__, settings.instructions, settings.strict_lifecycle
-        )
-        limits = Limits(settings.park_ttl, settings.max_parked, settings.max_parked_per_principal)
-        parking = Parking(Seal(KeyRing.random()), limits)
+        self.config = config
+        """What it is by now: another one after a reload."""
+        parking = Parking(Seal(KeyRing.random()), parking_of(config))
         self.gateway = Gateway(
-            identity, chance=random.random, parking=parking, view=view_of(config)
+            identity_of(config), chance=random.random, parking=parking, view=view_of(config)
         )
         self.children: dict[str, Child] = {}
+        self.commands: dict[str, Callable[..., Any]] = {}
+        """What the user can have it do through the control socket: functions by name."""
         self._anybody = False
         self.origins: tuple[str, ...] = ()
         """Where we listen, as clients write it: scheme, host and port."""
-        self._http = config.http
         self._door: HttpServer | None = None
         self._listener: HttpListener | None = None
+        self._asgi: AsgiApp | None = None
+        self._certificate = b""
         self._folder = config.source.parent if config.source else None
         if settings.state is not None:
             state = (self._folder or Path()) / settings.state if settings.state else None
         self._verdicts = Verdicts(state)
-        for server in config.servers:
-            if not server.disabled:
-                prefix = server.name if server.prefix is None else server.prefix
-                self.gateway.add(
-                    Settings(
-                        server.name,
-                        prefix,
-                        server.timeout,
-                        server.start_timeout,
-                        server.max_restarts,
-                        server.max_in_flight,
-                        server.max_conversations,
-                    ),
-                    self._connect(server),
-                )
+        self._memories: dict[str, Memory] = {}
+        for server in live_servers(config).values():
+            self.gateway.add(settings_of(server), self._connect(server))
 
     def _connect(self, server: ServerSettings) -> Connect:
         if server.kind == "builtin":
             return partial(self._start_builtin, server)
-        folder = self._folder_of(server)
-        parts = (server.command, *server.args, str(folder)) if server.command else (server.url,)
-        memory = Memory(self._verdicts, digest(*map(str, parts)))
+        key = self._memory_key(server)
+        memory = self._memories.setdefault(key, Memory(self._verdicts, key))
         open_it = self._start_child if server.kind == "child" else self._open_http
         return partial(open_it, server, memory)
+
+    def _memory_key(self, server: ServerSettings) -> str:
+        folder = self._folder_of(server)
+        parts = (server.command, *server.args, str(folder)) if server.command else (server.url,)
+        return digest(*map(str, parts))
 
     async def _start_builtin(self, server: ServerSettings, listener: Owner) -> Backend:
         backend = builtin(server, self.gateway)
@@ -173,6 +168,78 @@ class App:
             declared = {} if quiet else gateway.client_capabilities
         return Introduction(server.name, gateway.remapper, listener, declared, client)
 
+    # Another configuration
+
+    def reloader(
+        self, environ: Mapping[str, str], tell: Callable[[Outcome], None] | None = None
+    ) -> Reloader:
+        """Return what keeps this gateway as its files have it, while it is run.
+
+        `tell` hears what came of it, beside those who listen to events.
+        """
+
+        def told(outcome: Outcome) -> None:
+            self.gateway.layers.events.tell(Reloaded(outcome.problem, outcome.changed))
+            if tell is not None:
+                tell(outcome)
+
+        reloader = Reloader(self.config, environ, told)
+        reloader.add(self._prepare_gateway)
+        reloader.add(self._prepare_door)
+        return reloader
+
+    def _prepare_gateway(self, change: Change) -> Apply:
+        """Prepare all but the ways in: what it says of itself, its servers, and who sees what."""
+        new, gateway, difference = change.new, self.gateway, change.difference
+        change.postpone("gateway.state")
+        servers = live_servers(new).values()
+        backends = [(settings_of(server), self._connect(server)) for server in servers]
+        identity, limits, view = identity_of(new), parking_of(new), view_of(new)
+        announced = LISTED if difference.touches(*SHOWN) else frozenset[str]()
+
+        def apply() -> None:
+            self.config = new
+            known = {self._memory_key(server) for server in servers}
+            self._memories = {key: m for key, m in self._memories.items() if key in known}
+            for name in (*difference.removed, *difference.restarted):
+                self.children.pop(name, None)
+            gateway.introduce(identity)
+            gateway.stateless.parking.adopt(limits)
+            gateway.registry.view = view
+            gateway.rearrange(backends, difference.restarted, difference.removed, announced)
+
+        return apply
+
+    async def _prepare_door(self, change: Change) -> Apply:
+        """Prepare the ways in, as far as there are any: rules, limits and certificate."""
+        if self._door is None and self._asgi is None:
+            return lambda: None
+        from trunkline.assembly.http import limits_of, rules_of, tls_of  # noqa: PLC0415  see above
+
+        http, tls, certificate = change.new.http, None, self._certificate
+        change.postpone("http.listen")
+        if not certificate or http.certificate is None:
+            change.postpone("http.certificate", "http.key")  # HTTP does not turn into HTTPS
+        else:
+            tls = await asyncio.to_thread(tls_of, http)
+            certificate = await asyncio.to_thread(_digest_of_tls, http)
+            if certificate != self._certificate and not change.difference.touches(
+                "http.certificate", "http.key"
+            ):
+                change.note("http.certificate: another is in its file")
+        rules, limits = rules_of(http), limits_of(http)
+
+        def apply() -> None:
+            self._certificate = certificate
+            if self._door is not None:
+                self._door.adopt(rules)
+            if self._listener is not None:
+                self._listener.adopt(limits, tls)
+            if self._asgi is not None:
+                self._asgi.adopt(http.max_body, http.body_timeout)
+
+        return apply
+
     # Over stdio, and for those who only have a question
 
     async def serve_stdio(self) -> None:
@@ -218,6 +285,7 @@ class App:
 
         place = split_address(str(http.listen))
         tls = tls_of(http)
+        self._certificate = b"" if tls is None else _digest_of_tls(http)
         self._listener = listener = HttpListener(self._open_door(http).answer, limits_of(http))
         try:
             await _listen(listener, place, tls)
@@ -237,26 +305,28 @@ class App:
         from trunkline.transports.asgi import AsgiApp  # noqa: PLC0415  see above
         from trunkline.transports.asgi_messages import Refused  # noqa: PLC0415
 
-        http = self._http
         self._expect_anybody()  # now, since servers may be started before the first request
 
         def answer(exchange: Exchange) -> None:
-            self._open_door(http).answer(exchange)
+            self._open_door(self.config.http).answer(exchange)
 
         async def accept(request: HttpRequest, channel: Channel) -> None:
-            refusal = self._open_door(http).refusal_of(request)
-            if refusal is None and request.path != http.ws_path:
-                refusal = (404, f"no WebSocket is here; they come to {http.ws_path}")
+            door = self._open_door(self.config.http)
+            refusal, place = door.refusal_of(request), door.rules.ws_path
+            if refusal is None and request.path != place:
+                refusal = (404, f"no WebSocket is here; they come to {place}")
             if refusal is not None:
                 raise Refused(*refusal)
             await self.gateway.serve(channel)
 
         async def start() -> None:
-            self._open_door(http)
+            self._open_door(self.config.http)
 
-        return AsgiApp(
+        http = self.config.http
+        self._asgi = AsgiApp(
             answer, accept, http.max_body, http.body_timeout, startup=start, shutdown=self.aclose
         )
+        return self._asgi
 
     @property
     def http_sessions(self) -> int:
@@ -291,7 +361,7 @@ class App:
             await door.aclose()
 
     async def _calls_ended(self) -> None:
-        while any(each.in_flight for each in self.gateway.registry.snapshot()):  # noqa: ASYNC110
+        while self.gateway.registry.busy:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK)
 
     def _expect_anybody(self) -> None:
@@ -313,6 +383,10 @@ async def _listen(
         number = why.errno or 0  # of those that have none, the text is all there is
         reason = os.strerror(number) if number > 0 else str(why)
         raise OSError(f"{place[0]}:{place[1]}: {reason.lower()}") from why
+
+
+def _digest_of_tls(http: HttpSettings) -> bytes:
+    return digest_of([Path(str(http.certificate)), Path(str(http.key))])
 
 
 def _origin(scheme: str, host: str, port: int) -> str:

@@ -138,6 +138,19 @@ def ps(json: Json = False) -> None:
 
 
 @program.command()
+def reload(
+    pid: Annotated[
+        int | None, typer.Option(metavar="PID", help="Only the gateway with this number.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Have the gateways that you are running take their configuration as it is by now."""
+    from trunkline.cli.reload import reload  # noqa: PLC0415
+
+    reload(pid, json)
+
+
+@program.command()
 def bench(
     seconds: Annotated[
         float, typer.Option(metavar="SECONDS", min=5.0, max=600.0, help="How long to measure.")

@@ -5,10 +5,11 @@ stdout carries JSON-RPC only. A person who starts it at a terminal is told what 
 
 import asyncio
 import os
+import signal
 import stat
 import sys
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import msgspec
 from trunkline import __version__, control
 from trunkline.app import App
 from trunkline.assembly.builtin import builtin
+from trunkline.assembly.reload import Outcome, Reloader
 from trunkline.cli.client_config import CLIENTS, Client, as_json, command_line, config_path
 from trunkline.cli.config_choice import choose_config, place
 from trunkline.cli.screen import FAILED, WRONG, fail, say
@@ -66,9 +68,12 @@ def run(serving: Coroutine[Any, Any, None], fast: bool) -> None:
 async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None:
     app = App(config, state_folder(os.environ, sys.platform))
     async with AsyncExitStack() as stack:
+        reloader = app.reloader(os.environ, lambda outcome: say(*reloaded(outcome)))
+        app.commands["reload"] = reloader.reload
+        await stack.enter_async_context(reloading(reloader))
         try:
-            status = control.status_of(app, config)
-            await stack.enter_async_context(control.listening(status, os.environ))
+            commands = {"snapshot": control.status_of(app), **app.commands}
+            await stack.enter_async_context(control.listening(commands, os.environ))
         except OSError as why:
             say(f"trunkline: `trunkline ps` will not show this gateway: {why}")
         if stdio:
@@ -89,6 +94,43 @@ async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None
                     say(f"Built-in tools: {tools}", "", *paste(app.origins[0] + http.path))
 
             await app.serve_http(http, opened)
+
+
+@asynccontextmanager
+async def reloading(reloader: Reloader) -> AsyncGenerator[None]:
+    """Reload when SIGHUP comes or a file changes, until the end of the context."""
+    at_terminal = _has_terminal()
+
+    def hung_up() -> None:
+        if at_terminal and not _has_terminal():
+            os.kill(os.getpid(), signal.SIGTERM)  # that was its end, and whoever sat there has gone
+        else:
+            reloader.ask()
+
+    with suppress(AttributeError, NotImplementedError):  # not on every system
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
+    task = asyncio.create_task(reloader.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _has_terminal() -> bool:
+    return any(os.isatty(number) for number in (0, 2))
+
+
+def reloaded(outcome: Outcome) -> list[str]:
+    """Return what the log says of a reload."""
+    if outcome.problem is not None:
+        lines = [*outcome.problem.splitlines(), "not reloaded: what was running goes on"]
+    else:
+        lines = [f"reloaded: {', '.join(outcome.changed) or 'nothing has changed'}"]
+        if outcome.postponed:
+            lines.append(f"waits for the next start: {', '.join(outcome.postponed)}")
+        lines += outcome.notes
+    return [f"trunkline: {line}" for line in lines]
 
 
 def where(origins: Sequence[str], http: HttpSettings) -> list[str]:

@@ -96,6 +96,7 @@ def fill_http(table: Table, around: Surroundings, complain: Complain) -> Table:
         if isinstance(name := table.get(key), str):
             path = path_from(name, around)
             table[key] = str(path)
+            around.files.append(path)
             try:
                 path.open("rb").close()
             except (OSError, ValueError) as why:  # ValueError: a NUL in its name

@@ -60,18 +60,24 @@ class Draft(Struct, frozen=True):
     is_client: bool
     notes: tuple[str, ...] = ()
 
-    def surroundings(self, environ: Mapping[str, str]) -> Surroundings:
+    def surroundings(
+        self, environ: Mapping[str, str], files: list[Path] | None = None
+    ) -> Surroundings:
         """Return what the references in this file are resolved against."""
         folder = self.file.absolute().parent
-        return Surroundings(environ, folder, self.inputs, self.is_client)
+        files = [] if files is None else files
+        return Surroundings(environ, folder, self.inputs, self.is_client, files)
 
 
-def load(path: Path | None, environ: Mapping[str, str]) -> Config:
-    """Return what the file at `path` configures, or the defaults; raises ConfigErrors."""
+def load(path: Path | None, environ: Mapping[str, str], files: list[Path] | None = None) -> Config:
+    """Return what the file at `path` configures, or the defaults; raises ConfigErrors.
+
+    `files` takes in what was read beside it, also if that was not good.
+    """
     if path is None:
         return Config()
     draft, report = _draft(path)
-    around = draft.surroundings(environ)
+    around = draft.surroundings(environ, files)
     tables = [fill(entry, around, report.error) for entry in draft.entries]
     http = fill_http(draft.http, around, report.error)
     report.check()

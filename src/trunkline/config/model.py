@@ -122,6 +122,10 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_parked_per_principal: Annotated[
         int, Meta(ge=1, le=1_000_000, description="Calls of one principal that wait for answers.")
     ] = 2_000
+    watch: Annotated[
+        bool,
+        Meta(description="Take the configuration again when one of its files has changed."),
+    ] = True
     state: Annotated[
         str | None,
         Meta(

@@ -59,7 +59,7 @@ def fill(entry: Entry, around: Surroundings, complain: Complain) -> Table:
         if isinstance(name := table.get(key), str) and (key,) not in broken:
             table[key] = str(path_from(name, around))
     if ("env_file",) not in broken:
-        _read_env_file(table, complain)
+        _read_env_file(table, around, complain)
     _check_weights(table, complain)
     return table
 
@@ -123,7 +123,7 @@ def _check_weights(table: Table, complain: Complain) -> None:
         complain((given[-1],), "the two weights do not make 1", "set both, such as 0.7 and 0.3")
 
 
-def _read_env_file(table: Table, complain: Complain) -> None:
+def _read_env_file(table: Table, around: Surroundings, complain: Complain) -> None:
     """Take the variables of `env_file` into `env`."""
     name, env = table.get("env_file"), as_table(table.get("env", {}))
     if not isinstance(name, str) or env is None:
@@ -132,6 +132,7 @@ def _read_env_file(table: Table, complain: Complain) -> None:
     def problem(why: str, fix: str) -> None:
         complain(("env_file",), why, fix)
 
+    around.files.append(Path(name))
     shown = Path(name).name
     text = read_small(Path(name), shown, problem)
     if text is not None:

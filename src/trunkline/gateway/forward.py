@@ -197,7 +197,7 @@ class Forwarder:
         elif entry.native != entry.public:
             params.put(_KEYS[entry.kind], entry.native)
             if method == "resources/read":
-                return self._read_marked(walk, entry)
+                return self._read_marked(self._send(walk, entry), entry)
         return self._send(walk, entry)
 
     def _send(self, walk: "Walk", entry: Entry) -> Due:
@@ -213,9 +213,9 @@ class Forwarder:
         call = Call(client.caller, request.id, request.method, params, upstream.name)
         return upstream.call(call, client)
 
-    async def _read_marked(self, walk: "Walk", entry: Entry) -> Raw:
+    async def _read_marked(self, reading: Due, entry: Entry) -> Raw:
         """Read a resource whose URI says whose it is, and say so in the answer as well."""
-        answer = await self._send(walk, entry)
+        answer = await reading
         try:
             result = members(answer)
             contents = [members(item) for item in from_raw(result["contents"], list[Raw])]

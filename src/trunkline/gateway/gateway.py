@@ -7,7 +7,7 @@ Refuses to open anything: it is given Channels, and ways to connect to backends.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from trunkline.gateway.backend import Connect
@@ -20,7 +20,7 @@ from trunkline.gateway.registry import Registry
 from trunkline.gateway.sealing import KeyRing, Seal
 from trunkline.gateway.session import Identity, Session
 from trunkline.gateway.stateless import Stateless
-from trunkline.gateway.upstream import Settings, Upstream
+from trunkline.gateway.upstream import Settings, State, Upstream
 from trunkline.jsonrpc import (
     Called,
     Channel,
@@ -74,17 +74,59 @@ class Gateway:
         self._report = report
         self._sessions: set[Session] = set()
         self._connections: set[Connection] = set()
-        server = {"name": identity.name, "version": identity.version}
         if parking is None:  # not `or`: one in which nothing is parked is empty
             parking = Parking(Seal(KeyRing.random()))
         instructions = identity.instructions
-        self.stateless = Stateless(self.forwarder, server, instructions, parking, self._met)
+        self.stateless = Stateless(
+            self.forwarder, identity.server, instructions, parking, self._met
+        )
         self.registry.listen(self._catalogue_changed)
 
     def add(self, settings: Settings, connect: Connect) -> None:
         """Take in a backend; it is started with the others."""
+        self.registry.add(self._upstream(settings, connect))
+
+    def _upstream(self, settings: Settings, connect: Connect) -> Upstream:
         ear = _Ear(self, settings.name)
-        self.registry.add(Upstream(settings, connect, self.registry.publish, ear, self._chance))
+        return Upstream(settings, connect, self.registry.publish, ear, self._chance)
+
+    def introduce(self, identity: Identity) -> None:
+        """Say something else of itself from now on, to those to whom nothing was said yet."""
+        self.identity = identity
+        self.stateless.introduce(identity.server, identity.instructions)
+        for session in self._sessions:
+            session.identity = identity
+
+    def rearrange(
+        self,
+        backends: Iterable[tuple[Settings, Connect]],
+        anew: Collection[str] = (),
+        removed: Collection[str] = (),
+        announced: frozenset[str] = frozenset(),
+    ) -> None:
+        """Have these backends, in this order, and those that nobody has `removed` after them.
+
+        The ones to be started `anew` are; the others go on, if need be under other settings.
+        `announced` are capabilities of which lists differ for some other reason.
+        """
+        upstreams: list[Upstream] = []
+        for settings, connect in backends:
+            upstream = self.registry.configured(settings.name)
+            if upstream is None or settings.name in anew or _is_given_up(upstream, settings):
+                upstream = self._upstream(settings, connect)
+            else:
+                upstream.adopt(settings, connect)
+            upstreams.append(upstream)
+        named = {upstream.name for upstream in upstreams}
+        rest = [upstream.name for upstream in self.registry if upstream.name not in named]
+        upstreams += [
+            u for name in rest if name not in removed and (u := self.registry.configured(name))
+        ]
+        self.registry.rearrange(upstreams, announced)
+        for name in removed:
+            self.stateless.forget(name)
+            for session in self._sessions:
+                session.forget(name)
 
     @property
     def sessions(self) -> frozenset[Session]:
@@ -174,6 +216,8 @@ class Gateway:
 
     async def told(self, backend: str, method: str, params: Any) -> None:
         """Pass on what a backend tells everybody, to those whom it concerns."""
+        if backend not in self.registry:
+            return  # it has left
         if method == "notifications/resources/updated":
             self._updated(backend, Params(params))
             return
@@ -217,6 +261,11 @@ class Gateway:
         if len(sessions) != 1:
             raise RpcError.method_not_found(method)
         return await sessions[0].ask(method, params, asker)
+
+
+def _is_given_up(upstream: Upstream, settings: Settings) -> bool:
+    """Tell whether one is not started any more, unless it gets another chance."""
+    return upstream.state is State.FAILED and upstream.settings != settings
 
 
 class _Ear:

@@ -107,6 +107,14 @@ class Leases(Generic[T]):
         """How many conversations there are beside the first."""
         return sum(not room.first for room in self._rooms)
 
+    def adopt(self, most: int) -> None:
+        """Let there be more conversations, or less: those that nobody needs are closed."""
+        self._most = most
+        while self.extra > most and self._close_one():
+            pass
+        if self._queue:
+            self._next()
+
     def settle_in(self, first: T, kind: Kind) -> None:
         """Take the first conversation."""
         self._rooms.insert(0, Room(first, kind, first=True))
@@ -224,8 +232,9 @@ class Leases(Generic[T]):
         loop = asyncio.get_running_loop()
         if self._opening is not None or not self._rooms or loop.time() < self._pause_until:
             return
-        if len(self._rooms) > self._most and not self._close_one():
-            return
+        while len(self._rooms) > self._most:
+            if not self._close_one():
+                return
         kind = next(iter(self._queue.values())).kind
         self._opening = loop.create_task(self._open_room(kind))
 

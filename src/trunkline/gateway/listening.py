@@ -50,6 +50,10 @@ class Listening:
         """Let it end in order."""
         self._ended.set()
 
+    def forget(self, backend: str) -> None:
+        """Follow nothing any more of a backend that has left."""
+        self.followed = {uri: f for uri, f in self.followed.items() if f[0] != backend}
+
     def changed(self, kind: Kind) -> None:
         """Tell it that other things of a kind are offered."""
         if kind.capability in self.kinds:

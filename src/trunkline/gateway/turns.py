@@ -71,6 +71,20 @@ class Turns:
         self.at_once += places
         self._begin_more()
 
+    def adopt(self, more: int, seconds: float) -> None:
+        """Let so many more begin at a time, or less, and have another patience from now on.
+
+        With less of it, those who are under way have no more left than those who come now.
+        """
+        self._seconds = seconds
+        if self._terms and self._loop is not None:
+            latest = self._loop.time() + seconds
+            for turn, term in self._terms.items():
+                self._terms[turn] = term._replace(until=min(term.until, latest))
+            self.close()
+            self._timer = self._loop.call_at(next(iter(self._terms.values())).until, self._check)
+        self.lend(more)
+
     def _begin(self, begin: Begin) -> Due:
         doing: Due = due(begin())
         self._working += 1

@@ -13,7 +13,6 @@ Rules upheld here:
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from enum import StrEnum
@@ -26,6 +25,7 @@ from trunkline.gateway.client import Asker, Client
 from trunkline.gateway.guests import Guests
 from trunkline.gateway.leases import ANYBODY, NOBODY, Kind, Leases
 from trunkline.gateway.turns import Turns
+from trunkline.gateway.wishes import Wishes
 from trunkline.jsonrpc import ConnectionLost, Due, Raw, RpcError
 from trunkline.mcp.bridge import adapt_error, adapt_result
 from trunkline.mcp.cacheable import Freshness
@@ -114,13 +114,9 @@ class Upstream:
         self.turns = Turns(settings.max_in_flight, settings.timeout)
         self._leases = self._new_leases()
         self._extras: set[asyncio.Task[None]] = set()
-        self._guests = Guests()
-        self._followed: Counter[str] = Counter()
-        self._told: dict[str, bool] = {}
-        self._telling = asyncio.Lock()
-        self._level: str | None = None
-        self._told_level: str | None = None
-        self._wished = asyncio.Event()
+        self.guests = Guests()
+        """Those who can be asked something, and what it offers to them alone."""
+        self.wishes = Wishes(settings.timeout)
 
     @property
     def name(self) -> str:
@@ -131,7 +127,7 @@ class Upstream:
     def listing(self) -> Listing:
         """What it offers, or offered when it last could."""
         fresh = self.backend.freshness if self.backend else Freshness()
-        offers = self._guests.add_to(self._offers)
+        offers = self.guests.add_to(self._offers)
         return Listing(self.name, self.settings.prefix, offers, fresh)
 
     @property
@@ -162,6 +158,14 @@ class Upstream:
             self.name, self.state, version, self.restarts, calls, offers, self.error, left, more
         )
 
+    def adopt(self, settings: Settings, connect: Connect) -> None:
+        """Go on under other settings; `connect` is for when it is started again."""
+        before, self.settings = self.settings, settings
+        self._connect = connect
+        self.turns.adopt(settings.max_in_flight - before.max_in_flight, settings.timeout)
+        self._leases.adopt(settings.max_conversations)
+        self.wishes.adopt(settings.timeout)
+
     # Keeping it alive
 
     async def run(self) -> None:
@@ -185,7 +189,7 @@ class Upstream:
         """Run it once, from its start to its end; return for how many seconds it was ready."""
         loop = asyncio.get_running_loop()
         ready_at: float | None = None
-        self._forget_told()
+        self.wishes.forget_told()
         self._enter(State.STARTING)
         try:
             async with asyncio.timeout(self.settings.start_timeout):
@@ -195,9 +199,9 @@ class Upstream:
             ready_at = loop.time()
             self._leases.settle_in(self.backend, self.backend.declared or frozenset())
             self._enter(State.READY)
-            for kind in self._guests.kinds:
+            for kind in self.guests.kinds:
                 self._spawn(self.meet(kind))
-            wishing = asyncio.create_task(self._keep_telling(self.backend))
+            wishing = asyncio.create_task(self.wishes.keep_telling(self.backend))
             try:
                 await self._watch(self.backend)
             finally:
@@ -280,13 +284,13 @@ class Upstream:
         async with asyncio.timeout(self.settings.start_timeout):
             backend = await self._connect(Beside(self, from_fingerprint(kind)))
         self._spawn(self._see_off(backend, leases))
-        await self._guests.look(kind, backend, self.settings.start_timeout)
+        await self.guests.look(kind, backend, self.settings.start_timeout)
         self._changed(frozenset())
         return backend
 
     async def meet(self, kind: Kind) -> None:
         """See what it offers to those who can be asked this: some servers offer them more."""
-        self._guests.kinds.add(kind)
+        self.guests.kinds.add(kind)
         backend = self.backend
         # One that was told something was listed as one who may ask.
         if backend is not None and not (backend.declared or backend.tells_calls_apart):
@@ -317,8 +321,7 @@ class Upstream:
 
     def session_renewed(self) -> None:
         """Have it list again, and tell it again what clients want of it."""
-        self._forget_told()
-        self._wished.set()
+        self.wishes.tell_again()
         self._stale.set()
 
     async def told(self, method: str, params: Any) -> None:
@@ -328,86 +331,6 @@ class Upstream:
     async def asked(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
         """Pass on what it asks of nobody in particular."""
         return await self._owner.asked(method, params, asker)
-
-    # What clients want of it beside answers; one that starts again has to be told again
-
-    async def follow(self, uri: str, version: str) -> None:
-        """Follow a resource on behalf of one more; raises RpcError."""
-        try:
-            async with asyncio.timeout(self.settings.timeout):
-                await self._follow(uri, version)
-        except BaseException as why:
-            self._wished.set()  # if it may have heard, it is told that nobody follows after all
-            raise self._meaning(why, version, version) from None
-
-    async def _follow(self, uri: str, version: str) -> None:
-        async with self._telling:
-            backend = self._expect(version)
-            if not self._told.get(uri):
-                await self._begin_following(backend, uri)
-            self._followed[uri] += 1
-
-    async def _begin_following(self, backend: Backend, uri: str) -> None:
-        told = self._told
-        told[uri] = False  # until it answers, nobody knows
-        try:
-            await backend.follow(uri)
-        except RpcError:
-            del told[uri]
-            raise
-        told[uri] = True
-
-    def unfollow(self, uri: str) -> None:
-        """Follow a resource on behalf of one less; nobody waits until the backend knows."""
-        self._followed[uri] -= 1
-        if self._followed[uri] <= 0:
-            del self._followed[uri]
-            self._wished.set()
-
-    async def set_level(self, level: str | None) -> None:
-        """Have it log what somebody wants to read."""
-        self.wish_level(level)
-        if self.backend is not None:
-            await self._try(self._tell_level(self.backend))
-
-    def wish_level(self, level: str | None) -> None:
-        """Have it log what somebody wants to read, but wait for nothing."""
-        self._level = level
-        self._wished.set()
-
-    def _forget_told(self) -> None:
-        self._told, self._told_level = {}, None
-
-    async def _keep_telling(self, backend: Backend) -> None:
-        """Tell it what clients want of it, now and whenever that is something else."""
-        while True:
-            self._wished.clear()
-            await self._tell_wishes(backend)
-            await self._wished.wait()
-
-    async def _tell_wishes(self, backend: Backend) -> None:
-        async with self._telling:
-            nobodys = self._told.keys() - self._followed.keys()
-            for uri in nobodys:
-                del self._told[uri]
-            # At once: one that does not answer must not keep others from what they want.
-            await asyncio.gather(*(self._try(backend.unfollow(uri)) for uri in nobodys))
-            for uri in list(self._followed):
-                if not self._told.get(uri):
-                    await self._try(self._begin_following(backend, uri))
-        await self._try(self._tell_level(backend))
-
-    async def _tell_level(self, backend: Backend) -> None:
-        level = self._level
-        if level is not None and level != self._told_level and self.has("logging"):
-            self._told_level = level
-            await backend.set_level(level)
-
-    async def _try(self, wish: Coroutine[Any, Any, None]) -> None:
-        """Have a wish told; what cannot be told needs not be."""
-        with suppress(Exception):
-            async with asyncio.timeout(self.settings.timeout):
-                await wish
 
     # Using it
 
@@ -457,6 +380,13 @@ class Upstream:
         if isinstance(why, ConnectionLost):
             return self._refuse(version, str(why), getattr(why, "retry_after", None))
         return why
+
+    async def follow(self, uri: str, version: str) -> None:
+        """Follow a resource on behalf of one more; raises RpcError."""
+        try:
+            await self.wishes.follow(uri, partial(self._expect, version))
+        except BaseException as why:
+            raise self._meaning(why, version, version) from None
 
     def _expect(self, version: str) -> Backend:
         """Return the backend, if it takes calls."""

@@ -66,6 +66,10 @@ class HandshakeDoor:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def adopt(self, rules: HttpRules) -> None:
+        """Have other rules from now on; sessions stay, as long as they may by these."""
+        self._sessions.adopt(rules.session_idle, rules.session_life, rules.max_sessions)
+
     # POST
 
     def post(self, visit: Visit, message: Message | Batch) -> None:

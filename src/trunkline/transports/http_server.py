@@ -59,6 +59,8 @@ TURN = 64
 class _Verdict(Struct, frozen=True):
     """What is known of a request when its head has been looked at."""
 
+    rules: HttpRules
+    """By which it was judged; there may be others by now."""
     refusal: tuple[int, str] | None
     headers: tuple[tuple[bytes, bytes], ...]
     posts: bool
@@ -84,6 +86,7 @@ class HttpServer:
         self._host = host
         self._report = report
         load = Load(self.rules.max_in_flight, self.rules.max_in_flight_per_principal)
+        self._load = load
         self._envelope = EnvelopeDoor(host, load, report)
         self._handshake = HandshakeDoor(host, self.rules, load, report)
         self._legacy = LegacyDoor(self.rules.messages_path)
@@ -97,11 +100,17 @@ class HttpServer:
         """How many sessions of the handshake era there are."""
         return len(self._handshake)
 
+    def adopt(self, rules: HttpRules) -> None:
+        """Have other rules from now on; sessions, streams and calls stay."""
+        self.rules = rules
+        self._load.adopt(rules.max_in_flight, rules.max_in_flight_per_principal)
+        self._handshake.adopt(rules)
+
     def answer(self, exchange: Exchange) -> None:
         """Answer an exchange, at once or in a task of its own."""
         request = exchange.request
         found: _Verdict | None = request.notes.get(self)
-        if found is None:
+        if found is None or found.rules is not self.rules:
             found = request.notes[self] = self._judge(request)
         if found.posts or (found.refusal is None and not self._is_public(request)):
             principal = self.guard.recognise(request)
@@ -137,16 +146,16 @@ class HttpServer:
         headers = request.headers
         refusal = self.refusal_of(request)
         if refusal is not None:
-            return _Verdict(refusal, (), posts=False)
+            return _Verdict(self.rules, refusal, (), posts=False)
         allowed = cors(headers.get(b"origin"))
         if request.method != "POST" or request.path != self.rules.path:
-            return _Verdict(None, allowed, posts=False)
+            return _Verdict(self.rules, None, allowed, posts=False)
         if not _is_json(headers.get(b"content-type")):
             refusal = 415, "expected a body of type application/json, in UTF-8"
         elif not _accepts_both(headers.get(b"accept")):
             refusal = 406, "expected Accept: application/json, text/event-stream"
         version = headers.get(b"mcp-protocol-version")
-        return _Verdict(refusal, allowed, posts=refusal is None, version=version)
+        return _Verdict(self.rules, refusal, allowed, posts=refusal is None, version=version)
 
     def refusal_of(self, request: HttpRequest) -> tuple[int, str] | None:
         """Return the status and the reason for what is not let in, None for what is."""
