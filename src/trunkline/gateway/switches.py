@@ -80,6 +80,7 @@ class Switches:
         file: Mapping[Switch, str] | None = None,
         kept: Iterable[Switch] = (),
         keeper: Keeper | None = None,
+        *,
         exempt: frozenset[str] = frozenset(),
     ) -> None:
         """Begin with what the file stops, each with its place there, and what was kept.
