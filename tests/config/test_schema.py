@@ -25,7 +25,9 @@ WHOLE = msgspec.inspect.type_info(ConfigTable)
 
 def keys() -> list[str]:
     definitions = config_schema()["$defs"]
-    tables = {"gateway": "gateway", "http": "http", "servers.NAME": "server"}
+    tables = {"servers.NAME": "server"} | {
+        table: table for table in ("gateway", "http", "kill_switch")
+    }
     return [
         f"{table}.{key}"
         for table, definition in tables.items()

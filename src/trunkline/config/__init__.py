@@ -7,6 +7,7 @@ programs' words); load; then client_files, write_toml and schema, which stand al
 
 from trunkline.config.client_files import ClientFile, find_client_files
 from trunkline.config.http_table import AddressError, split_address
+from trunkline.config.kill_table import KillSettings
 from trunkline.config.load import Draft, load, read
 from trunkline.config.model import Config, GatewaySettings, HttpSettings, ServerSettings
 from trunkline.config.schema import config_schema, shipped_schema
@@ -22,6 +23,7 @@ __all__ = [
     "Draft",
     "GatewaySettings",
     "HttpSettings",
+    "KillSettings",
     "ServerSettings",
     "config_schema",
     "find_client_files",

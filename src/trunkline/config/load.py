@@ -22,6 +22,7 @@ from msgspec import Struct
 from trunkline.config.client_entries import client_servers
 from trunkline.config.entry import KNOWN, Entry, check_entry
 from trunkline.config.http_table import check_http, fill_http
+from trunkline.config.kill_table import KillSettings, KillTable, check_kill, places
 from trunkline.config.model import (
     Config,
     ConfigTable,
@@ -46,6 +47,7 @@ MAX_CLIENT_FILE = 16 * 1024 * 1024
 _JSON = (".json", ".jsonc")
 _GATEWAY = msgspec.inspect.type_info(GatewaySettings)
 _HTTP = msgspec.inspect.type_info(HttpSettings)
+_KILL = msgspec.inspect.type_info(KillTable)
 _NAME = msgspec.inspect.type_info(ServerName)
 
 
@@ -55,6 +57,7 @@ class Draft(Struct, frozen=True):
     file: Path
     gateway: dict[str, Any]
     http: dict[str, Any]
+    kill_switch: dict[str, Any]
     entries: tuple[Entry, ...]
     inputs: dict[str, str | None]
     is_client: bool
@@ -81,9 +84,12 @@ def load(path: Path | None, environ: Mapping[str, str], files: list[Path] | None
     tables = [fill(entry, around, report.error) for entry in draft.entries]
     http = fill_http(draft.http, around, report.error)
     report.check()
+    kill = draft.kill_switch
+    kill_lines = places(kill, report.lines) if kill else {}
     return Config(
         gateway=msgspec.convert(draft.gateway, GatewaySettings),
         http=msgspec.convert(http, HttpSettings),
+        kill_switch=msgspec.convert(kill | {"lines": kill_lines}, KillSettings),
         servers=tuple(map(settings, draft.entries, tables)),
         source=path,
         notes=report.notes(),
@@ -103,7 +109,7 @@ def _draft(path: Path) -> tuple[Draft, Report]:
     if is_client:
         parsed = parse_json(text, str(path))
         entries, inputs = client_servers(parsed.tree, parsed.report) if parsed.done else ([], {})
-        draft = Draft(path, {}, {}, tuple(entries), inputs, is_client)
+        draft = Draft(path, {}, {}, {}, tuple(entries), inputs, is_client)
     else:
         parsed = parse_toml(text, str(path))
         tree = as_table(parsed.tree) or {}
@@ -113,7 +119,7 @@ def _draft(path: Path) -> tuple[Draft, Report]:
     return draft, parsed.report
 
 
-def _own_tables(tree: Table, report: Report) -> tuple[Table, Table, tuple[Entry, ...]]:
+def _own_tables(tree: Table, report: Report) -> tuple[Table, Table, Table, tuple[Entry, ...]]:
     """Return the tables of a `trunkline.toml` and its servers, checking what is around."""
     known = dict.fromkeys(ConfigTable.__struct_fields__)
     for key in tree:
@@ -122,8 +128,10 @@ def _own_tables(tree: Table, report: Report) -> tuple[Table, Table, tuple[Entry,
             fix = "put it below [servers.NAME]" if lost else remedy_for(key, known)
             report.error((key,), "unknown key", fix)
     gateway, http = tree.get("gateway", {}), tree.get("http", {})
+    kill = tree.get("kill_switch", {})
     fit(gateway, _GATEWAY, ("gateway",), report.error)
     fit(http, _HTTP, ("http",), report.error)
+    fit(kill, _KILL, ("kill_switch",), report.error)
     check_http(as_table(http) or {}, report.error)
     servers = as_table(tree.get("servers", {}))
     if servers is None:
@@ -138,7 +146,9 @@ def _own_tables(tree: Table, report: Report) -> tuple[Table, Table, tuple[Entry,
         else:
             entries.append(Entry(name, table, root))
     check_surface(as_table(gateway) or {}, entries, report.error)
-    return as_table(gateway) or {}, as_table(http) or {}, tuple(entries)
+    check_kill(as_table(kill) or {}, list(servers or ()), report.error)
+    tables = (as_table(table) or {} for table in (gateway, http, kill))
+    return *tables, tuple(entries)
 
 
 def _is_client(path: Path, text: str) -> bool:

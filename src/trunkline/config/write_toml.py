@@ -44,6 +44,8 @@ def to_toml(*drafts: Draft) -> str:
             lines += ["", "[gateway]", *_pairs(draft.gateway)]
         if draft is drafts[0] and draft.http:
             lines += ["", "[http]", *_pairs(_portable_http(draft))]
+        if draft is drafts[0] and draft.kill_switch:
+            lines += ["", "[kill_switch]", *_pairs(draft.kill_switch)]
         for entry in draft.entries:
             table = _portable(entry, draft)
             if written.get(entry.name) != table:
