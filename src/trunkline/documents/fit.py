@@ -54,9 +54,11 @@ def fit(value: object, kind: kinds.Type, path: KeyPath, complain: Complain) -> N
                 _fit_list(cast("list[Any]", value), kind, path, complain)
         case kinds.UnionType():
             # A word, or a list of words: what is in brackets is meant to be the list.
-            wanted = kinds.VarTupleType if isinstance(value, list) else kinds.LiteralType
-            given = cast("object", value)
-            fit(given, next(e for e in kind.types if isinstance(e, wanted)), path, complain)
+            given, lists = cast("object", value), kinds.VarTupleType
+            for each in kind.types:
+                if isinstance(each, lists) is isinstance(given, list):
+                    fit(given, each, path, complain)
+                    break
         case kinds.LiteralType():
             _fit_choice(value, kind, path, complain)
         case kinds.StrType():
