@@ -5,8 +5,8 @@
 Pure: the clock is an argument. Refuses to know signatures; whoever calls has checked them.
 
 Rules upheld here:
-1. A token is from our issuer, for us, and of now: `iss`, `aud`, `exp` and `sub` must be there; `nbf`
-   and `iat`, if they are, must have come. Clocks may differ by `skew` seconds, and no more.
+1. A token is from our issuer, for us, and of now: `iss`, `aud`, `exp` and `sub` must be there;
+   `nbf` and `iat`, if they are, must have come. Clocks may differ by `skew` seconds, and no more.
 2. Ids are unambiguous: those of two issuers, or of two subjects, are never the same.
 3. Names that end up in records are short, and have no control characters.
 """
@@ -117,7 +117,12 @@ def _texts(value: Any) -> list[str]:
 
 
 def _scopes(claims: dict[str, Any]) -> frozenset[str]:
-    found = [word for key in ("scope", "scp") for text in _texts(claims.get(key)) for word in text.split()]
+    found = [
+        word
+        for key in ("scope", "scp")
+        for text in _texts(claims.get(key))
+        for word in text.split()
+    ]
     if len(found) > MAX_SCOPES:
         raise Unproven(f"expected at most {MAX_SCOPES} scopes")
     return frozenset(found)

@@ -75,7 +75,9 @@ class TokenGuard:
         header = request.headers.get(_AUTHORIZATION)
         if header is None and not _IN_QUERY.search(request.query):
             self._tell_of(request, "no token")
-            return self.resource.challenge(request, "expected an Authorization header: Bearer TOKEN")
+            return self.resource.challenge(
+                request, "expected an Authorization header: Bearer TOKEN"
+            )
         wait = self._failures.wait(request.address)
         if wait > 0:
             later = (b"retry-after", b"%d" % math.ceil(wait))
@@ -126,12 +128,11 @@ class TokenGuard:
             self._edition = edition
             self._known.clear()
 
-    async def aclose(self) -> None:
+    def stop(self) -> None:
         """Look no more, and forget everybody."""
-        watching, self._watching = self._watching, []
-        for task in watching:
+        for task in self._watching:
             task.cancel()
-        await asyncio.gather(*watching, return_exceptions=True)
+        self._watching = []
         self._known.clear()
 
 
@@ -139,7 +140,9 @@ def _token(request: HttpRequest) -> str:
     """Return the token of a request; raises Unproven if there is none, or more than one."""
     header = request.headers.get(_AUTHORIZATION)
     if header is None:
-        raise Unproven("expected the token in an Authorization header, not in the URL", "invalid_request")
+        raise Unproven(
+            "expected the token in an Authorization header, not in the URL", "invalid_request"
+        )
     if _AUTHORIZATION in request.repeated:
         raise Unproven("expected one Authorization header, got several", "invalid_request")
     found = _CREDENTIALS.fullmatch(header)

@@ -190,9 +190,7 @@ def revoke_key(path: Path, id: str) -> KeyRecord:
     return changed[0]
 
 
-def _rewrite(
-    path: Path, change: Callable[[tuple[KeyRecord, ...]], tuple[KeyRecord, ...]]
-) -> None:
+def _rewrite(path: Path, change: Callable[[tuple[KeyRecord, ...]], tuple[KeyRecord, ...]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path):
         records = change(read_keys(path))

@@ -225,7 +225,7 @@ def parse_key_set(body: bytes) -> tuple[PublicKey, ...]:
     except (msgspec.DecodeError, RecursionError):
         found = None
     if not isinstance(found, list):
-        raise ValueError('expected a JWKS, a JSON object with "keys"')
+        raise ValueError('expected a JWKS, a JSON object with "keys"')  # noqa: TRY004
     entries = cast("list[object]", found)
     if len(entries) > MAX_KEYS:
         raise ValueError(f"expected at most {MAX_KEYS} keys, got {len(entries)}")

@@ -26,7 +26,8 @@ class Unproven(Exception):
 
     def __init__(self, why: str, fault: Fault = "invalid_token") -> None:
         super().__init__(why)
-        self.why, self.fault = why, fault
+        self.why = why
+        self.fault: Fault = fault
 
 
 class Forged(Unproven):

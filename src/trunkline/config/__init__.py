@@ -1,8 +1,8 @@
 """The configuration of the gateway: `trunkline.toml`, or the file of any MCP client.
 
 Read `documents` first, then in this order: model (what a configuration says); entry (tables against
-it); substitute, env_file, settle, http_table and auth_table (references and files); client_entries (other
-programs' words); load; then client_files, write_toml and schema, which stand alone.
+it); substitute, env_file, settle, http_table and auth_table (references and files); client_entries
+(other programs' words); load; then client_files, write_toml and schema, which stand alone.
 """
 
 from trunkline.config.auth_table import AuthSettings, JwtSettings

@@ -13,7 +13,7 @@ Rules upheld here:
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -158,7 +158,7 @@ def modes_of(table: Table) -> tuple[str, ...]:
     """Return what is accepted: what `mode` says, or else what there are tables for."""
     mode = table.get("mode")
     if isinstance(mode, list):
-        return tuple(map(str, mode))
+        return tuple(map(str, cast("list[object]", mode)))
     return () if mode is not None else tuple(key for key in ("jwt", "key") if key in table)
 
 
@@ -214,7 +214,9 @@ def _is_safe(url: str) -> bool:
     return parts.scheme == "https" or bool(_LOOPBACK.fullmatch(parts.hostname or ""))
 
 
-def settle_auth(table: Table | None, around: Surroundings, complain: Complain) -> AuthSettings | None:
+def settle_auth(
+    table: Table | None, around: Surroundings, complain: Complain
+) -> AuthSettings | None:
     """Return the settings of a table that was checked, complaining of what is not there."""
     if table is None:
         return None

@@ -138,7 +138,8 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """How clients reach the gateway by HTTP; without `listen` they do not."""
 
     listen: Annotated[
-        Address | None, Meta(description="Where to listen: an address and a port; without [auth], loopback's.")
+        Address | None,
+        Meta(description="Where to listen: an address and a port; without [auth], loopback's."),
     ] = None
     path: Annotated[UrlPath, Meta(description="Where MCP is, for clients of all revisions.")] = (
         "/mcp"

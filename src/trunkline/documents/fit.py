@@ -54,9 +54,10 @@ def fit(value: object, kind: kinds.Type, path: KeyPath, complain: Complain) -> N
                 _fit_list(cast("list[Any]", value), kind, path, complain)
         case kinds.UnionType():
             # A word, or a list of words: what is in brackets is meant to be the list.
-            given, lists = cast("object", value), kinds.VarTupleType
+            is_list = isinstance(value, list)
+            given = cast("object", value)
             for each in kind.types:
-                if isinstance(each, lists) is isinstance(given, list):
+                if isinstance(each, kinds.VarTupleType) is is_list:
                     fit(given, each, path, complain)
                     break
         case kinds.LiteralType():
