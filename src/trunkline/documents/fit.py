@@ -54,11 +54,10 @@ def fit(value: object, kind: kinds.Type, path: KeyPath, complain: Complain) -> N
                 _fit_list(cast("list[Any]", value), kind, path, complain)
         case kinds.UnionType():
             # A word, or a list of words: what is in brackets is meant to be the list.
-            is_list = isinstance(value, list)
-            given = cast("object", value)
+            is_list = type(value) is list
             for each in kind.types:
                 if isinstance(each, kinds.VarTupleType) is is_list:
-                    fit(given, each, path, complain)
+                    fit(value, each, path, complain)
                     break
         case kinds.LiteralType():
             _fit_choice(value, kind, path, complain)
