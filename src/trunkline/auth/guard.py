@@ -84,12 +84,13 @@ class TokenGuard:
             return Challenge(429, "too many tokens that were not good; try again later", (later,))
         try:
             proof = await self._verifier.verify(_token(request))
-            self._forget_if_changed()
         except Unproven as why:
             if why.fault != "unavailable":
                 self._failures.count(request.address)
             self._tell_of(request, why.why)
             return self.resource.challenge(request, why.why, why.fault)
+        finally:
+            self._forget_if_changed()
         self._remember(header, proof)
         return proof.principal
 
