@@ -19,6 +19,7 @@ import msgspec
 import msgspec.inspect
 from msgspec import Struct
 
+from trunkline.config.auth_table import check_auth, modes_of, settle_auth
 from trunkline.config.client_entries import client_servers
 from trunkline.config.entry import KNOWN, Entry, check_entry
 from trunkline.config.http_table import check_http, fill_http
@@ -62,6 +63,7 @@ class Draft(Struct, frozen=True):
     inputs: dict[str, str | None]
     is_client: bool
     notes: tuple[str, ...] = ()
+    auth: dict[str, Any] | None = None
 
     def surroundings(
         self, environ: Mapping[str, str], files: list[Path] | None = None
@@ -83,6 +85,7 @@ def load(path: Path | None, environ: Mapping[str, str], files: list[Path] | None
     around = draft.surroundings(environ, files)
     tables = [fill(entry, around, report.error) for entry in draft.entries]
     http = fill_http(draft.http, around, report.error)
+    auth = settle_auth(draft.auth, around, report.error)
     report.check()
     kill = draft.kill_switch
     kill_lines = places(kill, report.lines) if kill else {}
@@ -90,6 +93,7 @@ def load(path: Path | None, environ: Mapping[str, str], files: list[Path] | None
         gateway=msgspec.convert(draft.gateway, GatewaySettings),
         http=msgspec.convert(http, HttpSettings),
         kill_switch=msgspec.convert(kill | {"lines": kill_lines}, KillSettings),
+        auth=auth,
         servers=tuple(map(settings, draft.entries, tables)),
         source=path,
         notes=report.notes(),
@@ -113,7 +117,8 @@ def _draft(path: Path) -> tuple[Draft, Report]:
     else:
         parsed = parse_toml(text, str(path))
         tree = as_table(parsed.tree) or {}
-        draft = Draft(path, *_own_tables(tree, parsed.report), {}, is_client)
+        auth = check_auth(tree.get("auth"), parsed.report)
+        draft = Draft(path, *_own_tables(tree, parsed.report), {}, is_client, auth=auth)
     for entry in draft.entries:
         check_entry(entry, parsed.report.error)
     return draft, parsed.report
@@ -132,7 +137,8 @@ def _own_tables(tree: Table, report: Report) -> tuple[Table, Table, Table, tuple
     fit(gateway, _GATEWAY, ("gateway",), report.error)
     fit(http, _HTTP, ("http",), report.error)
     fit(kill, _KILL, ("kill_switch",), report.error)
-    check_http(as_table(http) or {}, report.error)
+    guarded = bool(modes_of(as_table(tree.get("auth")) or {}))
+    check_http(as_table(http) or {}, report, guarded)
     servers = as_table(tree.get("servers", {}))
     if servers is None:
         report.error(("servers",), "expected a table", "write [servers.NAME]")

@@ -3,6 +3,7 @@
     Config ──> gateway: GatewaySettings
            ──> http: HttpSettings
            ──> kill_switch: KillSettings
+           ──> auth: AuthSettings, if anybody is asked
            ──> servers: ServerSettings, in the order of the file
 
 Refuses to read anything: files, variables and other people's formats end before this module.
@@ -20,6 +21,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
 
+from trunkline.config.auth_table import AuthSettings, AuthTable
 from trunkline.config.kill_table import KillSettings, KillTable
 
 MAX_NAME = 40
@@ -142,7 +144,8 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """How clients reach the gateway by HTTP; without `listen` they do not."""
 
     listen: Annotated[
-        Address | None, Meta(description="Where to listen: a loopback address and a port.")
+        Address | None,
+        Meta(description="Where to listen: an address and a port; without [auth], loopback's."),
     ] = None
     path: Annotated[UrlPath, Meta(description="Where MCP is, for clients of all revisions.")] = (
         "/mcp"
@@ -332,6 +335,7 @@ class Config(Struct, frozen=True, kw_only=True):
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     kill_switch: KillSettings = field(default_factory=KillSettings)
+    auth: AuthSettings | None = None
     servers: tuple[ServerSettings, ...] = ()
     source: Path | None = None
     notes: tuple[str, ...] = ()
@@ -349,6 +353,7 @@ class ConfigTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     kill_switch: Annotated[KillTable, Meta(description=KillTable.__doc__)] = field(
         default_factory=KillTable
     )
+    auth: Annotated[AuthTable | None, Meta(description=AuthTable.__doc__)] = None
     servers: Annotated[
         dict[ServerName, ServerTable], Meta(description="The servers behind the gateway, by name.")
     ] = field(default_factory=dict[str, ServerTable])

@@ -156,8 +156,7 @@ class Matcher:
                 postings = known[word] = _Postings()
                 self._sorted = None
             postings[key] = share
-            if share > postings.most:
-                postings.most = share
+            postings.most = max(postings.most, share)
         for name in folded:
             self._named[name] = (*self._named.get(name, ()), key)
 
