@@ -21,17 +21,26 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from trunkline import __version__
 from trunkline.assembly.builtin import builtin
 from trunkline.assembly.gateway import identity_of, parking_of, settings_of
+from trunkline.assembly.guarding import Guarding
 from trunkline.assembly.reload import Apply, Change, Outcome, Reloader, digest_of
 from trunkline.assembly.view import LISTED, SHOWN, view_of
 from trunkline.backends.verdicts import Memory, Verdicts, digest
-from trunkline.config import Config, ConfigErrors, HttpSettings, ServerSettings, split_address
+from trunkline.config import (
+    AuthSettings,
+    Config,
+    ConfigErrors,
+    HttpSettings,
+    ServerSettings,
+    split_address,
+)
 from trunkline.config.difference import live_servers
 from trunkline.gateway.backend import Backend, Connect, Owner
-from trunkline.gateway.events import Reloaded
+from trunkline.gateway.events import Reloaded, TurnedAway
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.parking import Parking
 from trunkline.gateway.sealing import KeyRing, Seal
 from trunkline.jsonrpc import Channel, ConnectionLost
+from trunkline.mcp.principal import Principal
 from trunkline.transports.exchange import Exchange, HttpRequest
 from trunkline.transports.stdio import Child
 from trunkline.transports.stream import open_stdio
@@ -93,6 +102,7 @@ class App:
         self._anybody = False
         self.origins: tuple[str, ...] = ()
         """Where we listen, as clients write it: scheme, host and port."""
+        self._guarding = Guarding(config.auth, self._tell_of)
         self._door: HttpServer | None = None
         self._listener: HttpListener | None = None
         self._asgi: AsgiApp | None = None
@@ -243,15 +253,23 @@ class App:
 
     # Over stdio, and for those who only have a question
 
-    async def serve_stdio(self) -> None:
-        """Serve whoever started this process, until stdin ends or a signal comes."""
+    async def serve_stdio(self, principal: Principal | None = None) -> None:
+        """Serve whoever started this process, until stdin ends or a signal comes.
+
+        Who that is, is made sure of first, unless somebody has; raises ValueError if it cannot be.
+        """
+        principal = principal or await self.identify(os.environ)
         stopped = stopped_by_signal()
-        serving = asyncio.create_task(self.gateway.serve(await open_stdio()))
+        serving = asyncio.create_task(self.gateway.serve(await open_stdio(), principal))
         stopping = asyncio.create_task(stopped.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         await self.aclose()
         await serving
+
+    async def identify(self, environ: Mapping[str, str]) -> Principal:
+        """Return who started this process; raises ValueError, with a remedy, if nobody knows."""
+        return await self._guarding.identify(environ)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Gateway]:
@@ -284,7 +302,7 @@ class App:
         from trunkline.assembly.http import limits_of, tls_of  # noqa: PLC0415
         from trunkline.transports.http_listener import HttpListener  # noqa: PLC0415  see above
 
-        place = split_address(str(http.listen))
+        place = split_address(str(http.listen), self._guarding.asks)
         tls = tls_of(http)
         self._certificate = b"" if tls is None else _digest_of_tls(http)
         self._listener = listener = HttpListener(self._open_door(http).answer, limits_of(http))
@@ -318,7 +336,10 @@ class App:
                 refusal = (404, f"no WebSocket is here; they come to {place}")
             if refusal is not None:
                 raise Refused(*refusal)
-            await self.gateway.serve(channel)
+            who = await door.identify(request)
+            if not isinstance(who, Principal):
+                raise Refused(who.status, who.why, who.headers)
+            await door.serve(request, channel, who)
 
         async def start() -> None:
             self._open_door(self.config.http)
@@ -341,14 +362,23 @@ class App:
             from trunkline.transports.http_server import HttpServer  # noqa: PLC0415
 
             self._expect_anybody()
-            self._door = HttpServer(self.gateway, rules_of(http))
+            guard, pages = self._guarding.open(http)
+            self._door = HttpServer(self.gateway, rules_of(http), guard=guard, pages=pages)
             self.gateway.registry.start()
         return self._door
+
+    def guard_by(self, auth: AuthSettings | None) -> None:
+        """Ask as `auth` has it from now on; raises ValueError, and then nothing is different."""
+        self._guarding.change(auth, self._http, self._door)
+
+    def _tell_of(self, address: str, why: str) -> None:
+        self.gateway.layers.events.tell(TurnedAway(address, why))
 
     async def _close_http(self) -> None:
         """Accept no more, let calls that are under way finish in time, and end what is left."""
         door, listener = self._door, self._listener
         self._door = self._listener = None
+        self._guarding.stop()
         if door is None:
             return
         door.drain()

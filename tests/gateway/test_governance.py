@@ -83,3 +83,20 @@ def test_arguments_may_be_answered_in_place_of_the_call() -> None:
 
     made = Governance(arguments=Fixed("last", []))  # pyright: ignore[reportArgumentType]
     assert made.admit(passage(), ENTRY, PARAMS) is not None
+
+
+def test_what_nobody_could_judge_passes_only_where_nobody_but_the_switches_judges() -> None:
+    class Open(Part):
+        def passes_unknown(self, *_: Any) -> bool:
+            return self._name != self._refuses
+
+        hears = passes_unknown
+
+    caller = passage().caller
+    assert Governance().passes_unknown(caller, "fs")
+    assert Governance().hears(caller, "fs")
+    for refuses, passes in (("", True), ("it", False)):
+        made = Governance(switches=Open("it", [], refuses))  # pyright: ignore[reportArgumentType]
+        assert made.passes_unknown(caller, "fs") is passes
+        assert made.hears(None, "fs") is passes
+    assert not governed([]).passes_unknown(caller, "fs")

@@ -40,6 +40,12 @@ class Judge:
         if self.why is not None:
             raise self.why
 
+    def passes_unknown(self, caller: Caller, backend: str) -> bool:
+        return False
+
+    def hears(self, caller: Caller | None, backend: str) -> bool:
+        return True
+
     def _give_back(self) -> None:
         self.given_back += 1
 

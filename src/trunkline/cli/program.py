@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from trunkline import __version__
+from trunkline.cli.identity_program import key_program, token_program
 from trunkline.cli.sources_program import sources_program
 
 program = typer.Typer(
@@ -164,6 +165,8 @@ def bench(
 
 
 program.add_typer(sources_program, name="sources")
+program.add_typer(token_program, name="token")
+program.add_typer(key_program, name="key")
 
 
 @program.command("client-config")

@@ -23,14 +23,14 @@ from trunkline.cli.client_config import CLIENTS, Client, as_json, command_line, 
 from trunkline.cli.config_choice import choose_config, place
 from trunkline.cli.screen import FAILED, WRONG, fail, say
 from trunkline.cli.state_folder import state_folder
-from trunkline.config import AddressError, Config, HttpSettings, split_address
+from trunkline.config import AddressError, Config, HttpSettings, is_loopback, split_address
 from trunkline.routing.naming import public_name
 
 
 def serve(option: Path | None, stdio: bool = False, address: str | None = None) -> int:
     """Serve until stdin ends or a signal comes; return the exit code."""
     config = choose_config(option)
-    http = _choose_http(config.http, stdio, address)
+    http = _choose_http(config, stdio, address)
     stdio = stdio or http is None
     for number, name in enumerate(("stdin", "stdout") if stdio else ()):
         if _is_nowhere(number):
@@ -44,14 +44,17 @@ def serve(option: Path | None, stdio: bool = False, address: str | None = None) 
     return 0
 
 
-def _choose_http(http: HttpSettings, stdio: bool, address: str | None) -> HttpSettings | None:
+def _choose_http(config: Config, stdio: bool, address: str | None) -> HttpSettings | None:
     """Return how to serve over HTTP, None if not at all: options go before the configuration."""
+    http = config.http
     if address is None:
         return None if stdio or http.listen is None else http
     try:
-        split_address(address)
+        host, _ = split_address(address, config.auth is not None and config.auth.asks)
     except AddressError as wrong:
         fail(WRONG, f"--http: {wrong}")
+    if not is_loopback(host) and http.certificate is None:
+        say("trunkline: --http: tokens travel in the clear; have a proxy in front that does TLS")
     return msgspec.structs.replace(http, listen=address)
 
 
@@ -67,6 +70,7 @@ def run(serving: Coroutine[Any, Any, None], fast: bool) -> None:
 
 async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None:
     app = App(config, state_folder(os.environ, sys.platform))
+    principal = await app.identify(os.environ) if stdio else None  # before anything is started
     async with AsyncExitStack() as stack:
         reloader = app.reloader(os.environ, lambda outcome: say(*reloaded(outcome)))
         app.commands["reload"] = reloader.reload
@@ -84,7 +88,7 @@ async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None
                 say(*where(app.origins, http))
             if sys.stdin.isatty():
                 say(*await welcome(app, config))
-            await app.serve_stdio()
+            await app.serve_stdio(principal)
         elif http is not None:
             tools = await built_in(app, config)
 

@@ -1,12 +1,14 @@
 """The configuration of the gateway: `trunkline.toml`, or the file of any MCP client.
 
 Read `documents` first, then in this order: model (what a configuration says); entry (tables against
-it); substitute, env_file, settle and http_table (references and files); client_entries (other
-programs' words); load; then client_files, write_toml and schema, which stand alone.
+it); substitute, env_file, settle, http_table and auth_table (references and files); client_entries
+(other programs' words); load; then client_files, write_toml and schema, which stand alone.
 """
 
+from trunkline.config.auth_table import AuthSettings, JwtSettings
 from trunkline.config.client_files import ClientFile, find_client_files
-from trunkline.config.http_table import AddressError, split_address
+from trunkline.config.http_table import AddressError, is_loopback, split_address
+from trunkline.config.kill_table import KillSettings
 from trunkline.config.load import Draft, load, read
 from trunkline.config.model import Config, GatewaySettings, HttpSettings, ServerSettings
 from trunkline.config.schema import config_schema, shipped_schema
@@ -15,6 +17,7 @@ from trunkline.documents.errors import ConfigError, ConfigErrors
 
 __all__ = [
     "AddressError",
+    "AuthSettings",
     "ClientFile",
     "Config",
     "ConfigError",
@@ -22,9 +25,12 @@ __all__ = [
     "Draft",
     "GatewaySettings",
     "HttpSettings",
+    "JwtSettings",
+    "KillSettings",
     "ServerSettings",
     "config_schema",
     "find_client_files",
+    "is_loopback",
     "load",
     "read",
     "shipped_schema",

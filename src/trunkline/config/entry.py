@@ -27,7 +27,7 @@ BELONGS = {"args": "command", "env": "command", "env_file": "command", "cwd": "c
 
 BUILTIN = dict.fromkeys(
     ("registry", "curator_key", "scoring", "threshold", "fuzzy_weight", "keyword_weight"), "sources"
-)
+) | {"operator_tools": "operator"}
 """Keys that mean something only to one of the servers that are part of Trunkline."""
 
 _TYPE = msgspec.inspect.type_info(ServerTable)

@@ -2,6 +2,8 @@
 
     Config ──> gateway: GatewaySettings
            ──> http: HttpSettings
+           ──> kill_switch: KillSettings
+           ──> auth: AuthSettings, if anybody is asked
            ──> servers: ServerSettings, in the order of the file
 
 Refuses to read anything: files, variables and other people's formats end before this module.
@@ -18,6 +20,9 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
+
+from trunkline.config.auth_table import AuthSettings, AuthTable
+from trunkline.config.kill_table import KillSettings, KillTable
 
 MAX_NAME = 40
 ADDRESS = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
@@ -139,7 +144,8 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """How clients reach the gateway by HTTP; without `listen` they do not."""
 
     listen: Annotated[
-        Address | None, Meta(description="Where to listen: a loopback address and a port.")
+        Address | None,
+        Meta(description="Where to listen: an address and a port; without [auth], loopback's."),
     ] = None
     path: Annotated[UrlPath, Meta(description="Where MCP is, for clients of all revisions.")] = (
         "/mcp"
@@ -260,6 +266,13 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     keyword_weight: Annotated[
         Share, Meta(description="How much the words of the slug count in classic scores.")
     ] = 0.3
+    operator_tools: Annotated[
+        Literal["read", "all"],
+        Meta(
+            description="Which tools an operator server offers: those that look, or also those "
+            "that stop and revive."
+        ),
+    ] = "read"
     prefix: Annotated[
         Prefix | None,
         Meta(
@@ -321,6 +334,8 @@ class Config(Struct, frozen=True, kw_only=True):
 
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     http: HttpSettings = field(default_factory=HttpSettings)
+    kill_switch: KillSettings = field(default_factory=KillSettings)
+    auth: AuthSettings | None = None
     servers: tuple[ServerSettings, ...] = ()
     source: Path | None = None
     notes: tuple[str, ...] = ()
@@ -335,6 +350,10 @@ class ConfigTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     http: Annotated[HttpSettings, Meta(description=HttpSettings.__doc__)] = field(
         default_factory=HttpSettings
     )
+    kill_switch: Annotated[KillTable, Meta(description=KillTable.__doc__)] = field(
+        default_factory=KillTable
+    )
+    auth: Annotated[AuthTable | None, Meta(description=AuthTable.__doc__)] = None
     servers: Annotated[
         dict[ServerName, ServerTable], Meta(description="The servers behind the gateway, by name.")
     ] = field(default_factory=dict[str, ServerTable])

@@ -3,7 +3,8 @@
 `trunkline.schema.json` beside this file is its output; a test keeps the two equal, and another
 checks that schema and loader agree on what is valid. Some things a schema cannot say: that a
 variable must be set, that a url needs a host, that two headers must not differ in case alone, that
-two weights make 1 together, that an address must be loopback's and two paths not the same.
+two weights make 1 together, that an address must be loopback's and two paths not the same, that a
+table of `[auth]` must go with its mode.
 """
 
 import json
@@ -12,7 +13,9 @@ from typing import Any
 
 import msgspec
 
+from trunkline.config.auth_table import AuthTable, JwtTable, KeyTable
 from trunkline.config.entry import BELONGS, BUILTIN, KINDS
+from trunkline.config.kill_table import KillTable
 from trunkline.config.model import ConfigTable, GatewaySettings, HttpSettings, ServerTable
 from trunkline.documents.schema import without_null
 
@@ -22,6 +25,10 @@ _TITLES = {
     ConfigTable: "trunkline.toml",
     GatewaySettings: "gateway",
     HttpSettings: "http",
+    KillTable: "kill_switch",
+    AuthTable: "auth",
+    JwtTable: "auth.jwt",
+    KeyTable: "auth.key",
     ServerTable: "server",
 }
 

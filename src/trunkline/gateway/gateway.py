@@ -218,6 +218,8 @@ class Gateway:
         """Pass on what a backend tells everybody, to those whom it concerns."""
         if backend not in self.registry:
             return  # it has left
+        if not self.layers.hears(None, backend):
+            return
         if method == "notifications/resources/updated":
             self._updated(backend, Params(params))
             return
@@ -225,7 +227,7 @@ class Gateway:
             elicitation = Params(params).text("elicitationId")
             self.stateless.parking.visited(backend, elicitation)
         known = SERVER_NOTIFICATIONS.get(method)
-        sessions = [session for session in self._sessions if session.operational]
+        sessions = [s for s in self._sessions if s.operational and self._hears(s, backend)]
         if method == "notifications/message":
             # Those who said what they want to read, if anybody did.
             sessions = [s for s in sessions if s.caller.log_level is not None] or sessions
@@ -245,9 +247,12 @@ class Gateway:
         self.stateless.updated(backend, native, listed, params.encode())
         for session in self._sessions:
             followed = session.follows(backend, native)
-            if followed is not None:
+            if followed is not None and self._hears(session, backend):
                 params.put("uri", listed or followed)
                 session.post("notifications/resources/updated", params.encode())
+
+    def _hears(self, session: Session, backend: str) -> bool:
+        return session.initialized and self.layers.hears(session.caller, backend)
 
     def _public_uri(self, backend: str, native: str) -> str | None:
         for entry in self.registry.catalog.entries(Kind.RESOURCE):
@@ -255,10 +260,10 @@ class Gateway:
                 return entry.public
         return None
 
-    async def asked(self, method: str, params: Any, asker: Asker | None) -> Raw:
+    async def asked(self, backend: str, method: str, params: Any, asker: Asker | None) -> Raw:
         """Ask the one client there is; with several, nobody can know whom a backend means."""
         sessions = [session for session in self._sessions if session.initialized]
-        if len(sessions) != 1:
+        if len(sessions) != 1 or not self._hears(sessions[0], backend):
             raise RpcError.method_not_found(method)
         return await sessions[0].ask(method, params, asker)
 
@@ -285,7 +290,7 @@ class _Ear:
         await self._gateway.told(self._backend, method, params)
 
     async def asked(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
-        return await self._gateway.asked(method, params, asker)
+        return await self._gateway.asked(self._backend, method, params, asker)
 
 
 class Engine:

@@ -49,6 +49,8 @@ class Passage(Struct, eq=False):
     """What is to be done when it has ended: handed back, counted out."""
     due: Due | None = None
     """What is waited for, once it is under way; to cancel it is to stop the call."""
+    stopped: RpcError | None = None
+    """Why it must not go on, if it was stopped before it was under way."""
 
     def leave(self) -> None:
         """Hand back what was taken for it."""
@@ -58,6 +60,7 @@ class Passage(Struct, eq=False):
 
     def stop(self, why: RpcError) -> None:
         """Let nobody work on it any more; it is answered with `why`."""
+        self.stopped = why
         if self.due is not None:
             self.due.cancel(why)
 

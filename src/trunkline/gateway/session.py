@@ -220,7 +220,7 @@ class Session:
         return {}
 
     def _pass_on(self, request: Request, client: "Session | OnLine") -> Due:
-        upstream = self._forwarder.knows_better(request.method)
+        upstream = self._forwarder.knows_better(request.method, self.caller)
         self._expect_operational(request.method)
         return self._forwarder.call(request, Params(request.params), upstream, client)
 

@@ -194,7 +194,8 @@ class Stateless:
     ) -> dict[str, Any]:
         wishes = Wishes(params)
         declared = self._registry.capabilities()
-        listening = Listening(request.id, client.line, wishes.kinds & declared.keys())
+        kinds = wishes.kinds & declared.keys()
+        listening = Listening(request.id, client.line, kinds, client.caller)
         self._listening.add(listening)
         try:
             if self._ended:
@@ -247,8 +248,10 @@ class Stateless:
 
     def updated(self, backend: str, native: str, listed: str | None, news: Raw) -> None:
         """Tell those who listen that a resource has changed."""
+        hears = self._forwarder.layers.hears
         for listening in self._listening:
-            listening.updated(backend, native, listed, news)
+            if hears(listening.caller, backend):
+                listening.updated(backend, native, listed, news)
 
     def end(self) -> None:
         """Let all who listen go in order, also those who come yet."""
