@@ -266,6 +266,10 @@ class EnvelopeRemote:
     async def set_level(self, level: str) -> None:
         """Do nothing: in this era every request says what it wants to read."""
 
+    async def ping(self) -> None:
+        """Find out whether the server is there: this era has no ping, but all know this."""
+        await self._ask("server/discover", {})
+
     async def tell(self, method: str, params: Any) -> None:
         """Do nothing: in this era there is nothing to tell a server."""
 

@@ -12,13 +12,14 @@ from typing import Any
 
 from trunkline.gateway.backend import Connect
 from trunkline.gateway.client import Asker, Line, Trunk
-from trunkline.gateway.events import Events
+from trunkline.gateway.events import BackendMoved, Events
 from trunkline.gateway.forward import Forwarder
 from trunkline.gateway.layers import Layers
 from trunkline.gateway.parking import Parking
 from trunkline.gateway.registry import Registry
 from trunkline.gateway.sealing import KeyRing, Seal
 from trunkline.gateway.session import Identity, Session
+from trunkline.gateway.snapshot import Snapshot
 from trunkline.gateway.stateless import Stateless
 from trunkline.gateway.upstream import Settings, Upstream
 from trunkline.jsonrpc import (
@@ -83,8 +84,10 @@ class Gateway:
 
     def add(self, settings: Settings, connect: Connect) -> None:
         """Take in a backend; it is started with the others."""
-        ear = _Ear(self, settings.name)
-        self.registry.add(Upstream(settings, connect, self.registry.publish, ear, self._chance))
+        ear, changed = _Ear(self, settings.name), self.registry.publish
+        self.registry.add(
+            Upstream(settings, connect, changed, ear, self._chance, moved=self._moved)
+        )
 
     @property
     def sessions(self) -> frozenset[Session]:
@@ -162,6 +165,12 @@ class Gateway:
         self.registry.meet(caller.askable)
 
     # What backends say
+
+    def _moved(self, backend: Snapshot) -> None:
+        events = self.layers.events
+        if events:
+            name, state = backend.name, backend.state.value
+            events.tell(BackendMoved(name, state, backend.error, backend.retry_in))
 
     def _catalogue_changed(self, kinds: tuple[Kind, ...]) -> None:
         self.stateless.changed(kinds)
