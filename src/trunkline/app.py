@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from trunkline import __version__
 from trunkline.assembly.builtin import builtin
+from trunkline.assembly.upstreams import settings_of, tokens_of
 from trunkline.assembly.view import view_of
 from trunkline.backends.verdicts import Memory, Verdicts, digest
 from trunkline.config import Config, ConfigErrors, HttpSettings, ServerSettings, split_address
@@ -28,13 +29,13 @@ from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.parking import Limits, Parking
 from trunkline.gateway.sealing import KeyRing, Seal
 from trunkline.gateway.session import Identity
-from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Channel, ConnectionLost
 from trunkline.transports.exchange import Exchange, HttpRequest
 from trunkline.transports.stdio import Child
 from trunkline.transports.stream import open_stdio
 
 if TYPE_CHECKING:
+    from trunkline.backends.oauth import Tokens
     from trunkline.backends.open_server import Introduction
     from trunkline.transports.asgi import AsgiApp
     from trunkline.transports.http_listener import HttpListener
@@ -100,19 +101,7 @@ class App:
         self._verdicts = Verdicts(state)
         for server in config.servers:
             if not server.disabled:
-                prefix = server.name if server.prefix is None else server.prefix
-                self.gateway.add(
-                    Settings(
-                        server.name,
-                        prefix,
-                        server.timeout,
-                        server.start_timeout,
-                        server.max_restarts,
-                        server.max_in_flight,
-                        server.max_conversations,
-                    ),
-                    self._connect(server),
-                )
+                self.gateway.add(settings_of(server, config), self._connect(server))
 
     def _connect(self, server: ServerSettings) -> Connect:
         if server.kind == "builtin":
@@ -120,8 +109,9 @@ class App:
         folder = self._folder_of(server)
         parts = (server.command, *server.args, str(folder)) if server.command else (server.url,)
         memory = Memory(self._verdicts, digest(*map(str, parts)))
-        open_it = self._start_child if server.kind == "child" else self._open_http
-        return partial(open_it, server, memory)
+        if server.kind == "child":
+            return partial(self._start_child, server, memory)
+        return partial(self._open_http, server, memory, tokens_of(server.oauth))
 
     async def _start_builtin(self, server: ServerSettings, listener: Owner) -> Backend:
         backend = builtin(server, self.gateway)
@@ -152,11 +142,13 @@ class App:
     def _folder_of(self, server: ServerSettings) -> Path | None:
         return Path(server.cwd) if server.cwd else self._folder
 
-    async def _open_http(self, server: ServerSettings, memory: Memory, listener: Owner) -> Backend:
+    async def _open_http(
+        self, server: ServerSettings, memory: Memory, tokens: "Tokens | None", listener: Owner
+    ) -> Backend:
         from trunkline.backends.open_server import HttpTarget  # noqa: PLC0415  see above
 
         headers = [(name.encode(), value.encode()) for name, value in server.headers.items()]
-        target = HttpTarget(str(server.url), headers, server.era, memory)
+        target = HttpTarget(str(server.url), headers, server.era, memory, tokens)
         return await target.open(self._introduction(server, listener))
 
     def _introduction(self, server: ServerSettings, listener: Owner) -> "Introduction":

@@ -25,7 +25,12 @@ WHOLE = msgspec.inspect.type_info(ConfigTable)
 
 def keys() -> list[str]:
     definitions = config_schema()["$defs"]
-    tables = {"gateway": "gateway", "http": "http", "servers.NAME": "server"}
+    tables = {
+        "gateway": "gateway",
+        "http": "http",
+        "servers.NAME": "server",
+        "servers.NAME.oauth": "oauth",
+    }
     return [
         f"{table}.{key}"
         for table, definition in tables.items()
@@ -49,7 +54,8 @@ def test_the_schema_is_a_schema_without_null() -> None:
 
 @pytest.mark.parametrize("key", keys())
 def test_every_key_says_what_it_is(key: str) -> None:
-    table = "server" if key.startswith("servers") else key.partition(".")[0]
+    table = key.rpartition(".")[0].removeprefix("servers.").replace("NAME", "server")
+    table = table.removeprefix("server.")
     entry = config_schema()["$defs"][table]["properties"][key.rpartition(".")[2]]
     assert entry["description"].endswith(".")
 
@@ -80,6 +86,8 @@ VALUES: st.SearchStrategy[Any] = JSON.filter(
     [
         *("npx", "auto", "search", "", "a" * 41, "127.0.0.1:80", "/mcp", "https://a.example"),
         *(1, 0, 90000, 0.5, True, ["x"], ["https://a.example"], {"A": "b"}, {"A=B": ""}),
+        {"token_url": "https://a.example", "client_id": "g", "client_secret_env": "S"},
+        {"token_url": "https://a.example", "client_id": "g"},
     ]
 )
 TABLES = st.dictionaries(

@@ -49,6 +49,9 @@ from trunkline.mcp.versions import allows_batches
 from trunkline.routing.call import withdrawal
 from trunkline.routing.view import View
 
+MAX_CALLS = 8192
+"""How many calls of one client may be under way on one line; over HTTP every one has its own."""
+
 GRACE = 1.0
 """How long, in seconds, a client's calls may go on after it has said its last word."""
 
@@ -100,7 +103,7 @@ class Gateway:
         connection = Connection(
             channel,
             session,
-            Peer("client"),
+            Peer("client", max_in_flight=MAX_CALLS),
             grace=GRACE,
             withdrawal=withdrawal,
             report=self._report,
