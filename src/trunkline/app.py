@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from trunkline import __version__
 from trunkline.assembly.builtin import builtin
-from trunkline.assembly.gateway import identity_of, parking_of, settings_of
+from trunkline.assembly.gateway import identity_of, parking_of
 from trunkline.assembly.guarding import Guarding
 from trunkline.assembly.reload import Apply, Change, Outcome, Reloader, digest_of
+from trunkline.assembly.upstreams import settings_of, tokens_of
 from trunkline.assembly.view import LISTED, SHOWN, view_of
 from trunkline.backends.verdicts import Memory, Verdicts, digest
 from trunkline.config import (
@@ -46,6 +47,7 @@ from trunkline.transports.stdio import Child
 from trunkline.transports.stream import open_stdio
 
 if TYPE_CHECKING:
+    from trunkline.backends.oauth import Tokens
     from trunkline.backends.open_server import Introduction
     from trunkline.transports.asgi import AsgiApp
     from trunkline.transports.http_listener import HttpListener
@@ -113,15 +115,16 @@ class App:
         self._verdicts = Verdicts(state)
         self._memories: dict[str, Memory] = {}
         for server in live_servers(config).values():
-            self.gateway.add(settings_of(server), self._connect(server))
+            self.gateway.add(settings_of(server, config), self._connect(server))
 
     def _connect(self, server: ServerSettings) -> Connect:
         if server.kind == "builtin":
             return partial(self._start_builtin, server)
         key = self._memory_key(server)
         memory = self._memories.setdefault(key, Memory(self._verdicts, key))
-        open_it = self._start_child if server.kind == "child" else self._open_http
-        return partial(open_it, server, memory)
+        if server.kind == "child":
+            return partial(self._start_child, server, memory)
+        return partial(self._open_http, server, memory, tokens_of(server.oauth))
 
     def _memory_key(self, server: ServerSettings) -> str:
         folder = self._folder_of(server)
@@ -157,11 +160,13 @@ class App:
     def _folder_of(self, server: ServerSettings) -> Path | None:
         return Path(server.cwd) if server.cwd else self._folder
 
-    async def _open_http(self, server: ServerSettings, memory: Memory, listener: Owner) -> Backend:
+    async def _open_http(
+        self, server: ServerSettings, memory: Memory, tokens: "Tokens | None", listener: Owner
+    ) -> Backend:
         from trunkline.backends.open_server import HttpTarget  # noqa: PLC0415  see above
 
         headers = [(name.encode(), value.encode()) for name, value in server.headers.items()]
-        target = HttpTarget(str(server.url), headers, server.era, memory)
+        target = HttpTarget(str(server.url), headers, server.era, memory, tokens)
         return await target.open(self._introduction(server, listener))
 
     def _introduction(self, server: ServerSettings, listener: Owner) -> "Introduction":
@@ -203,7 +208,7 @@ class App:
         new, gateway, difference = change.new, self.gateway, change.difference
         change.postpone("gateway.state")
         servers = live_servers(new).values()
-        backends = [(settings_of(server), self._connect(server)) for server in servers]
+        backends = [(settings_of(server, new), self._connect(server)) for server in servers]
         identity, limits, view = identity_of(new), parking_of(new), view_of(new)
         announced = LISTED if difference.touches(*SHOWN) else frozenset[str]()
 

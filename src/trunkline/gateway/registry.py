@@ -20,7 +20,8 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from trunkline.gateway.upstream import Snapshot, State, Upstream
+from trunkline.gateway.snapshot import Snapshot, State
+from trunkline.gateway.upstream import Upstream
 from trunkline.mcp.capabilities import merge_capabilities
 from trunkline.mcp.logs import chattiest
 from trunkline.mcp.offer import Kind
