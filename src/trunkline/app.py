@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from trunkline import __version__
 from trunkline.assembly.builtin import builtin
-from trunkline.assembly.gateway import identity_of, parking_of, settings_of
+from trunkline.assembly.gateway import identity_of, parking_of
 from trunkline.assembly.guarding import Guarding
 from trunkline.assembly.reload import Apply, Change, Outcome, Reloader, digest_of
+from trunkline.assembly.upstreams import settings_of, tokens_of
 from trunkline.assembly.view import LISTED, SHOWN, view_of
 from trunkline.backends.verdicts import Memory, Verdicts, digest
 from trunkline.config import (
-    AuthSettings,
     Config,
     ConfigErrors,
     HttpSettings,
@@ -46,6 +46,7 @@ from trunkline.transports.stdio import Child
 from trunkline.transports.stream import open_stdio
 
 if TYPE_CHECKING:
+    from trunkline.backends.oauth import Tokens
     from trunkline.backends.open_server import Introduction
     from trunkline.transports.asgi import AsgiApp
     from trunkline.transports.http_listener import HttpListener
@@ -106,6 +107,7 @@ class App:
         self._door: HttpServer | None = None
         self._listener: HttpListener | None = None
         self._asgi: AsgiApp | None = None
+        self._listen: str | None = None
         self._certificate = b""
         self._folder = config.source.parent if config.source else None
         if settings.state is not None:
@@ -114,15 +116,16 @@ class App:
         self.memories: dict[str, Memory] = {}
         """What was found out about servers, by what each is remembered by."""
         for server in live_servers(config).values():
-            self.gateway.add(settings_of(server), self._connect(server))
+            self.gateway.add(settings_of(server, config), self._connect(server))
 
     def _connect(self, server: ServerSettings) -> Connect:
         if server.kind == "builtin":
             return partial(self._start_builtin, server)
         key = self._memory_key(server)
         memory = self.memories.setdefault(key, Memory(self._verdicts, key))
-        open_it = self._start_child if server.kind == "child" else self._open_http
-        return partial(open_it, server, memory)
+        if server.kind == "child":
+            return partial(self._start_child, server, memory)
+        return partial(self._open_http, server, memory, tokens_of(server.oauth))
 
     def _memory_key(self, server: ServerSettings) -> str:
         folder = self._folder_of(server)
@@ -158,11 +161,13 @@ class App:
     def _folder_of(self, server: ServerSettings) -> Path | None:
         return Path(server.cwd) if server.cwd else self._folder
 
-    async def _open_http(self, server: ServerSettings, memory: Memory, listener: Owner) -> Backend:
+    async def _open_http(
+        self, server: ServerSettings, memory: Memory, tokens: "Tokens | None", listener: Owner
+    ) -> Backend:
         from trunkline.backends.open_server import HttpTarget  # noqa: PLC0415  see above
 
         headers = [(name.encode(), value.encode()) for name, value in server.headers.items()]
-        target = HttpTarget(str(server.url), headers, server.era, memory)
+        target = HttpTarget(str(server.url), headers, server.era, memory, tokens)
         return await target.open(self._introduction(server, listener))
 
     def _introduction(self, server: ServerSettings, listener: Owner) -> "Introduction":
@@ -196,6 +201,7 @@ class App:
 
         reloader = Reloader(self.config, environ, told)
         reloader.add(self._prepare_gateway)
+        reloader.add(self._prepare_guard)
         reloader.add(self._prepare_door)
         return reloader
 
@@ -204,7 +210,7 @@ class App:
         new, gateway, difference = change.new, self.gateway, change.difference
         change.postpone("gateway.state")
         servers = live_servers(new).values()
-        backends = [(settings_of(server), self._connect(server)) for server in servers]
+        backends = [(settings_of(server, new), self._connect(server)) for server in servers]
         identity, limits, view = identity_of(new), parking_of(new), view_of(new)
         announced = LISTED if difference.touches(*SHOWN) else frozenset[str]()
 
@@ -216,10 +222,19 @@ class App:
                 self.children.pop(name, None)
             gateway.introduce(identity)
             gateway.stateless.parking.adopt(limits)
-            gateway.registry.view = view
+            gateway.registry.show(view)
             gateway.rearrange(backends, difference.restarted, difference.removed, announced)
 
         return apply
+
+    def _prepare_guard(self, change: Change) -> Apply:
+        """Prepare who asks those who come; what they hold is as good as before if nobody else."""
+        auth, http = change.new.auth, change.new.http
+        if self._listen is not None:
+            split_address(self._listen, auth is not None and auth.asks)  # it may be open to all
+        if not change.difference.touches("auth", "http"):
+            return lambda: None
+        return self._guarding.prepare(auth, http, self._door)
 
     async def _prepare_door(self, change: Change) -> Apply:
         """Prepare the ways in, as far as there are any: rules, limits and certificate."""
@@ -303,6 +318,7 @@ class App:
         from trunkline.transports.http_listener import HttpListener  # noqa: PLC0415  see above
 
         place = split_address(str(http.listen), self._guarding.asks)
+        self._listen = http.listen
         tls = tls_of(http)
         self._certificate = b"" if tls is None else _digest_of_tls(http)
         self._listener = listener = HttpListener(self._open_door(http).answer, limits_of(http))
@@ -366,10 +382,6 @@ class App:
             self._door = HttpServer(self.gateway, rules_of(http), guard=guard, pages=pages)
             self.gateway.registry.start()
         return self._door
-
-    def guard_by(self, auth: AuthSettings | None) -> None:
-        """Ask as `auth` has it from now on; raises ValueError, and then nothing is different."""
-        self._guarding.change(auth, self._http, self._door)
 
     def _tell_of(self, address: str, why: str) -> None:
         self.gateway.layers.events.tell(TurnedAway(address, why))

@@ -1,11 +1,10 @@
 """The gateway as the settings have it."""
 
 from trunkline import __version__
-from trunkline.assembly.gateway import identity_of, parking_of, settings_of
-from trunkline.config import Config, GatewaySettings, ServerSettings
+from trunkline.assembly.gateway import identity_of, parking_of
+from trunkline.config import Config, GatewaySettings
 from trunkline.gateway.parking import Limits
 from trunkline.gateway.session import Identity
-from trunkline.gateway.upstream import Settings
 
 
 def test_it_says_of_itself_and_parks_what_the_settings_say() -> None:
@@ -21,17 +20,3 @@ def test_it_says_of_itself_and_parks_what_the_settings_say() -> None:
     assert identity_of(config) == Identity("n", __version__, "i", strict_lifecycle=False)
     assert identity_of(config).server == {"name": "n", "version": __version__}
     assert parking_of(config) == Limits(1.0, 2, 3)
-
-
-def test_a_server_has_its_name_for_a_prefix_unless_it_has_another() -> None:
-    server = ServerSettings(
-        name="s",
-        command="x",
-        timeout=1.0,
-        start_timeout=2.0,
-        max_restarts=3,
-        max_in_flight=4,
-        max_conversations=5,
-    )
-    assert settings_of(server) == Settings("s", "s", 1.0, 2.0, 3, 4, 5)
-    assert settings_of(ServerSettings(name="s", command="x", prefix="")).prefix == ""

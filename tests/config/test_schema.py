@@ -27,7 +27,7 @@ def keys() -> list[str]:
     definitions = config_schema()["$defs"]
     names = ("gateway", "http", "kill_switch", "auth", "auth.jwt", "auth.key")
     tables = {name: name for name in names}
-    tables["servers.NAME"] = "server"
+    tables |= {"servers.NAME": "server", "servers.NAME.oauth": "oauth"}
     return [
         f"{table}.{key}"
         for table, definition in tables.items()
@@ -52,7 +52,9 @@ def test_the_schema_is_a_schema_without_null() -> None:
 
 @pytest.mark.parametrize("key", keys())
 def test_every_key_says_what_it_is(key: str) -> None:
-    table = "server" if key.startswith("servers") else key.rpartition(".")[0]
+    table = key.rpartition(".")[0]
+    if table.startswith("servers"):
+        table = table.removeprefix("servers.").replace("NAME", "server").removeprefix("server.")
     entry = config_schema()["$defs"][table]["properties"][key.rpartition(".")[2]]
     assert entry["description"].endswith(".")
 
@@ -84,6 +86,8 @@ VALUES: st.SearchStrategy[Any] = JSON.filter(
         *("npx", "auto", "search", "", "a" * 41, "127.0.0.1:80", "/mcp", "https://a.example"),
         *(1, 0, 90000, 0.5, True, ["x"], ["https://a.example"], {"A": "b"}, {"A=B": ""}),
         *("none", ["jwt"], ["key", "jwt"], {"issuer": "x"}, {"audience": ["a"]}, {"file": "x"}),
+        {"token_url": "https://a.example", "client_id": "g", "client_secret_env": "S"},
+        {"token_url": "https://a.example", "client_id": "g"},
     ]
 )
 TABLES = st.dictionaries(

@@ -49,36 +49,49 @@ class Guarding:
 
         Raises ValueError for files that are no good.
         """
-        from trunkline.transports.http_guard import Open  # noqa: PLC0415
+        return self._install(self._make(self._auth, http))
 
-        guard = None
-        if self._auth is not None and self._auth.asks:
-            from trunkline.assembly.identity import guard_of  # noqa: PLC0415
+    def prepare(
+        self, auth: AuthSettings | None, http: HttpSettings, door: "HttpServer | None"
+    ) -> Callable[[], None]:
+        """Return what has others ask as `auth` has it; nothing proven before counts from then on.
 
-            guard = guard_of(self._auth, http, self._tell)
-            guard.start()
-        self.stop()
-        self._guard = guard
-        return (Open(), {}) if guard is None else (guard, guard.resource.pages())
+        Raises ValueError for files that are no good, and then nothing is different.
+        """
+        guard = None if door is None else self._make(auth, http)
+
+        def apply() -> None:
+            self._auth = auth
+            if door is not None:
+                old = {} if self._guard is None else self._guard.resource.pages()
+                kept = {path: page for path, page in door.pages.items() if path not in old}
+                door.guard, pages = self._install(guard)
+                door.pages = {**kept, **pages}
+
+        return apply
 
     def change(
         self, auth: AuthSettings | None, http: HttpSettings, door: "HttpServer | None"
     ) -> None:
-        """Ask as `auth` has it from now on; nothing that was proven before counts any more.
+        """Do so at once."""
+        self.prepare(auth, http, door)()
 
-        Raises ValueError for files that are no good, and then nothing is different.
-        """
-        before, self._auth = self._auth, auth
-        if door is None:
-            return
-        old = self._guard.resource.pages() if self._guard is not None else {}
-        try:
-            guard, pages = self.open(http)
-        except ValueError:
-            self._auth = before
-            raise
-        kept = {path: page for path, page in door.pages.items() if path not in old}
-        door.guard, door.pages = guard, kept | pages
+    def _make(self, auth: AuthSettings | None, http: HttpSettings) -> "TokenGuard | None":
+        if auth is None or not auth.asks:
+            return None
+        from trunkline.assembly.identity import guard_of  # noqa: PLC0415
+
+        return guard_of(auth, http, self._tell)
+
+    def _install(self, guard: "TokenGuard | None") -> "tuple[Guard, Pages]":
+        from trunkline.transports.http_guard import Open  # noqa: PLC0415
+
+        self.stop()
+        self._guard = guard
+        if guard is None:
+            return Open(), {}
+        guard.start()
+        return guard, guard.resource.pages()
 
     def stop(self) -> None:
         """Let whoever stands at the door go."""

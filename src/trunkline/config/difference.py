@@ -24,11 +24,17 @@ UNSTARTED = frozenset(
         "max_in_flight",
         "max_conversations",
         "max_restarts",
+        "max_queue",
+        "breaker_threshold",
+        "breaker_recovery",
+        "ping_interval",
     )
 )
 """The keys of a server that it was not started with: they are the gateway's own affair."""
 
 _ASIDE = ("servers", "source", "notes")
+_WHERE = "lines"
+"""The field in which a table says where in the file something stands: that changes nothing."""
 
 
 class Difference(Struct, frozen=True, kw_only=True):
@@ -109,4 +115,6 @@ def _table_keys(old: Config, new: Config) -> list[str]:
 def _keys(old: Struct, new: Struct) -> tuple[str, ...]:
     """Name the fields in which two values of one type differ."""
     fields = new.__struct_fields__
-    return tuple(name for name in fields if getattr(old, name) != getattr(new, name))
+    return tuple(
+        name for name in fields if name != _WHERE and getattr(old, name) != getattr(new, name)
+    )

@@ -205,6 +205,35 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = 15.0
 
 
+class OAuthSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the gateway gets tokens of its own for a server: OAuth 2 client credentials."""
+
+    token_url: Annotated[
+        Text, Meta(description="Where tokens are given out: https://, or http:// on loopback.")
+    ]
+    client_id: Annotated[Text, Meta(description="Who the gateway is to whoever gives out tokens.")]
+    client_secret: Annotated[
+        Text | None, Meta(description="The gateway's secret; write ${VAR} or ${file:…}.")
+    ] = None
+    client_secret_env: Annotated[
+        EnvName | None, Meta(description="The variable that holds the gateway's secret.")
+    ] = None
+    auth: Annotated[
+        Literal["basic", "post"],
+        Meta(description="How the secret is sent: in a header, or in the form."),
+    ] = "basic"
+    scope: Annotated[Text | None, Meta(description="What the tokens are to be good for.")] = None
+    audience: Annotated[
+        Text | None, Meta(description="Whom the tokens are for, where that is asked for so.")
+    ] = None
+    resource: Annotated[
+        Text | None, Meta(description="Whom the tokens are for, as RFC 8707 has it: a URL.")
+    ] = None
+
+    def __repr__(self) -> str:
+        return f"OAuthSettings({self.token_url!r}, …)"
+
+
 class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What may be said about one server; exactly one of command, url and builtin must be."""
 
@@ -241,6 +270,10 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     headers: Annotated[
         dict[HeaderName, str], Meta(description="Headers to send with every request to the url.")
     ] = field(default_factory=dict[str, str])
+    oauth: Annotated[
+        OAuthSettings | None,
+        Meta(description="How the gateway gets tokens of its own for the url."),
+    ] = None
     builtin: Annotated[
         Literal["sources", "search", "operator"] | None,
         Meta(description="A server that is part of Trunkline."),
@@ -290,6 +323,25 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_in_flight: Annotated[
         int, Meta(ge=1, le=65536, description="Calls that may be under way at a time.")
     ] = 64
+    max_queue: Annotated[
+        int, Meta(ge=0, le=65536, description="Calls that may wait beside those under way.")
+    ] = 1024
+    breaker_threshold: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="Failures in a row after which the server is left alone for a while; "
+            "0 is never.",
+        ),
+    ] = 5
+    breaker_recovery: Annotated[
+        Seconds, Meta(description="Seconds that it is left alone before one call finds out.")
+    ] = 30.0
+    ping_interval: Annotated[
+        Annotated[float, Meta(ge=0, le=_DAY)],
+        Meta(description="Seconds without an answer after which it is asked for one; 0 is never."),
+    ] = 30.0
     max_conversations: Annotated[
         int,
         Meta(

@@ -4,7 +4,7 @@
 checks that schema and loader agree on what is valid. Some things a schema cannot say: that a
 variable must be set, that a url needs a host, that two headers must not differ in case alone, that
 two weights make 1 together, that an address must be loopback's and two paths not the same, that a
-table of `[auth]` must go with its mode.
+table of `[auth]` must go with its mode, that OAuth and a header are two ways to say the same.
 """
 
 import json
@@ -16,7 +16,13 @@ import msgspec
 from trunkline.config.auth_table import AuthTable, JwtTable, KeyTable
 from trunkline.config.entry import BELONGS, BUILTIN, KINDS
 from trunkline.config.kill_table import KillTable
-from trunkline.config.model import ConfigTable, GatewaySettings, HttpSettings, ServerTable
+from trunkline.config.model import (
+    ConfigTable,
+    GatewaySettings,
+    HttpSettings,
+    OAuthSettings,
+    ServerTable,
+)
 from trunkline.documents.schema import without_null
 
 FILE = "trunkline.schema.json"
@@ -30,6 +36,7 @@ _TITLES = {
     JwtTable: "auth.jwt",
     KeyTable: "auth.key",
     ServerTable: "server",
+    OAuthSettings: "oauth",
 }
 
 
@@ -39,6 +46,8 @@ def config_schema() -> dict[str, Any]:
     definitions: dict[str, Any] = {}
     for kind, title in _TITLES.items():
         definitions[title] = without_null(found[kind.__name__]) | {"title": title}
+    secrets = ("client_secret", "client_secret_env")
+    definitions["oauth"]["oneOf"] = [{"required": [key]} for key in secrets]
     server = definitions["server"]
     server["oneOf"] = [{"required": [kind]} for kind in KINDS]
     server["dependentRequired"] = {key: [owner] for key, owner in BELONGS.items()}

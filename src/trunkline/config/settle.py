@@ -17,12 +17,13 @@ import msgspec
 from trunkline.config.entry import Entry
 from trunkline.config.env_file import parse_env_file
 from trunkline.config.model import ServerSettings
+from trunkline.config.oauth_table import fill_oauth
 from trunkline.config.substitute import Surroundings, path_from, read_small, substitute
 from trunkline.documents.errors import Complain, quoted
 from trunkline.documents.lines import KeyPath
 from trunkline.documents.parse import Table, as_table
 
-SUBSTITUTED = ("command", "args", "env", "env_file", "cwd", "url", "headers", "registry")
+SUBSTITUTED = ("command", "args", "env", "env_file", "cwd", "url", "headers", "registry", "oauth")
 """The keys of a server in which references are resolved."""
 
 # Tab and visible characters; RFC 9110, 5.5. Others may be sent, but nobody agrees on what they are.
@@ -61,6 +62,8 @@ def fill(entry: Entry, around: Surroundings, complain: Complain) -> Table:
     if ("env_file",) not in broken:
         _read_env_file(table, around, complain)
     _check_weights(table, complain)
+    if not any(path[0] == "oauth" for path in broken):
+        fill_oauth(table, around, complain)
     return table
 
 

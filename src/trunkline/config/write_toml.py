@@ -28,7 +28,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _DOLLARS = re.compile(r"\$+(?=\{)|\$\$+")  # those that mean something; a lone one does not
 _DOLLARS_BEFORE = re.compile(rf"{_DOLLARS.pattern}|\$+\Z")
 _SECRET = re.compile(r"token|key|secret|password|authorization", re.IGNORECASE)
-_TABLES = ("env", "headers")
+_TABLES = ("env", "headers", "oauth")
 _BRACES = re.compile(r"[{}]")
 
 

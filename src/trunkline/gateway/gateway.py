@@ -12,13 +12,14 @@ from typing import Any
 
 from trunkline.gateway.backend import Connect
 from trunkline.gateway.client import Asker, Line, Trunk
-from trunkline.gateway.events import Events
+from trunkline.gateway.events import BackendMoved, Events
 from trunkline.gateway.forward import Forwarder
 from trunkline.gateway.layers import Layers
 from trunkline.gateway.parking import Parking
 from trunkline.gateway.registry import Registry
 from trunkline.gateway.sealing import KeyRing, Seal
 from trunkline.gateway.session import Identity, Session
+from trunkline.gateway.snapshot import Snapshot
 from trunkline.gateway.stateless import Stateless
 from trunkline.gateway.upstream import Settings, State, Upstream
 from trunkline.jsonrpc import (
@@ -47,6 +48,9 @@ from trunkline.mcp.principal import LOCAL, Principal
 from trunkline.mcp.versions import allows_batches
 from trunkline.routing.call import withdrawal
 from trunkline.routing.view import View
+
+MAX_CALLS = 8192
+"""How many calls of one client may be under way on one line; over HTTP every one has its own."""
 
 GRACE = 1.0
 """How long, in seconds, a client's calls may go on after it has said its last word."""
@@ -87,8 +91,8 @@ class Gateway:
         self.registry.add(self._upstream(settings, connect))
 
     def _upstream(self, settings: Settings, connect: Connect) -> Upstream:
-        ear = _Ear(self, settings.name)
-        return Upstream(settings, connect, self.registry.publish, ear, self._chance)
+        ear, changed = _Ear(self, settings.name), self.registry.publish
+        return Upstream(settings, connect, changed, ear, self._chance, moved=self._moved)
 
     def introduce(self, identity: Identity) -> None:
         """Say something else of itself from now on, to those to whom nothing was said yet."""
@@ -139,7 +143,7 @@ class Gateway:
         connection = Connection(
             channel,
             session,
-            Peer("client"),
+            Peer("client", max_in_flight=MAX_CALLS),
             grace=GRACE,
             withdrawal=withdrawal,
             report=self._report,
@@ -204,6 +208,12 @@ class Gateway:
         self.registry.meet(caller.askable)
 
     # What backends say
+
+    def _moved(self, backend: Snapshot) -> None:
+        events = self.layers.events
+        if events:
+            name, state = backend.name, backend.state.value
+            events.tell(BackendMoved(name, state, backend.error, backend.retry_in))
 
     def _catalogue_changed(self, kinds: tuple[Kind, ...]) -> None:
         self.stateless.changed(kinds)

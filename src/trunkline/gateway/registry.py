@@ -20,7 +20,8 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from trunkline.gateway.upstream import Snapshot, State, Upstream
+from trunkline.gateway.snapshot import Snapshot, State
+from trunkline.gateway.upstream import Upstream
 from trunkline.mcp.capabilities import merge_capabilities
 from trunkline.mcp.logs import chattiest
 from trunkline.mcp.offer import Kind
@@ -86,6 +87,11 @@ class Registry:
     def upstream(self, name: str) -> Upstream:
         """Return the backend of this name."""
         return self._upstreams[name]
+
+    def show(self, view: View) -> None:
+        """Let another view say who sees what; what is stopped is stopped there as well."""
+        view.stops = self.view.stops
+        self.view = view
 
     def configured(self, name: str) -> Upstream | None:
         """Return the backend that the configuration means by a name: the heir, if there is one."""

@@ -49,6 +49,11 @@ class Turns:
     def __len__(self) -> int:
         return len(self._terms)
 
+    @property
+    def full(self) -> bool:
+        """Tell whether one more would have to wait."""
+        return self._working >= self.at_once
+
     def take(self, begin: Begin, patron: Patron) -> Due:
         """Have `begin` called, now or when it is its turn; raises what it raises, if now."""
         if self._working >= self.at_once:
@@ -108,7 +113,7 @@ class Turns:
         except Exception as why:
             turn.fail(why)
             return
-        turn.stop_by(lambda _: doing.cancel())
+        turn.stop_by(lambda turn: doing.cancel(turn.why))
         doing.then(turn.follow)
 
     def _left(self, turn: Due) -> None:
@@ -132,6 +137,11 @@ class Turns:
         left = (term.until for term in self._terms.values() if term.until > now)
         if (until := next(left, None)) is not None:
             self._timer = loop.call_at(until, self._check)
+
+    def dismiss(self, why: BaseException) -> None:
+        """Let nobody wait any longer."""
+        for turn in list(self._queue):
+            turn.fail(why)
 
     def close(self) -> None:
         """Stop watching."""
