@@ -11,11 +11,11 @@ Rules upheld here:
 3. Every call that began ends exactly once.
 """
 
+import random
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
-from uuid import uuid4
 
 from trunkline.gateway.events import Events
 from trunkline.gateway.passage import Passage, trace_of
@@ -23,6 +23,9 @@ from trunkline.jsonrpc import Due, Raw, Request, RpcError
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params, peek
 from trunkline.routing.catalog import Entry
+
+
+_bits = random.getrandbits  # names need to differ, not to be hard to guess
 
 
 class Governor(Protocol):
@@ -67,7 +70,7 @@ class Layers:
             return None
         name = params.get("name") or params.get("uri")
         passage = Passage(
-            uuid4().hex, caller, request, _text(name), self._today(), self._now(), leaving=[]
+            f"{_bits(128):032x}", caller, request, _text(name), self._today(), self._now(), leaving=[]
         )
         passage.trace = trace_of(params)
         self.under_way.add(passage)
@@ -89,19 +92,25 @@ class Layers:
             answer.then(partial(self._answered, passage))
 
     def _answered(self, passage: Passage, answer: Due) -> None:
-        passage.answered = self._now()
-        self.end(passage, answer.result, answer.error)
+        if passage in self.under_way:
+            passage.answered = now = self._now()
+            self._end(passage, answer.result, answer.error, now)
 
     def end(
         self, passage: Passage | None, result: object = None, error: BaseException | None = None
     ) -> None:
         """Note that a call has ended; what comes later is no news."""
-        if passage is None or passage not in self.under_way:
-            return
+        if passage is not None and passage in self.under_way:
+            self._end(passage, result, error, self._now())
+
+    def _end(
+        self, passage: Passage, result: object, error: BaseException | None, now: float
+    ) -> None:
         self.under_way.discard(passage)
-        passage.leave()
+        if passage.leaving:
+            passage.leave()
         if self.events:
-            self.events.tell(passage.ended(self._now(), result, error))
+            self.events.tell(passage.ended(now, result, error))
 
     def readmit(self, caller: Caller, entry: Entry) -> None:
         """Let a call go on that was interrupted to ask something; raises RpcError."""
