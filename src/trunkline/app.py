@@ -13,13 +13,14 @@ import random
 import signal
 import ssl
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from trunkline import __version__
 from trunkline.assembly.builtin import builtin
+from trunkline.assembly.observe import Doors, Observation, Reporter
 from trunkline.assembly.view import view_of
 from trunkline.backends.verdicts import Memory, Verdicts, digest
 from trunkline.config import Config, ConfigErrors, HttpSettings, ServerSettings, split_address
@@ -84,9 +85,10 @@ class App:
         )
         limits = Limits(settings.park_ttl, settings.max_parked, settings.max_parked_per_principal)
         parking = Parking(Seal(KeyRing.random()), limits)
-        self.gateway = Gateway(
-            identity, chance=random.random, parking=parking, view=view_of(config)
-        )
+        self.report = Reporter()
+        self.gateway = Gateway(identity, random.random, self.report, parking, view_of(config))
+        self.observation = Observation(config, self.gateway, self.report)
+        self.observation.begin(Doors(lambda: self.http_sessions, lambda: self.http_streams))
         self.children: dict[str, Child] = {}
         self._anybody = False
         self.origins: tuple[str, ...] = ()
@@ -218,7 +220,8 @@ class App:
 
         place = split_address(str(http.listen))
         tls = tls_of(http)
-        self._listener = listener = HttpListener(self._open_door(http).answer, limits_of(http))
+        door = self._open_door(http)
+        self._listener = listener = HttpListener(door.answer, limits_of(http), self.report)
         try:
             await _listen(listener, place, tls)
             scheme = "http" if tls is None else "https"
@@ -251,17 +254,29 @@ class App:
                 raise Refused(*refusal)
             await self.gateway.serve(channel)
 
+        watching = AsyncExitStack()
+
         async def start() -> None:
+            await watching.enter_async_context(self.observation.watching(False, listen=False))
             self._open_door(http)
 
+        async def stop() -> None:
+            async with watching:
+                await self.aclose()
+
         return AsgiApp(
-            answer, accept, http.max_body, http.body_timeout, startup=start, shutdown=self.aclose
+            answer, accept, http.max_body, http.body_timeout, startup=start, shutdown=stop
         )
 
     @property
     def http_sessions(self) -> int:
         """How many sessions of Streamable HTTP there are."""
         return 0 if self._door is None else self._door.sessions
+
+    @property
+    def http_streams(self) -> int:
+        """How many answers over HTTP are awaited, and streams open."""
+        return 0 if self._door is None else self._door.streams
 
     def _open_door(self, http: HttpSettings) -> "HttpServer":
         """Return the door; it is made when it is first needed, since it needs a running loop."""
@@ -270,7 +285,8 @@ class App:
             from trunkline.transports.http_server import HttpServer  # noqa: PLC0415
 
             self._expect_anybody()
-            self._door = HttpServer(self.gateway, rules_of(http))
+            pages = self.observation.pages
+            self._door = HttpServer(self.gateway, rules_of(http), self.report, pages=pages)
             self.gateway.registry.start()
         return self._door
 

@@ -29,6 +29,7 @@ from trunkline.config.model import (
     HttpSettings,
     ServerName,
 )
+from trunkline.config.observe_table import check_observe, fill_observe
 from trunkline.config.settle import fill, settings
 from trunkline.config.substitute import Surroundings
 from trunkline.config.surface import check_surface
@@ -59,6 +60,8 @@ class Draft(Struct, frozen=True):
     inputs: dict[str, str | None]
     is_client: bool
     notes: tuple[str, ...] = ()
+    observe: dict[str, Any] = {}
+    """The tables `[metrics]`, `[traces]` and `[log]`, by name."""
 
     def surroundings(self, environ: Mapping[str, str]) -> Surroundings:
         """Return what the references in this file are resolved against."""
@@ -74,11 +77,13 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Config:
     around = draft.surroundings(environ)
     tables = [fill(entry, around, report.error) for entry in draft.entries]
     http = fill_http(draft.http, around, report.error)
+    observed = fill_observe(draft.observe, around, report.error)
     report.check()
     return Config(
         gateway=msgspec.convert(draft.gateway, GatewaySettings),
         http=msgspec.convert(http, HttpSettings),
         servers=tuple(map(settings, draft.entries, tables)),
+        **({} if observed is None else observed._asdict()),
         source=path,
         notes=report.notes(),
     )
@@ -101,7 +106,9 @@ def _draft(path: Path) -> tuple[Draft, Report]:
     else:
         parsed = parse_toml(text, str(path))
         tree = as_table(parsed.tree) or {}
-        draft = Draft(path, *_own_tables(tree, parsed.report), {}, is_client)
+        observe = check_observe(tree, parsed.report.error)
+        tables = _own_tables(tree, parsed.report)
+        draft = Draft(path, *tables, {}, is_client, observe=observe)
     for entry in draft.entries:
         check_entry(entry, parsed.report.error)
     return draft, parsed.report

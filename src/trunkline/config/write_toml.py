@@ -44,6 +44,8 @@ def to_toml(*drafts: Draft) -> str:
             lines += ["", "[gateway]", *_pairs(draft.gateway)]
         if draft is drafts[0] and draft.http:
             lines += ["", "[http]", *_pairs(_portable_http(draft))]
+        for name, table in draft.observe.items() if draft is drafts[0] else ():
+            lines += ["", f"[{name}]", *_pairs(table)] if table else []
         for entry in draft.entries:
             table = _portable(entry, draft)
             if written.get(entry.name) != table:

@@ -7,7 +7,7 @@ Refuses to decide: it takes down what others decided.
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import Protocol, cast
 
 from msgspec import Struct
 
@@ -15,6 +15,7 @@ from trunkline.gateway.events import CallEnded
 from trunkline.jsonrpc import Due, Raw, Request, RpcError, from_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params, peek
+from trunkline.mcp.offer import Kind
 from trunkline.mcp.refusal import Refusal
 from trunkline.routing.catalog import Entry
 
@@ -23,6 +24,18 @@ _IS_ERROR = b"isError"
 
 _WINDOW = 1024
 """How far from either end of a long result is looked whether the tool says that it failed."""
+
+
+class Span(Protocol):
+    """What a trace will show of a call."""
+
+    def carry(self, params: Params) -> None:
+        """Have the backend know for which span it works."""
+        ...
+
+    def end(self, passage: "Passage", ended: CallEnded) -> None:
+        """Take down how the call ended; never raises."""
+        ...
 
 
 class Passage(Struct, eq=False):
@@ -50,12 +63,20 @@ class Passage(Struct, eq=False):
     """What is to be done when it has ended: handed back, counted out."""
     due: Due | None = None
     """What is waited for, once it is under way; to cancel it is to stop the call."""
+    span: "Span | None" = None
+    """What a trace will show of it, if it is part of one that is recorded."""
 
     def leave(self) -> None:
         """Hand back what was taken for it."""
         leaving, self.leaving = self.leaving, []
         for step in leaving:
             step()
+
+    @property
+    def asked(self) -> str:
+        """What is asked for: of a call by way of `call_tool`, the tool that it is really about."""
+        entry = self.entry
+        return entry.public if entry is not None and entry.kind is Kind.TOOL else self.name
 
     def stop(self, why: RpcError) -> None:
         """Let nobody work on it any more; it is answered with `why`."""
@@ -75,7 +96,7 @@ class Passage(Struct, eq=False):
             client=self.caller.client,
             revision=self.caller.version,
             method=self.request.method,
-            name=self.name,
+            name=self.asked,
             backend=None if self.entry is None else self.entry.backend,
             backend_revision=self.revision,
             rule=self.rule,
@@ -152,6 +173,9 @@ def trace_of(params: Params) -> str | None:
     """Return the `traceparent` that came with a call."""
     if params.get("_meta") is None:
         return None
-    raw = params.meta.get(_TRACE)
+    try:
+        raw = params.meta.get(_TRACE)
+    except RpcError:
+        return None  # whoever carries out the call says what is wrong with it
     value = None if raw is None else peek(raw)
     return value if isinstance(value, str) and len(value) <= 64 else None
