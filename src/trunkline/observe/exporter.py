@@ -73,8 +73,11 @@ class Exporter:
             self.dropped += 1
             return
         self._waiting.append(span)
-        if self._sending is not None:
-            return
+        if self._sending is None:
+            self._see_to_it()
+
+    def _see_to_it(self) -> None:
+        """Send what waits at once if that is enough, else in a moment."""
         if len(self._waiting) >= BATCH:
             self._begin()
         elif self._timer is None:
@@ -94,6 +97,8 @@ class Exporter:
         self._sending = None
         if not task.cancelled():
             task.exception()  # seen: `deliver` says what is wrong by itself
+        if self._waiting and not self._closed:
+            self._see_to_it()
 
     async def _send(self) -> None:
         while self._waiting:
