@@ -5,6 +5,7 @@
 #   make test-outside   against programs that we did not write  make lock     new locks
 #   make conformance    the official MCP suite, directly and through the gateway
 #   make bench-finding  how well tools are found, over those of real servers
+#   make bench-layers   what governing and recording cost, with more and more switched on
 #   make bench-hop      one hop through Trunkline, nginx and every other gateway we can install
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 FUZZ_SECONDS ?= 60
 
-.PHONY: serve test test-pure test-doing test-outside conformance check bench bench-finding bench-hop fuzz docs lock update clean
+.PHONY: serve test test-pure test-doing test-outside conformance check bench bench-finding bench-hop bench-layers fuzz docs lock update clean
 
 # $(call environment,directory,lock): a virtual environment with exactly what the lock names.
 # The marker is touched last, so that an interrupted installation starts again.
@@ -46,17 +47,19 @@ $(VENV)/.check: requirements/check.txt pyproject.toml | $(VENV)/.test
 serve: $(VENV)/.test
 	@$(BIN)/trunkline serve $(or $(ARGS),--http 127.0.0.1:8080)
 
-# Two halves side by side: the pure packages, whose every branch must be covered, and the rest.
+# Two halves, each on two cores: the pure packages, whose every branch must be covered, and the rest.
 PURE := tests/jsonrpc tests/mcp tests/routing
+PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -n 2
 
 test: $(VENV)/.test
-	$(MAKE) --no-print-directory --output-sync=target -j2 test-pure test-doing
+	$(MAKE) --no-print-directory test-pure
+	$(MAKE) --no-print-directory test-doing
 
 test-pure: $(VENV)/.test
-	$(BIN)/python -m pytest --cov --cov-report=term -p no:cacheprovider $(ARGS) $(PURE)
+	$(PYTEST) --cov --cov-report=term $(ARGS) $(PURE)
 
 test-doing: $(VENV)/.test
-	$(BIN)/python -m pytest --no-cov -p no:cacheprovider $(ARGS) tests $(PURE:%=--ignore=%)
+	$(PYTEST) --no-cov $(ARGS) tests $(PURE:%=--ignore=%)
 
 # npm packages come with their own lock; node and npm must be there, and it is an error if not.
 # It brings a Node of its own as well: the Inspector wants a newer one than most machines have.
@@ -114,6 +117,9 @@ bench/hop/node_modules/.ready: bench/hop/package-lock.json
 	touch $@
 
 HEAVY = $(if $(filter --all,$(ARGS)),.venv-hop-contextforge/.ready .venv-hop-litellm/.ready)
+
+bench-layers: $(VENV)/.test
+	$(BIN)/python -m bench.layers $(ARGS)
 
 bench-hop: .venv-hop/.nginx .venv-hop1/.ready bench/hop/node_modules/.ready $(HEAVY)
 	.venv-hop/bin/python -m bench.hop $(ARGS)

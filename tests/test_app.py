@@ -234,10 +234,11 @@ async def test_a_child_runs_in_the_folder_of_the_configuration(tmp_path: Path) -
 
 async def test_the_settings_of_a_configuration_reach_the_gateway(tmp_path: Path) -> None:
     more = 'prefix = ""\ntimeout = 3\nstart_timeout = 4\nmax_restarts = 5\nmax_in_flight = 6\n'
-    more += "max_conversations = 7"
+    more += "max_conversations = 7\nmax_queue = 8\nbreaker_threshold = 9\n"
+    more += "breaker_recovery = 10\nping_interval = 11"
     app = started('[gateway]\nname = "home"', child("a", more=more), folder=tmp_path)
     (upstream,) = app.gateway.registry
-    assert tuple(upstream.settings) == ("a", "", 3.0, 4.0, 5, 6, 7)
+    assert tuple(upstream.settings) == ("a", "", 3.0, 4.0, 5, 6, 7, 8, 9, 10.0, 11.0)
     assert app.gateway.identity.name == "home"
     assert App(Config()).gateway.identity.name == "trunkline"
 

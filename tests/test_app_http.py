@@ -16,15 +16,13 @@ from tests.transports.faulty import CERTIFICATE, KEY
 from tests.transports.test_asgi import Server, body, http
 from trunkline import __version__
 from trunkline.app import DEFAULT, App
-from trunkline.assembly.http import limits_of, rules_of, tls_of
+from trunkline.assembly.http import tls_of
 from trunkline.backends.functions import Functions
 from trunkline.config import AddressError, HttpSettings, ServerSettings
 from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.upstream import Settings, State
 from trunkline.mcp.offer import Kind
 from trunkline.transports.asgi import AsgiApp
-from trunkline.transports.http_message import HttpLimits
-from trunkline.transports.http_rules import HttpRules
 
 PREFIX = "io.modelcontextprotocol/"
 MODERN = {"mcp-protocol-version": "2026-07-28"}
@@ -234,37 +232,6 @@ def test_files_that_are_no_certificate_are_told_plainly(
         tls_of(certified(tmp_path, certificate, key))
 
 
-def test_the_settings_of_http_reach_its_parts() -> None:
-    given = HttpSettings(
-        path="/a",
-        sse_path="/b",
-        ws_path="/c",
-        allowed_hosts=("Gateway.Example",),
-        allowed_origins=("https://App.Example",),
-        head_timeout=1.0,
-        body_timeout=2.0,
-        write_timeout=3.0,
-        max_body=4,
-        max_connections=5,
-        max_connections_per_address=6,
-        max_in_flight=7,
-        max_in_flight_per_principal=8,
-        max_sessions=9,
-        session_idle=10.0,
-        session_life=11.0,
-        keep_alive=12.0,
-    )
-    rules, limits = rules_of(given), limits_of(given)
-    assert not rules.refuses_host(b"gateway.example:443")
-    assert not rules.refuses_origin(b"https://app.example")
-    reached = {
-        key: getattr(part, key) for part in (rules, limits) for key in part.__struct_fields__
-    }
-    elsewhere = {"listen", "certificate", "key", "allowed_hosts", "allowed_origins"}
-    for key in set(HttpSettings.__struct_fields__) - elsewhere:
-        assert reached[key] == getattr(given, key), key
-
-
 # In anybody's ASGI server
 
 LOCAL = [(b"host", b"localhost:8000"), (b"content-type", b"application/json")]
@@ -412,8 +379,3 @@ async def test_the_limits_on_bodies_hold_there_too() -> None:
         server = Server(body(b"x" * 2000), {"type": "http.disconnect"})
         await server.call(gateway.asgi(), http(LOCAL))
         assert server.got[0]["status"] == 413
-
-
-def test_what_the_configuration_defaults_to_is_what_the_parts_default_to() -> None:
-    assert rules_of(HttpSettings()) == HttpRules()
-    assert limits_of(HttpSettings()) == HttpLimits()

@@ -17,6 +17,7 @@ from trunkline import __version__, control
 from trunkline.app import DEFAULT, App
 from trunkline.config import HttpSettings, ServerSettings, load
 from trunkline.control import GatewayStatus, Sighting, listening, sightings, without_secrets
+from trunkline.jsonrpc import ConnectionLost, RpcError, from_raw
 
 
 @pytest.fixture
@@ -31,6 +32,9 @@ def status() -> GatewayStatus:
     return GatewayStatus(os.getpid(), __version__, "test", None, 1.5, 0, ())
 
 
+COMMANDS: control.Commands = {"snapshot": status}
+
+
 def folder_of(environ: dict[str, str]) -> Path:
     return control.socket_folders(environ)[0]
 
@@ -40,7 +44,8 @@ async def look(environ: dict[str, str]) -> list[Sighting]:
     unsafe: list[OSError] = []
     found = await sightings(environ, unsafe.append)
     assert unsafe == []
-    return found
+    assert all(each.path and each.path.name == f"{each.pid}.sock" for each in found)
+    return [each._replace(path=None) for each in found]
 
 
 def dead_pid() -> int:
@@ -53,7 +58,7 @@ def dead_pid() -> int:
 async def test_a_gateway_is_seen_while_it_listens_and_no_longer(environ: dict[str, str]) -> None:
     async with asyncio.timeout(10):
         assert await look(environ) == []
-        async with listening(status, environ) as path:
+        async with listening(COMMANDS, environ) as path:
             assert path == folder_of(environ) / f"{os.getpid()}.sock"
             assert await look(environ) == [Sighting(os.getpid(), status())]
         assert not path.exists()
@@ -61,7 +66,7 @@ async def test_a_gateway_is_seen_while_it_listens_and_no_longer(environ: dict[st
 
 
 async def test_folder_and_socket_are_for_the_user_alone(environ: dict[str, str]) -> None:
-    async with listening(status, environ) as path:
+    async with listening(COMMANDS, environ) as path:
         assert stat.S_IMODE(path.lstat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.lstat().st_mode) == 0o700
 
@@ -81,7 +86,7 @@ def test_the_first_place_that_is_there_is_used_and_all_are_searched(
 async def test_a_gateway_that_knows_nothing_of_its_surroundings_is_seen_too(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
-    async with asyncio.timeout(10), listening(status, {}):
+    async with asyncio.timeout(10), listening(COMMANDS, {}):
         seen = await look({"XDG_RUNTIME_DIR": str(tmp_path)})
     assert seen == [Sighting(os.getpid(), status())]
 
@@ -89,7 +94,7 @@ async def test_a_gateway_that_knows_nothing_of_its_surroundings_is_seen_too(
 async def test_a_folder_that_is_open_to_others_is_not_used(environ: dict[str, str]) -> None:
     folder_of(environ).mkdir(mode=0o755)
     with pytest.raises(PermissionError, match="open to others"):
-        async with listening(status, environ):
+        async with listening(COMMANDS, environ):
             raise AssertionError
     unsafe: list[OSError] = []
     assert await sightings(environ, unsafe.append) == []
@@ -99,7 +104,7 @@ async def test_a_folder_that_is_open_to_others_is_not_used(environ: dict[str, st
 async def test_a_folder_that_is_a_link_is_not_used(environ: dict[str, str], tmp_path: Path) -> None:
     folder_of(environ).symlink_to(tmp_path)
     with pytest.raises(OSError, match="not what it should be"):
-        async with listening(status, environ):
+        async with listening(COMMANDS, environ):
             raise AssertionError
 
 
@@ -112,7 +117,7 @@ async def test_a_folder_of_somebody_else_is_not_used(
     monkeypatch.setattr(os, "getuid", lambda: mine + 1)
     folder.rename(folder_of(environ))
     with pytest.raises(PermissionError, match="belongs to somebody else"):
-        async with listening(status, environ):
+        async with listening(COMMANDS, environ):
             raise AssertionError
 
 
@@ -122,7 +127,7 @@ async def test_a_path_too_long_for_a_socket_is_an_error_and_leaves_nothing(
     deep = tmp_path / ("x" * 120)
     deep.mkdir()
     with pytest.raises(OSError):  # noqa: PT011  each system has its own words
-        async with listening(status, {"XDG_RUNTIME_DIR": str(deep)}):
+        async with listening(COMMANDS, {"XDG_RUNTIME_DIR": str(deep)}):
             raise AssertionError
     assert list(folder_of({"XDG_RUNTIME_DIR": str(deep)}).iterdir()) == []
 
@@ -155,7 +160,7 @@ async def test_what_the_dead_left_is_removed(environ: dict[str, str]) -> None:
 async def test_a_gateway_that_starts_removes_them_too(environ: dict[str, str]) -> None:
     dead = leave_socket(environ, dead_pid())
     leave_socket(environ, os.getpid())
-    async with asyncio.timeout(10), listening(status, environ):
+    async with asyncio.timeout(10), listening(COMMANDS, environ):
         assert not dead.exists()
         assert await look(environ) == [Sighting(os.getpid(), status())]
 
@@ -183,7 +188,7 @@ async def test_something_else_than_a_socket_is_not_asked(environ: dict[str, str]
 
 async def test_whoever_hangs_on_does_not_hold_up_the_end(environ: dict[str, str]) -> None:
     async with asyncio.timeout(10):
-        async with listening(status, environ) as path:
+        async with listening(COMMANDS, environ) as path:
             reader, writer = await asyncio.open_unix_connection(str(path))
             writer.write(b'garbage\n{"jsonrpc":"2.0","id":1,"method":"change"}\n')
             assert b"-32700" in await reader.readline()
@@ -192,13 +197,68 @@ async def test_whoever_hangs_on_does_not_hold_up_the_end(environ: dict[str, str]
         writer.close()
 
 
+async def test_a_gateway_does_what_the_table_has_and_nothing_else(environ: dict[str, str]) -> None:
+    told: list[str] = []
+
+    def reload(why: str = "") -> dict[str, str]:
+        told.append(why)
+        if why == "bad":
+            raise RpcError(1, "the file is bad")
+        return {"done": why}
+
+    async with asyncio.timeout(10), listening({**COMMANDS, "reload": reload}, environ) as path:
+        assert from_raw(await control.request(path, "reload", {"why": "now"})) == {"done": "now"}
+        assert from_raw(await control.request(path, "reload")) == {"done": ""}
+        with pytest.raises(RpcError, match="the file is bad"):
+            await control.request(path, "reload", {"why": "bad"})
+        with pytest.raises(RpcError, match="Method not found"):
+            await control.request(path, "revive")
+        with pytest.raises(RpcError, match="Invalid params"):
+            await control.request(path, "reload", {"when": "now"})
+    assert told == ["now", "", "bad"]
+
+
+async def test_what_is_asked_at_once_is_bounded(environ: dict[str, str]) -> None:
+    async with asyncio.timeout(10), listening(COMMANDS, environ) as path:
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b'{"a":"' + b"x" * control.MAX_REQUEST + b'"}\n')
+        assert b"-32700" in await reader.readline()
+        writer.close()
+        assert len(await look(environ)) == 1
+
+
+async def test_more_than_so_many_are_turned_away(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "MAX_CONNECTIONS", 1)
+    async with asyncio.timeout(10), listening(COMMANDS, environ) as path:
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b"garbage\n")
+        assert b"-32700" in await reader.readline()
+        with pytest.raises(ConnectionLost):
+            await control.request(path, "snapshot")
+        writer.close()
+        assert await reader.read() == b""
+        while not (await look(environ))[0].status:
+            await asyncio.sleep(0)
+
+
+async def test_one_that_does_nothing_is_not_waited_for_for_ever(environ: dict[str, str]) -> None:
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(10), listening({"wait": wait}, environ) as path:
+        with pytest.raises(TimeoutError):
+            await control.request(path, "wait", patience=0.01)
+
+
 async def test_the_snapshot_of_a_gateway_has_its_servers_and_none_of_their_secrets(
     tmp_path: Path,
 ) -> None:
     secret = 'env = { SECRET_TOKEN = "hunter22" }'
     loaded = load(Path(config(tmp_path, child("small", more=secret), BROKEN, OPERATOR)), {})
     app = App(loaded)
-    tell = control.status_of(app, loaded)
+    tell = control.status_of(app)
     idle = tell()
     assert [server.state for server in idle.servers] == ["idle"] * 3
     async with asyncio.timeout(20), app.running() as gateway:
@@ -223,7 +283,7 @@ async def test_the_snapshot_of_one_that_listens_says_where_and_to_how_many() -> 
     http = HttpSettings(listen="127.0.0.1:0", path="/here")
     loaded = msgspec.structs.replace(DEFAULT, http=http)
     app = App(loaded)
-    tell = control.status_of(app, loaded)
+    tell = control.status_of(app)
     assert (tell().http, tell().http_sessions) == ((), 0)
     async with asyncio.timeout(20), app.running(), app.listening(http):
         (url,) = tell().http

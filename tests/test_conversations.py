@@ -4,8 +4,9 @@ A file in `conversations/` is a few sentences of intent, the servers there are, 
 
     -> what the client says               <- what the gateway answers
     fs -> what the server fs says         fs <- what the gateway says to it
-    (ready)  wait for all servers         (fs dies)  what happens
+    (ready)  wait for all servers         (fs dies)  (fs leaves)  what happens
 
+A server that is named when others run already is added, as it is when a configuration is reloaded.
 Servers say what they are and list what they offer by themselves; all else they say stands in the
 file. What is another each time, like a sealed state, has a number instead: «1», «2» … With
 `--update` the gateway's lines are rewritten as it speaks now; read the difference, then commit.
@@ -21,7 +22,7 @@ import pytest
 
 from tests.gateway.servers import tool
 from trunkline.backends.open_server import Introduction, open_channel
-from trunkline.gateway.backend import Backend, Owner
+from trunkline.gateway.backend import Backend, Connect, Owner
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
 from trunkline.gateway.upstream import Settings
@@ -31,7 +32,7 @@ from trunkline.mcp.versions import Era, era_of
 FILES = sorted((Path(__file__).parent / "conversations").glob("*.txt"))
 SERVER = re.compile(r"server (\w+)(?: as \"(\w*)\")?(?: of ([\d-]+))?: (.*)")
 STEP = re.compile(r"(?:(\w+) )?(->|<-) ?(.*)")
-EVENT = re.compile(r"\((?:(\w+) )?(ready|dies)\)")
+EVENT = re.compile(r"\((?:(\w+) )?(ready|dies|leaves)\)")
 CHANCE = re.compile(
     r'v1\.[\w-]+|(?<=")[\w-]{6}-\d+(?=":\{"method")|(?<=elicitationId":")[0-9a-f-]+'
 )
@@ -94,6 +95,7 @@ class Stage:
     def __init__(self) -> None:
         self.gateway = Gateway(Identity("golden", "1.0"), chance=lambda: 0.0)
         self.servers: dict[str, Scripted] = {}
+        self.table: dict[str, tuple[Settings, Connect]] = {}
         self.chance: list[str] = []
         self.client, far = pipe()
         self.serving = asyncio.create_task(self.gateway.serve(far))
@@ -105,7 +107,8 @@ class Stage:
         async def connect(owner: Owner) -> Backend:
             return await server.connect(self.gateway, name, owner)
 
-        self.gateway.add(Settings(name, name if prefix is None else prefix), connect)
+        self.table[name] = (Settings(name, name if prefix is None else prefix), connect)
+        self.gateway.rearrange(self.table.values())
 
     async def play(self, line: str) -> str:
         """Play one line; return it as it should have been."""
@@ -114,6 +117,9 @@ class Stage:
         elif found := EVENT.fullmatch(line):
             if found[2] == "ready":
                 await self.gateway.registry.wait_settled()
+            elif found[2] == "leaves":
+                del self.table[found[1]]
+                self.gateway.rearrange(self.table.values(), removed=[found[1]])
             else:
                 await self.servers[found[1]].die()
                 await self._until_down(found[1])

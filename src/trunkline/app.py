@@ -12,30 +12,43 @@ import os
 import random
 import signal
 import ssl
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from trunkline import __version__
 from trunkline.assembly.builtin import builtin
+from trunkline.assembly.gateway import identity_of, parking_of
+from trunkline.assembly.guarding import Guarding
 from trunkline.assembly.observe import Doors, Observation, Reporter
-from trunkline.assembly.view import view_of
+from trunkline.assembly.reload import Apply, Change, Outcome, Reloader, digest_of
+from trunkline.assembly.upstreams import settings_of, tokens_of
+from trunkline.assembly.view import LISTED, SHOWN, view_of
 from trunkline.backends.verdicts import Memory, Verdicts, digest
-from trunkline.config import Config, ConfigErrors, HttpSettings, ServerSettings, split_address
+from trunkline.config import (
+    AuthSettings,
+    Config,
+    ConfigErrors,
+    HttpSettings,
+    ServerSettings,
+    split_address,
+)
+from trunkline.config.difference import live_servers
 from trunkline.gateway.backend import Backend, Connect, Owner
+from trunkline.gateway.events import Reloaded, TurnedAway
 from trunkline.gateway.gateway import Gateway
-from trunkline.gateway.parking import Limits, Parking
+from trunkline.gateway.parking import Parking
 from trunkline.gateway.sealing import KeyRing, Seal
-from trunkline.gateway.session import Identity
-from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Channel, ConnectionLost
+from trunkline.mcp.principal import Principal
 from trunkline.transports.exchange import Exchange, HttpRequest
 from trunkline.transports.stdio import Child
 from trunkline.transports.stream import open_stdio
 
 if TYPE_CHECKING:
+    from trunkline.backends.oauth import Tokens
     from trunkline.backends.open_server import Introduction
     from trunkline.transports.asgi import AsgiApp
     from trunkline.transports.http_listener import HttpListener
@@ -80,50 +93,47 @@ class App:
         `state` is the folder for what is to be remembered, unless the configuration names one.
         """
         settings = config.gateway
-        identity = Identity(
-            settings.name, __version__, settings.instructions, settings.strict_lifecycle
-        )
-        limits = Limits(settings.park_ttl, settings.max_parked, settings.max_parked_per_principal)
-        parking = Parking(Seal(KeyRing.random()), limits)
+        self.config = config
+        """What it is by now: another one after a reload."""
+        parking = Parking(Seal(KeyRing.random()), parking_of(config))
         self.report = Reporter()
-        self.gateway = Gateway(identity, random.random, self.report, parking, view_of(config))
-        self.observation = Observation(config, self.gateway, self.report)
+        self.gateway = Gateway(
+            identity_of(config), random.random, self.report, parking, view_of(config)
+        )
+        self.observation = Observation(lambda: self.config, self.gateway, self.report)
         self.observation.begin(Doors(lambda: self.http_sessions, lambda: self.http_streams))
         self.children: dict[str, Child] = {}
+        self.commands: dict[str, Callable[..., Any]] = {}
+        """What the user can have it do through the control socket: functions by name."""
         self._anybody = False
         self.origins: tuple[str, ...] = ()
         """Where we listen, as clients write it: scheme, host and port."""
-        self._http = config.http
+        self._guarding = Guarding(config.auth, self._tell_of)
         self._door: HttpServer | None = None
         self._listener: HttpListener | None = None
+        self._asgi: AsgiApp | None = None
+        self._certificate = b""
         self._folder = config.source.parent if config.source else None
         if settings.state is not None:
             state = (self._folder or Path()) / settings.state if settings.state else None
         self._verdicts = Verdicts(state)
-        for server in config.servers:
-            if not server.disabled:
-                prefix = server.name if server.prefix is None else server.prefix
-                self.gateway.add(
-                    Settings(
-                        server.name,
-                        prefix,
-                        server.timeout,
-                        server.start_timeout,
-                        server.max_restarts,
-                        server.max_in_flight,
-                        server.max_conversations,
-                    ),
-                    self._connect(server),
-                )
+        self._memories: dict[str, Memory] = {}
+        for server in live_servers(config).values():
+            self.gateway.add(settings_of(server, config), self._connect(server))
 
     def _connect(self, server: ServerSettings) -> Connect:
         if server.kind == "builtin":
             return partial(self._start_builtin, server)
+        key = self._memory_key(server)
+        memory = self._memories.setdefault(key, Memory(self._verdicts, key))
+        if server.kind == "child":
+            return partial(self._start_child, server, memory)
+        return partial(self._open_http, server, memory, tokens_of(server.oauth))
+
+    def _memory_key(self, server: ServerSettings) -> str:
         folder = self._folder_of(server)
         parts = (server.command, *server.args, str(folder)) if server.command else (server.url,)
-        memory = Memory(self._verdicts, digest(*map(str, parts)))
-        open_it = self._start_child if server.kind == "child" else self._open_http
-        return partial(open_it, server, memory)
+        return digest(*map(str, parts))
 
     async def _start_builtin(self, server: ServerSettings, listener: Owner) -> Backend:
         backend = builtin(server, self.gateway)
@@ -154,11 +164,13 @@ class App:
     def _folder_of(self, server: ServerSettings) -> Path | None:
         return Path(server.cwd) if server.cwd else self._folder
 
-    async def _open_http(self, server: ServerSettings, memory: Memory, listener: Owner) -> Backend:
+    async def _open_http(
+        self, server: ServerSettings, memory: Memory, tokens: "Tokens | None", listener: Owner
+    ) -> Backend:
         from trunkline.backends.open_server import HttpTarget  # noqa: PLC0415  see above
 
         headers = [(name.encode(), value.encode()) for name, value in server.headers.items()]
-        target = HttpTarget(str(server.url), headers, server.era, memory)
+        target = HttpTarget(str(server.url), headers, server.era, memory, tokens)
         return await target.open(self._introduction(server, listener))
 
     def _introduction(self, server: ServerSettings, listener: Owner) -> "Introduction":
@@ -175,17 +187,97 @@ class App:
             declared = {} if quiet else gateway.client_capabilities
         return Introduction(server.name, gateway.remapper, listener, declared, client)
 
+    # Another configuration
+
+    def reloader(
+        self, environ: Mapping[str, str], tell: Callable[[Outcome], None] | None = None
+    ) -> Reloader:
+        """Return what keeps this gateway as its files have it, while it is run.
+
+        `tell` hears what came of it, beside those who listen to events.
+        """
+
+        def told(outcome: Outcome) -> None:
+            self.gateway.layers.events.tell(Reloaded(outcome.problem, outcome.changed))
+            if tell is not None:
+                tell(outcome)
+
+        reloader = Reloader(self.config, environ, told)
+        reloader.add(self._prepare_gateway)
+        reloader.add(self._prepare_door)
+        return reloader
+
+    def _prepare_gateway(self, change: Change) -> Apply:
+        """Prepare all but the ways in: what it says of itself, its servers, and who sees what."""
+        new, gateway, difference = change.new, self.gateway, change.difference
+        change.postpone("gateway.state")
+        servers = live_servers(new).values()
+        backends = [(settings_of(server, new), self._connect(server)) for server in servers]
+        identity, limits, view = identity_of(new), parking_of(new), view_of(new)
+        announced = LISTED if difference.touches(*SHOWN) else frozenset[str]()
+
+        def apply() -> None:
+            self.config = new
+            known = {self._memory_key(server) for server in servers}
+            self._memories = {key: m for key, m in self._memories.items() if key in known}
+            for name in (*difference.removed, *difference.restarted):
+                self.children.pop(name, None)
+            gateway.introduce(identity)
+            gateway.stateless.parking.adopt(limits)
+            gateway.registry.view = view
+            gateway.rearrange(backends, difference.restarted, difference.removed, announced)
+
+        return apply
+
+    async def _prepare_door(self, change: Change) -> Apply:
+        """Prepare the ways in, as far as there are any: rules, limits and certificate."""
+        if self._door is None and self._asgi is None:
+            return lambda: None
+        from trunkline.assembly.http import limits_of, rules_of, tls_of  # noqa: PLC0415  see above
+
+        http, tls, certificate = change.new.http, None, self._certificate
+        change.postpone("http.listen")
+        if not certificate or http.certificate is None:
+            change.postpone("http.certificate", "http.key")  # HTTP does not turn into HTTPS
+        else:
+            tls = await asyncio.to_thread(tls_of, http)
+            certificate = await asyncio.to_thread(_digest_of_tls, http)
+            if certificate != self._certificate and not change.difference.touches(
+                "http.certificate", "http.key"
+            ):
+                change.note("http.certificate: another is in its file")
+        rules, limits = rules_of(http), limits_of(http)
+
+        def apply() -> None:
+            self._certificate = certificate
+            if self._door is not None:
+                self._door.adopt(rules)
+            if self._listener is not None:
+                self._listener.adopt(limits, tls)
+            if self._asgi is not None:
+                self._asgi.adopt(http.max_body, http.body_timeout)
+
+        return apply
+
     # Over stdio, and for those who only have a question
 
-    async def serve_stdio(self) -> None:
-        """Serve whoever started this process, until stdin ends or a signal comes."""
+    async def serve_stdio(self, principal: Principal | None = None) -> None:
+        """Serve whoever started this process, until stdin ends or a signal comes.
+
+        Who that is, is made sure of first, unless somebody has; raises ValueError if it cannot be.
+        """
+        principal = principal or await self.identify(os.environ)
         stopped = stopped_by_signal()
-        serving = asyncio.create_task(self.gateway.serve(await open_stdio()))
+        serving = asyncio.create_task(self.gateway.serve(await open_stdio(), principal))
         stopping = asyncio.create_task(stopped.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         await self.aclose()
         await serving
+
+    async def identify(self, environ: Mapping[str, str]) -> Principal:
+        """Return who started this process; raises ValueError, with a remedy, if nobody knows."""
+        return await self._guarding.identify(environ)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Gateway]:
@@ -218,8 +310,9 @@ class App:
         from trunkline.assembly.http import limits_of, tls_of  # noqa: PLC0415
         from trunkline.transports.http_listener import HttpListener  # noqa: PLC0415  see above
 
-        place = split_address(str(http.listen))
+        place = split_address(str(http.listen), self._guarding.asks)
         tls = tls_of(http)
+        self._certificate = b"" if tls is None else _digest_of_tls(http)
         door = self._open_door(http)
         self._listener = listener = HttpListener(door.answer, limits_of(http), self.report)
         try:
@@ -240,33 +333,38 @@ class App:
         from trunkline.transports.asgi import AsgiApp  # noqa: PLC0415  see above
         from trunkline.transports.asgi_messages import Refused  # noqa: PLC0415
 
-        http = self._http
         self._expect_anybody()  # now, since servers may be started before the first request
 
         def answer(exchange: Exchange) -> None:
-            self._open_door(http).answer(exchange)
+            self._open_door(self.config.http).answer(exchange)
 
         async def accept(request: HttpRequest, channel: Channel) -> None:
-            refusal = self._open_door(http).refusal_of(request)
-            if refusal is None and request.path != http.ws_path:
-                refusal = (404, f"no WebSocket is here; they come to {http.ws_path}")
+            door = self._open_door(self.config.http)
+            refusal, place = door.refusal_of(request), door.rules.ws_path
+            if refusal is None and request.path != place:
+                refusal = (404, f"no WebSocket is here; they come to {place}")
             if refusal is not None:
                 raise Refused(*refusal)
-            await self.gateway.serve(channel)
+            who = await door.identify(request)
+            if not isinstance(who, Principal):
+                raise Refused(who.status, who.why, who.headers)
+            await door.serve(request, channel, who)
 
         watching = AsyncExitStack()
 
         async def start() -> None:
             await watching.enter_async_context(self.observation.watching(False, listen=False))
-            self._open_door(http)
+            self._open_door(self.config.http)
 
         async def stop() -> None:
             async with watching:
                 await self.aclose()
 
-        return AsgiApp(
+        http = self.config.http
+        self._asgi = AsgiApp(
             answer, accept, http.max_body, http.body_timeout, startup=start, shutdown=stop
         )
+        return self._asgi
 
     @property
     def http_sessions(self) -> int:
@@ -285,15 +383,24 @@ class App:
             from trunkline.transports.http_server import HttpServer  # noqa: PLC0415
 
             self._expect_anybody()
-            pages = self.observation.pages
-            self._door = HttpServer(self.gateway, rules_of(http), self.report, pages=pages)
+            guard, pages = self._guarding.open(http)
+            pages = {**self.observation.pages, **pages}
+            self._door = HttpServer(self.gateway, rules_of(http), self.report, guard, pages)
             self.gateway.registry.start()
         return self._door
+
+    def guard_by(self, auth: AuthSettings | None) -> None:
+        """Ask as `auth` has it from now on; raises ValueError, and then nothing is different."""
+        self._guarding.change(auth, self._http, self._door)
+
+    def _tell_of(self, address: str, why: str) -> None:
+        self.gateway.layers.events.tell(TurnedAway(address, why))
 
     async def _close_http(self) -> None:
         """Accept no more, let calls that are under way finish in time, and end what is left."""
         door, listener = self._door, self._listener
         self._door = self._listener = None
+        self._guarding.stop()
         if door is None:
             return
         door.drain()
@@ -307,7 +414,7 @@ class App:
             await door.aclose()
 
     async def _calls_ended(self) -> None:
-        while any(each.in_flight for each in self.gateway.registry.snapshot()):  # noqa: ASYNC110
+        while self.gateway.registry.busy:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK)
 
     def _expect_anybody(self) -> None:
@@ -329,6 +436,10 @@ async def _listen(
         number = why.errno or 0  # of those that have none, the text is all there is
         reason = os.strerror(number) if number > 0 else str(why)
         raise OSError(f"{place[0]}:{place[1]}: {reason.lower()}") from why
+
+
+def _digest_of_tls(http: HttpSettings) -> bytes:
+    return digest_of([Path(str(http.certificate)), Path(str(http.key))])
 
 
 def _origin(scheme: str, host: str, port: int) -> str:

@@ -1,9 +1,11 @@
-"""Control: how a running gateway tells others of the same user how it is.
+"""Control: how a running gateway is seen, and told what to do, by others of the same user.
 
     gateway ──listening──> $XDG_RUNTIME_DIR/trunkline-UID/PID.sock <──sightings── trunkline ps
+                                                                   <──request──── trunkline kill …
 
-Newline-delimited JSON-RPC with one method, `snapshot`. Refuses to change anything: whoever can
-connect can look, and no more.
+Newline-delimited JSON-RPC. What can be asked is a table from names to functions, which whoever
+starts the gateway hands over: `snapshot`, what App.commands has (`kill`, `revive`, `pause`,
+`resume`, `reload` …), and nothing else. Refuses to know what any of them does.
 
 Rules upheld here:
 1. Nobody but the user can connect: the folder is the user's and closed to others, and so is the
@@ -11,6 +13,7 @@ Rules upheld here:
 2. A socket under its name is being listened at; one at which nobody listens is removed by whoever
    comes by.
 3. What servers were given in confidence, in `env` and `headers`, is cut out of what they say.
+4. How many may be connected, and how much one may ask, is bounded; who asks does not wait for ever.
 """
 
 import asyncio
@@ -22,18 +25,18 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
 from trunkline import __version__
 from trunkline.app import App
 from trunkline.assembly.concealing import without_secrets
-from trunkline.config import Config
 from trunkline.jsonrpc import (
     Connection,
     ConnectionLost,
     Dispatcher,
+    Raw,
     RpcError,
     from_raw,
 )
@@ -41,6 +44,15 @@ from trunkline.transports.stream import StreamChannel, listen_unix, open_unix
 
 PATIENCE = 2.0
 """How many seconds a gateway has to say how it is."""
+
+LONGER = 10.0
+"""How many seconds it has to do what it is told."""
+
+MAX_REQUEST = 64 * 1024
+"""How much may be asked at once, in bytes."""
+
+MAX_CONNECTIONS = 64
+"""How many may be connected at a time; whoever comes then is turned away."""
 
 FALLBACK = Path("/tmp")  # noqa: S108  what is in there is checked before it is used
 """Where sockets are if the environment names no better place."""
@@ -105,18 +117,24 @@ class Sighting(NamedTuple):
 
     pid: int
     status: GatewayStatus | None
+    path: Path | None = None
+    """Where it listens."""
+
+
+Commands: TypeAlias = Mapping[str, Callable[..., Any]]
+"""What can be asked of a gateway, by name: functions, sync or async, as a Dispatcher takes them."""
 
 
 # What is told
 
 
-def status_of(app: App, config: Config) -> Callable[[], GatewayStatus]:
+def status_of(app: App) -> Callable[[], GatewayStatus]:
     """Return what tells how `app` is, from now on."""
     began = time.monotonic()
-    source = str(config.source.absolute()) if config.source else None
 
     def status() -> GatewayStatus:
-        gateway = app.gateway
+        gateway, config = app.gateway, app.config
+        source = str(config.source.absolute()) if config.source else None
         return GatewayStatus(
             os.getpid(),
             __version__,
@@ -124,7 +142,7 @@ def status_of(app: App, config: Config) -> Callable[[], GatewayStatus]:
             source,
             round(time.monotonic() - began, 1),
             len(gateway.sessions),
-            server_statuses(app, config),
+            server_statuses(app),
             tuple(origin + config.http.path for origin in app.origins),
             app.http_sessions,
             tuple(ParkedStatus(*call) for call in gateway.stateless.parking.snapshot()),
@@ -133,9 +151,9 @@ def status_of(app: App, config: Config) -> Callable[[], GatewayStatus]:
     return status
 
 
-def server_statuses(app: App, config: Config) -> tuple[ServerStatus, ...]:
+def server_statuses(app: App) -> tuple[ServerStatus, ...]:
     """Return how the backends of `app` are, without what is nobody's business."""
-    settings = {server.name: server for server in config.servers}
+    settings = {server.name: server for server in app.config.servers}
     waiting: dict[str, list[float]] = {}
     for call in app.gateway.stateless.parking.snapshot():
         waiting.setdefault(call.backend, []).append(call.waiting)
@@ -168,20 +186,21 @@ def server_statuses(app: App, config: Config) -> tuple[ServerStatus, ...]:
 
 
 @asynccontextmanager
-async def listening(
-    status: Callable[[], GatewayStatus], environ: Mapping[str, str]
-) -> AsyncGenerator[Path]:
-    """Answer whoever asks how this process is; raises OSError if that cannot be."""
+async def listening(commands: Commands, environ: Mapping[str, str]) -> AsyncGenerator[Path]:
+    """Answer the user who asks or tells this process something; raises OSError if it cannot be."""
     folder, *_ = socket_folders(environ)
     _make(folder)
     _remove_dead(folder)
     path = folder / f"{os.getpid()}.sock"
     listener = _listen(path)
     dispatcher = Dispatcher()
-    dispatcher.method("snapshot")(status)
+    for name, function in commands.items():
+        dispatcher.method(name)(function)
     connections: set[Connection] = set()
 
     async def attend(channel: StreamChannel) -> None:
+        if len(connections) >= MAX_CONNECTIONS:
+            return
         connection = Connection(channel, dispatcher, grace=PATIENCE)
         connections.add(connection)
         try:
@@ -189,7 +208,7 @@ async def listening(
         finally:
             connections.discard(connection)
 
-    server = await listen_unix(listener, attend)
+    server = await listen_unix(listener, attend, MAX_REQUEST)
     try:
         yield path
     finally:
@@ -288,19 +307,26 @@ def _remove(path: Path) -> None:
 
 async def _sight(pid: int, path: Path) -> Sighting | None:
     try:
-        return Sighting(pid, await _ask(path))
+        told = await request(path, "snapshot", patience=PATIENCE)
+        return Sighting(pid, from_raw(told, GatewayStatus), path)
     except FileNotFoundError:
         return None  # it has just ended
     except ConnectionRefusedError:
         _remove(path)  # its number is another's by now
         return None
     except (OSError, ConnectionLost, RpcError, ValueError):
-        return Sighting(pid, None)
+        return Sighting(pid, None, path)
 
 
-async def _ask(path: Path) -> GatewayStatus:
+async def request(
+    path: Path, name: str, params: dict[str, Any] | None = None, patience: float | None = None
+) -> Raw:
+    """Have the gateway that listens at `path` do something, and return what it says.
+
+    Raises OSError, ConnectionLost, RpcError, or TimeoutError.
+    """
     _check(path, stat.S_ISSOCK)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LONGER if patience is None else patience):
         channel = await open_unix(str(path))
         async with Connection(channel, grace=0.0) as connection:
-            return from_raw(await connection.call("snapshot"), GatewayStatus)
+            return await connection.call(name, params or {})

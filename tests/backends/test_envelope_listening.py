@@ -60,7 +60,7 @@ async def test_one_subscription_is_held_for_all_and_what_it_tells_is_passed_on()
         await web.tell("resources/updated", uri="a:b/c")
         assert await ear.told_of.get() == (
             "notifications/resources/updated",
-            {"uri": "a:b/c", "_meta": {}},
+            {"uri": "a:b/c"},
         )
 
 

@@ -25,11 +25,14 @@ WHOLE = msgspec.inspect.type_info(ConfigTable)
 
 def keys() -> list[str]:
     definitions = config_schema()["$defs"]
-    tables = {"gateway": "gateway", "http": "http", "servers.NAME": "server"}
+    names = ("gateway", "http", "kill_switch", "auth", "auth.jwt", "auth.key")
+    tables = {name: name for name in names}
+    tables |= {"servers.NAME": "server", "servers.NAME.oauth": "oauth"}
     return [
         f"{table}.{key}"
         for table, definition in tables.items()
         for key in definitions[definition]["properties"]
+        if f"{table}.{key}" not in tables
     ]
 
 
@@ -49,7 +52,9 @@ def test_the_schema_is_a_schema_without_null() -> None:
 
 @pytest.mark.parametrize("key", keys())
 def test_every_key_says_what_it_is(key: str) -> None:
-    table = "server" if key.startswith("servers") else key.partition(".")[0]
+    table = key.rpartition(".")[0]
+    if table.startswith("servers"):
+        table = table.removeprefix("servers.").replace("NAME", "server").removeprefix("server.")
     entry = config_schema()["$defs"][table]["properties"][key.rpartition(".")[2]]
     assert entry["description"].endswith(".")
 
@@ -80,6 +85,9 @@ VALUES: st.SearchStrategy[Any] = JSON.filter(
     [
         *("npx", "auto", "search", "", "a" * 41, "127.0.0.1:80", "/mcp", "https://a.example"),
         *(1, 0, 90000, 0.5, True, ["x"], ["https://a.example"], {"A": "b"}, {"A=B": ""}),
+        *("none", ["jwt"], ["key", "jwt"], {"issuer": "x"}, {"audience": ["a"]}, {"file": "x"}),
+        {"token_url": "https://a.example", "client_id": "g", "client_secret_env": "S"},
+        {"token_url": "https://a.example", "client_id": "g"},
     ]
 )
 TABLES = st.dictionaries(
@@ -95,6 +103,7 @@ TREES = st.fixed_dictionaries(
         "gateway": TABLES | VALUES,
         "servers": st.dictionaries(st.sampled_from(["a", "b c", "d" * 41]), SERVERS, max_size=2),
         "http": TABLES | VALUES,
+        "auth": TABLES | VALUES,
     },
 )
 

@@ -25,6 +25,9 @@ def somebody(version: str = OLD) -> Correspondent:
     return Correspondent(Caller(Principal("p"), version, {}, Raw(b"{}")), Paper())
 
 
+CALLER = Caller(Principal("p"), OLD, {}, Raw(b"{}"))
+
+
 async def settled(made: Gateway) -> Forwarder:
     await poster(made)
     return Forwarder(made.registry)
@@ -191,15 +194,15 @@ async def test_an_unknown_method_is_passed_on_where_there_is_only_one_to_pass_it
     async with serving(a=a) as made:
         forwarder = await settled(made)
         request = Request(1, "vendor/m", to_raw({"k": 1}))
-        upstream, params = forwarder.knows_better("vendor/m"), Params(request.params)
+        upstream, params = forwarder.knows_better("vendor/m", CALLER), Params(request.params)
         answer = await forwarder.call(request, params, upstream, somebody())
         assert from_raw(answer) == {"got": {"k": 1}}
         for method in ("tools/call", "sampling/createMessage", "notifications/x"):
             with pytest.raises(RpcError) as caught:
-                forwarder.knows_better(method)
+                forwarder.knows_better(method, CALLER)
             assert caught.value.code == -32601
     async with serving(a=a, b=b) as made:
         forwarder = await settled(made)
         with pytest.raises(RpcError) as caught:
-            forwarder.knows_better("vendor/m")
+            forwarder.knows_better("vendor/m", CALLER)
         assert caught.value.code == -32601

@@ -45,7 +45,12 @@ def test_what_was_sealed_is_opened(sealed: Facts) -> None:
     assert SEAL.open(text, sealed.binding, 0) == sealed
     assert text.startswith("v1.")
     assert set(text[3:]) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
-    assert "ann" not in text
+
+
+def test_what_was_sealed_cannot_be_read() -> None:
+    sealed = Facts(Binding("a-principal-of-some-length", "fs", b"d" * 32), "x-1", 1, 600.0)
+    inside = base64.urlsafe_b64decode(SEAL.seal(sealed)[3:] + "==")
+    assert sealed.binding.principal.encode() not in inside
 
 
 def test_two_seals_of_one_thing_differ() -> None:

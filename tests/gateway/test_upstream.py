@@ -18,7 +18,6 @@ from tests.gateway.servers import (
     tool,
     user,
 )
-from trunkline.gateway import upstream
 from trunkline.gateway.backend import Listener
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.upstream import Settings, State, Upstream
@@ -66,6 +65,7 @@ class Fake:
     party = object()
 
     async def tell(self, method: str, params: Any) -> None: ...
+    async def ping(self) -> None: ...
     async def follow(self, uri: str) -> None: ...
     async def unfollow(self, uri: str) -> None: ...
     async def set_level(self, level: str) -> None: ...
@@ -283,14 +283,11 @@ async def test_a_call_that_takes_too_long_is_cancelled_upstream() -> None:
         assert made.registry.snapshot()[0].in_flight == 0
 
 
-async def test_calls_wait_for_their_turn_and_too_many_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(upstream, "MAX_QUEUE", 1)
+async def test_calls_wait_for_their_turn_and_too_many_are_refused() -> None:
     server = one_tool()
     server.methods["tools/call"] = hold = Hold()
     made = gateway()
-    add(made, "s", server, max_in_flight=1)
+    add(made, "s", server, max_in_flight=1, max_queue=1)
     async with running(made, server), user(made) as somebody:
         calls = [asyncio.create_task(somebody.call("s__echo")) for _ in range(2)]
         await hold.begun.wait()
@@ -298,6 +295,7 @@ async def test_calls_wait_for_their_turn_and_too_many_are_refused(
             await asyncio.sleep(0)
         error = await somebody.unavailable("s__echo")
         assert "too many calls" in error.message
+        assert error.data["retryAfter"] == 1.0
         assert server.count("tools/call") == 1
         hold.let_go.set()
         await asyncio.gather(*calls)

@@ -88,3 +88,15 @@ def test_only_the_call_tool_of_a_search_calls_another() -> None:
     assert view.calls_another(entry("search__call_tool"))
     assert not view.calls_another(entry("search__find_tools"))
     assert not View().calls_another(entry("search__call_tool"))
+
+
+def test_what_is_stopped_is_not_listed_but_known() -> None:
+    view = View()
+    assert view.offered(ANNA, entry("fs__write"))
+    view.stops = lambda caller, entry: entry.native == "write" and caller is ANNA
+    assert "fs__write" not in listed(view, ANNA)
+    assert "fs__write" in listed(view, BERT)
+    assert not view.offered(ANNA, entry("fs__write"))
+    assert view.visible(ANNA, entry("fs__write"))
+    view.stops = None
+    assert "fs__write" in listed(view, ANNA)

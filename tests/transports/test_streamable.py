@@ -295,7 +295,6 @@ async def test_a_server_that_is_another_has_lost_the_session_but_may_have_listen
     [
         fails(-32600, "missing session", status="400 Bad Request", astray=True),
         fails(-32022, "Unsupported protocol version", status="400 Bad Request"),
-        fails(-32601, status="404 Not Found"),
     ],
 )
 async def test_a_server_of_another_era_is_given_up(reaction: Reaction) -> None:

@@ -47,14 +47,15 @@ class Reporter:
 class Observation:
     """All that watches over one gateway."""
 
-    def __init__(self, config: Config, gateway: Gateway, report: Reporter) -> None:
+    def __init__(self, config: Callable[[], Config], gateway: Gateway, report: Reporter) -> None:
+        """Begin; a server's secrets are those that the configuration has by then."""
         self.metrics: Metrics | None = None
         self.traces: Traces | None = None
         self.log: OpenLog | None = None
-        self._config = config
+        self._config = config()
         self._gateway = gateway
         self._report = report
-        gateway.conceal = conceal_of(lambda: config)
+        gateway.conceal = conceal_of(config)
 
     def begin(self, doors: Doors) -> None:
         """Count and record what the settings want to be counted and recorded."""

@@ -3,6 +3,12 @@
 from trunkline.config import Config
 from trunkline.routing.view import View
 
+SHOWN = ("gateway.surface", "auth", "roles", "policy", "kill_switch")
+"""The tables and keys on which it depends who sees what: if one differs, lists may."""
+
+LISTED = frozenset(("tools", "prompts", "resources"))
+"""The capabilities whose lists differ then."""
+
 
 def view_of(config: Config) -> View:
     """Return what the settings say about who sees what."""

@@ -52,6 +52,7 @@ from trunkline.mcp.tasks import has_extension, needs_extension, put_extension, r
 from trunkline.mcp.versions import ENVELOPE_VERSIONS, V2026_07_28, Era, era_of
 from trunkline.routing.call import Call
 from trunkline.transports.exchange import Headers
+from trunkline.transports.http_refused import HttpRefused
 
 LISTEN_PATIENCE = 10.0
 """How long, in seconds, a server may take to acknowledge a subscription."""
@@ -86,6 +87,7 @@ class EnvelopeRemote:
         self._uris: tuple[str, ...] = ()
         self._listening: asyncio.Task[None] | None = None
         self._again: asyncio.Task[None] | None = None
+        self._doubt: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         self._acknowledged: asyncio.Future[Params] | None = None
         self._since = 0.0
@@ -266,6 +268,10 @@ class EnvelopeRemote:
     async def set_level(self, level: str) -> None:
         """Do nothing: in this era every request says what it wants to read."""
 
+    async def ping(self) -> None:
+        """Find out whether the server is there: this era has no ping, but all know this."""
+        await self._ask("server/discover", {})
+
     async def tell(self, method: str, params: Any) -> None:
         """Do nothing: in this era there is nothing to tell a server."""
 
@@ -276,7 +282,7 @@ class EnvelopeRemote:
     async def aclose(self) -> None:
         """End."""
         self._closed = True
-        tasks = [task for task in (self._again, self._listening) if task is not None]
+        tasks = [task for task in (self._again, self._listening, self._doubt) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -410,5 +416,18 @@ class EnvelopeRemote:
         return None
 
     def violated(self, violation: RemoteProtocolError) -> None:
-        """Count what is no JSON-RPC."""
+        """Count what is no JSON-RPC; who says that it has no tools at all may be another by now."""
         self.violations += 1
+        if violation.error.code == METHOD_NOT_FOUND and self._doubt is None and not self._closed:
+            self._doubt = asyncio.create_task(self._find_out())
+
+    async def _find_out(self) -> None:
+        """End the conversation if the server does not know the most basic question any more."""
+        try:
+            async with asyncio.timeout(LISTEN_PATIENCE):
+                await self.ping()
+        except (RpcError, ConnectionLost, TimeoutError) as why:
+            if isinstance(why, RpcError) or (isinstance(why, HttpRefused) and not why.passes):
+                await self._expect_link().aclose()
+        finally:
+            self._doubt = None

@@ -119,6 +119,9 @@ class Functions:
         """Nothing may be kept: what is built in can change with the configuration."""
         return Freshness()
 
+    async def ping(self) -> None:
+        """Do nothing: it is here."""
+
     async def tell(self, method: str, params: Any) -> None:
         """Ignore it: functions want to know nothing."""
 

@@ -21,7 +21,7 @@ from trunkline.mcp.probe import Verdict, judge_error, judge_refusal, judge_statu
 from trunkline.mcp.versions import Era
 from trunkline.routing.call import withdrawal
 from trunkline.transports.exchange import Headers
-from trunkline.transports.http_client import ClientLimits, HttpClient
+from trunkline.transports.http_client import ClientLimits, Credentials, HttpClient
 from trunkline.transports.http_legacy_client import LegacyChannel
 from trunkline.transports.http_refused import HttpRefused
 from trunkline.transports.streamable import Streamable
@@ -65,9 +65,15 @@ class HttpTarget:
     """A server behind a URL, opened as often as it takes."""
 
     def __init__(
-        self, url: str, headers: Headers, wanted: Wanted, memory: Memory | None = None
+        self,
+        url: str,
+        headers: Headers,
+        wanted: Wanted,
+        memory: Memory | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._url = url
+        self._credentials = credentials
         self._headers = headers
         self._wanted: Wanted = wanted
         self._memory = memory or Memory()
@@ -137,7 +143,7 @@ class HttpTarget:
         return remote
 
     def _client(self) -> HttpClient:
-        return HttpClient(self._url, self._headers, _LIMITS)
+        return HttpClient(self._url, self._headers, _LIMITS, credentials=self._credentials)
 
 
 def _judge(why: Exception, judge: Callable[[RpcError], Verdict]) -> Verdict:

@@ -264,6 +264,10 @@ class Remote:
         """Have the server log what is at least so grave."""
         await self._ask("logging/setLevel", {"level": level})
 
+    async def ping(self) -> None:
+        """Find out whether the server is there."""
+        await self._ask("ping", {})
+
     async def tell(self, method: str, params: Any) -> None:
         """Pass on a notification."""
         await self._expect_link().notify(method, params)

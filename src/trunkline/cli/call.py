@@ -121,7 +121,7 @@ async def call_tool(config: Config, name: str, arguments: Raw, timeout: float | 
             registry = gateway.registry
             await Startup(registry, show).wait(enough=lambda: is_found(registry, name))
             if registry.catalog.find(Kind.TOOL, name) is None:
-                raise Unknown(_suggest(app, config, name))
+                raise Unknown(_suggest(app, name))
             show(f"calling {name}")
             return await _ask(gateway, name, arguments, show)
 
@@ -175,7 +175,7 @@ class _Onlooker:
         raise AssertionError("a gateway of our own keeps the rules") from violation
 
 
-def _suggest(app: App, config: Config, name: str) -> str:
+def _suggest(app: App, name: str) -> str:
     """Say that a tool is unknown, which ones are like it, and who might have had it."""
     entries = app.gateway.registry.catalog.entries(Kind.TOOL)
     names = [entry.public for entry in entries]
@@ -186,7 +186,7 @@ def _suggest(app: App, config: Config, name: str) -> str:
     lines = [f"unknown tool: {name}"]
     if close:
         lines.append(f"did you mean {', '.join(list(dict.fromkeys(close))[:_CLOSE])}?")
-    for status in server_statuses(app, config):
+    for status in server_statuses(app):
         if status.state != "ready":
             why = first_line(status.error or "not ready")
             lines.append(f"{status.name} is {status.state}, its tools are not known: {why}")

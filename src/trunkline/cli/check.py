@@ -75,7 +75,7 @@ async def examine(config: Config, timeout: float | None = None) -> Report:
             startup = Startup(gateway.registry, show)
             await startup.wait(timeout)
             catalog = gateway.registry.catalog
-            found = {s.name: s for s in server_statuses(app, config)}
+            found = {s.name: s for s in server_statuses(app)}
             show("ending what was started")
     servers = tuple(
         _report(found[server.name], catalog, startup.seconds.get(server.name), timeout)

@@ -58,7 +58,7 @@ async def find_tools(
             finder = Finder(gateway.registry)
             matches = await finder.find(caller, query, limit)
             await finder.aclose()
-            statuses = server_statuses(app, config)
+            statuses = server_statuses(app)
             show("ending what was started")
     found = [
         FoundTool(

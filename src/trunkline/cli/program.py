@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from trunkline import __version__
+from trunkline.cli.identity_program import key_program, token_program
 from trunkline.cli.sources_program import sources_program
 
 program = typer.Typer(
@@ -138,6 +139,19 @@ def ps(json: Json = False) -> None:
 
 
 @program.command()
+def reload(
+    pid: Annotated[
+        int | None, typer.Option(metavar="PID", help="Only the gateway with this number.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Have the gateways that you are running take their configuration as it is by now."""
+    from trunkline.cli.reload import reload  # noqa: PLC0415
+
+    reload(pid, json)
+
+
+@program.command()
 def bench(
     seconds: Annotated[
         float, typer.Option(metavar="SECONDS", min=5.0, max=600.0, help="How long to measure.")
@@ -151,6 +165,8 @@ def bench(
 
 
 program.add_typer(sources_program, name="sources")
+program.add_typer(token_program, name="token")
+program.add_typer(key_program, name="key")
 
 
 @program.command("client-config")

@@ -5,10 +5,11 @@ stdout carries JSON-RPC only. A person who starts it at a terminal is told what 
 
 import asyncio
 import os
+import signal
 import stat
 import sys
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,19 @@ import msgspec
 from trunkline import __version__, control
 from trunkline.app import App
 from trunkline.assembly.builtin import builtin
+from trunkline.assembly.reload import Outcome, Reloader
 from trunkline.cli.client_config import CLIENTS, Client, as_json, command_line, config_path
 from trunkline.cli.config_choice import choose_config, place
 from trunkline.cli.screen import FAILED, WRONG, fail, say
 from trunkline.cli.state_folder import state_folder
-from trunkline.config import AddressError, Config, HttpSettings, split_address
+from trunkline.config import AddressError, Config, HttpSettings, is_loopback, split_address
 from trunkline.routing.naming import public_name
 
 
 def serve(option: Path | None, stdio: bool = False, address: str | None = None) -> int:
     """Serve until stdin ends or a signal comes; return the exit code."""
     config = choose_config(option)
-    http = _choose_http(config.http, stdio, address)
+    http = _choose_http(config, stdio, address)
     stdio = stdio or http is None
     for number, name in enumerate(("stdin", "stdout") if stdio else ()):
         if _is_nowhere(number):
@@ -42,14 +44,17 @@ def serve(option: Path | None, stdio: bool = False, address: str | None = None) 
     return 0
 
 
-def _choose_http(http: HttpSettings, stdio: bool, address: str | None) -> HttpSettings | None:
+def _choose_http(config: Config, stdio: bool, address: str | None) -> HttpSettings | None:
     """Return how to serve over HTTP, None if not at all: options go before the configuration."""
+    http = config.http
     if address is None:
         return None if stdio or http.listen is None else http
     try:
-        split_address(address)
+        host, _ = split_address(address, config.auth is not None and config.auth.asks)
     except AddressError as wrong:
         fail(WRONG, f"--http: {wrong}")
+    if not is_loopback(host) and http.certificate is None:
+        say("trunkline: --http: tokens travel in the clear; have a proxy in front that does TLS")
     return msgspec.structs.replace(http, listen=address)
 
 
@@ -66,11 +71,15 @@ def run(serving: Coroutine[Any, Any, None], fast: bool) -> None:
 async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None:
     app = App(config, state_folder(os.environ, sys.platform))
     tell = _announce(app, config)
+    principal = await app.identify(os.environ) if stdio else None  # before anything is started
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(app.observation.watching(stdio))
+        reloader = app.reloader(os.environ, lambda outcome: tell(*reloaded(outcome)))
+        app.commands["reload"] = reloader.reload
+        await stack.enter_async_context(reloading(reloader))
         try:
-            status = control.status_of(app, config)
-            await stack.enter_async_context(control.listening(status, os.environ))
+            commands = {"snapshot": control.status_of(app), **app.commands}
+            await stack.enter_async_context(control.listening(commands, os.environ))
         except OSError as why:
             tell(f"trunkline: `trunkline ps` will not show this gateway: {why}")
         if stdio:
@@ -81,7 +90,7 @@ async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None
                 tell(*where(app.origins, http))
             if sys.stdin.isatty():
                 tell(*await welcome(app, config))
-            await app.serve_stdio()
+            await app.serve_stdio(principal)
         elif http is not None:
             tools = await built_in(app, config)
 
@@ -103,6 +112,43 @@ def _announce(app: App, config: Config) -> Callable[..., None]:
             say(*lines)
 
     return announce
+
+
+@asynccontextmanager
+async def reloading(reloader: Reloader) -> AsyncGenerator[None]:
+    """Reload when SIGHUP comes or a file changes, until the end of the context."""
+    at_terminal = _has_terminal()
+
+    def hung_up() -> None:
+        if at_terminal and not _has_terminal():
+            os.kill(os.getpid(), signal.SIGTERM)  # that was its end, and whoever sat there has gone
+        else:
+            reloader.ask()
+
+    with suppress(AttributeError, NotImplementedError):  # not on every system
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
+    task = asyncio.create_task(reloader.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _has_terminal() -> bool:
+    return any(os.isatty(number) for number in (0, 2))
+
+
+def reloaded(outcome: Outcome) -> list[str]:
+    """Return what the log says of a reload."""
+    if outcome.problem is not None:
+        lines = [*outcome.problem.splitlines(), "not reloaded: what was running goes on"]
+    else:
+        lines = [f"reloaded: {', '.join(outcome.changed) or 'nothing has changed'}"]
+        if outcome.postponed:
+            lines.append(f"waits for the next start: {', '.join(outcome.postponed)}")
+        lines += outcome.notes
+    return [f"trunkline: {line}" for line in lines]
 
 
 def where(origins: Sequence[str], http: HttpSettings) -> list[str]:

@@ -72,7 +72,7 @@ async def list_tools(
         async with app.running() as gateway:
             await Startup(gateway.registry, show).wait(timeout)
             entries = gateway.registry.catalog.entries(Kind.TOOL)
-            statuses = server_statuses(app, config)
+            statuses = server_statuses(app)
             show("ending what was started")
     found = [
         Tool(entry.public, entry.backend, entry.native, _description(bytes(entry.definition)))

@@ -1,13 +1,15 @@
 """The configuration of the gateway: `trunkline.toml`, or the file of any MCP client.
 
 Read `documents` first, then in this order: model (what a configuration says); entry (tables against
-it); substitute, env_file, settle, http_table and observe_table (references and files);
+it); substitute, env_file, settle, http_table, auth_table and observe_table (references and files);
 client_entries (other programs' words); load; then client_files, write_toml and schema, which stand
 alone.
 """
 
+from trunkline.config.auth_table import AuthSettings, JwtSettings
 from trunkline.config.client_files import ClientFile, find_client_files
-from trunkline.config.http_table import AddressError, split_address
+from trunkline.config.http_table import AddressError, is_loopback, split_address
+from trunkline.config.kill_table import KillSettings
 from trunkline.config.load import Draft, load, read
 from trunkline.config.model import Config, GatewaySettings, HttpSettings, ServerSettings
 from trunkline.config.observe_settings import LogSettings, MetricsSettings, TracesSettings
@@ -17,6 +19,7 @@ from trunkline.documents.errors import ConfigError, ConfigErrors
 
 __all__ = [
     "AddressError",
+    "AuthSettings",
     "ClientFile",
     "Config",
     "ConfigError",
@@ -24,12 +27,15 @@ __all__ = [
     "Draft",
     "GatewaySettings",
     "HttpSettings",
+    "JwtSettings",
+    "KillSettings",
     "LogSettings",
     "MetricsSettings",
     "ServerSettings",
     "TracesSettings",
     "config_schema",
     "find_client_files",
+    "is_loopback",
     "load",
     "read",
     "shipped_schema",

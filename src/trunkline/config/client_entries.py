@@ -159,6 +159,9 @@ class _Translation:
         ours = _ALIASES.get(key, key)
         if key in _APPROVAL:
             self._note(key, "ignored", "approving calls is the client's affair")
+        elif key == "oauth":
+            # Theirs is a person's login, in words of their own; ours is the gateway's.
+            self._note(key, "ignored", "write [servers.NAME.oauth] in a trunkline.toml")
         elif key in _HANDLED:
             return
         elif ours not in KNOWN:

@@ -14,6 +14,7 @@ import msgspec.inspect
 from msgspec import Struct, field
 
 from trunkline.config.model import ServerTable
+from trunkline.config.oauth_table import check_oauth
 from trunkline.documents.errors import Complain, meant
 from trunkline.documents.fit import fit
 from trunkline.documents.lines import KeyPath
@@ -21,13 +22,14 @@ from trunkline.documents.parse import as_table
 
 KINDS = ("command", "url", "builtin")
 BELONGS = {"args": "command", "env": "command", "env_file": "command", "cwd": "command"} | {
-    "headers": "url"
+    "headers": "url",
+    "oauth": "url",
 }
 """Keys that mean something only beside another."""
 
 BUILTIN = dict.fromkeys(
     ("registry", "curator_key", "scoring", "threshold", "fuzzy_weight", "keyword_weight"), "sources"
-)
+) | {"operator_tools": "operator"}
 """Keys that mean something only to one of the servers that are part of Trunkline."""
 
 _TYPE = msgspec.inspect.type_info(ServerTable)
@@ -84,6 +86,7 @@ def check_entry(entry: Entry, complain: Complain) -> None:
         if key in table and given and table.get("builtin") != owner:
             complain((key,), f'belongs to a server with builtin = "{owner}"', "leave it out")
     _check_headers(table.get("headers"), complain)
+    check_oauth(table, complain)
 
 
 def _check_headers(headers: object, complain: Complain) -> None:

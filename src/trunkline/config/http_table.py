@@ -6,7 +6,7 @@ Refuses to listen and to look into files: whether a port is free and a certifica
 uses them finds out.
 
 Rules upheld here:
-1. Nobody listens to a network before anybody can be asked who they are: loopback or nothing.
+1. Nobody listens to a network unless those who come are asked who they are: else it is loopback.
 2. No two ways in have the same path.
 3. A certificate and its key come together, and are files that can be read.
 """
@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from trunkline.config.model import ADDRESS, HttpSettings
 from trunkline.config.substitute import Surroundings, path_from
-from trunkline.documents.errors import Complain
+from trunkline.documents.errors import Complain, Report
 from trunkline.documents.parse import Table
 
 FILES = ("certificate", "key")
@@ -38,39 +38,61 @@ class AddressError(ValueError):
         self.why, self.fix = why, fix
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Return the host and the port of HOST:PORT; raises AddressError unless they are loopback's."""
+def split_address(address: str, guarded: bool = False) -> tuple[str, int]:
+    """Return the host and the port of HOST:PORT.
+
+    Raises AddressError for what is none, and, unless those who come are asked who they are, for
+    what is not loopback's.
+    """
     if not re.fullmatch(ADDRESS, address):
         _refuse("expected a host and a port", "write 127.0.0.1:8080, or [::1]:8080")
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if int(port) > 65535:
         _refuse("expected a port of at most 65535", "choose another; 0 is any that is free")
-    if not _LOOPBACK.fullmatch(host):
+    if not guarded and not is_loopback(host):
         _refuse(
-            "expected a loopback address: nobody is asked who they are yet, so that whoever "
+            "expected a loopback address: nobody is asked who they are, so that whoever "
             "reaches the gateway may call everything",
-            "write 127.0.0.1, localhost or [::1], and let a proxy that asks stand in front",
+            "write 127.0.0.1, localhost or [::1], or say in [auth] who is let in",
         )
     return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a host is this machine, as seen from itself."""
+    return _LOOPBACK.fullmatch(host) is not None
 
 
 def _refuse(why: str, fix: str) -> NoReturn:
     raise AddressError(why, fix)
 
 
-def check_http(table: Table, complain: Complain) -> None:
+def check_http(table: Table, report: Report, guarded: bool) -> None:
     """Complain about all that the types do not say; what breaks those is passed over."""
-    listen = table.get("listen")
+    listen, complain = table.get("listen"), report.error
     if isinstance(listen, str) and re.fullmatch(ADDRESS, listen):
         try:
-            split_address(listen)
+            host, _ = split_address(listen, guarded)
         except AddressError as wrong:
             complain(("http", "listen"), wrong.why, wrong.fix)
+        else:
+            if not is_loopback(host):
+                _note_exposure(table, report)
     for given, missing in (FILES, FILES[::-1]):
         if given in table and missing not in table:
             complain(("http", given), f"there is no {missing} beside it", "TLS needs both")
     _check_paths(table, complain)
+
+
+def _note_exposure(table: Table, report: Report) -> None:
+    """Say what somebody who listens to a network has probably forgotten."""
+    if "certificate" not in table:
+        fix = "set certificate and key, or have a proxy in front that does TLS"
+        report.note(("http", "listen"), "tokens travel in the clear", fix)
+    if not table.get("allowed_hosts"):
+        fix = "list the names by which clients know it in allowed_hosts"
+        report.note(("http", "listen"), "only loopback names are answered, others get 421", fix)
 
 
 def _check_paths(table: Table, complain: Complain) -> None:
@@ -96,6 +118,7 @@ def fill_http(table: Table, around: Surroundings, complain: Complain) -> Table:
         if isinstance(name := table.get(key), str):
             path = path_from(name, around)
             table[key] = str(path)
+            around.files.append(path)
             try:
                 path.open("rb").close()
             except (OSError, ValueError) as why:  # ValueError: a NUL in its name

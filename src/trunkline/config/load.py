@@ -19,9 +19,11 @@ import msgspec
 import msgspec.inspect
 from msgspec import Struct
 
+from trunkline.config.auth_table import check_auth, modes_of, settle_auth
 from trunkline.config.client_entries import client_servers
 from trunkline.config.entry import KNOWN, Entry, check_entry
 from trunkline.config.http_table import check_http, fill_http
+from trunkline.config.kill_table import KillSettings, KillTable, check_kill, places
 from trunkline.config.model import (
     Config,
     ConfigTable,
@@ -47,6 +49,7 @@ MAX_CLIENT_FILE = 16 * 1024 * 1024
 _JSON = (".json", ".jsonc")
 _GATEWAY = msgspec.inspect.type_info(GatewaySettings)
 _HTTP = msgspec.inspect.type_info(HttpSettings)
+_KILL = msgspec.inspect.type_info(KillTable)
 _NAME = msgspec.inspect.type_info(ServerName)
 
 
@@ -56,32 +59,45 @@ class Draft(Struct, frozen=True):
     file: Path
     gateway: dict[str, Any]
     http: dict[str, Any]
+    kill_switch: dict[str, Any]
     entries: tuple[Entry, ...]
     inputs: dict[str, str | None]
     is_client: bool
     notes: tuple[str, ...] = ()
     observe: dict[str, Any] = {}
     """The tables `[metrics]`, `[traces]` and `[log]`, by name."""
+    auth: dict[str, Any] | None = None
 
-    def surroundings(self, environ: Mapping[str, str]) -> Surroundings:
+    def surroundings(
+        self, environ: Mapping[str, str], files: list[Path] | None = None
+    ) -> Surroundings:
         """Return what the references in this file are resolved against."""
         folder = self.file.absolute().parent
-        return Surroundings(environ, folder, self.inputs, self.is_client)
+        files = [] if files is None else files
+        return Surroundings(environ, folder, self.inputs, self.is_client, files)
 
 
-def load(path: Path | None, environ: Mapping[str, str]) -> Config:
-    """Return what the file at `path` configures, or the defaults; raises ConfigErrors."""
+def load(path: Path | None, environ: Mapping[str, str], files: list[Path] | None = None) -> Config:
+    """Return what the file at `path` configures, or the defaults; raises ConfigErrors.
+
+    `files` takes in what was read beside it, also if that was not good.
+    """
     if path is None:
         return Config()
     draft, report = _draft(path)
-    around = draft.surroundings(environ)
+    around = draft.surroundings(environ, files)
     tables = [fill(entry, around, report.error) for entry in draft.entries]
     http = fill_http(draft.http, around, report.error)
+    auth = settle_auth(draft.auth, around, report.error)
     observed = fill_observe(draft.observe, around, report.error)
     report.check()
+    kill = draft.kill_switch
+    kill_lines = places(kill, report.lines) if kill else {}
     return Config(
         gateway=msgspec.convert(draft.gateway, GatewaySettings),
         http=msgspec.convert(http, HttpSettings),
+        kill_switch=msgspec.convert(kill | {"lines": kill_lines}, KillSettings),
+        auth=auth,
         servers=tuple(map(settings, draft.entries, tables)),
         **({} if observed is None else observed._asdict()),
         source=path,
@@ -102,19 +118,20 @@ def _draft(path: Path) -> tuple[Draft, Report]:
     if is_client:
         parsed = parse_json(text, str(path))
         entries, inputs = client_servers(parsed.tree, parsed.report) if parsed.done else ([], {})
-        draft = Draft(path, {}, {}, tuple(entries), inputs, is_client)
+        draft = Draft(path, {}, {}, {}, tuple(entries), inputs, is_client)
     else:
         parsed = parse_toml(text, str(path))
         tree = as_table(parsed.tree) or {}
+        auth = check_auth(tree.get("auth"), parsed.report)
         observe = check_observe(tree, parsed.report.error)
         tables = _own_tables(tree, parsed.report)
-        draft = Draft(path, *tables, {}, is_client, observe=observe)
+        draft = Draft(path, *tables, {}, is_client, auth=auth, observe=observe)
     for entry in draft.entries:
         check_entry(entry, parsed.report.error)
     return draft, parsed.report
 
 
-def _own_tables(tree: Table, report: Report) -> tuple[Table, Table, tuple[Entry, ...]]:
+def _own_tables(tree: Table, report: Report) -> tuple[Table, Table, Table, tuple[Entry, ...]]:
     """Return the tables of a `trunkline.toml` and its servers, checking what is around."""
     known = dict.fromkeys(ConfigTable.__struct_fields__)
     for key in tree:
@@ -123,9 +140,12 @@ def _own_tables(tree: Table, report: Report) -> tuple[Table, Table, tuple[Entry,
             fix = "put it below [servers.NAME]" if lost else remedy_for(key, known)
             report.error((key,), "unknown key", fix)
     gateway, http = tree.get("gateway", {}), tree.get("http", {})
+    kill = tree.get("kill_switch", {})
     fit(gateway, _GATEWAY, ("gateway",), report.error)
     fit(http, _HTTP, ("http",), report.error)
-    check_http(as_table(http) or {}, report.error)
+    fit(kill, _KILL, ("kill_switch",), report.error)
+    guarded = bool(modes_of(as_table(tree.get("auth")) or {}))
+    check_http(as_table(http) or {}, report, guarded)
     servers = as_table(tree.get("servers", {}))
     if servers is None:
         report.error(("servers",), "expected a table", "write [servers.NAME]")
@@ -139,7 +159,9 @@ def _own_tables(tree: Table, report: Report) -> tuple[Table, Table, tuple[Entry,
         else:
             entries.append(Entry(name, table, root))
     check_surface(as_table(gateway) or {}, entries, report.error)
-    return as_table(gateway) or {}, as_table(http) or {}, tuple(entries)
+    check_kill(as_table(kill) or {}, list(servers or ()), report.error)
+    tables = (as_table(table) or {} for table in (gateway, http, kill))
+    return *tables, tuple(entries)
 
 
 def _is_client(path: Path, text: str) -> bool:

@@ -2,6 +2,8 @@
 
     Config ──> gateway: GatewaySettings
            ──> http: HttpSettings
+           ──> kill_switch: KillSettings
+           ──> auth: AuthSettings, if anybody is asked
            ──> servers: ServerSettings, in the order of the file
            ──> metrics, traces, log: those of observe_settings
 
@@ -20,6 +22,8 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
 
+from trunkline.config.auth_table import AuthSettings, AuthTable
+from trunkline.config.kill_table import KillSettings, KillTable
 from trunkline.config.observe_settings import (
     LogSettings,
     MetricsSettings,
@@ -130,6 +134,10 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_parked_per_principal: Annotated[
         int, Meta(ge=1, le=1_000_000, description="Calls of one principal that wait for answers.")
     ] = 2_000
+    watch: Annotated[
+        bool,
+        Meta(description="Take the configuration again when one of its files has changed."),
+    ] = True
     state: Annotated[
         str | None,
         Meta(
@@ -143,7 +151,8 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """How clients reach the gateway by HTTP; without `listen` they do not."""
 
     listen: Annotated[
-        Address | None, Meta(description="Where to listen: a loopback address and a port.")
+        Address | None,
+        Meta(description="Where to listen: an address and a port; without [auth], loopback's."),
     ] = None
     path: Annotated[UrlPath, Meta(description="Where MCP is, for clients of all revisions.")] = (
         "/mcp"
@@ -203,6 +212,35 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = 15.0
 
 
+class OAuthSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the gateway gets tokens of its own for a server: OAuth 2 client credentials."""
+
+    token_url: Annotated[
+        Text, Meta(description="Where tokens are given out: https://, or http:// on loopback.")
+    ]
+    client_id: Annotated[Text, Meta(description="Who the gateway is to whoever gives out tokens.")]
+    client_secret: Annotated[
+        Text | None, Meta(description="The gateway's secret; write ${VAR} or ${file:…}.")
+    ] = None
+    client_secret_env: Annotated[
+        EnvName | None, Meta(description="The variable that holds the gateway's secret.")
+    ] = None
+    auth: Annotated[
+        Literal["basic", "post"],
+        Meta(description="How the secret is sent: in a header, or in the form."),
+    ] = "basic"
+    scope: Annotated[Text | None, Meta(description="What the tokens are to be good for.")] = None
+    audience: Annotated[
+        Text | None, Meta(description="Whom the tokens are for, where that is asked for so.")
+    ] = None
+    resource: Annotated[
+        Text | None, Meta(description="Whom the tokens are for, as RFC 8707 has it: a URL.")
+    ] = None
+
+    def __repr__(self) -> str:
+        return f"OAuthSettings({self.token_url!r}, …)"
+
+
 class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What may be said about one server; exactly one of command, url and builtin must be."""
 
@@ -239,6 +277,10 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     headers: Annotated[
         dict[HeaderName, str], Meta(description="Headers to send with every request to the url.")
     ] = field(default_factory=dict[str, str])
+    oauth: Annotated[
+        OAuthSettings | None,
+        Meta(description="How the gateway gets tokens of its own for the url."),
+    ] = None
     builtin: Annotated[
         Literal["sources", "search", "operator"] | None,
         Meta(description="A server that is part of Trunkline."),
@@ -264,6 +306,13 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     keyword_weight: Annotated[
         Share, Meta(description="How much the words of the slug count in classic scores.")
     ] = 0.3
+    operator_tools: Annotated[
+        Literal["read", "all"],
+        Meta(
+            description="Which tools an operator server offers: those that look, or also those "
+            "that stop and revive."
+        ),
+    ] = "read"
     prefix: Annotated[
         Prefix | None,
         Meta(
@@ -281,6 +330,25 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_in_flight: Annotated[
         int, Meta(ge=1, le=65536, description="Calls that may be under way at a time.")
     ] = 64
+    max_queue: Annotated[
+        int, Meta(ge=0, le=65536, description="Calls that may wait beside those under way.")
+    ] = 1024
+    breaker_threshold: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="Failures in a row after which the server is left alone for a while; "
+            "0 is never.",
+        ),
+    ] = 5
+    breaker_recovery: Annotated[
+        Seconds, Meta(description="Seconds that it is left alone before one call finds out.")
+    ] = 30.0
+    ping_interval: Annotated[
+        Annotated[float, Meta(ge=0, le=_DAY)],
+        Meta(description="Seconds without an answer after which it is asked for one; 0 is never."),
+    ] = 30.0
     max_conversations: Annotated[
         int,
         Meta(
@@ -325,6 +393,8 @@ class Config(Struct, frozen=True, kw_only=True):
 
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     http: HttpSettings = field(default_factory=HttpSettings)
+    kill_switch: KillSettings = field(default_factory=KillSettings)
+    auth: AuthSettings | None = None
     servers: tuple[ServerSettings, ...] = ()
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     traces: TracesSettings = field(default_factory=TracesSettings)
@@ -342,6 +412,10 @@ class ConfigTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     http: Annotated[HttpSettings, Meta(description=HttpSettings.__doc__)] = field(
         default_factory=HttpSettings
     )
+    kill_switch: Annotated[KillTable, Meta(description=KillTable.__doc__)] = field(
+        default_factory=KillTable
+    )
+    auth: Annotated[AuthTable | None, Meta(description=AuthTable.__doc__)] = None
     servers: Annotated[
         dict[ServerName, ServerTable], Meta(description="The servers behind the gateway, by name.")
     ] = field(default_factory=dict[str, ServerTable])

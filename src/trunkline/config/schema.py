@@ -3,7 +3,8 @@
 `trunkline.schema.json` beside this file is its output; a test keeps the two equal, and another
 checks that schema and loader agree on what is valid. Some things a schema cannot say: that a
 variable must be set, that a url needs a host, that two headers must not differ in case alone, that
-two weights make 1 together, that an address must be loopback's and two paths not the same.
+two weights make 1 together, that an address must be loopback's and two paths not the same, that a
+table of `[auth]` must go with its mode, that OAuth and a header are two ways to say the same.
 """
 
 import json
@@ -12,8 +13,16 @@ from typing import Any
 
 import msgspec
 
+from trunkline.config.auth_table import AuthTable, JwtTable, KeyTable
 from trunkline.config.entry import BELONGS, BUILTIN, KINDS
-from trunkline.config.model import ConfigTable, GatewaySettings, HttpSettings, ServerTable
+from trunkline.config.kill_table import KillTable
+from trunkline.config.model import (
+    ConfigTable,
+    GatewaySettings,
+    HttpSettings,
+    OAuthSettings,
+    ServerTable,
+)
 from trunkline.config.observe_settings import LogSettings, MetricsTable, TracesSettings
 from trunkline.documents.schema import without_null
 
@@ -23,7 +32,12 @@ _TITLES = {
     ConfigTable: "trunkline.toml",
     GatewaySettings: "gateway",
     HttpSettings: "http",
+    KillTable: "kill_switch",
+    AuthTable: "auth",
+    JwtTable: "auth.jwt",
+    KeyTable: "auth.key",
     ServerTable: "server",
+    OAuthSettings: "oauth",
     MetricsTable: "metrics",
     TracesSettings: "traces",
     LogSettings: "log",
@@ -36,6 +50,8 @@ def config_schema() -> dict[str, Any]:
     definitions: dict[str, Any] = {}
     for kind, title in _TITLES.items():
         definitions[title] = without_null(found[kind.__name__]) | {"title": title}
+    secrets = ("client_secret", "client_secret_env")
+    definitions["oauth"]["oneOf"] = [{"required": [key]} for key in secrets]
     server = definitions["server"]
     server["oneOf"] = [{"required": [kind]} for kind in KINDS]
     server["dependentRequired"] = {key: [owner] for key, owner in BELONGS.items()}

@@ -17,12 +17,13 @@ import msgspec
 from trunkline.config.entry import Entry
 from trunkline.config.env_file import parse_env_file
 from trunkline.config.model import ServerSettings
+from trunkline.config.oauth_table import fill_oauth
 from trunkline.config.substitute import Surroundings, path_from, read_small, substitute
 from trunkline.documents.errors import Complain, quoted
 from trunkline.documents.lines import KeyPath
 from trunkline.documents.parse import Table, as_table
 
-SUBSTITUTED = ("command", "args", "env", "env_file", "cwd", "url", "headers", "registry")
+SUBSTITUTED = ("command", "args", "env", "env_file", "cwd", "url", "headers", "registry", "oauth")
 """The keys of a server in which references are resolved."""
 
 # Tab and visible characters; RFC 9110, 5.5. Others may be sent, but nobody agrees on what they are.
@@ -59,8 +60,10 @@ def fill(entry: Entry, around: Surroundings, complain: Complain) -> Table:
         if isinstance(name := table.get(key), str) and (key,) not in broken:
             table[key] = str(path_from(name, around))
     if ("env_file",) not in broken:
-        _read_env_file(table, complain)
+        _read_env_file(table, around, complain)
     _check_weights(table, complain)
+    if not any(path[0] == "oauth" for path in broken):
+        fill_oauth(table, around, complain)
     return table
 
 
@@ -123,7 +126,7 @@ def _check_weights(table: Table, complain: Complain) -> None:
         complain((given[-1],), "the two weights do not make 1", "set both, such as 0.7 and 0.3")
 
 
-def _read_env_file(table: Table, complain: Complain) -> None:
+def _read_env_file(table: Table, around: Surroundings, complain: Complain) -> None:
     """Take the variables of `env_file` into `env`."""
     name, env = table.get("env_file"), as_table(table.get("env", {}))
     if not isinstance(name, str) or env is None:
@@ -132,6 +135,7 @@ def _read_env_file(table: Table, complain: Complain) -> None:
     def problem(why: str, fix: str) -> None:
         complain(("env_file",), why, fix)
 
+    around.files.append(Path(name))
     shown = Path(name).name
     text = read_small(Path(name), shown, problem)
     if text is not None:

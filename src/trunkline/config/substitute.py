@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from trunkline.documents.errors import quoted
 
@@ -52,12 +52,16 @@ class Reference(Struct, frozen=True):
 
 
 class Surroundings(Struct, frozen=True):
-    """What references are resolved against; `inputs` are the ids that a file declares."""
+    """What references are resolved against; `inputs` are the ids that a file declares.
+
+    `files` takes in what is read on the way: when one of them changes, so does what was read.
+    """
 
     environ: Mapping[str, str]
     folder: Path
     inputs: Mapping[str, str | None] = {}
     is_client: bool = False
+    files: list[Path] = field(default_factory=list[Path])
 
     @property
     def home(self) -> str | None:
@@ -163,7 +167,9 @@ def variable_of(name: str) -> str:
 
 
 def _file(name: str, around: Surroundings, problem: Problem) -> str:
-    return (read_small(path_from(name, around), name, problem) or "").strip()
+    path = path_from(name, around)
+    around.files.append(path)
+    return (read_small(path, name, problem) or "").strip()
 
 
 def path_from(name: str, around: Surroundings) -> Path:

@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import Any, cast
 
+from trunkline.config.auth_table import KeyTable, modes_of
 from trunkline.config.client_entries import safe_names
 from trunkline.config.entry import KNOWN, Entry
 from trunkline.config.http_table import FILES
@@ -21,13 +22,13 @@ from trunkline.config.settle import SUBSTITUTED, each_text
 from trunkline.config.substitute import Reference, Surroundings, parts, variable_of
 from trunkline.documents.errors import quoted
 from trunkline.documents.lines import KeyPath
-from trunkline.documents.parse import Table
+from trunkline.documents.parse import Table, as_table
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _DOLLARS = re.compile(r"\$+(?=\{)|\$\$+")  # those that mean something; a lone one does not
 _DOLLARS_BEFORE = re.compile(rf"{_DOLLARS.pattern}|\$+\Z")
 _SECRET = re.compile(r"token|key|secret|password|authorization", re.IGNORECASE)
-_TABLES = ("env", "headers")
+_TABLES = ("env", "headers", "oauth")
 _BRACES = re.compile(r"[{}]")
 
 
@@ -44,6 +45,10 @@ def to_toml(*drafts: Draft) -> str:
             lines += ["", "[gateway]", *_pairs(draft.gateway)]
         if draft is drafts[0] and draft.http:
             lines += ["", "[http]", *_pairs(_portable_http(draft))]
+        if draft is drafts[0] and draft.kill_switch:
+            lines += ["", "[kill_switch]", *_pairs(draft.kill_switch)]
+        if draft is drafts[0] and draft.auth is not None:
+            lines += _auth(draft.auth, draft.file.absolute().parent)
         for name, table in draft.observe.items() if draft is drafts[0] else ():
             lines += ["", f"[{name}]", *_pairs(table)] if table else []
         for entry in draft.entries:
@@ -85,6 +90,19 @@ def _portable_http(draft: Draft) -> Table:
     return draft.http | {
         key: str(folder / name) for key, name in files.items() if _is_relative(name)
     }
+
+
+def _auth(auth: Table, folder: Path) -> list[str]:
+    """Return the lines of `[auth]`, as they can stand anywhere."""
+    tables = {key: as_table(auth[key]) or {} for key in ("jwt", "key") if key in auth}
+    lines = ["", "[auth]", *_pairs({key: auth[key] for key in auth if key not in tables})]
+    if "key" in modes_of(auth):
+        tables["key"] = {"file": KeyTable().file} | tables.get("key", {})
+    for name, table in tables.items():
+        files = {key: table[key] for key in ("jwks_file", "file") if key in table}
+        absolute = {key: str(folder / at) for key, at in files.items() if _is_relative(at)}
+        lines += ["", f"[auth.{name}]", *_pairs(table | absolute)]
+    return lines
 
 
 def _template(text: str, is_path: bool, around: Surroundings) -> str:

@@ -54,9 +54,11 @@ def fit(value: object, kind: kinds.Type, path: KeyPath, complain: Complain) -> N
                 _fit_list(cast("list[Any]", value), kind, path, complain)
         case kinds.UnionType():
             # A word, or a list of words: what is in brackets is meant to be the list.
-            wanted = kinds.VarTupleType if isinstance(value, list) else kinds.LiteralType
-            given = cast("object", value)
-            fit(given, next(e for e in kind.types if isinstance(e, wanted)), path, complain)
+            is_list = type(value) is list
+            for each in kind.types:
+                if isinstance(each, kinds.VarTupleType) is is_list:
+                    fit(value, each, path, complain)
+                    break
         case kinds.LiteralType():
             _fit_choice(value, kind, path, complain)
         case kinds.StrType():

@@ -73,6 +73,10 @@ class Backend(Protocol):
         """Pass on a notification."""
         ...
 
+    async def ping(self) -> None:
+        """Find out whether it is there; raises RpcError or ConnectionLost."""
+        ...
+
     async def follow(self, uri: str) -> None:
         """Have it tell whenever a resource changes; raises RpcError if it will not."""
         ...

@@ -84,7 +84,7 @@ class Switched(Struct, frozen=True):
     """Something was stopped, or let go on."""
 
     what: str
-    """`tool`, `server`, `subject`, or `all`."""
+    """`tool`, `server`, `subject`, `all`, or `pause` for the gateway as a whole."""
     name: str
     off: bool
     by: str

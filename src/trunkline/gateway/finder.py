@@ -41,19 +41,19 @@ class Finder:
         await self._wait_indexed()
 
         def allow(entry: Entry) -> bool:
-            return backend in (None, entry.backend) and self._registry.view.visible(caller, entry)
+            return backend in (None, entry.backend) and self._registry.view.offered(caller, entry)
 
         return self._index.find(query, limit, allow)
 
     def closest(self, caller: Caller, name: str, limit: int) -> list[Found]:
         """Return the tools of which one was probably meant, as far as they are indexed."""
         view = self._registry.view
-        return self._index.find(name, limit, lambda entry: view.visible(caller, entry))
+        return self._index.find(name, limit, lambda entry: view.offered(caller, entry))
 
     def tool(self, caller: Caller, name: str) -> Entry | None:
         """Return the tool of this name, if there is one and the caller may see it."""
         entry = self._registry.catalog.find(Kind.TOOL, name)
-        return entry if entry and self._registry.view.visible(caller, entry) else None
+        return entry if entry and self._registry.view.offered(caller, entry) else None
 
     def backends(self, caller: Caller) -> list[str]:
         """Name the backends of which the caller may see a tool."""
@@ -62,7 +62,7 @@ class Finder:
     def _entries(self, caller: Caller) -> list[Entry]:
         view = self._registry.view
         tools = self._registry.catalog.entries(Kind.TOOL)
-        return [e for e in tools if e.backend not in view.searches and view.visible(caller, e)]
+        return [e for e in tools if e.backend not in view.searches and view.offered(caller, e)]
 
     # Following the catalogue
 

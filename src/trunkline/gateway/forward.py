@@ -32,6 +32,7 @@ from trunkline.jsonrpc import (
 )
 from trunkline.jsonrpc.raw import first_byte
 from trunkline.mcp.bridge import RESOURCE_NOT_FOUND
+from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
 from trunkline.mcp.methods import CLIENT_REQUESTS, SERVER_REQUESTS, Way
 from trunkline.mcp.offer import Kind
@@ -197,15 +198,22 @@ class Forwarder:
         elif entry.native != entry.public:
             params.put(_KEYS[entry.kind], entry.native)
             if method == "resources/read":
-                return self._read_marked(walk, entry)
+                return self._read_marked(self._send(walk, entry), entry)
         return self._send(walk, entry)
 
     def _send(self, walk: "Walk", entry: Entry) -> Due:
-        upstream = self.registry.upstream(entry.backend)
-        if walk.passage is not None and upstream.backend is not None:
-            walk.passage.revision = upstream.backend.version
-        answer = self.call(walk.request, walk.params, upstream, walk.client)
-        self.layers.send(walk.passage, answer)
+        passage = walk.passage
+        try:
+            if passage is not None and passage.stopped is not None:
+                raise passage.stopped
+            upstream = self.registry.upstream(entry.backend)
+            if passage is not None and upstream.backend is not None:
+                passage.revision = upstream.backend.version
+            answer = self.call(walk.request, walk.params, upstream, walk.client)
+        except BaseException as why:
+            self.layers.end(passage, error=why)
+            raise
+        self.layers.send(passage, answer)
         return answer
 
     def call(self, request: Request, params: Params, upstream: Upstream, client: Client) -> Due:
@@ -213,9 +221,9 @@ class Forwarder:
         call = Call(client.caller, request.id, request.method, params, upstream.name)
         return upstream.call(call, client)
 
-    async def _read_marked(self, walk: "Walk", entry: Entry) -> Raw:
+    async def _read_marked(self, reading: Due, entry: Entry) -> Raw:
         """Read a resource whose URI says whose it is, and say so in the answer as well."""
-        answer = await self._send(walk, entry)
+        answer = await reading
         try:
             result = members(answer)
             contents = [members(item) for item in from_raw(result["contents"], list[Raw])]
@@ -226,14 +234,15 @@ class Forwarder:
             return answer  # not what it should be, but not ours to judge
         return to_raw(result | {"contents": to_raw(contents)})
 
-    def knows_better(self, method: str) -> Upstream:
+    def knows_better(self, method: str, caller: Caller) -> Upstream:
         """Return who may know a method that MCP does not: the one there is, if there is only one.
 
         Raises RpcError if nobody may.
         """
         upstream = self.only_upstream()
-        judged = self.layers.governor is not None  # and nobody could judge this
-        if upstream is None or judged or not _is_unknown(method):
+        if upstream is None or not _is_unknown(method):
+            raise RpcError.method_not_found(method)
+        if not self.layers.passes_unknown(caller, upstream.name):
             raise RpcError.method_not_found(method)
         return upstream
 

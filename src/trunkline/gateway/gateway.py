@@ -7,12 +7,12 @@ Refuses to open anything: it is given Channels, and ways to connect to backends.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from trunkline.gateway.backend import Connect
 from trunkline.gateway.client import Asker, Line, Trunk
-from trunkline.gateway.events import Events
+from trunkline.gateway.events import BackendMoved, Events
 from trunkline.gateway.forward import Forwarder
 from trunkline.gateway.layers import Layers
 from trunkline.gateway.parking import Parking
@@ -20,8 +20,9 @@ from trunkline.gateway.readiness import Conceal, as_it_is, readiness
 from trunkline.gateway.registry import Registry
 from trunkline.gateway.sealing import KeyRing, Seal
 from trunkline.gateway.session import Identity, Session
+from trunkline.gateway.snapshot import Snapshot
 from trunkline.gateway.stateless import Stateless
-from trunkline.gateway.upstream import Settings, Upstream
+from trunkline.gateway.upstream import Settings, State, Upstream
 from trunkline.jsonrpc import (
     Called,
     Channel,
@@ -48,6 +49,9 @@ from trunkline.mcp.principal import LOCAL, Principal
 from trunkline.mcp.versions import allows_batches
 from trunkline.routing.call import withdrawal
 from trunkline.routing.view import View
+
+MAX_CALLS = 8192
+"""How many calls of one client may be under way on one line; over HTTP every one has its own."""
 
 GRACE = 1.0
 """How long, in seconds, a client's calls may go on after it has said its last word."""
@@ -77,17 +81,59 @@ class Gateway:
         self._report = report
         self._sessions: set[Session] = set()
         self._connections: set[Connection] = set()
-        server = {"name": identity.name, "version": identity.version}
         if parking is None:  # not `or`: one in which nothing is parked is empty
             parking = Parking(Seal(KeyRing.random()))
         instructions = identity.instructions
-        self.stateless = Stateless(self.forwarder, server, instructions, parking, self._met)
+        self.stateless = Stateless(
+            self.forwarder, identity.server, instructions, parking, self._met
+        )
         self.registry.listen(self._catalogue_changed)
 
     def add(self, settings: Settings, connect: Connect) -> None:
         """Take in a backend; it is started with the others."""
-        ear = _Ear(self, settings.name)
-        self.registry.add(Upstream(settings, connect, self.registry.publish, ear, self._chance))
+        self.registry.add(self._upstream(settings, connect))
+
+    def _upstream(self, settings: Settings, connect: Connect) -> Upstream:
+        ear, changed = _Ear(self, settings.name), self.registry.publish
+        return Upstream(settings, connect, changed, ear, self._chance, moved=self._moved)
+
+    def introduce(self, identity: Identity) -> None:
+        """Say something else of itself from now on, to those to whom nothing was said yet."""
+        self.identity = identity
+        self.stateless.introduce(identity.server, identity.instructions)
+        for session in self._sessions:
+            session.identity = identity
+
+    def rearrange(
+        self,
+        backends: Iterable[tuple[Settings, Connect]],
+        anew: Collection[str] = (),
+        removed: Collection[str] = (),
+        announced: frozenset[str] = frozenset(),
+    ) -> None:
+        """Have these backends, in this order, and those that nobody has `removed` after them.
+
+        The ones to be started `anew` are; the others go on, if need be under other settings.
+        `announced` are capabilities of which lists differ for some other reason.
+        """
+        upstreams: list[Upstream] = []
+        for settings, connect in backends:
+            upstream = self.registry.configured(settings.name)
+            if upstream is None or settings.name in anew or _is_given_up(upstream, settings):
+                upstream = self._upstream(settings, connect)
+            else:
+                upstream.adopt(settings, connect)
+            upstreams.append(upstream)
+        named = {upstream.name for upstream in upstreams}
+        rest = [upstream.name for upstream in self.registry if upstream.name not in named]
+        upstreams += [
+            u for name in rest if name not in removed and (u := self.registry.configured(name))
+        ]
+        self.registry.rearrange(upstreams, announced)
+        for name in removed:
+            self.stateless.forget(name)
+            for session in self._sessions:
+                session.forget(name)
 
     @property
     def sessions(self) -> frozenset[Session]:
@@ -100,7 +146,7 @@ class Gateway:
         connection = Connection(
             channel,
             session,
-            Peer("client"),
+            Peer("client", max_in_flight=MAX_CALLS),
             grace=GRACE,
             withdrawal=withdrawal,
             report=self._report,
@@ -170,6 +216,12 @@ class Gateway:
 
     # What backends say
 
+    def _moved(self, backend: Snapshot) -> None:
+        events = self.layers.events
+        if events:
+            name, state = backend.name, backend.state.value
+            events.tell(BackendMoved(name, state, backend.error, backend.retry_in))
+
     def _catalogue_changed(self, kinds: tuple[Kind, ...]) -> None:
         self.stateless.changed(kinds)
         changed = {kind.capability for kind in kinds}
@@ -181,6 +233,10 @@ class Gateway:
 
     async def told(self, backend: str, method: str, params: Any) -> None:
         """Pass on what a backend tells everybody, to those whom it concerns."""
+        if backend not in self.registry:
+            return  # it has left
+        if not self.layers.hears(None, backend):
+            return
         if method == "notifications/resources/updated":
             self._updated(backend, Params(params))
             return
@@ -188,7 +244,7 @@ class Gateway:
             elicitation = Params(params).text("elicitationId")
             self.stateless.parking.visited(backend, elicitation)
         known = SERVER_NOTIFICATIONS.get(method)
-        sessions = [session for session in self._sessions if session.operational]
+        sessions = [s for s in self._sessions if s.operational and self._hears(s, backend)]
         if method == "notifications/message":
             # Those who said what they want to read, if anybody did.
             sessions = [s for s in sessions if s.caller.log_level is not None] or sessions
@@ -208,9 +264,12 @@ class Gateway:
         self.stateless.updated(backend, native, listed, params.encode())
         for session in self._sessions:
             followed = session.follows(backend, native)
-            if followed is not None:
+            if followed is not None and self._hears(session, backend):
                 params.put("uri", listed or followed)
                 session.post("notifications/resources/updated", params.encode())
+
+    def _hears(self, session: Session, backend: str) -> bool:
+        return session.initialized and self.layers.hears(session.caller, backend)
 
     def _public_uri(self, backend: str, native: str) -> str | None:
         for entry in self.registry.catalog.entries(Kind.RESOURCE):
@@ -218,12 +277,17 @@ class Gateway:
                 return entry.public
         return None
 
-    async def asked(self, method: str, params: Any, asker: Asker | None) -> Raw:
+    async def asked(self, backend: str, method: str, params: Any, asker: Asker | None) -> Raw:
         """Ask the one client there is; with several, nobody can know whom a backend means."""
         sessions = [session for session in self._sessions if session.initialized]
-        if len(sessions) != 1:
+        if len(sessions) != 1 or not self._hears(sessions[0], backend):
             raise RpcError.method_not_found(method)
         return await sessions[0].ask(method, params, asker)
+
+
+def _is_given_up(upstream: Upstream, settings: Settings) -> bool:
+    """Tell whether one is not started any more, unless it gets another chance."""
+    return upstream.state is State.FAILED and upstream.settings != settings
 
 
 class _Ear:
@@ -243,7 +307,7 @@ class _Ear:
         await self._gateway.told(self._backend, method, params)
 
     async def asked(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
-        return await self._gateway.asked(method, params, asker)
+        return await self._gateway.asked(self._backend, method, params, asker)
 
 
 class Engine:

@@ -8,22 +8,11 @@ Refuses to know how any part decides; it upholds their order, which is that of t
 from typing import Protocol
 
 from trunkline.gateway.passage import Passage
+from trunkline.gateway.switches import Switches
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
 from trunkline.routing.catalog import Entry
-
-
-class Switches(Protocol):
-    """Says what is stopped."""
-
-    def stops(self, caller: Caller, entry: Entry) -> bool:
-        """Tell whether an offer is stopped, for a caller or for everybody."""
-        ...
-
-    def check(self, caller: Caller, entry: Entry) -> None:
-        """Refuse what is stopped; raises `disabled`."""
-        ...
 
 
 class Throttle(Protocol):
@@ -94,6 +83,19 @@ class Governance:
         if self.authority is not None:
             self.authority.check(passage, entry, params)
         return None if self.arguments is None else self.arguments.check(passage, entry, params)
+
+    def passes_unknown(self, caller: Caller, backend: str) -> bool:
+        """Tell whether a request that only a backend may understand is passed on to it.
+
+        Nobody but the switches could judge it: where others have a say it is not.
+        """
+        if self.authority or self.throttle or self.arguments:
+            return False
+        return self.switches is None or self.switches.passes_unknown(caller, backend)
+
+    def hears(self, caller: Caller | None, backend: str) -> bool:
+        """Tell whether what a backend says by itself reaches a caller, or with None anybody."""
+        return self.switches is None or self.switches.hears(caller, backend)
 
     def readmit(self, caller: Caller, entry: Entry) -> None:
         """Let a call go on that was interrupted to ask something; raises RpcError."""

@@ -46,6 +46,14 @@ class Governor(Protocol):
         """Let a call go on that was interrupted to ask something; raises RpcError."""
         ...
 
+    def passes_unknown(self, caller: Caller, backend: str) -> bool:
+        """Tell whether a request that only a backend may understand is passed on to it."""
+        ...
+
+    def hears(self, caller: Caller | None, backend: str) -> bool:
+        """Tell whether what a backend says by itself reaches a caller, or with None anybody."""
+        ...
+
 
 class Tracer(Protocol):
     """Whoever records calls as parts of traces."""
@@ -141,6 +149,14 @@ class Layers:
         """Let a call go on that was interrupted to ask something; raises RpcError."""
         if self.governor is not None:
             self.governor.readmit(caller, entry)
+
+    def passes_unknown(self, caller: Caller, backend: str) -> bool:
+        """Tell whether a request that only a backend may understand is passed on to it."""
+        return self.governor is None or self.governor.passes_unknown(caller, backend)
+
+    def hears(self, caller: Caller | None, backend: str) -> bool:
+        """Tell whether what a backend says by itself reaches a caller, or with None anybody."""
+        return self.governor is None or self.governor.hears(caller, backend)
 
     def stop(self, concerns: Callable[[Passage], bool], why: Callable[[Passage], RpcError]) -> int:
         """Stop the calls under way that something concerns; return how many there were."""

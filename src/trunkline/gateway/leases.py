@@ -26,7 +26,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from trunkline.jsonrpc import ConnectionLost, Due, due
+from trunkline.jsonrpc import ConnectionLost, Due, LineEnded, due
 
 T = TypeVar("T")
 
@@ -47,6 +47,12 @@ NOBODY = object()
 
 ANYBODY = object()
 """The party of all, where a server can say which call it asks about."""
+
+
+class Crowded(ConnectionLost):
+    """It was not the server who took so long."""
+
+    excused = True
 
 
 class Room(Generic[T]):
@@ -107,6 +113,14 @@ class Leases(Generic[T]):
         """How many conversations there are beside the first."""
         return sum(not room.first for room in self._rooms)
 
+    def adopt(self, most: int) -> None:
+        """Let there be more conversations, or less: those that nobody needs are closed."""
+        self._most = most
+        while self.extra > most and self._close_one():
+            pass
+        if self._queue:
+            self._next()
+
     def settle_in(self, first: T, kind: Kind) -> None:
         """Take the first conversation."""
         self._rooms.insert(0, Room(first, kind, first=True))
@@ -152,7 +166,7 @@ class Leases(Generic[T]):
 
     def _left(self, turn: Due) -> None:
         if self._queue.pop(turn, None) is not None and isinstance(turn.error, TimeoutError):
-            turn.error = ConnectionLost(CROWDED)  # it was not the server who took so long
+            turn.error = Crowded(CROWDED)
 
     def _ended(self, room: Room[T]) -> None:
         room.calls -= 1
@@ -224,8 +238,9 @@ class Leases(Generic[T]):
         loop = asyncio.get_running_loop()
         if self._opening is not None or not self._rooms or loop.time() < self._pause_until:
             return
-        if len(self._rooms) > self._most and not self._close_one():
-            return
+        while len(self._rooms) > self._most:
+            if not self._close_one():
+                return
         kind = next(iter(self._queue.values())).kind
         self._opening = loop.create_task(self._open_room(kind))
 
@@ -290,7 +305,7 @@ class Leases(Generic[T]):
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
         for turn in list(self._queue):
-            turn.fail(ConnectionLost("it ended"))
+            turn.fail(LineEnded("it ended"))
         for room in list(self._rooms):
             if not room.first:
                 self._leave(room)
@@ -298,5 +313,5 @@ class Leases(Generic[T]):
         await asyncio.gather(*self._closing)
 
 
-def _stop(doing: Due, _: Due) -> None:
-    doing.cancel()
+def _stop(doing: Due, turn: Due) -> None:
+    doing.cancel(turn.why)

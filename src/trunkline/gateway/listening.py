@@ -13,6 +13,7 @@ from typing import Any
 from trunkline.gateway.client import Line
 from trunkline.gateway.outbox import Outbox
 from trunkline.jsonrpc import ConnectionLost, Id, Raw, to_raw
+from trunkline.mcp.caller import Caller
 from trunkline.mcp.envelope import SUBSCRIPTION
 from trunkline.mcp.meta import Params
 from trunkline.mcp.offer import Kind
@@ -25,8 +26,11 @@ ACK_PATIENCE = 10.0
 class Listening:
     """One such client."""
 
-    def __init__(self, id: Id, line: Line, kinds: Iterable[str]) -> None:
+    def __init__(
+        self, id: Id, line: Line, kinds: Iterable[str], caller: Caller | None = None
+    ) -> None:
         self.kinds = frozenset(kinds)
+        self.caller = caller
         self.followed: dict[str, tuple[str, str]] = {}
         self._id = id
         self._line = line
@@ -49,6 +53,10 @@ class Listening:
     def end(self) -> None:
         """Let it end in order."""
         self._ended.set()
+
+    def forget(self, backend: str) -> None:
+        """Follow nothing any more of a backend that has left."""
+        self.followed = {uri: f for uri, f in self.followed.items() if f[0] != backend}
 
     def changed(self, kind: Kind) -> None:
         """Tell it that other things of a kind are offered."""

@@ -120,10 +120,10 @@ class Parking:
         self._parked[exchange.id] = exchange
         self._each[principal] += 1
         self._bytes += exchange.size
-        exchange.until = self.now() + self.limits.ttl
+        exchange.since = self.now()
+        exchange.until = exchange.since + self.limits.ttl
         if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(exchange.until, self._check)
+            self._watch(exchange.until)
 
     def leave(self, exchange: "Exchange") -> None:
         """Let an exchange go on."""
@@ -133,6 +133,23 @@ class Parking:
             self._each[principal] -= 1
             if not self._each[principal]:
                 del self._each[principal]
+
+    def adopt(self, limits: Limits) -> None:
+        """Have other limits from now on; what waits keeps its place, but not for longer than they.
+
+        What was parked for longer than new ones are comes first as before.
+        """
+        self.limits = limits
+        if self._parked:
+            latest = self.now() + limits.ttl
+            for exchange in self._parked.values():
+                exchange.until = min(exchange.until, latest)
+            self._watch(next(iter(self._parked.values())).until)
+
+    def abandon(self, backend: str) -> None:
+        """Give up what waits for a backend that nobody can reach any more."""
+        for exchange in [e for e in self._parked.values() if e.backend == backend]:
+            exchange.give_up()
 
     def visit(self, backend: str, elicitation: str) -> asyncio.Event:
         """Return what tells that a user has done what a server wants to be done at some address."""
@@ -152,7 +169,7 @@ class Parking:
 
     def snapshot(self) -> tuple[ParkedCall, ...]:
         """Return what waits, longest first."""
-        began = self.now() + self.limits.ttl
+        now = self.now()
         return tuple(
             ParkedCall(
                 exchange.binding.backend,
@@ -160,7 +177,7 @@ class Parking:
                 exchange.method,
                 exchange.questions,
                 exchange.round,
-                round(began - exchange.until, 1),
+                round(now - exchange.since, 1),
             )
             for exchange in self._parked.values()
         )
@@ -177,13 +194,17 @@ class Parking:
         """Return the time, in seconds."""
         return asyncio.get_running_loop().time()
 
+    def _watch(self, until: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(until, self._check)
+
     def _check(self) -> None:
         self._timer = None
         now = self.now()
         for exchange in list(self._parked.values()):
             if exchange.until > now:
-                loop = asyncio.get_running_loop()
-                self._timer = loop.call_at(exchange.until, self._check)
+                self._watch(exchange.until)
                 return
             exchange.give_up()
 
@@ -199,9 +220,9 @@ class Exchange:
     def __init__(self, parking: Parking, request: Request, caller: Caller, round: int = 0) -> None:
         """Begin; `round` is how often its client has been asked before."""
         self.round = round
-        self.until = 0.0
+        self.since = self.until = 0.0
         self.size = 0
-        """Until when it is parked, and how much is held for it, in bytes."""
+        """From when until when it is parked, and how much is held for it, in bytes."""
         self.visits: dict[str, asyncio.Event] | None = None
         """What its user is to visit before the call is made anew, by elicitation id."""
         self.lend: Callable[[int], None] = _keep

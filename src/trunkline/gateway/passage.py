@@ -63,6 +63,8 @@ class Passage(Struct, eq=False):
     """What is to be done when it has ended: handed back, counted out."""
     due: Due | None = None
     """What is waited for, once it is under way; to cancel it is to stop the call."""
+    stopped: RpcError | None = None
+    """Why it must not go on, if it was stopped before it was under way."""
     span: "Span | None" = None
     """What a trace will show of it, if it is part of one that is recorded."""
 
@@ -80,6 +82,7 @@ class Passage(Struct, eq=False):
 
     def stop(self, why: RpcError) -> None:
         """Let nobody work on it any more; it is answered with `why`."""
+        self.stopped = why
         if self.due is not None:
             self.due.cancel(why)
 

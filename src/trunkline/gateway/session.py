@@ -56,6 +56,11 @@ class Identity(NamedTuple):
     instructions: str | None = None
     strict_lifecycle: bool = True
 
+    @property
+    def server(self) -> dict[str, Any]:
+        """Its name and version, as `serverInfo` has them."""
+        return {"name": self.name, "version": self.version}
+
 
 class Session:
     """Answers one client, and is that client for the backends."""
@@ -74,7 +79,7 @@ class Session:
         self.operational = False
         self._registry = forwarder.registry
         self._forwarder = forwarder
-        self._identity = identity
+        self.identity = identity
         self._principal = principal
         self._opened = opened
         self._stateless = stateless
@@ -162,7 +167,7 @@ class Session:
         return self._forwarder.forward(request, params, method.way, client)
 
     def _expect_operational(self, method: str) -> None:
-        if self._identity.strict_lifecycle and not self.operational:
+        if self.identity.strict_lifecycle and not self.operational:
             raise _not_initialized(method, "Send notifications/initialized first.")
 
     def _initialize(self, request: Request) -> dict[str, Any]:
@@ -171,11 +176,11 @@ class Session:
         hello = read_hello(request.params)
         self._caller = Caller(self._principal, hello.version, hello.capabilities, hello.client)
         self._opened(self)
-        identity = self._identity
+        identity = self.identity
         return welcome(
             hello.version,
             self._registry.capabilities(),
-            {"name": identity.name, "version": identity.version},
+            identity.server,
             identity.instructions,
         )
 
@@ -206,16 +211,16 @@ class Session:
             if len(self.subscriptions) >= MAX_URIS:
                 raise RpcError.invalid_params(f"expected at most {MAX_URIS} subscriptions")
             self._forwarder.layers.readmit(self.caller, entry)
-            upstream = self._registry.upstream(entry.backend)
-            await upstream.follow(entry.native, self.caller.version)
+            await self._registry.follow(entry.backend, entry.native, self.caller.version)
             if self._closed or uri in self.subscriptions:
-                upstream.unfollow(entry.native)  # nobody is there any more, or it was asked twice
+                # Nobody is there any more, or it was asked twice.
+                self._registry.unfollow([(entry.backend, entry.native)])
             else:
                 self.subscriptions[uri] = (entry.backend, entry.native)
         return {}
 
     def _pass_on(self, request: Request, client: "Session | OnLine") -> Due:
-        upstream = self._forwarder.knows_better(request.method)
+        upstream = self._forwarder.knows_better(request.method, self.caller)
         self._expect_operational(request.method)
         return self._forwarder.call(request, Params(request.params), upstream, client)
 
@@ -328,6 +333,11 @@ class Session:
             return False
         level = self._caller.log_level
         return method != "notifications/message" or is_loud_enough(params, level)
+
+    def forget(self, backend: str) -> None:
+        """Follow nothing any more of a backend that has left."""
+        kept = {uri: f for uri, f in self.subscriptions.items() if f[0] != backend}
+        self.subscriptions = kept
 
     async def aclose(self) -> None:
         """Drop what is still to be told, and follow nothing any more."""

@@ -194,7 +194,8 @@ class Stateless:
     ) -> dict[str, Any]:
         wishes = Wishes(params)
         declared = self._registry.capabilities()
-        listening = Listening(request.id, client.line, wishes.kinds & declared.keys())
+        kinds = wishes.kinds & declared.keys()
+        listening = Listening(request.id, client.line, kinds, client.caller)
         self._listening.add(listening)
         try:
             if self._ended:
@@ -223,11 +224,21 @@ class Stateless:
                 params, Way.BY_URI, "resources/subscribe", client
             )
             self._forwarder.layers.readmit(client.caller, entry)
-            upstream = self._registry.upstream(entry.backend)
-            await upstream.follow(entry.native, client.caller.version)
+            await self._registry.follow(entry.backend, entry.native, client.caller.version)
         except RpcError:
             return
         listening.followed[uri] = (entry.backend, entry.native)
+
+    def introduce(self, server: dict[str, Any], instructions: str | None) -> None:
+        """Say something else of the gateway from now on."""
+        self._server, self._instructions = server, instructions
+        self._lists.clear()  # they say who wrote them
+
+    def forget(self, backend: str) -> None:
+        """Let nobody follow, or wait for, a backend that has left."""
+        self.parking.abandon(backend)
+        for listening in self._listening:
+            listening.forget(backend)
 
     def changed(self, kinds: tuple[Kind, ...]) -> None:
         """Tell those who listen that other things are offered."""
@@ -237,8 +248,10 @@ class Stateless:
 
     def updated(self, backend: str, native: str, listed: str | None, news: Raw) -> None:
         """Tell those who listen that a resource has changed."""
+        hears = self._forwarder.layers.hears
         for listening in self._listening:
-            listening.updated(backend, native, listed, news)
+            if hears(listening.caller, backend):
+                listening.updated(backend, native, listed, news)
 
     def end(self) -> None:
         """Let all who listen go in order, also those who come yet."""

@@ -49,6 +49,11 @@ class Turns:
     def __len__(self) -> int:
         return len(self._terms)
 
+    @property
+    def full(self) -> bool:
+        """Tell whether one more would have to wait."""
+        return self._working >= self.at_once
+
     def take(self, begin: Begin, patron: Patron) -> Due:
         """Have `begin` called, now or when it is its turn; raises what it raises, if now."""
         if self._working >= self.at_once:
@@ -70,6 +75,20 @@ class Turns:
         """Let so many more begin at a time, or less: who waits for its client needs no place."""
         self.at_once += places
         self._begin_more()
+
+    def adopt(self, more: int, seconds: float) -> None:
+        """Let so many more begin at a time, or less, and have another patience from now on.
+
+        With less of it, those who are under way have no more left than those who come now.
+        """
+        self._seconds = seconds
+        if self._terms and self._loop is not None:
+            latest = self._loop.time() + seconds
+            for turn, term in self._terms.items():
+                self._terms[turn] = term._replace(until=min(term.until, latest))
+            self.close()
+            self._timer = self._loop.call_at(next(iter(self._terms.values())).until, self._check)
+        self.lend(more)
 
     def _begin(self, begin: Begin) -> Due:
         doing: Due = due(begin())
@@ -94,7 +113,7 @@ class Turns:
         except Exception as why:
             turn.fail(why)
             return
-        turn.stop_by(lambda _: doing.cancel())
+        turn.stop_by(lambda turn: doing.cancel(turn.why))
         doing.then(turn.follow)
 
     def _left(self, turn: Due) -> None:
@@ -118,6 +137,11 @@ class Turns:
         left = (term.until for term in self._terms.values() if term.until > now)
         if (until := next(left, None)) is not None:
             self._timer = loop.call_at(until, self._check)
+
+    def dismiss(self, why: BaseException) -> None:
+        """Let nobody wait any longer."""
+        for turn in list(self._queue):
+            turn.fail(why)
 
     def close(self) -> None:
         """Stop watching."""

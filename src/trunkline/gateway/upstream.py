@@ -10,23 +10,26 @@ Rules upheld here:
 3. A backend that ends is started again, with growing patience, until `max_restarts`; its tools
    stay listed meanwhile, and work again when it is back.
 4. A call is never made twice.
+5. One that fails again and again is left alone for a while: its calls are refused at once.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
 
 from trunkline.gateway.backend import Backend, Connect, Listener
 from trunkline.gateway.beside import Beside, needs_lease
 from trunkline.gateway.client import Asker, Client
+from trunkline.gateway.fuse import CircuitOpen, Fuse
 from trunkline.gateway.guests import Guests
 from trunkline.gateway.leases import ANYBODY, NOBODY, Kind, Leases
+from trunkline.gateway.pulse import Pulse
+from trunkline.gateway.snapshot import CIRCUITS, Snapshot, State
 from trunkline.gateway.turns import Turns
-from trunkline.jsonrpc import ConnectionLost, Due, Raw, RpcError
+from trunkline.gateway.wishes import Wishes
+from trunkline.jsonrpc import ConnectionLost, Due, Raw, RpcError, due
 from trunkline.mcp.bridge import adapt_error, adapt_result
 from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.capabilities import from_fingerprint
@@ -35,25 +38,15 @@ from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.mcp.rounds import MAY_ASK, URL_REQUIRED
 from trunkline.mcp.versions import Era, era_of
 from trunkline.routing import backoff
+from trunkline.routing.breaker import Breaker, Circuit
 from trunkline.routing.call import Call
 from trunkline.routing.catalog import Listing
 
-MAX_QUEUE = 1024
-"""How many calls may wait for one backend, beside those that it works on."""
+LATER = 1.0
+"""When, in seconds, those who found too many others waiting are to come again."""
 
 RELIST_PAUSE = 0.1
 """How long, in seconds, a backend that was just listed again is not listed once more."""
-
-
-class State(StrEnum):
-    """How a backend is."""
-
-    IDLE = "idle"
-    STARTING = "starting"
-    READY = "ready"
-    WAITING = "waiting"
-    FAILED = "failed"
-    STOPPED = "stopped"
 
 
 class Settings(NamedTuple):
@@ -66,21 +59,11 @@ class Settings(NamedTuple):
     max_restarts: int | None = None
     max_in_flight: int = 64
     max_conversations: int = 4
-
-
-class Snapshot(NamedTuple):
-    """One backend at one moment, for those who operate the gateway."""
-
-    name: str
-    state: State
-    version: str | None
-    restarts: int
-    in_flight: int
-    offers: int
-    error: str | None
-    retry_in: float | None
-    conversations: int = 0
-    """How many there are beside the first."""
+    max_queue: int = 1024
+    """How many calls may wait, beside those that it works on."""
+    breaker_threshold: int = 5
+    breaker_recovery: float = 30.0
+    ping_interval: float = 30.0
 
 
 class Upstream:
@@ -93,10 +76,13 @@ class Upstream:
         changed: Callable[[frozenset[str]], None],
         owner: Listener,
         chance: Callable[[], float],
+        *,
+        moved: Callable[[Snapshot], None] | None = None,
     ) -> None:
         """Prepare; nothing happens before `run`.
 
-        `changed` is called when offers or state do, with what the backend itself announced.
+        `changed` is called when offers or state do, with what the backend itself announced, and
+        `moved` when the state does, with how it is then.
         """
         self.settings = settings
         self.state = State.IDLE
@@ -107,6 +93,7 @@ class Upstream:
         self._changed = changed
         self._owner = owner
         self._chance = chance
+        self._moved = moved
         self._offers: tuple[Offer, ...] = ()
         self._stale = asyncio.Event()
         self._announced: set[str] = set()
@@ -114,13 +101,12 @@ class Upstream:
         self.turns = Turns(settings.max_in_flight, settings.timeout)
         self._leases = self._new_leases()
         self._extras: set[asyncio.Task[None]] = set()
-        self._guests = Guests()
-        self._followed: Counter[str] = Counter()
-        self._told: dict[str, bool] = {}
-        self._telling = asyncio.Lock()
-        self._level: str | None = None
-        self._told_level: str | None = None
-        self._wished = asyncio.Event()
+        self.guests = Guests()
+        """Those who can be asked something, and what it offers to them alone."""
+        self.wishes = Wishes(settings.timeout)
+        breaker = Breaker(settings.breaker_threshold, settings.breaker_recovery)
+        self.fuse = Fuse(breaker, self._circuit_moved)
+        self._pulse = Pulse(settings.ping_interval, self.fuse, lambda: self.busy)
 
     @property
     def name(self) -> str:
@@ -131,13 +117,18 @@ class Upstream:
     def listing(self) -> Listing:
         """What it offers, or offered when it last could."""
         fresh = self.backend.freshness if self.backend else Freshness()
-        offers = self._guests.add_to(self._offers)
+        offers = self.guests.add_to(self._offers)
         return Listing(self.name, self.settings.prefix, offers, fresh)
 
     @property
     def ready(self) -> bool:
         """Tell whether it takes calls."""
         return self.backend is not None and self.state is State.READY
+
+    @property
+    def condition(self) -> State:
+        """How it is: one that is ready may have failed so often that nobody is let near it."""
+        return CIRCUITS[self.fuse.breaker.circuit] if self.state is State.READY else self.state
 
     @property
     def settled(self) -> bool:
@@ -157,10 +148,19 @@ class Upstream:
         """Return how it is now."""
         version = self.backend.version if self.backend else None
         offers, calls = len(self._offers), len(self.turns)
-        left, more = self._retry_in(), self._leases.extra
-        return Snapshot(
-            self.name, self.state, version, self.restarts, calls, offers, self.error, left, more
-        )
+        state, error, left, more = self.condition, self.error, self._retry_in(), self._leases.extra
+        if state is not self.state:
+            refusal = self.fuse.refusal()
+            error, left = str(refusal), refusal.retry_after
+        return Snapshot(self.name, state, version, self.restarts, calls, offers, error, left, more)
+
+    def adopt(self, settings: Settings, connect: Connect) -> None:
+        """Go on under other settings; `connect` is for when it is started again."""
+        before, self.settings = self.settings, settings
+        self._connect = connect
+        self.turns.adopt(settings.max_in_flight - before.max_in_flight, settings.timeout)
+        self._leases.adopt(settings.max_conversations)
+        self.wishes.adopt(settings.timeout)
 
     # Keeping it alive
 
@@ -185,7 +185,7 @@ class Upstream:
         """Run it once, from its start to its end; return for how many seconds it was ready."""
         loop = asyncio.get_running_loop()
         ready_at: float | None = None
-        self._forget_told()
+        self.wishes.forget_told()
         self._enter(State.STARTING)
         try:
             async with asyncio.timeout(self.settings.start_timeout):
@@ -193,16 +193,19 @@ class Upstream:
                 await self._list(self.backend)
             self.error = None
             ready_at = loop.time()
+            self.fuse.renewed()
             self._leases.settle_in(self.backend, self.backend.declared or frozenset())
             self._enter(State.READY)
-            for kind in self._guests.kinds:
+            for kind in self.guests.kinds:
                 self._spawn(self.meet(kind))
-            wishing = asyncio.create_task(self._keep_telling(self.backend))
+            wishing = asyncio.create_task(self.wishes.keep_telling(self.backend))
+            pinging = asyncio.create_task(self._pulse.keep(self.backend))
             try:
                 await self._watch(self.backend)
             finally:
                 wishing.cancel()
-                await asyncio.gather(wishing, return_exceptions=True)
+                pinging.cancel()
+                await asyncio.gather(wishing, pinging, return_exceptions=True)
             self.error = "it ended"
         except TimeoutError:
             self.error = f"it did not start within {self.settings.start_timeout:g} s"
@@ -263,11 +266,23 @@ class Upstream:
         try:
             await asyncio.wait({closing})
         finally:
-            await asyncio.gather(closing, return_exceptions=True)
+            for task in self._extras:
+                task.cancel()  # what they would see off has been closed
+            await asyncio.gather(closing, *self._extras, return_exceptions=True)
 
     def _enter(self, state: State) -> None:
         self.state = state
         self._changed(frozenset())
+        self._tell_moved()
+
+    def _circuit_moved(self) -> None:
+        if self.fuse.breaker.circuit is Circuit.OPEN:
+            self.turns.dismiss(self.fuse.refusal())
+        self._tell_moved()
+
+    def _tell_moved(self) -> None:
+        if self._moved is not None:
+            self._moved(self.snapshot())
 
     # More conversations, for those whose questions must not be mixed up
 
@@ -280,13 +295,13 @@ class Upstream:
         async with asyncio.timeout(self.settings.start_timeout):
             backend = await self._connect(Beside(self, from_fingerprint(kind)))
         self._spawn(self._see_off(backend, leases))
-        await self._guests.look(kind, backend, self.settings.start_timeout)
+        await self.guests.look(kind, backend, self.settings.start_timeout)
         self._changed(frozenset())
         return backend
 
     async def meet(self, kind: Kind) -> None:
         """See what it offers to those who can be asked this: some servers offer them more."""
-        self._guests.kinds.add(kind)
+        self.guests.kinds.add(kind)
         backend = self.backend
         # One that was told something was listed as one who may ask.
         if backend is not None and not (backend.declared or backend.tells_calls_apart):
@@ -317,8 +332,7 @@ class Upstream:
 
     def session_renewed(self) -> None:
         """Have it list again, and tell it again what clients want of it."""
-        self._forget_told()
-        self._wished.set()
+        self.wishes.tell_again()
         self._stale.set()
 
     async def told(self, method: str, params: Any) -> None:
@@ -329,123 +343,76 @@ class Upstream:
         """Pass on what it asks of nobody in particular."""
         return await self._owner.asked(method, params, asker)
 
-    # What clients want of it beside answers; one that starts again has to be told again
-
-    async def follow(self, uri: str, version: str) -> None:
-        """Follow a resource on behalf of one more; raises RpcError."""
-        try:
-            async with asyncio.timeout(self.settings.timeout):
-                await self._follow(uri, version)
-        except BaseException as why:
-            self._wished.set()  # if it may have heard, it is told that nobody follows after all
-            raise self._meaning(why, version, version) from None
-
-    async def _follow(self, uri: str, version: str) -> None:
-        async with self._telling:
-            backend = self._expect(version)
-            if not self._told.get(uri):
-                await self._begin_following(backend, uri)
-            self._followed[uri] += 1
-
-    async def _begin_following(self, backend: Backend, uri: str) -> None:
-        told = self._told
-        told[uri] = False  # until it answers, nobody knows
-        try:
-            await backend.follow(uri)
-        except RpcError:
-            del told[uri]
-            raise
-        told[uri] = True
-
-    def unfollow(self, uri: str) -> None:
-        """Follow a resource on behalf of one less; nobody waits until the backend knows."""
-        self._followed[uri] -= 1
-        if self._followed[uri] <= 0:
-            del self._followed[uri]
-            self._wished.set()
-
-    async def set_level(self, level: str | None) -> None:
-        """Have it log what somebody wants to read."""
-        self.wish_level(level)
-        if self.backend is not None:
-            await self._try(self._tell_level(self.backend))
-
-    def wish_level(self, level: str | None) -> None:
-        """Have it log what somebody wants to read, but wait for nothing."""
-        self._level = level
-        self._wished.set()
-
-    def _forget_told(self) -> None:
-        self._told, self._told_level = {}, None
-
-    async def _keep_telling(self, backend: Backend) -> None:
-        """Tell it what clients want of it, now and whenever that is something else."""
-        while True:
-            self._wished.clear()
-            await self._tell_wishes(backend)
-            await self._wished.wait()
-
-    async def _tell_wishes(self, backend: Backend) -> None:
-        async with self._telling:
-            nobodys = self._told.keys() - self._followed.keys()
-            for uri in nobodys:
-                del self._told[uri]
-            # At once: one that does not answer must not keep others from what they want.
-            await asyncio.gather(*(self._try(backend.unfollow(uri)) for uri in nobodys))
-            for uri in list(self._followed):
-                if not self._told.get(uri):
-                    await self._try(self._begin_following(backend, uri))
-        await self._try(self._tell_level(backend))
-
-    async def _tell_level(self, backend: Backend) -> None:
-        level = self._level
-        if level is not None and level != self._told_level and self.has("logging"):
-            self._told_level = level
-            await backend.set_level(level)
-
-    async def _try(self, wish: Coroutine[Any, Any, None]) -> None:
-        """Have a wish told; what cannot be told needs not be."""
-        with suppress(Exception):
-            async with asyncio.timeout(self.settings.timeout):
-                await wish
-
     # Using it
 
     def call(self, call: Call, client: Client) -> Due:
         """Carry out a call, once, and answer as the caller's revision has it; raises RpcError."""
-        version, backend = call.caller.version, self.backend
-        if backend is None or self.state is not State.READY:
-            raise self.unavailable(version)
-        if len(self.turns) >= self.turns.at_once + MAX_QUEUE:
-            raise self._refuse(version, "it has too many calls in flight")
-        spoken = backend.version
-        begin = partial(backend.call, call, client)
-        if needs_lease(call, backend):
-            begin = partial(self._lease, call, client, backend.tells_calls_apart)
-        try:
-            answer = self.turns.take(begin, client)
-        except Exception as why:
-            raise self._meaning(why, spoken, version) from None
-        answer.then(partial(self._adapt, call, spoken))
+        begin = partial(self._begin, call, client)
+        if not self.turns.full:
+            return self.turns.take(begin, client)
+        self._expect_room(call.caller.version)
+        answer = self.turns.take(begin, client)
+        answer.then(partial(self._explain, call.caller.version))
         return answer
 
-    def _lease(self, call: Call, client: Client, shared: bool) -> Due:
+    def _expect_room(self, version: str) -> None:
+        """Refuse at once what would wait in vain, or for too long."""
+        self._expect(version)
+        if not self.fuse.breaker.closed:
+            raise self._meaning(self.fuse.refusal(), version, version)
+        if len(self.turns) >= self.turns.at_once + self.settings.max_queue:
+            raise self._refuse(version, "it has too many calls in flight", LATER)
+
+    def _begin(self, call: Call, client: Client) -> Due:
+        """Have a call carried out now; raises RpcError."""
+        version, backend, fuse = call.caller.version, self.backend, self.fuse
+        if backend is None or self.state is not State.READY:
+            raise self.unavailable(version)
+        spoken = backend.version
+        try:
+            passed = fuse.enter()
+        except CircuitOpen as why:
+            raise self._meaning(why, spoken, version) from None
+        try:
+            if needs_lease(call, backend):
+                doing = self._lease(call, client, passed, backend.tells_calls_apart)
+            else:
+                doing = due(backend.call(call, client))
+        except Exception as why:
+            fuse.judge_error(passed, why, backend)
+            raise self._meaning(why, spoken, version) from None
+        doing.then(partial(self._ended, call, backend, passed))
+        return doing
+
+    def _lease(self, call: Call, client: Client, passed: int, shared: bool) -> Due:
         """Have a call carried out where nobody else's questions can be taken for its own."""
-        self._expect(call.caller.version)  # it may have had to wait, and the backend has ended
         can = call.caller.askable
-        begin = partial(_begin, call, client)
+        begin = partial(self._begin_leased, call, client, passed)
         if shared:
             return self._leases.take(ANYBODY, can, begin, urgent=True)
         party = client.party if can else NOBODY
         return self._leases.take(party, can, begin, urgent=client.answering)
 
-    def _adapt(self, call: Call, spoken: str, answer: Due) -> None:
-        """Turn what came of a call into what its caller must see."""
-        version = call.caller.version
+    def _begin_leased(
+        self, call: Call, client: Client, passed: int, backend: Backend
+    ) -> Awaitable[Raw]:
+        if passed != self.fuse.breaker.passing:  # it had to wait, and the circuit has opened
+            raise self.fuse.refusal()
+        return backend.call(call, client)
+
+    def _ended(self, call: Call, backend: Backend, passed: int, answer: Due) -> None:
+        """Judge what came of a call, and turn it into what its caller must see."""
+        self.fuse.judge(passed, answer, backend)
+        version, spoken = call.caller.version, backend.version
         if answer.error is None:
             answer.result = adapt_result(call.method, answer.result, spoken, version)
         elif not _sends_elsewhere(call, answer.error):
             answer.error = self._meaning(answer.error, spoken, version)
+
+    def _explain(self, version: str, answer: Due) -> None:
+        """Say to whoever has waited for nothing what that means."""
+        if answer.error is not None and not isinstance(answer.error, RpcError):
+            answer.error = self._meaning(answer.error, version, version)
 
     def _meaning(self, why: BaseException, spoken: str, version: str) -> BaseException:
         """Return what a failure means to a caller; what kept us from an answer is a refusal."""
@@ -457,6 +424,13 @@ class Upstream:
         if isinstance(why, ConnectionLost):
             return self._refuse(version, str(why), getattr(why, "retry_after", None))
         return why
+
+    async def follow(self, uri: str, version: str) -> None:
+        """Follow a resource on behalf of one more; raises RpcError."""
+        try:
+            await self.wishes.follow(uri, partial(self._expect, version))
+        except BaseException as why:
+            raise self._meaning(why, version, version) from None
 
     def _expect(self, version: str) -> Backend:
         """Return the backend, if it takes calls."""
@@ -470,7 +444,7 @@ class Upstream:
 
     def _refuse(self, version: str, why: str, said: float | None = None) -> RpcError:
         """Return a refusal; `said` is when the backend itself wants to be asked again."""
-        data: dict[str, Any] = {"server": self.name, "state": self.state.value}
+        data: dict[str, Any] = {"server": self.name, "state": self.condition.value}
         left = self._retry_in() if said is None else said
         if left is not None:
             data["retryAfter"] = left
@@ -488,10 +462,6 @@ def _sends_elsewhere(call: Call, why: BaseException) -> bool:
     if not isinstance(why, RpcError) or why.code != URL_REQUIRED or call.method not in MAY_ASK:
         return False
     return era_of(call.caller.version) is Era.ENVELOPE
-
-
-def _begin(call: Call, client: Client, backend: Backend) -> Awaitable[Raw]:
-    return backend.call(call, client)
 
 
 async def _close(backend: Backend) -> None:

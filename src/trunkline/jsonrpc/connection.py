@@ -25,7 +25,13 @@ from typing import Any, Protocol, Self, cast
 
 from trunkline.jsonrpc.channel import Channel
 from trunkline.jsonrpc.due import Due, due
-from trunkline.jsonrpc.errors import OVERLOADED, ConnectionLost, RemoteProtocolError, RpcError
+from trunkline.jsonrpc.errors import (
+    OVERLOADED,
+    ConnectionLost,
+    LineEnded,
+    RemoteProtocolError,
+    RpcError,
+)
 from trunkline.jsonrpc.incident import Report, answer_for, print_incident
 from trunkline.jsonrpc.message import Id, Notification, Request
 from trunkline.jsonrpc.peer import Called, Event, Failed, Lost, Notified, Peer, Returned, Violated
@@ -269,7 +275,7 @@ class Connection:
 
     def _ask(self, method: str, params: Any, original_id: Id) -> Due:
         if self._peer.input_ended:
-            raise ConnectionLost(_ENDED)
+            raise LineEnded(_ENDED)
         id = self._peer.call(method, params, original_id)
         asked = self._waiting[id] = Due(partial(self._forget, id))
         return asked
@@ -293,7 +299,7 @@ class Connection:
         elif isinstance(event, Failed):
             asked.fail(event.error)
         else:
-            asked.fail(ConnectionLost(reason))
+            asked.fail(LineEnded(reason))
 
     async def notify(self, method: str, params: Any = UNSET) -> None:
         """Tell; raises ConnectionLost if that is no longer possible."""

@@ -25,7 +25,7 @@ from typing import Any
 class Due:
     """An answer that is due."""
 
-    __slots__ = ("_holds", "_ripe", "_stop", "_then", "_why", "done", "error", "result", "task")
+    __slots__ = ("_holds", "_ripe", "_stop", "_then", "done", "error", "result", "task", "why")
 
     def __init__(self, stop: "Callable[[Due], None] | None" = None) -> None:
         """Begin to wait; `stop` is called if nobody wants to know any more, and has to settle it.
@@ -41,7 +41,8 @@ class Due:
         """Who works on it, if that is a task."""
         self._stop = stop
         self._then: list[Callable[[Due], None]] = []
-        self._why: BaseException | None = None
+        self.why: BaseException | None = None
+        """What was said when it was cancelled."""
         self._holds = 0
         self._ripe = False
 
@@ -70,7 +71,7 @@ class Due:
         """Say why there is no answer."""
         if not self.done and not self._ripe:
             cancelled = isinstance(error, asyncio.CancelledError)
-            self.error = self._why if cancelled and self._why is not None else error
+            self.error = self.why if cancelled and self.why is not None else error
             self._finish()
 
     def follow(self, other: "Due") -> None:
@@ -84,7 +85,7 @@ class Due:
         """Let nobody work on it any more; it fails with `why`, or as cancelled."""
         if self.done or self._ripe:
             return
-        self._why = self._why or why
+        self.why = self.why or why
         if self._stop is None:
             self.fail(asyncio.CancelledError())
         else:

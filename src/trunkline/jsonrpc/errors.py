@@ -2,10 +2,12 @@
 
     Exception
     ├── RpcError               an answer: travels on the wire as code, message and data
+    │   └── MalformedAnswer        what we say for one that answered what is no answer
     ├── ProtocolError          an accusation
     │   ├── LocalProtocolError     this side misused the engine; nothing was sent
     │   └── RemoteProtocolError    the other side sent what JSON-RPC 2.0 does not allow
     └── ConnectionLost         a circumstance: no answer will come any more
+        └── LineEnded              … to this nor to anything else that was asked there
 
 This module knows nothing of messages or of JSON, so everything else may import it.
 """
@@ -81,6 +83,10 @@ class RpcError(Exception):
         return f"RpcError({self.code}, {self.message!r}{data})"
 
 
+class MalformedAnswer(RpcError):
+    """The other side answered a call with what is neither a result nor an error, or both."""
+
+
 class ProtocolError(Exception):
     """Somebody broke the rules of JSON-RPC 2.0; the subclass says who."""
 
@@ -109,6 +115,13 @@ class RemoteProtocolError(ProtocolError):
 
 class ConnectionLost(Exception):
     """The connection ended before the answer came; whether the call was carried out is unknown."""
+
+    excused = False
+    """Whether it says nothing against the other side: it did answer, or was not even asked."""
+
+
+class LineEnded(ConnectionLost):
+    """A line that many calls share has ended, and all of them with it."""
 
 
 def _text(standard: str, detail: str) -> str:

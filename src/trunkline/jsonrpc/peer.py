@@ -25,6 +25,7 @@ from trunkline.jsonrpc.codec import MAX_BATCH, MAX_PAYLOAD, decode
 from trunkline.jsonrpc.errors import (
     OVERLOADED,
     LocalProtocolError,
+    MalformedAnswer,
     RemoteProtocolError,
     RpcError,
 )
@@ -206,7 +207,7 @@ class Peer:
         events: list[Event] = [Violated(violation)]
         id = violation.response_id
         if isinstance(id, int) and id in self._calls:
-            error = RpcError.internal_error(f"the answer was malformed: {violation}")
+            error = MalformedAnswer.internal_error(f"the answer was malformed: {violation}")
             events.append(Failed(id, self._retire(id), error))
         return events
 

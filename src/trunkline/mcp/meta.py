@@ -97,8 +97,11 @@ class Params:
         if self._raw is not None:
             return self._raw
         if self._meta_changed:
-            self._members["_meta"] = to_raw(self._meta)
             self._meta_changed = False
+            if self._meta:
+                self._members["_meta"] = to_raw(self._meta)
+            else:
+                self._members.pop("_meta", None)  # nobody said anything but what was taken out
         return to_raw(self._members)
 
     def _read_meta(self) -> dict[str, Raw]:

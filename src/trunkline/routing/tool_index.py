@@ -56,6 +56,18 @@ class _Definition(Struct, frozen=True):
     inputSchema: object = None  # noqa: N815  MCP's name
 
 
+class _Parameters(Struct, frozen=True):
+    properties: dict[str, Raw] = {}
+
+
+class _Usual(Struct, frozen=True):
+    """As much of a definition as is indexed, where all of it is what it should be."""
+
+    title: str = ""
+    description: str = ""
+    inputSchema: _Parameters = _Parameters()  # noqa: N815  MCP's name
+
+
 class ToolIndex:
     """Finds tools by what they say of themselves."""
 
@@ -89,19 +101,28 @@ class ToolIndex:
 
 def document_of(entry: Entry) -> Document:
     """Return what a tool says of itself."""
-    definition = _read(entry.definition)
-    description = _text(definition.description)
+    title, description, parameters = _said(entry.definition)
     first = summary(description)
-    schema = _table(definition.inputSchema)
     fields = {
         "name": entry.native,
-        "title": _text(definition.title),
+        "title": title,
         "summary": first,
         "description": description[len(first) :][:MAX_DESCRIPTION],
-        "parameters": " ".join(_table(schema.get("properties"))),
+        "parameters": " ".join(parameters),
         "backend": entry.backend,
     }
     return Document(entry.public, (entry.native,), fields)
+
+
+def _said(definition: Raw) -> tuple[str, str, Iterable[str]]:
+    """Return the title, the description and the names of the parameters."""
+    try:
+        usual = from_raw(definition, _Usual)  # does not look into each parameter
+    except (ValueError, RecursionError):
+        read = _read(definition)
+        schema = _table(read.inputSchema)
+        return _text(read.title), _text(read.description), _table(schema.get("properties"))
+    return usual.title, usual.description, usual.inputSchema.properties
 
 
 def description_of(definition: Raw) -> str:

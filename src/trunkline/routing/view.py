@@ -9,6 +9,7 @@ Rules upheld here:
 1. What a caller may not see is not there for it: not listed, not found, and unknown when called.
 2. What is not on the list can be called all the same, by those who may see it.
 3. The tools that find tools are on every list: without them the rest could not be reached.
+4. What is stopped is not listed or found, but it is known: who calls it learns that it is stopped.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,12 +45,19 @@ class View:
         self._surface = surface
         self._visible = visible
         self._written: tuple[Catalog, dict[str, Raw]] = (Catalog(), {})
+        self.stops: Visible | None = None
+        """Tells whether an offer is stopped for a caller, while anything is."""
         self.plain = visible is None and not searches
         """Whether everybody may see everything, and nothing is called by way of something else."""
 
     def visible(self, caller: Caller, entry: Entry) -> bool:
         """Tell whether a caller may know of an offer, and call it."""
         return self._visible is None or self._visible(caller, entry)
+
+    def offered(self, caller: Caller, entry: Entry) -> bool:
+        """Tell whether a caller is told of an offer: it may know of it, and it is not stopped."""
+        stopped = self.stops is not None and self.stops(caller, entry)
+        return not stopped and self.visible(caller, entry)
 
     def shown(self, entry: Entry) -> bool:
         """Tell whether an offer is on the list of those who may see it."""
@@ -64,8 +72,8 @@ class View:
     def list_result(self, catalog: Catalog, kind: Kind, caller: Caller) -> Raw:
         """Return the result of a list of one kind, as the caller sees it."""
         version = caller.version
-        if self._visible is not None:
-            found = [entry for entry in catalog.entries(kind) if self.visible(caller, entry)]
+        if self._visible is not None or self.stops is not None:
+            found = [entry for entry in catalog.entries(kind) if self.offered(caller, entry)]
             return write_list(kind, [entry for entry in found if self.shown(entry)], version)
         if self._surface is None or kind is not Kind.TOOL:
             return catalog.list_result(kind, version)

@@ -73,6 +73,10 @@ class AsgiApp:
         self._max_message = max_message
         self._hooks = {"startup": startup, "shutdown": shutdown}
 
+    def adopt(self, max_body: int, body_timeout: float) -> None:
+        """Have other limits from now on."""
+        self._max_body, self._body_timeout = max_body, body_timeout
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one scope to its end."""
         kind = scope["type"]

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
 from trunkline.jsonrpc import ConnectionLost
-from trunkline.transports.exchange import PLAIN
+from trunkline.transports.exchange import PLAIN, Headers
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -41,9 +41,9 @@ _MAX_REASON = 123
 class Refused(Exception):
     """What a client asks for is not given to it: a status, and a reason that it is told."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    def __init__(self, status: int, reason: str, headers: Headers = ()) -> None:
         super().__init__(status, reason)
-        self.status, self.reason = status, reason
+        self.status, self.reason, self.headers = status, reason, headers
 
 
 class Outgoing:
@@ -156,7 +156,7 @@ class AsgiWebSocketChannel:
         """Say no: in HTTP if it is not too late for that and the server can do it, or by `code`."""
         if self._can_explain and not self._opened.is_set():
             body = refusal.reason.encode()
-            headers = [PLAIN, (b"content-length", b"%d" % len(body))]
+            headers = [PLAIN, (b"content-length", b"%d" % len(body)), *refusal.headers]
             kind, status = "websocket.http.response", refusal.status
             self._outgoing.post({"type": f"{kind}.start", "status": status, "headers": headers})
             self._outgoing.post({"type": f"{kind}.body", "body": body}, last=True)

@@ -118,6 +118,10 @@ class Load:
         self._all = 0
         self._each: dict[str, int] = {}
 
+    def adopt(self, max_all: int, max_each: int) -> None:
+        """Have other limits from now on; what is in flight stays."""
+        self._max_all, self._max_each = max_all, max_each
+
     def refuses(self, owner: str) -> int | None:
         """Return the status for one request too many, None where there is room."""
         if self._all >= self._max_all:

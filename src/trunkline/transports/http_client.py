@@ -6,7 +6,8 @@ Refuses to follow redirects, to take part in compression, and to know what it ca
 
 Rules upheld here:
 1. A request is sent once. If the connection dies under it, the caller is told, since nobody can
-   know what the server did; only what the caller calls idempotent is sent again, once.
+   know what the server did; only what the caller calls idempotent is sent again, once. What was
+   answered with 401 was not carried out: it is sent again, once, if there are other credentials.
 2. Whoever is cancelled leaves no connection behind that has an answer pending.
 3. Nothing in a method, a target, a name or a value can become a second header or request.
 """
@@ -14,6 +15,7 @@ Rules upheld here:
 import re
 import ssl
 from collections.abc import Callable
+from typing import Protocol, TypeAlias
 
 from trunkline.transports.exchange import Headers
 from trunkline.transports.http_address import Origin, checked_target, parse_origin
@@ -21,7 +23,14 @@ from trunkline.transports.http_pool import Pool, Unreachable
 from trunkline.transports.http_response import HttpResponse, ResponseTooLarge
 from trunkline.transports.http_wire import ClientLimits
 
-__all__ = ["ClientLimits", "HttpClient", "HttpResponse", "ResponseTooLarge", "Unreachable"]
+__all__ = [
+    "ClientLimits",
+    "Credentials",
+    "HttpClient",
+    "HttpResponse",
+    "ResponseTooLarge",
+    "Unreachable",
+]
 
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(rb"[^\r\n\0]*")
@@ -30,6 +39,10 @@ _OURS = frozenset(
 )
 _WITH_LENGTH = frozenset(("PATCH", "POST", "PUT"))
 """The methods whose requests have a length even if there is no body."""
+
+_UNAUTHORIZED = 401
+
+Header: TypeAlias = tuple[bytes, bytes]
 
 _MAX_KNOWN = 256
 """How many heads are remembered."""
@@ -74,11 +87,35 @@ class Heads:
         return b"".join((f"{method} {where}".encode(), self._constant, *lines))
 
 
+class Credentials(Protocol):
+    """What is shown to a server, and renewed while it is used."""
+
+    def current(self) -> Header | None:
+        """Return the header that shows them, None if they have to be waited for."""
+        ...
+
+    async def fresh(self) -> Header:
+        """Wait for them; raises ConnectionLost."""
+        ...
+
+    async def instead_of(self, refused: object) -> Header:
+        """Wait for others than those that were refused; raises ConnectionLost."""
+        ...
+
+    def join(self) -> None:
+        """Take note of one more who uses them."""
+        ...
+
+    async def leave(self) -> None:
+        """Take note of one less; with the last one ends whatever goes on."""
+        ...
+
+
 class HttpClient:
     """A client of the server that a URL names.
 
-    `headers` are sent with every request. `allow` is asked about the IP addresses of the host, and
-    one that it does not allow is not connected to.
+    `headers` are sent with every request, and so are `credentials`. `allow` is asked about the IP
+    addresses of the host, and one that it does not allow is not connected to.
     """
 
     def __init__(
@@ -88,10 +125,16 @@ class HttpClient:
         limits: ClientLimits | None = None,
         tls: ssl.SSLContext | None = None,
         allow: Callable[[str], bool] | None = None,
+        *,
+        credentials: Credentials | None = None,
     ) -> None:
         self._origin = parse_origin(url)
         self._heads = Heads(self._origin, headers)
         self._pool = Pool(self._origin, limits or ClientLimits(), tls, allow)
+        self._credentials = credentials
+        self._closed = False
+        if credentials is not None:
+            credentials.join()
 
     @property
     def name(self) -> str:
@@ -111,14 +154,31 @@ class HttpClient:
         *,
         target: str | None = None,
         idempotent: bool = False,
+        refused: HttpResponse | None = None,
     ) -> HttpResponse:
         """Ask, and return the answer when its head is there; raises ConnectionLost.
 
         Whoever gets an answer reads it, receives it to the end, or closes it. `target` takes the
         place of the URL's path. What is `idempotent` is sent again if the server closes a
         connection that was kept before it answers. Headers that are the same for many requests
-        are best given as a tuple: that is rendered once.
+        are best given as a tuple: that is rendered once. `refused` is what was answered before:
+        that those were not the right credentials.
         """
+        if self._credentials is None:
+            return await self._ask(method, headers, body, target, idempotent)
+        if refused is None:
+            shown = await self._credentials.fresh()
+            refused = await self._ask(method, (*headers, shown), body, target, idempotent)
+            if refused.status != _UNAUTHORIZED:
+                return refused
+            refused.shown = shown
+        refused.close()
+        shown = await self._credentials.instead_of(refused.shown)
+        return await self._ask(method, (*headers, shown), body, target, idempotent)
+
+    async def _ask(
+        self, method: str, headers: Headers, body: bytes, target: str | None, idempotent: bool
+    ) -> HttpResponse:
         head = self._heads.render(method, headers, len(body), target)
         wire = self._pool.take() or await self._pool.lease()
         while True:
@@ -136,14 +196,25 @@ class HttpClient:
 
     def ask_now(self, method: str, headers: Headers, body: bytes) -> HttpResponse | None:
         """Ask at once, if there is a free connection; whoever asks watches the answer."""
+        shown = None
+        if self._credentials is not None:
+            shown = self._credentials.current()
+            if shown is None:
+                return None
+            headers = (*headers, shown)
         wire = self._pool.take()
         if wire is None:
             return None
         head = self._heads.render(method, headers, len(body))
-        return wire.ask(head, body, bodiless=method == "HEAD")
+        response = wire.ask(head, body, bodiless=method == "HEAD")
+        response.shown = shown
+        return response
 
     async def aclose(self) -> None:
         """Close all connections; whoever waits for an answer gets ConnectionLost."""
+        if self._credentials is not None and not self._closed:
+            self._closed = True
+            await self._credentials.leave()
         await self._pool.aclose()
 
 

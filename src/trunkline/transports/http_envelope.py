@@ -67,12 +67,12 @@ class EnvelopeDoor:
         self._seeing_off: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
-    def post(self, visit: Visit, request: Request, params: Params) -> None:
-        """Answer one request."""
+    def post(self, visit: Visit, request: Request, params: Params) -> Due | None:
+        """Answer one request; return what is waited for, if the answer comes later."""
         refused = self._load.enter(visit.principal.id)
         if refused is not None:
             visit.fail(refused, RpcError.internal_error("too many requests"), request.id, LATER)
-            return
+            return None
         reply = Reply(visit)
         try:
             outcome = due(self._answer(visit, request, params, reply))
@@ -80,14 +80,15 @@ class EnvelopeDoor:
             self._load.leave(visit.principal.id)
             error = answer_for(why, request.method, self._report)
             visit.fail(_STATUS.get(error.code, 200), error, request.id)
-            return
+            return None
         if isinstance(outcome, Due):
             self._calls[reply] = outcome
             outcome.then(partial(self._finish, visit.principal.id, request, reply))
             visit.exchange.when_gone(outcome.cancel)
-        else:
-            self._load.leave(visit.principal.id)
-            visit.respond(200, payload_of(request, outcome, self._report))
+            return outcome
+        self._load.leave(visit.principal.id)
+        visit.respond(200, payload_of(request, outcome, self._report))
+        return None
 
     def _answer(self, visit: Visit, request: Request, params: Params, reply: "Reply") -> Any:
         asked = visit.exchange.request

@@ -100,6 +100,16 @@ class Flow:
             exchange, self._exchange = self._exchange, None
             exchange.finish()
 
+    def is_carried_by(self, exchange: Exchange) -> bool:
+        """Tell whether it is this one by which it is read."""
+        return self._exchange is exchange
+
+    def drop(self) -> None:
+        """Let its reader go; what is not said yet waits for the next."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.finish()
+
     async def _pass(self, event: bytes) -> None:
         exchange = self._exchange
         if exchange is None:

@@ -66,6 +66,10 @@ class HandshakeDoor:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def adopt(self, rules: HttpRules) -> None:
+        """Have other rules from now on; sessions stay, as long as they may by these."""
+        self._sessions.adopt(rules.session_idle, rules.session_life, rules.max_sessions)
+
     # POST
 
     def post(self, visit: Visit, message: Message | Batch) -> None:
@@ -257,27 +261,28 @@ class HandshakeDoor:
 
     # GET and DELETE
 
-    def get(self, visit: Visit) -> None:
-        """Open the stream of a session, or take up one that was cut off."""
+    def get(self, visit: Visit) -> Flow | None:
+        """Open the stream of a session, or take up one that was cut off; return it if it is."""
         asked = visit.exchange.request
         if b"accept" not in asked.headers or not accepts(
             asked.headers[b"accept"], "text/event-stream"
         ):
             visit.say(406, "expected an Accept header with text/event-stream")
-            return
+            return None
         record = self._find(visit)
         if record is None:
-            return
+            return None
         found = record.held.find_flow(asked.headers.get(b"last-event-id"))
         if found is None:
             visit.fail(400, RpcError(INVALID_REQUEST, "This stream is not kept any more"))
-            return
+            return None
         flow, after = found
         if flow.carried and after is None:
             visit.fail(409, RpcError(INVALID_REQUEST, "This stream is open already"))
-            return
+            return None
         flow.carry(visit.exchange, visit.headers, after)
         self._spawn(flow.catch_up())
+        return flow
 
     def delete(self, visit: Visit) -> None:
         """End a session."""

@@ -44,6 +44,7 @@ class HttpListener:
         self._report = report
         self._surroundings = Surroundings(answer, limits, self._explain, self._admit, self._release)
         self._servers: list[asyncio.Server] = []
+        self._tls: ssl.SSLContext | None = None
         self._open: set[HttpConnection] = set()
         self._by_address: Counter[str] = Counter()
         self._closing = False
@@ -66,6 +67,7 @@ class HttpListener:
         """Listen on `host` and `port`, or on a free port if that is 0; raises OSError."""
         loop = asyncio.get_running_loop()
         timeout = self._limits.head_timeout if ssl else None
+        self._keep_tls(ssl)
         self._start(
             await loop.create_server(
                 self._connection,
@@ -81,6 +83,7 @@ class HttpListener:
         """Listen on a socket that the caller has bound."""
         loop = asyncio.get_running_loop()
         timeout = self._limits.head_timeout if ssl else None
+        self._keep_tls(ssl)
         self._start(
             await loop.create_server(
                 self._connection,
@@ -90,6 +93,22 @@ class HttpListener:
                 ssl_handshake_timeout=timeout,
             )
         )
+
+    def adopt(self, limits: HttpLimits, tls: ssl.SSLContext | None = None) -> None:
+        """Have other limits from now on, and another certificate, for those who connect."""
+        self._limits = limits
+        self._surroundings = self._surroundings._replace(limits=limits)
+        self._tls = tls or self._tls
+
+    def _keep_tls(self, tls: ssl.SSLContext | None) -> None:
+        if tls is not None:
+            self._tls = tls
+            tls.sni_callback = self._choose_tls
+
+    def _choose_tls(self, wire: ssl.SSLObject, name: str | None, first: ssl.SSLContext) -> None:
+        """Answer a connection with the certificate of now: the socket knows only the first."""
+        if self._tls is not None and self._tls is not first:
+            wire.context = self._tls
 
     async def aclose(self, grace: float) -> None:
         """Accept no more, and let exchanges in progress end, for `grace` seconds at most."""

@@ -23,6 +23,7 @@ class HttpRefused(ConnectionLost):
         self.error = error
         self.retry_after = retry_after
         self.astray = astray
+        self.excused = status < 500
 
     @property
     def passes(self) -> bool:

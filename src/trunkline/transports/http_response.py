@@ -36,6 +36,7 @@ class HttpResponse:
         "_whole",
         "_wire",
         "headers",
+        "shown",
         "status",
     )
 
@@ -45,6 +46,8 @@ class HttpResponse:
 
     def __init__(self, wire: "Wire") -> None:
         self.status = 0
+        self.shown: object = None
+        """The credentials that were shown to get it, if there are others to be had."""
         self._wire = wire
         self._pieces: list[bytes] = []
         self._held = 0

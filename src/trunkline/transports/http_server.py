@@ -10,10 +10,11 @@ Rules upheld here:
 1. Nobody comes in whose Host or Origin is not ours.
 2. The body decides the era; a header can only contradict it, and is told so.
 3. What is refused here reaches nobody, and costs nothing that lasts.
+4. Everybody is made sure of on every request, and those who hold a line open again and again.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from msgspec import Struct
@@ -21,6 +22,7 @@ from msgspec import Struct
 from trunkline.jsonrpc import (
     INVALID_REQUEST,
     Batch,
+    Channel,
     ErrorResponse,
     Message,
     Notification,
@@ -33,7 +35,7 @@ from trunkline.jsonrpc.incident import Report, answer_for, print_incident
 from trunkline.mcp.envelope import has_envelope
 from trunkline.mcp.media import accepts, is_utf8, media_type
 from trunkline.mcp.meta import Params
-from trunkline.mcp.principal import LOCAL
+from trunkline.mcp.principal import LOCAL, Principal
 from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.mcp.versions import HANDSHAKE_VERSIONS
 from trunkline.transports.exchange import Exchange, HttpRequest
@@ -46,11 +48,15 @@ from trunkline.transports.http_health import PATHS, Health
 from trunkline.transports.http_legacy import LegacyDoor
 from trunkline.transports.http_rules import HttpRules, cors, preflight
 from trunkline.transports.http_session import SessionReply
+from trunkline.transports.http_vigil import Held, Vigil
 from trunkline.transports.websocket import open_websocket
 
 _HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _ALLOW = (b"allow", b"POST")
 _CALLS = (Request, Notification)
+_LISTEN = "subscriptions/listen"
+_KINDS = {403: Refusal.NOT_ALLOWED, 429: Refusal.RATE_LIMITED}
+"""What it is to be turned away; all else is to be unauthenticated."""
 
 TURN = 64
 """How many streams are looked after before others get their turn."""
@@ -59,6 +65,8 @@ TURN = 64
 class _Verdict(Struct, frozen=True):
     """What is known of a request when its head has been looked at."""
 
+    rules: HttpRules
+    """By which it was judged; there may be others by now."""
     refusal: tuple[int, str] | None
     headers: tuple[tuple[bytes, bytes], ...]
     posts: bool
@@ -84,11 +92,13 @@ class HttpServer:
         self._host = host
         self._report = report
         load = Load(self.rules.max_in_flight, self.rules.max_in_flight_per_principal)
+        self._load = load
         self._envelope = EnvelopeDoor(host, load, report)
         self._handshake = HandshakeDoor(host, self.rules, load, report)
         self._legacy = LegacyDoor(self.rules.messages_path)
         self._tasks: set[asyncio.Task[None]] = set()
         self._beating: set[Reply | SessionReply | Flow] = set()
+        self._vigil = Vigil()
         self._health = Health(host.readiness)
         self._spawn(self._keep_house())
 
@@ -102,11 +112,17 @@ class HttpServer:
         """How many answers are awaited, and streams open."""
         return len(self._handshake.streams) + len(self._envelope.streams)
 
+    def adopt(self, rules: HttpRules) -> None:
+        """Have other rules from now on; sessions, streams and calls stay."""
+        self.rules = rules
+        self._load.adopt(rules.max_in_flight, rules.max_in_flight_per_principal)
+        self._handshake.adopt(rules)
+
     def answer(self, exchange: Exchange) -> None:
         """Answer an exchange, at once or in a task of its own."""
         request = exchange.request
         found: _Verdict | None = request.notes.get(self)
-        if found is None:
+        if found is None or found.rules is not self.rules:
             found = request.notes[self] = self._judge(request)
         if found.posts or (found.refusal is None and not self._is_public(request)):
             principal = self.guard.recognise(request)
@@ -119,11 +135,18 @@ class HttpServer:
 
     async def _identify(self, exchange: Exchange, found: _Verdict) -> None:
         """Find out who it is, and answer, or say what is missing."""
-        who = await self.guard.identify(exchange.request)
+        request = exchange.request
+        try:
+            who = await self.guard.identify(request)
+        except Exception as why:
+            error = answer_for(why, "", self._report)
+            Visit(exchange, LOCAL, found.headers).fail(500, error)
+            return
         if isinstance(who, Challenge):
             visit = Visit(exchange, LOCAL, (*who.headers, *found.headers))
-            error = refuse(Refusal.UNAUTHENTICATED, who.why)
-            visit.fail(who.status, error)
+            version = request.headers.get(b"mcp-protocol-version", b"").decode("latin-1")
+            kind = _KINDS.get(who.status, Refusal.UNAUTHENTICATED)
+            visit.fail(who.status, refuse(kind, who.why, version))
         else:
             self._admit(Visit(exchange, who, found.headers), found)
 
@@ -142,16 +165,16 @@ class HttpServer:
         headers = request.headers
         refusal = self.refusal_of(request)
         if refusal is not None:
-            return _Verdict(refusal, (), posts=False)
+            return _Verdict(self.rules, refusal, (), posts=False)
         allowed = cors(headers.get(b"origin"))
         if request.method != "POST" or request.path != self.rules.path:
-            return _Verdict(None, allowed, posts=False)
+            return _Verdict(self.rules, None, allowed, posts=False)
         if not _is_json(headers.get(b"content-type")):
             refusal = 415, "expected a body of type application/json, in UTF-8"
         elif not _accepts_both(headers.get(b"accept")):
             refusal = 406, "expected Accept: application/json, text/event-stream"
         version = headers.get(b"mcp-protocol-version")
-        return _Verdict(refusal, allowed, posts=refusal is None, version=version)
+        return _Verdict(self.rules, refusal, allowed, posts=refusal is None, version=version)
 
     def refusal_of(self, request: HttpRequest) -> tuple[int, str] | None:
         """Return the status and the reason for what is not let in, None for what is."""
@@ -161,7 +184,7 @@ class HttpServer:
 
     def _is_public(self, request: HttpRequest) -> bool:
         path = request.path
-        if request.method == "OPTIONS" and path == self.rules.path:
+        if request.method == "OPTIONS" and (path == self.rules.path or path in self.pages):
             return True  # a browser asks before it may show who is there
         return request.method in ("GET", "HEAD") and (path in PATHS or path in self.pages)
 
@@ -187,7 +210,9 @@ class HttpServer:
         elif request.headers.get(b"mcp-protocol-version", b"2025-03-26") not in _HANDSHAKE:
             visit.say(405, "expected POST: from 2026-07-28 on there are no sessions", _ALLOW)
         elif request.method == "GET":
-            self._handshake.get(visit)
+            flow = self._handshake.get(visit)
+            if flow is not None:
+                self._hold(visit, lambda: not flow.is_carried_by(visit.exchange), flow.drop)
         else:
             self._handshake.delete(visit)
 
@@ -209,7 +234,9 @@ class HttpServer:
         if params is None:
             self._handshake.post(visit, message)
         elif isinstance(message, Request):
-            self._envelope.post(visit, message, params)
+            going = self._envelope.post(visit, message, params)
+            if going is not None and message.method == _LISTEN:
+                self._hold(visit, lambda: going.done, going.cancel)
         elif isinstance(message, Notification):
             visit.accept()  # nothing that a client tells in this era concerns anybody
         else:
@@ -231,12 +258,29 @@ class HttpServer:
     async def _open_stream(self, visit: Visit) -> None:
         channel = await self._legacy.open(visit.exchange, visit.principal.id)
         if channel is not None:
-            await self._host.serve(channel, visit.principal)
+            await self.serve(visit.exchange.request, channel, visit.principal)
 
     def _open_websocket(self, visit: Visit) -> None:
         channel = open_websocket(visit.exchange)
         if channel is not None:
-            self._spawn(self._host.serve(channel, visit.principal))
+            self._spawn(self.serve(visit.exchange.request, channel, visit.principal))
+
+    async def identify(self, request: HttpRequest) -> Principal | Challenge:
+        """Find out who sent a request; for those who do not come by `answer`."""
+        return self.guard.recognise(request) or await self.guard.identify(request)
+
+    async def serve(self, request: HttpRequest, channel: Channel, principal: Principal) -> None:
+        """Serve a channel to its end, or until whoever opened it is not known any more."""
+        over = asyncio.Event()
+        held = Held(request, principal, over.is_set, lambda: self._spawn(channel.aclose()))
+        self._vigil.hold(held)
+        try:
+            await self._host.serve(channel, principal)
+        finally:
+            over.set()
+
+    def _hold(self, visit: Visit, is_over: Callable[[], bool], end: Callable[[], None]) -> None:
+        self._vigil.hold(Held(visit.exchange.request, visit.principal, is_over, end))
 
     # Keeping house
 
@@ -245,6 +289,8 @@ class HttpServer:
             await asyncio.sleep(self.rules.keep_alive / 2)
             try:
                 self._handshake.expire()
+                for held in self._vigil.doubtful(self.guard):
+                    self._spawn(self._vigil.ask(held, self.guard))
                 for count, stream in enumerate([*self._handshake.streams, *self._envelope.streams]):
                     if count % TURN == TURN - 1:
                         await asyncio.sleep(0)

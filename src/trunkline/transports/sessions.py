@@ -51,6 +51,10 @@ class Sessions(Generic[Held]):
         self._max = max_sessions
         self._records: dict[str, Record[Held]] = {}
 
+    def adopt(self, idle: float, life: float, max_sessions: int) -> None:
+        """Have other limits from now on; sessions that are too many by now are not ended."""
+        self._idle, self._life, self._max = idle, life, max_sessions
+
     def create(self, principal: str, held: Held, now: float) -> Record[Held]:
         """Begin a session; raises TooManySessions."""
         if len(self._records) >= self._max:

@@ -25,7 +25,6 @@ from msgspec import Struct
 
 from trunkline.jsonrpc import (
     METHOD_NOT_FOUND,
-    Batch,
     ConnectionLost,
     Due,
     ErrorResponse,
@@ -47,6 +46,7 @@ from trunkline.mcp.media import media_type
 from trunkline.transports.exchange import Headers
 from trunkline.transports.http_client import HttpClient, HttpResponse, Unreachable
 from trunkline.transports.http_refused import HttpRefused, SessionLost
+from trunkline.transports.http_results import is_answer, read_result, result_of, seconds_of
 from trunkline.transports.http_stream import MAX_RETRY, RETRY, MessageStream
 
 MAX_RESUMES = 5
@@ -66,6 +66,7 @@ _CONTENT = (
 )
 
 _SAID = frozenset((400, 404, 422, 500))
+UNAUTHORIZED = 401
 _PROBES = frozenset(("initialize", "server/discover"))
 _CERTAIN = frozenset(("prompts/get", "resources/read", "tools/call"))
 """What is only asked of servers that said they know it."""
@@ -166,11 +167,23 @@ class Streamable:
         if response is None:
             return Due.of(self._post_patiently(asked, headers, payload))
         answer = Due(partial(self._drop, asked, response))
-        response.watch(partial(self._begun, asked, response, answer))
+        again = None
+        if response.shown is not None:
+            again = partial(self._post_patiently, asked, headers, payload, response)
+        response.watch(partial(self._begun, asked, response, answer, again))
         return answer
 
-    def _begun(self, asked: "_Asked", response: HttpResponse, answer: Due) -> None:
-        """Take an answer that is all there; wait for the rest of any other in a task."""
+    def _begun(
+        self,
+        asked: "_Asked",
+        response: HttpResponse,
+        answer: Due,
+        again: Callable[[], Coroutine[Any, Any, Raw]] | None,
+    ) -> None:
+        """Take an answer that is all there; wait for the rest of any other in a task.
+
+        `again` asks once more, with other credentials.
+        """
         body = None
         if response.status == 200:
             kind = media_type(response.headers.get(b"content-type"))
@@ -180,12 +193,15 @@ class Streamable:
         elif not response.status:
             answer.fail(response.failed())
         elif body is None or asked.begins:
-            doing = Due.of(self._finish(asked, response))
+            if again is None or response.status != UNAUTHORIZED:
+                doing = Due.of(self._finish(asked, response))
+            else:
+                doing = Due.of(again())
             answer.stop_by(lambda _: doing.cancel())
             doing.then(answer.follow)
         else:
             try:
-                answer.settle(_read_result(body, asked.id))
+                answer.settle(read_result(body, asked.id))
             except (RpcError, ConnectionLost) as why:
                 answer.fail(why)
 
@@ -198,9 +214,11 @@ class Streamable:
         self._busy -= asked.counts
         self._remapper.forget(asked.id)
 
-    async def _post_patiently(self, asked: "_Asked", headers: Headers, payload: bytes) -> Raw:
+    async def _post_patiently(
+        self, asked: "_Asked", headers: Headers, payload: bytes, refused: HttpResponse | None = None
+    ) -> Raw:
         try:
-            response = await self._client.request("POST", headers, payload)
+            response = await self._client.request("POST", headers, payload, refused=refused)
         except Unreachable:
             self._give_up(asked.counts)
             raise
@@ -216,7 +234,7 @@ class Streamable:
                 self._adopt(response)
             return await self._answer(response, asked.id, asked.handler)
         except HttpRefused as why:
-            raise self._meaning(why, asked.method, asked.in_session) from None
+            raise self._meaning(why, asked) from None
         except asyncio.CancelledError:
             self._withdraw(asked)
             raise
@@ -262,7 +280,7 @@ class Streamable:
             if response.status != 200:
                 raise await self._refusal(response, id)
             if kind == "application/json":
-                return _read_result(await response.read(), id)
+                return read_result(await response.read(), id)
             raise ConnectionLost(f"expected JSON or an event stream, got {kind!r}")
         finally:
             response.close()
@@ -275,28 +293,32 @@ class Streamable:
                 message = decode(await response.read())
                 if isinstance(message, ErrorResponse):
                     error, astray = message.error, message.id != id
-        retry_after = _seconds(response.headers.get(b"retry-after"))
+        retry_after = seconds_of(response.headers.get(b"retry-after"))
         return HttpRefused(response.status, error, retry_after, astray)
 
-    def _meaning(self, why: HttpRefused, method: str, in_session: bool) -> Exception:
+    def _meaning(self, why: HttpRefused, asked: _Asked) -> Exception:
         """Return what a refusal means for the call that it answers."""
         error = why.error
         unknown = error is not None and error.code == METHOD_NOT_FOUND
-        if in_session and why.status == 404 and not unknown:
+        if asked.in_session and why.status == 404 and not unknown:
             return SessionLost(why, heard=False)
-        if method in _PROBES or error is None:
+        if asked.method in _PROBES or error is None:
             return why
-        if method in _CERTAIN and why.status in (400, 404) and self._is_another(why, error):
-            if self._withdrawal is not None:
-                return SessionLost(why, heard=True)
-            self._give_up(1)
+        if asked.method in _CERTAIN and why.status in (400, 404):
+            if self._is_another(why, error):
+                if self._withdrawal is not None:
+                    return SessionLost(why, heard=True)
+                self._give_up(1)
+            elif unknown and asked.handler is not None:
+                # It may be another by now, or have one tool less: whoever hears it finds out.
+                asked.handler.violated(RemoteProtocolError(error))
         # What the server says of a call is for its caller, but not whether we may come in.
         return error if why.status in _SAID else why
 
     def _is_another(self, why: HttpRefused, error: RpcError) -> bool:
         """Tell whether this cannot be the server that welcomed us: it would not say such things."""
-        impossible = METHOD_NOT_FOUND if self._withdrawal is None else HEADER_MISMATCH
-        return why.astray or error.code in (UNSUPPORTED_VERSION, impossible)
+        mismatch = self._withdrawal is not None and error.code == HEADER_MISMATCH
+        return why.astray or mismatch or error.code == UNSUPPORTED_VERSION
 
     async def _follow(self, stream: MessageStream, id: int, handler: Handler | None) -> Raw:
         """Read a stream to its answer; take it up again where it was cut short, if that can be."""
@@ -309,9 +331,9 @@ class Streamable:
                     await self._take_up(stream, attempts)
                     continue
                 attempts = 0
-                if _is_answer(message, id):
+                if is_answer(message, id):
                     answered = True
-                    return _result(message, id)
+                    return result_of(message, id)
                 await self._hand_on(message, handler)
         finally:
             if answered:
@@ -468,33 +490,3 @@ class Streamable:
                 task.cancel()
             await self._client.aclose()
             await asyncio.gather(*self._saying, return_exceptions=True)
-
-
-def _is_answer(message: Message | RemoteProtocolError, id: int) -> bool:
-    if isinstance(message, ErrorResponse):
-        return message.id in (id, None)  # nothing else was asked there
-    return isinstance(message, Response) and message.id == id
-
-
-def _read_result(body: bytes, id: int) -> Raw:
-    try:
-        return _result(decode(body), id)
-    except RemoteProtocolError as why:
-        raise ConnectionLost(f"the answer was malformed: {why}") from None
-
-
-def _result(message: Message | Batch, id: int) -> Raw:
-    """Return the result that a message carries; raises its error."""
-    for entry in message.entries if isinstance(message, Batch) else (message,):
-        if isinstance(entry, Response | ErrorResponse) and _is_answer(entry, id):
-            if isinstance(entry, ErrorResponse):
-                raise entry.error
-            return entry.result
-    raise ConnectionLost("the server answered something else than what was asked")
-
-
-def _seconds(retry_after: bytes | None) -> float | None:
-    """Read a Retry-After in seconds; dates and nonsense count as not said."""
-    if retry_after is None or not retry_after.isdigit() or len(retry_after) > 6:
-        return None
-    return float(retry_after)

@@ -74,6 +74,10 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+async def set_level(watched: Watched, level: str | None) -> None:
+    await watched.upstream.wishes.set_level(level, watched.upstream.backend)
+
+
 async def restart(watched: Watched) -> None:
     starts = watched.starts
     watched.fake.ended.set()
@@ -90,10 +94,10 @@ async def test_what_many_follow_is_told_once_and_taken_back_once() -> None:
         for _ in range(3):
             await up.follow("x:", VERSION)
         for _ in range(2):
-            up.unfollow("x:")
+            up.wishes.unfollow("x:")
         await settle()
         assert ready.fake.everything() == ["follow x:"]
-        up.unfollow("x:")
+        up.wishes.unfollow("x:")
         assert await ready.fake.told_so.get() == "unfollow x:"
 
 
@@ -101,7 +105,7 @@ async def test_what_is_followed_again_at_once_was_never_taken_back() -> None:
     ready = Ready()
     async with ready as watched:
         await watched.upstream.follow("x:", VERSION)
-        watched.upstream.unfollow("x:")
+        watched.upstream.wishes.unfollow("x:")
         await watched.upstream.follow("x:", VERSION)
         await settle()
         assert ready.fake.everything() == ["follow x:"]
@@ -111,11 +115,11 @@ async def test_to_take_back_what_was_never_wanted_changes_nothing() -> None:
     ready = Ready()
     async with ready as watched:
         for _ in range(3):
-            watched.upstream.unfollow("x:")
+            watched.upstream.wishes.unfollow("x:")
         await watched.upstream.follow("x:", VERSION)
         await settle()
         assert ready.fake.everything() == ["follow x:"]
-        watched.upstream.unfollow("x:")
+        watched.upstream.wishes.unfollow("x:")
         assert await ready.fake.told_so.get() == "unfollow x:"
 
 
@@ -155,7 +159,7 @@ async def test_a_backend_that_goes_meanwhile_is_unavailable() -> None:
     with pytest.raises(RpcError) as caught:
         await watched.upstream.follow("x:", VERSION)
     assert caught.value.code == -32007
-    watched.upstream.unfollow("x:")
+    watched.upstream.wishes.unfollow("x:")
 
 
 @pytest.mark.parametrize("wish", ["follow x:", "unfollow y:"])
@@ -166,7 +170,7 @@ async def test_who_waits_for_a_turn_waits_no_longer_than_for_an_answer(wish: str
         assert await ready.fake.told_so.get() == "follow y:"
         ready.fake.answers[wish] = asyncio.Event()
         if wish == "unfollow y:":
-            watched.upstream.unfollow("y:")
+            watched.upstream.wishes.unfollow("y:")
             assert await ready.fake.told_so.get() == wish
             while "follow x:" not in ready.fake.everything():  # until the other is given up
                 with suppress(RpcError):
@@ -192,7 +196,7 @@ async def test_who_does_not_wait_for_the_answer_follows_nothing() -> None:
         assert await ready.fake.told_so.get() == "follow x:"  # whether it heard is not known
         await settle()
         assert ready.fake.everything() == []
-        watched.upstream.unfollow("x:")
+        watched.upstream.wishes.unfollow("x:")
         assert await ready.fake.told_so.get() == "unfollow x:"
     assert impatient.cancelled()
 
@@ -203,8 +207,8 @@ async def test_a_backend_that_starts_again_is_told_again() -> None:
         up = watched.upstream
         for uri in ("x:", "y:", "z:"):
             await up.follow(uri, VERSION)
-        await up.set_level("debug")
-        up.unfollow("y:")
+        await set_level(watched, "debug")
+        up.wishes.unfollow("y:")
         assert await ready.fake.told_so.get() == "follow x:"
         await settle()
         ready.fake.everything()
@@ -212,7 +216,7 @@ async def test_a_backend_that_starts_again_is_told_again() -> None:
         await restart(watched)
         await settle()
         assert ready.fake.everything() == ["follow x:", "follow z:", "level debug"]
-        up.unfollow("z:")
+        up.wishes.unfollow("z:")
         assert await ready.fake.told_so.get() == "unfollow z:"
 
 
@@ -220,7 +224,7 @@ async def test_a_session_that_was_lost_is_made_up_for() -> None:
     ready = Ready("logging")
     async with ready as watched:
         await watched.upstream.follow("x:", VERSION)
-        await watched.upstream.set_level("info")
+        await set_level(watched, "info")
         await settle()
         assert ready.fake.everything() == ["follow x:", "level info"]
         listings = ready.fake.listings
@@ -234,10 +238,10 @@ async def test_a_level_is_told_if_it_is_another() -> None:
     ready = Ready("logging")
     async with ready as watched:
         for level in ("info", "info", None, "info", "debug"):
-            await watched.upstream.set_level(level)
-        watched.upstream.wish_level("error")
+            await set_level(watched, level)
+        watched.upstream.wishes.wish_level("error")
         await settle()
-        watched.upstream.wish_level(None)
+        watched.upstream.wishes.wish_level(None)
         await settle()
         assert ready.fake.everything() == ["level info", "level debug", "level error"]
         await restart(watched)
@@ -249,9 +253,9 @@ async def test_the_level_that_was_wanted_last_is_the_one_that_is_kept() -> None:
     ready = Ready("logging")
     ready.fake.answers["level info"] = slow = asyncio.Event()
     async with ready as watched:
-        first = asyncio.create_task(watched.upstream.set_level("info"))
+        first = asyncio.create_task(set_level(watched, "info"))
         await settle()
-        await watched.upstream.set_level("debug")
+        await set_level(watched, "debug")
         slow.set()
         await first
         assert ready.fake.everything() == ["level info", "level debug"]
@@ -264,7 +268,7 @@ async def test_a_backend_that_is_not_there_is_told_the_level_when_it_is() -> Non
     fake.at_listing.append(listing := asyncio.Event())
     watched = Watched(fake)
     await watched.until(State.STARTING)
-    await watched.upstream.set_level("info")
+    await set_level(watched, "info")
     listing.set()
     assert await fake.told_so.get() == "level info"
     await watched.stop()
@@ -273,7 +277,7 @@ async def test_a_backend_that_is_not_there_is_told_the_level_when_it_is() -> Non
 async def test_a_backend_that_does_not_log_is_told_nothing_of_levels() -> None:
     ready = Ready()
     async with ready as watched:
-        await watched.upstream.set_level("info")
+        await set_level(watched, "info")
         await settle()
         assert ready.fake.everything() == []
 
@@ -285,9 +289,9 @@ async def test_one_that_will_not_hear_of_it_is_left_alone(refusal: Exception) ->
     ready = Ready("logging")
     ready.fake.answers = {"level info": refusal, "unfollow x:": refusal}
     async with ready as watched:
-        await watched.upstream.set_level("info")
+        await set_level(watched, "info")
         await watched.upstream.follow("x:", VERSION)
-        watched.upstream.unfollow("x:")
+        watched.upstream.wishes.unfollow("x:")
         await settle()
         assert ready.fake.everything() == ["level info", "follow x:", "unfollow x:"]
         await watched.upstream.follow("x:", VERSION)

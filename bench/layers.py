@@ -1,0 +1,220 @@
+"""What governing and recording cost: the same gateway with more and more switched on, in one run.
+
+    python -m bench.layers [--rounds N] [--seconds S] [--no-store]
+
+Every variant is a `trunkline serve --http` of its own before its own fast stdio server, all on one
+core, with the load on the other. Rounds go through the variants in turns, so that noise hits all
+alike; what counts is the median, over the rounds, of each one's share of the plain one's rate and
+of its processor time in the same round.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import secrets
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from trunkline.benchmark.calls import Address
+from trunkline.benchmark.load import Plan, measure
+from trunkline.benchmark.loop import keep_memory, new_loop
+from trunkline.benchmark.machine import about, load_average
+from trunkline.benchmark.process import Program, cores, start
+from trunkline.benchmark.session import Session, open_session
+
+RESULTS = Path(__file__).parent / "results" / "layers.json"
+AT_ONCE = 16
+SIZE = 200
+
+_GOVERNED = """
+[auth]
+mode = ["jwt"]
+[auth.jwt]
+issuer = "https://id.example"
+audience = "trunkline"
+secret_env = "BENCH_SECRET"
+[roles.dev]
+permissions = ["tools.execute"]
+denied_tools = ["fs__delete_*"]
+[[policy]]
+deny = "fs__write_*"
+roles = ["dev"]
+[[policy]]
+allow = "*"
+servers = ["fast"]
+[limits]
+default_rpm = 100000000
+[kill_switch]
+tools = ["fs__delete_*"]
+"""
+_PLAIN = "check_arguments = false\n"
+_NO_JOURNAL = '[journal]\nurl = ""\n'
+_JOURNAL = '[journal]\nurl = "sqlite:///journal.db"\n'
+_METRICS = '[metrics]\npath = "/metrics"\n'
+
+
+class Variant(NamedTuple):
+    """One way to run the gateway, and what it must keep of the plain one's rate."""
+
+    name: str
+    gateway: str
+    tables: str
+    wanted: float
+
+
+def variants(collector: int) -> list[Variant]:
+    """Return all ways, the plain one first."""
+    traces = f'[traces]\nendpoint = "http://127.0.0.1:{collector}/v1/traces"\nsample = 0.1\n'
+    return [
+        Variant("plain", _PLAIN, _NO_JOURNAL, 1.0),
+        Variant("all layers", "", _GOVERNED + _NO_JOURNAL, 0.85),
+        Variant("journal and metrics", _PLAIN, _JOURNAL + _METRICS, 0.9),
+        Variant("traces, one in ten", _PLAIN, _NO_JOURNAL + traces, 0.85),
+        Variant("everything", "", _GOVERNED + _JOURNAL + _METRICS + traces, 0.0),
+    ]
+
+
+class Running(NamedTuple):
+    """A variant that runs."""
+
+    variant: Variant
+    program: Program
+    session: Session
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def mint(config: Path, environment: Mapping[str, str]) -> str:
+    """Return a token as the command line makes them."""
+    command = [sys.executable, "-m", "trunkline", "token", "mint", "--sub", "bench"]
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        *("--role", "dev", "--config", str(config)),
+        env={**os.environ, **environment},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await process.communicate()
+    return said.decode().strip()
+
+
+async def begin(variant: Variant, folder: Path, core: int | None) -> Running:
+    """Start a variant, and shake hands with it."""
+    home = folder / variant.name.replace(" ", "-").replace(",", "")
+    home.mkdir()
+    port, config = free_port(), home / "trunkline.toml"
+    server = json.dumps(["-m", "trunkline.benchmark.server", "--stdio"])
+    config.write_text(
+        f'[gateway]\nstate = "state"\n{variant.gateway}{variant.tables}[servers.fast]\n'
+        f"command = {json.dumps(sys.executable)}\nargs = {server}\n"
+        'prefix = ""\nera = "handshake"\n',
+        encoding="utf-8",
+    )
+    environment = {"BENCH_SECRET": secrets.token_hex(32)}
+    command = [sys.executable, "-m", "trunkline", "serve", "--http", f"127.0.0.1:{port}"]
+    program = await start([*command, "--config", str(config)], home / "log", environment, core)
+    headers: tuple[tuple[str, str], ...] = ()
+    if "[auth]" in variant.tables:
+        headers = (("authorization", f"Bearer {await mint(config, environment)}"),)
+    for _ in range(200):
+        try:
+            session = await open_session(Address(port, headers=headers))
+        except OSError:
+            await asyncio.sleep(0.05)
+        else:
+            return Running(variant, program, session)
+    raise SystemExit(f"{variant.name} did not start: {program.last_words()}")
+
+
+async def collect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Be a collector of traces that says yes to everything."""
+    while line := await reader.readline():
+        length = 0
+        while line.strip():
+            name, _, value = line.partition(b":")
+            length = int(value) if name.lower() == b"content-length" else length
+            line = await reader.readline()
+        await reader.readexactly(length)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+    writer.close()
+
+
+async def run(rounds: int, seconds: float) -> dict[str, Any]:
+    pair = cores()
+    if pair is not None:
+        os.sched_setaffinity(0, {pair[1]})
+    collector = await asyncio.start_server(collect, "127.0.0.1", 0)
+    plan = Plan(seconds=seconds)
+    with tempfile.TemporaryDirectory() as folder:
+        running: list[Running] = []
+        try:
+            for variant in variants(collector.sockets[0].getsockname()[1]):
+                core = pair[0] if pair else None
+                running.append(await begin(variant, Path(folder), core))
+            found = [await one_round(running, plan) for _ in range(rounds)]
+        finally:
+            for each in running:
+                each.session.close()
+                await each.program.stop()
+            collector.close()
+    return {
+        each.variant.name: {
+            "rate": round(median(row[each.variant.name][0] for row in found)),
+            "cpu_us": round(1e6 * median(row[each.variant.name][1] for row in found), 1),
+            "of_plain": round(
+                median(row[each.variant.name][0] / row["plain"][0] for row in found), 3
+            ),
+            "of_plain_by_cpu": round(
+                median(row["plain"][1] / row[each.variant.name][1] for row in found), 3
+            ),
+            "wanted": each.variant.wanted,
+        }
+        for each in running
+    }
+
+
+async def one_round(running: list[Running], plan: Plan) -> dict[str, tuple[float, float]]:
+    """Measure every variant once: calls in a second, and processor seconds of a call."""
+    found: dict[str, tuple[float, float]] = {}
+    for each in running:
+        before = each.program.cpu_seconds()
+        figures = await measure(each.session, AT_ONCE, SIZE, plan)
+        cpu = (each.program.cpu_seconds() - before) / figures.in_all
+        found[each.variant.name] = (figures.rate, cpu)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.layers", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--no-store", action="store_true")
+    options = parser.parse_args()
+    machine = about() | {"load average before": f"{load_average():.2f}"}
+    keep_memory()
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        found = runner.run(run(options.rounds, options.seconds))
+    print("| | calls/s | CPU µs a call | of plain | by CPU | wanted |\n|---|--:|--:|--:|--:|--:|")
+    for name, each in found.items():
+        print(
+            f"| {name} | {each['rate']:,} | {each['cpu_us']} | {each['of_plain']:.2f} "
+            f"| {each['of_plain_by_cpu']:.2f} | {each['wanted'] or '–'} |"
+        )
+    if not options.no_store:
+        settings = {"rounds": options.rounds, "seconds": options.seconds, "at once": AT_ONCE}
+        stored = {"about": machine, "settings": settings, "variants": found}
+        RESULTS.write_text(json.dumps(stored, indent=2, ensure_ascii=False) + "\n")
+        print(f"\nStored in {RESULTS}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""The `[auth]` table: who is asked for what, before anybody may call anything.
+
+    [auth] ── check_auth ──> complaints ── settle_auth ──> AuthSettings, secrets and all
+
+Refuses to verify anything, and to ask an issuer: whoever uses the settings does.
+
+Rules upheld here:
+1. Secrets stand in variables, never in the file; one that can be guessed is refused.
+2. Nobody is asked only where that is said, and only on loopback.
+3. Keys are fetched over TLS, or from this machine: whoever could change them could be anybody.
+4. Printing the settings shows no secret.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, cast
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta, Struct
+
+from trunkline.config.substitute import Surroundings, path_from
+from trunkline.documents.errors import Complain, Report
+from trunkline.documents.fit import fit
+from trunkline.documents.parse import Table, as_table
+
+MIN_SECRET = 32
+"""How many bytes a secret has at least."""
+
+OURS = "trunkline"
+"""The issuer and the audience of tokens that `trunkline token mint` makes, unless set."""
+
+_LOOPBACK = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|::1", re.IGNORECASE)
+_SOURCES = ("secret_env", "jwks_url", "jwks_file")
+
+Text = Annotated[str, Meta(pattern=r"^\s*\S[\s\S]*$", extra={"expected": "text that is not blank"})]
+Url = Annotated[
+    str,
+    Meta(
+        pattern=r"^https?://[^/\s?#\x22\\]+[^\s#\x22\\]*$",
+        extra={"expected": 'a url, such as "https://id.example"'},
+    ),
+]
+Scope = Annotated[
+    str,
+    Meta(
+        pattern=r"^[\x21\x23-\x5b\x5d-\x7e]+$",  # RFC 6749, 3.3
+        extra={"expected": 'one scope, without spaces and quotes, such as "mcp:tools"'},
+    ),
+]
+Variable = Annotated[
+    str, Meta(pattern="^[^=\\x00]+$", extra={"expected": "the name of a variable, without ="})
+]
+
+
+class JwtTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which tokens are good; exactly one of secret_env, jwks_url and jwks_file must be set."""
+
+    issuer: Annotated[
+        Text | None,
+        Meta(description='Who gives out the tokens (`iss`); "trunkline" beside a secret_env.'),
+    ] = None
+    audience: Annotated[
+        Text | tuple[Text, ...] | None,
+        Meta(description="For whom they must be (`aud`): one of these; the resource unless set."),
+    ] = None
+    secret_env: Annotated[
+        Variable | None, Meta(description="The variable that has the secret, for HS256.")
+    ] = None
+    jwks_url: Annotated[
+        Url | None, Meta(description="Where the issuer has its public keys, as a JWKS.")
+    ] = None
+    jwks_file: Annotated[Text | None, Meta(description="A file with the issuer's JWKS.")] = None
+    jwks_refresh: Annotated[
+        float,
+        Meta(ge=10, le=86400, description="Seconds after which the issuer is asked again."),
+    ] = 300.0
+    role_claim: Annotated[
+        Text,
+        Meta(description="The claim with the role, or the roles; dots lead into a claim."),
+    ] = "role"
+    clock_skew: Annotated[
+        float, Meta(ge=0, le=300, description="Seconds by which clocks may differ.")
+    ] = 30.0
+    authorization_servers: Annotated[
+        tuple[Url, ...],
+        Meta(description="Who gives out tokens, for clients to read; the issuer unless set."),
+    ] = ()
+
+
+class KeyTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the keys are that `trunkline key add` gives out."""
+
+    file: Annotated[
+        Text, Meta(description="The file, seen from the config file; it has digests only.")
+    ] = "keys.json"
+
+
+class AuthTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who is asked for what; without it, loopback serves everybody, and nothing else is served."""
+
+    mode: Annotated[
+        Literal["none"] | tuple[Literal["jwt", "key"], ...] | None,
+        Meta(description='What is accepted; what has a table unless set. "none": nobody is asked.'),
+    ] = None
+    resource: Annotated[
+        Url | None,
+        Meta(description="Where clients reach MCP, for issuers; as each client does unless set."),
+    ] = None
+    required_scopes: Annotated[
+        tuple[Scope, ...], Meta(description="What every token must have been issued for.")
+    ] = ()
+    max_failures: Annotated[
+        int,
+        Meta(ge=1, le=100_000, description="Bad tokens from one address in a minute."),
+    ] = 60
+    jwt: Annotated[JwtTable | None, Meta(description=JwtTable.__doc__)] = None
+    key: Annotated[KeyTable | None, Meta(description=KeyTable.__doc__)] = None
+
+
+class JwtSettings(Struct, frozen=True, kw_only=True):
+    """Which tokens are good, with everything filled in."""
+
+    issuer: str
+    audiences: tuple[str, ...]
+    secret: bytes | None = None
+    jwks_url: str | None = None
+    jwks_file: Path | None = None
+    jwks_refresh: float = 300.0
+    role_claim: str = "role"
+    clock_skew: float = 30.0
+    authorization_servers: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"JwtSettings({self.issuer!r}, …)"
+
+
+class AuthSettings(Struct, frozen=True, kw_only=True):
+    """Who is asked for what; nobody is asked if there is neither `jwt` nor `keys`."""
+
+    jwt: JwtSettings | None = None
+    keys: Path | None = None
+    """The file of keys."""
+    resource: str | None = None
+    required_scopes: tuple[str, ...] = ()
+    max_failures: int = 60
+
+    @property
+    def asks(self) -> bool:
+        """Tell whether anybody is asked."""
+        return self.jwt is not None or self.keys is not None
+
+
+_AUTH = msgspec.inspect.type_info(AuthTable)
+
+
+def modes_of(table: Table) -> tuple[str, ...]:
+    """Return what is accepted: what `mode` says, or else what there are tables for."""
+    mode = table.get("mode")
+    if isinstance(mode, list):
+        return tuple(map(str, cast("list[object]", mode)))
+    return () if mode is not None else tuple(key for key in ("jwt", "key") if key in table)
+
+
+def check_auth(value: object, report: Report) -> Table | None:
+    """Return the table if there is one, complaining about all that can be told without looking."""
+    if value is None:
+        return None
+    fit(value, _AUTH, ("auth",), report.error)
+    table = as_table(value)
+    if table is None:
+        return None
+    complain, modes, jwt = report.error, modes_of(table), as_table(table.get("jwt", {})) or {}
+    if table.get("mode") == "none":
+        fix = 'name "jwt" or "key" unless everybody on this machine may call everything'
+        report.note(("auth", "mode"), "nobody is asked who they are", fix)
+    elif not modes:
+        complain(("auth",), "nothing says who is let in", 'set mode to ["key"], ["jwt"] or "none"')
+    if "jwt" in modes and "jwt" not in table:
+        complain(("auth", "mode"), "there is no table for jwt", "add [auth.jwt]")
+    elif "jwt" in modes:
+        _check_jwt(jwt, "resource" in table, complain)
+    if table.get("required_scopes") and "jwt" not in modes:
+        fix = 'leave it out, or add "jwt" to mode'
+        complain(("auth", "required_scopes"), "only tokens have scopes", fix)
+    return table
+
+
+def _check_jwt(jwt: Table, has_resource: bool, complain: Complain) -> None:
+    given = [key for key in _SOURCES if key in jwt]
+    if len(given) != 1:
+        why = "expected one of secret_env, jwks_url and jwks_file"
+        complain(("auth", "jwt"), f"{why}, got {len(given)}", "say how tokens are signed")
+    if "secret_env" not in jwt:
+        if "issuer" not in jwt:
+            complain(("auth", "jwt"), '"issuer" is missing', "say who gives out the tokens")
+        if "audience" not in jwt and not has_resource:
+            fix = "say for whom they must be; or set auth.resource, if that is it"
+            complain(("auth", "jwt"), '"audience" is missing', fix)
+    if jwt.get("audience") == []:
+        complain(("auth", "jwt", "audience"), "expected at least one", "add one")
+    url = jwt.get("jwks_url")
+    if isinstance(url, str) and not _is_safe(url):
+        fix = "write https://; http:// is for this machine alone"
+        complain(("auth", "jwt", "jwks_url"), "anybody on the way could change the keys", fix)
+
+
+def _is_safe(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises where it is none
+    except ValueError:
+        return False
+    return parts.scheme == "https" or bool(_LOOPBACK.fullmatch(parts.hostname or ""))
+
+
+def settle_auth(
+    table: Table | None, around: Surroundings, complain: Complain
+) -> AuthSettings | None:
+    """Return the settings of a table that was checked, complaining of what is not there."""
+    if table is None:
+        return None
+    modes, jwt = modes_of(table), as_table(table.get("jwt")) or {}
+    secret = _secret(jwt, around, complain) if "jwt" in modes else None
+    if "jwt" in modes and isinstance(name := jwt.get("jwks_file"), str):
+        try:
+            path_from(name, around).open("rb").close()
+        except (OSError, ValueError) as why:
+            reason = (getattr(why, "strerror", None) or "not a file name").lower()
+            fix = "check its name, as seen from the config file, and its permissions"
+            complain(("auth", "jwt", "jwks_file"), f"cannot be read: {reason}", fix)
+    try:
+        found = msgspec.convert(table, AuthTable)
+    except msgspec.ValidationError:
+        return None  # which has been complained of
+    return AuthSettings(
+        jwt=_jwt(found, secret, around) if "jwt" in modes and found.jwt else None,
+        keys=path_from((found.key or KeyTable()).file, around) if "key" in modes else None,
+        resource=found.resource,
+        required_scopes=found.required_scopes,
+        max_failures=found.max_failures,
+    )
+
+
+def _secret(jwt: Table, around: Surroundings, complain: Complain) -> bytes | None:
+    name = jwt.get("secret_env")
+    if not isinstance(name, str):
+        return None
+    value = around.environ.get(name)
+    secret = (value or "").encode("utf-8", "surrogateescape")
+    if value is None:
+        why, fix = f"the variable {name} is not set", "set it to 32 random bytes or more"
+    elif len(secret) < MIN_SECRET:
+        why = f"expected a secret of at least {MIN_SECRET} bytes in {name}, got {len(secret)}"
+        fix = "make one: openssl rand -base64 48"
+    else:
+        return secret
+    complain(("auth", "jwt", "secret_env"), why, fix)
+    return None
+
+
+def _jwt(auth: AuthTable, secret: bytes | None, around: Surroundings) -> JwtSettings:
+    jwt = auth.jwt or JwtTable()
+    audience, issuer = jwt.audience or auth.resource or OURS, jwt.issuer or OURS
+    is_web = issuer.startswith(("https://", "http://"))
+    return JwtSettings(
+        issuer=issuer,
+        audiences=(audience,) if isinstance(audience, str) else audience,
+        secret=secret,
+        jwks_url=jwt.jwks_url,
+        jwks_file=path_from(jwt.jwks_file, around) if jwt.jwks_file else None,
+        jwks_refresh=jwt.jwks_refresh,
+        role_claim=jwt.role_claim,
+        clock_skew=jwt.clock_skew,
+        authorization_servers=jwt.authorization_servers or ((issuer,) if is_web else ()),
+    )

@@ -1,0 +1,84 @@
+"""The table `[kill_switch]`: what is stopped for as long as the file says so.
+
+    tools = ["fs__delete_*"] ──check_kill──> KillSettings, with the line of each for those who ask
+
+Rules upheld here:
+1. A server that is to be stopped is one of the file's: a name that is misspelt stops nothing, and
+   nobody would know.
+2. Where each switch stands is known: who wants to revive it is sent there.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, field
+
+from trunkline.documents.errors import Complain, meant, quoted
+from trunkline.documents.lines import Lines
+from trunkline.documents.parse import Table
+
+ToolPattern = Annotated[
+    str,
+    Meta(
+        pattern="^[A-Za-z0-9_*?-]+$",
+        max_length=128,
+        extra={"expected": "the name of a tool, with * and ? for what may vary"},
+    ),
+]
+Named = Annotated[
+    str,
+    Meta(
+        pattern=r"^[^\x00-\x1f\x7f-\x9f]+$",
+        max_length=256,
+        extra={"expected": "a name of up to 256 characters, none of them a control character"},
+    ),
+]
+
+LISTS = ("tools", "servers", "subjects")
+MOST = 1000
+"""How many of each may be listed."""
+
+
+class KillTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is stopped: calls of it are answered `disabled`, and it is not listed."""
+
+    tools: Annotated[
+        tuple[ToolPattern, ...],
+        Meta(max_length=MOST, description="Tools that are stopped, by name or by pattern."),
+    ] = ()
+    servers: Annotated[
+        tuple[Named, ...], Meta(max_length=MOST, description="Servers that are stopped.")
+    ] = ()
+    subjects: Annotated[
+        tuple[Named, ...],
+        Meta(max_length=MOST, description="Those whose calls are stopped, by subject or by id."),
+    ] = ()
+    all: Annotated[bool, Meta(description="Stop everything but the operator's own tools.")] = False
+
+
+class KillSettings(KillTable, frozen=True, kw_only=True):
+    """What the table says, and the line in the file of each name, by key and name."""
+
+    lines: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+
+
+def check_kill(table: Table, servers: Collection[str], complain: Complain) -> None:
+    """Complain about servers that are not there; what breaks the types is passed over."""
+    named = table.get("servers")
+    for index, name in enumerate(named if isinstance(named, list) else ()):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        if isinstance(name, str) and name not in servers:
+            close = meant(name, servers)
+            fix = f"did you mean {quoted(close)}?" if close else "name one that is below [servers]"
+            complain(("kill_switch", "servers", index), f"there is no server {quoted(name)}", fix)
+
+
+def places(table: Mapping[str, Any], lines: Lines) -> dict[tuple[str, str], int]:
+    """Return where in the file each switch stands, by key and name."""
+    found = {
+        (key, name): lines.find(("kill_switch", key, index)).line
+        for key in LISTS
+        for index, name in reversed(list(enumerate(table.get(key, ()))))
+    }
+    if table.get("all"):
+        found["all", ""] = lines.find(("kill_switch", "all")).line
+    return found

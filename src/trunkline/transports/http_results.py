@@ -1,0 +1,47 @@
+"""What the body of an answer says: the result of the call that it answers, or its error.
+
+Refuses to wait: it is given what is there.
+"""
+
+from trunkline.jsonrpc import (
+    Batch,
+    ConnectionLost,
+    ErrorResponse,
+    Message,
+    Raw,
+    RemoteProtocolError,
+    Response,
+    decode,
+)
+
+
+def is_answer(message: Message | RemoteProtocolError, id: int) -> bool:
+    """Tell whether a message is the answer to what was asked under `id`."""
+    if isinstance(message, ErrorResponse):
+        return message.id in (id, None)  # nothing else was asked there
+    return isinstance(message, Response) and message.id == id
+
+
+def read_result(body: bytes, id: int) -> Raw:
+    """Return the result in a body; raises its error, or ConnectionLost where there is neither."""
+    try:
+        return result_of(decode(body), id)
+    except RemoteProtocolError as why:
+        raise ConnectionLost(f"the answer was malformed: {why}") from None
+
+
+def result_of(message: Message | Batch, id: int) -> Raw:
+    """Return the result that a message carries; raises its error."""
+    for entry in message.entries if isinstance(message, Batch) else (message,):
+        if isinstance(entry, Response | ErrorResponse) and is_answer(entry, id):
+            if isinstance(entry, ErrorResponse):
+                raise entry.error
+            return entry.result
+    raise ConnectionLost("the server answered something else than what was asked")
+
+
+def seconds_of(retry_after: bytes | None) -> float | None:
+    """Read a Retry-After in seconds; dates and nonsense count as not said."""
+    if retry_after is None or not retry_after.isdigit() or len(retry_after) > 6:
+        return None
+    return float(retry_after)

@@ -1,0 +1,23 @@
+"""Servers that are part of Trunkline, as their settings have them."""
+
+import random
+
+import pytest
+
+from trunkline.assembly.builtin import builtin
+from trunkline.config import ServerSettings
+from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.session import Identity
+
+
+@pytest.mark.parametrize(
+    ("name", "offered"),
+    [("operator", "status"), ("sources", "get_sources"), ("search", "find_tools")],
+)
+async def test_every_one_that_can_be_named_offers_its_tools(name: str, offered: str) -> None:
+    gateway = Gateway(Identity("g", "1"), random.random)
+    backend = builtin(ServerSettings(name="it", builtin=name), gateway)  # pyright: ignore[reportArgumentType]
+    try:
+        assert offered in {offer.key for offer in await backend.offers()}
+    finally:
+        await backend.aclose()

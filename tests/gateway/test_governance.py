@@ -1,0 +1,102 @@
+"""The order in which a call is judged, with parts that may each be missing."""
+
+from typing import Any
+
+import pytest
+
+from tests.gateway.test_passage import ENTRY, passage
+from trunkline.gateway.governance import Governance
+from trunkline.jsonrpc import Raw, RpcError
+from trunkline.mcp.meta import Params
+
+PARAMS = Params(b"{}")
+
+
+class Part:
+    """Any part, which notes that it was asked, and refuses if it is told to."""
+
+    def __init__(self, name: str, order: list[str], refuses: str = "") -> None:
+        self._name, self._order, self._refuses = name, order, refuses
+
+    def _asked(self, *_: Any) -> None:
+        self._order.append(self._name)
+        if self._name == self._refuses:
+            raise RpcError(1, self._name)
+
+    check = enter = recheck = _asked
+
+    def stops(self, *_: Any) -> bool:
+        return self._name == self._refuses
+
+    def sees(self, *_: Any) -> bool:
+        return self._name != self._refuses
+
+
+def governed(order: list[str], refuses: str = "") -> Governance:
+    parts = [Part(name, order, refuses) for name in ("authority", "switches", "throttle", "last")]
+    made: Any = Governance(*parts)  # pyright: ignore[reportArgumentType]
+    return made
+
+
+def test_the_order_is_that_of_the_design() -> None:
+    order: list[str] = []
+    assert governed(order).admit(passage(), ENTRY, PARAMS) is None
+    assert order == ["switches", "throttle", "authority", "last"]
+
+
+@pytest.mark.parametrize("refuses", ["switches", "throttle", "authority", "last"])
+def test_what_is_refused_is_not_judged_further(refuses: str) -> None:
+    order: list[str] = []
+    with pytest.raises(RpcError, match=refuses):
+        governed(order, refuses).admit(passage(), ENTRY, PARAMS)
+    assert order[-1] == refuses
+
+
+def test_what_goes_on_is_judged_again_but_costs_nothing_more() -> None:
+    order: list[str] = []
+    governed(order).readmit(passage().caller, ENTRY)
+    assert order == ["switches", "authority"]
+
+
+def test_what_is_stopped_exists_but_is_not_listed() -> None:
+    caller = passage().caller
+    for refuses, sees, lists in (("", True, True), ("switches", True, False)):
+        made = governed([], refuses)
+        assert (made.sees(caller, ENTRY), made.lists(caller, ENTRY)) == (sees, lists)
+    hidden = governed([], "authority")
+    assert not hidden.sees(caller, ENTRY)
+    assert not hidden.lists(caller, ENTRY)
+
+
+def test_without_parts_everything_passes() -> None:
+    made, caller = Governance(), passage().caller
+    assert made.sees(caller, ENTRY)
+    assert made.lists(caller, ENTRY)
+    assert made.admit(passage(), ENTRY, PARAMS) is None
+    made.readmit(caller, ENTRY)
+
+
+def test_arguments_may_be_answered_in_place_of_the_call() -> None:
+    class Fixed(Part):
+        def check(self, *_: Any) -> Any:
+            return Raw(b"{}")
+
+    made = Governance(arguments=Fixed("last", []))  # pyright: ignore[reportArgumentType]
+    assert made.admit(passage(), ENTRY, PARAMS) is not None
+
+
+def test_what_nobody_could_judge_passes_only_where_nobody_but_the_switches_judges() -> None:
+    class Open(Part):
+        def passes_unknown(self, *_: Any) -> bool:
+            return self._name != self._refuses
+
+        hears = passes_unknown
+
+    caller = passage().caller
+    assert Governance().passes_unknown(caller, "fs")
+    assert Governance().hears(caller, "fs")
+    for refuses, passes in (("", True), ("it", False)):
+        made = Governance(switches=Open("it", [], refuses))  # pyright: ignore[reportArgumentType]
+        assert made.passes_unknown(caller, "fs") is passes
+        assert made.hears(None, "fs") is passes
+    assert not governed([]).passes_unknown(caller, "fs")

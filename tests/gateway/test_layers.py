@@ -1,0 +1,174 @@
+"""What every call passes through: judged before it reaches anybody, and ended once."""
+
+import asyncio
+
+import pytest
+
+from tests.gateway.letters import poster
+from tests.gateway.servers import Hold, Server, gateway, running, text_of, tool, user
+from trunkline.gateway.events import CallEnded, Event
+from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.passage import Passage
+from trunkline.jsonrpc import Raw, RpcError
+from trunkline.mcp.caller import Caller
+from trunkline.mcp.meta import Params
+from trunkline.mcp.refusal import Refusal, refuse
+from trunkline.routing.catalog import Entry
+
+
+class Judge:
+    """A governor that does what the test says."""
+
+    def __init__(self) -> None:
+        self.judged: list[str] = []
+        self.instead: Raw | None = None
+        self.why: RpcError | None = None
+        self.given_back = 0
+
+    def sees(self, caller: Caller, entry: Entry) -> bool:
+        return True
+
+    def admit(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
+        self.judged.append(entry.public)
+        passage.leaving.append(self._give_back)
+        if self.why is not None:
+            raise self.why
+        return self.instead
+
+    def readmit(self, caller: Caller, entry: Entry) -> None:
+        self.judged.append(f"again: {entry.public}")
+        if self.why is not None:
+            raise self.why
+
+    def passes_unknown(self, caller: Caller, backend: str) -> bool:
+        return False
+
+    def hears(self, caller: Caller | None, backend: str) -> bool:
+        return True
+
+    def _give_back(self) -> None:
+        self.given_back += 1
+
+
+def watched(made: Gateway) -> list[CallEnded]:
+    ends: list[CallEnded] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, CallEnded):
+            ends.append(event)
+
+    made.layers.events.listen(note)
+    return ends
+
+
+def offering() -> Server:
+    return Server(tools=[tool("n")], prompts=[{"name": "p"}])
+
+
+async def test_nothing_is_noted_for_nobody() -> None:
+    server = offering()
+    made = gateway(a=server)
+    async with running(made, server):
+        client = await poster(made)
+        await client.call("a__n")
+        assert made.layers.under_way == set()
+
+
+async def test_every_call_ends_once_in_front_of_those_who_listen() -> None:
+    server = offering()
+    made = gateway(a=server)
+    ends = watched(made)
+    async with running(made, server):
+        client = await poster(made)
+        await client.call("a__n")
+        await client.ask("prompts/get", name="a__p")
+        await client.refusal("tools/call", name="none")
+        await client.ask("tools/list")
+    assert [(end.method, end.name, end.backend, end.status) for end in ends] == [
+        ("tools/call", "a__n", "a", "success"),
+        ("prompts/get", "a__p", "a", "success"),
+        ("tools/call", "none", None, "unknown"),
+    ]
+    assert len({end.id for end in ends}) == 3
+    assert ends[0].backend_revision == "2025-11-25"
+    assert made.layers.under_way == set()
+
+
+async def test_what_is_refused_reaches_nobody_and_gives_back_what_it_took() -> None:
+    server, judge = offering(), Judge()
+    made = gateway(a=server)
+    made.layers.governor, ends = judge, watched(made)
+    judge.why = refuse(Refusal.NOT_ALLOWED, "no")
+    async with running(made, server), user(made) as client:
+        with pytest.raises(RpcError, match="no"):
+            await client.call("a__n")
+    assert server.count("tools/call") == 0
+    assert (judge.judged, judge.given_back) == (["a__n"], 1)
+    assert [end.status for end in ends] == ["denied"]
+
+
+async def test_what_does_not_exist_is_not_judged() -> None:
+    server, judge = offering(), Judge()
+    made = gateway(a=server)
+    made.layers.governor = judge
+    async with running(made, server):
+        client = await poster(made)
+        assert (await client.refusal("tools/call", name="a__x")).code == -32602
+    assert judge.judged == []
+
+
+async def test_a_call_may_be_answered_in_its_place() -> None:
+    server, judge = offering(), Judge()
+    made = gateway(a=server)
+    made.layers.governor, ends = judge, watched(made)
+    judge.instead = Raw(b'{"content":[{"type":"text","text":"no such path"}],"isError":true}')
+    async with running(made, server):
+        client = await poster(made)
+        answer = await client.call("a__n")
+    assert text_of(answer) == "no such path"
+    assert server.count("tools/call") == 0
+    assert [(end.status, end.upstream) for end in ends] == [("tool_error", 0.0)]
+
+
+async def test_a_call_that_is_stopped_is_answered_with_the_reason_and_its_server_told() -> None:
+    server, hold = offering(), Hold()
+    made = gateway(a=server)
+    server.methods["tools/call"] = hold
+    ends = watched(made)
+    async with asyncio.timeout(10), running(made, server), user(made) as client:
+        calling = asyncio.create_task(client.call("a__n"))
+        await hold.begun.wait()
+        layers = made.layers
+        why = refuse(Refusal.DISABLED, "stopped")
+        assert layers.stop(lambda passage: passage.name == "b__n", lambda _: why) == 0
+        assert layers.stop(lambda passage: passage.name == "a__n", lambda _: why) == 1
+        with pytest.raises(RpcError, match="stopped"):
+            await calling
+        await server.until_heard("notifications/cancelled")
+        assert layers.under_way == set()
+    assert [end.status for end in ends] == ["disabled"]
+
+
+async def test_a_call_that_its_client_cancels_has_ended_too() -> None:
+    server, hold = offering(), Hold()
+    made = gateway(a=server)
+    server.methods["tools/call"] = hold
+    ends = watched(made)
+    async with asyncio.timeout(10), running(made, server):
+        client = await poster(made)
+        calling = asyncio.create_task(client.call("a__n"))
+        await hold.begun.wait()
+        calling.cancel()
+        await asyncio.gather(calling, return_exceptions=True)
+        await server.until_heard("notifications/cancelled")
+    assert [end.status for end in ends] == ["cancelled"]
+
+
+async def test_methods_that_nobody_can_judge_are_passed_on_only_where_nobody_judges() -> None:
+    server = offering()
+    made = gateway(a=server)
+    async with running(made, server), user(made) as client:
+        await client.ask("vendor/x", {})
+        made.layers.governor = Judge()
+        with pytest.raises(RpcError, match="Method not found"):
+            await client.ask("vendor/x", {})
