@@ -107,7 +107,9 @@ async def test_a_token_names_its_key_or_leaves_no_doubt(tmp_path: Path) -> None:
     assert source.find(A) == []  # it says itself what it is for
 
 
-@pytest.mark.parametrize("kid", ["../../etc/passwd", "a' OR '1'='1", "http://127.0.0.1:1/", "\0", ""])
+@pytest.mark.parametrize(
+    "kid", ["../../etc/passwd", "a' OR '1'='1", "http://127.0.0.1:1/", "\0", ""]
+)
 async def test_a_name_is_only_compared(kid: str, tmp_path: Path) -> None:
     file = tmp_path / "jwks.json"
     file.write_bytes(key_set(public("ES256", "a")))

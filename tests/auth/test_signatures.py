@@ -131,7 +131,18 @@ def test_more_in_a_header_that_nobody_knows_hurts_nobody() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", ".", "..", "a.b", "a.b.c.d", "a.b.c", "ä.b.c", "a b.c.d", "x" * (MAX_TOKEN + 1), "a.b.c\n"],
+    [
+        "",
+        ".",
+        "..",
+        "a.b",
+        "a.b.c.d",
+        "a.b.c",
+        "ä.b.c",
+        "a b.c.d",
+        "x" * (MAX_TOKEN + 1),
+        "a.b.c\n",
+    ],
 )
 def test_what_is_no_token_is_none(text: str) -> None:
     with pytest.raises(Unproven):

@@ -143,9 +143,10 @@ async def test_names_of_keys_that_nobody_has_do_not_reach_the_issuer() -> None:
     async with asyncio.timeout(20), key_server(public("ES256", "a")) as server:
         verifier = by(RemoteKeys(server.url))
         for number in range(50):
-            await refused(verifier, signed(
-                {"alg": "ES256", "kid": f"x{number}"}, key_of("ES256", "mine"), claims()
-            ))
+            await refused(
+                verifier,
+                signed({"alg": "ES256", "kid": f"x{number}"}, key_of("ES256", "mine"), claims()),
+            )
         assert server.asked == 1
 
 
