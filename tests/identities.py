@@ -9,7 +9,7 @@ from tests.auth.issuer import AUDIENCE, ISSUER, SECRET, Clock, token
 from tests.gateway.servers import Server
 from tests.http_client import Reply, Site, site
 from trunkline.auth.claims import Expected
-from trunkline.auth.guard import TokenGuard
+from trunkline.auth.guard import TellAway, TokenGuard
 from trunkline.auth.key_sets import SharedSecret
 from trunkline.auth.metadata import Resource
 from trunkline.auth.signatures import secret_key
@@ -44,8 +44,12 @@ class Guarded:
         return As(self.here, token(sub=subject, **claims))
 
 
+def nobody(address: str, why: str) -> None:
+    """Tell nobody."""
+
+
 def guard_of(
-    clock: Clock, tell: Any = lambda address, why: None, *scopes: str, most: int = 100_000
+    clock: Clock, tell: TellAway = nobody, *scopes: str, most: int = 100_000
 ) -> TokenGuard:
     expected = Expected(issuer=ISSUER, audiences=frozenset((AUDIENCE,)), scopes=frozenset(scopes))
     tokens = Tokens(expected, SharedSecret(secret_key(SECRET)))

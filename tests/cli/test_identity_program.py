@@ -39,7 +39,8 @@ def test_every_command_explains_itself_and_has_its_place_in_the_manual(
 
 
 @pytest.mark.parametrize(
-    "arguments", ["token mint", "token mint --sub a", "key add", "key add ci", "key revoke", "key x"]
+    "arguments",
+    ["token mint", "token mint --sub a", "key add", "key add ci", "key revoke", "key x"],
 )
 def test_bad_arguments_end_with_two(arguments: str) -> None:
     assert run(*arguments.split()).exit_code == 2

@@ -161,7 +161,7 @@ def modes_of(table: Table) -> tuple[str, ...]:
         return tuple(map(str, cast("list[object]", mode)))
     if mode is None:
         return tuple(key for key in ("jwt", "key") if key in table)
-    return (mode,) if mode in ("jwt", "key") else ()  # noqa: PLR6201  it may be a table
+    return (mode,) if mode in ("jwt", "key") else ()
 
 
 def check_auth(value: object, report: Report) -> Table | None:
