@@ -15,7 +15,6 @@ COMMANDS = {
 }
 
 
-@pytest.mark.holds("M15")
 def test_all_that_an_operator_does_is_there() -> None:
     assert sorted(COMMANDS) == [
         *(("key", "add"), ("key", "list"), ("key", "revoke")),

@@ -27,7 +27,7 @@ def inspect(file: str, given: str, *options: str) -> Any:
     return CliRunner().invoke(program, arguments, input=given)
 
 
-@pytest.mark.holds("M15", "M10")
+@pytest.mark.holds("M10")
 def test_what_is_minted_is_good(tmp_path: Path) -> None:
     file = config(tmp_path, AUTH)
     minted = run(
@@ -113,7 +113,6 @@ def test_what_would_not_be_good_is_not_minted(options: tuple[str, str], tmp_path
     assert (done.exit_code, done.stdout) == (2, "")
 
 
-@pytest.mark.holds("O0.4")
 def test_a_secret_that_is_not_set_is_told_plainly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

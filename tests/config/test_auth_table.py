@@ -40,7 +40,7 @@ def test_without_the_table_nobody_is_asked() -> None:
     assert Config().auth is None
 
 
-@pytest.mark.holds("O0.3", "O0.8")
+@pytest.mark.holds("O0.8")
 def test_a_secret_is_all_that_tokens_of_our_own_need(tmp_path: Path) -> None:
     found = auth_of(tmp_path, '[auth.jwt]\nsecret_env = "SECRET"\n')
     assert found.asks
@@ -179,7 +179,6 @@ WRONG: list[tuple[str, str]] = [
 ]
 
 
-@pytest.mark.holds("O0.4")
 @pytest.mark.parametrize(("text", "error"), WRONG)
 def test_a_mistake_has_its_line_and_its_remedy(tmp_path: Path, text: str, error: str) -> None:
     found = errors_of(tmp_path, text)
