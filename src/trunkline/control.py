@@ -31,6 +31,7 @@ from msgspec import Struct
 
 from trunkline import __version__
 from trunkline.app import App
+from trunkline.assembly.operator import hider
 from trunkline.config import Config, ServerSettings
 from trunkline.jsonrpc import (
     Connection,
@@ -40,6 +41,7 @@ from trunkline.jsonrpc import (
     RpcError,
     from_raw,
 )
+from trunkline.operator.desk import StoppedThing
 from trunkline.transports.stream import StreamChannel, listen_unix, open_unix
 
 PATIENCE = 2.0
@@ -59,8 +61,6 @@ FALLBACK = Path("/tmp")  # noqa: S108  what is in there is checked before it is 
 
 _VARIABLES = ("XDG_RUNTIME_DIR", "TMPDIR")
 _NAME = re.compile(r"([1-9][0-9]*)\.sock")
-_SHORT = 4
-"""What is shorter than this is no secret, and cutting it out would garble everything."""
 
 
 class ServerStatus(Struct, frozen=True):
@@ -112,6 +112,11 @@ class GatewayStatus(Struct, frozen=True):
     http_sessions: int = 0
     parked: tuple[ParkedStatus, ...] = ()
     """The calls that wait for their clients, longest first."""
+    paused: bool = False
+    stopped: tuple[StoppedThing, ...] = ()
+    """What is stopped, and by whom."""
+    in_flight: int = 0
+    """How many calls are under way."""
 
 
 class Sighting(NamedTuple):
@@ -148,6 +153,9 @@ def status_of(app: App, config: Config) -> Callable[[], GatewayStatus]:
             tuple(origin + config.http.path for origin in app.origins),
             app.http_sessions,
             tuple(ParkedStatus(*call) for call in gateway.stateless.parking.snapshot()),
+            app.switches.paused,
+            app.desk.stopped(),
+            len(gateway.layers.under_way),
         )
 
     return status
@@ -186,11 +194,7 @@ def server_statuses(app: App, config: Config) -> tuple[ServerStatus, ...]:
 
 def without_secrets(text: str, server: ServerSettings) -> str:
     """Return `text` without the values that `server` was given."""
-    values = [*server.env.values(), *server.headers.values()]
-    words = {word for value in values for word in (value, *value.split()) if len(word) >= _SHORT}
-    for word in sorted(words, key=len, reverse=True):
-        text = text.replace(word, "…")
-    return text
+    return hider([server])(text)
 
 
 # Being seen
