@@ -38,6 +38,7 @@ HELLO = message(
 )
 READY = message("notifications/initialized")
 LIST = message("tools/list", id="l")
+SEARCH = ["search__find_tools", "search__describe_tool", "search__call_tool"]
 
 
 async def start(folder: Path, *arguments: str) -> Process:
@@ -87,7 +88,7 @@ async def test_every_line_on_stdin_is_answered_on_stdout_and_the_end_ends_it(
     assert found[1]["result"]["serverInfo"] == {"name": "trunkline", "version": __version__}
     assert found[None]["error"]["code"] == -32700
     names = [tool["name"] for tool in found["l"]["result"]["tools"]]
-    assert names[:2] == ["trunkline__status", "sources__get_sources"]
+    assert names[:3] == ["trunkline__status", "trunkline__logs", "sources__get_sources"]
     assert found[2]["result"] == {}
 
 
@@ -129,6 +130,7 @@ async def test_what_is_served_without_a_configuration_is_the_built_in_tools() ->
         await gateway.registry.wait_settled()
         assert [entry.public for entry in gateway.registry.catalog.entries(Kind.TOOL)] == [
             "trunkline__status",
+            "trunkline__logs",
             "sources__get_sources",
             "sources__list_categories",
             "sources__get_provenance",
@@ -186,12 +188,12 @@ async def test_servers_run_while_somebody_has_a_question_and_no_longer(tmp_path:
     [
         (
             '"all"',
-            ["search__find_tools", "search__describe_tool", "search__call_tool", "me__status"],
+            [*SEARCH, "me__status", "me__logs"],
         ),
-        ('"search"', ["search__find_tools", "search__describe_tool", "search__call_tool"]),
+        ('"search"', SEARCH),
         (
             '["me__*"]',
-            ["search__find_tools", "search__describe_tool", "search__call_tool", "me__status"],
+            [*SEARCH, "me__status", "me__logs"],
         ),
     ],
 )

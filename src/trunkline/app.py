@@ -8,11 +8,12 @@ needs is imported when HTTP is: a client that starts us over stdio does not wait
 """
 
 import asyncio
+import logging
 import os
 import random
 import signal
 import ssl
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,9 @@ from trunkline.assembly.builtin import builtin
 from trunkline.assembly.gateway import identity_of, parking_of
 from trunkline.assembly.guarding import Guarding
 from trunkline.assembly.observe import Doors, Observation, Reporter
+from trunkline.assembly.operator import commands_of, desk_of
 from trunkline.assembly.reload import Apply, Change, Outcome, Reloader, digest_of
+from trunkline.assembly.switches import switch_file, switches_of
 from trunkline.assembly.upstreams import settings_of, tokens_of
 from trunkline.assembly.view import LISTED, SHOWN, view_of
 from trunkline.backends.verdicts import Memory, Verdicts, digest
@@ -38,6 +41,7 @@ from trunkline.config.difference import live_servers
 from trunkline.gateway.backend import Backend, Connect, Owner
 from trunkline.gateway.events import Reloaded, TurnedAway
 from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.governance import Governance
 from trunkline.gateway.parking import Parking
 from trunkline.gateway.sealing import KeyRing, Seal
 from trunkline.jsonrpc import Channel, ConnectionLost
@@ -62,8 +66,15 @@ DRAIN = 5.0
 PARTING = 1.0
 """How long, in seconds, clients then have to read that it is over."""
 
+CLOSING = 5.0
+"""How long, in seconds, each of the last steps may take."""
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 _LOOK = 0.02
 """How many seconds pass between two looks whether calls have ended."""
+
+_log = logging.getLogger(__name__)
 
 DEFAULT = Config(
     servers=(
@@ -102,8 +113,6 @@ class App:
         self.observation = Observation(lambda: self.config, self.gateway, self.report)
         self.observation.begin(Doors(lambda: self.http_sessions, lambda: self.http_streams))
         self.children: dict[str, Child] = {}
-        self.commands: dict[str, Callable[..., Any]] = {}
-        """What the user can have it do through the control socket: functions by name."""
         self._anybody = False
         self.origins: tuple[str, ...] = ()
         """Where we listen, as clients write it: scheme, host and port."""
@@ -117,6 +126,16 @@ class App:
         if settings.state is not None:
             state = (self._folder or Path()) / settings.state if settings.state else None
         self._verdicts = Verdicts(state)
+        kept = switch_file(config, state)
+        self.switches = switches_of(config, self.gateway, kept)
+        self.gateway.layers.governor = Governance(switches=self.switches)
+        self.desk = desk_of(lambda: self.config, self.gateway, self.switches)
+        self.commands: dict[str, Callable[..., Any]] = commands_of(self.desk)
+        """What the user can have it do through the control socket: functions by name."""
+        self.closing: list[Callable[[], Awaitable[None]]] = [self._verdicts.aclose]
+        """What is done in the end, in order, when nobody calls any more: written down, let go."""
+        if kept is not None:
+            self.closing.append(kept.aclose)
         self.memories: dict[str, Memory] = {}
         """What was found out about servers, by what each is remembered by."""
         for server in live_servers(config).values():
@@ -137,7 +156,7 @@ class App:
         return digest(*map(str, parts))
 
     async def _start_builtin(self, server: ServerSettings, listener: Owner) -> Backend:
-        backend = builtin(server, self.gateway)
+        backend = builtin(server, self.desk)
         if isinstance(backend, Starting):
             try:
                 await backend.start()
@@ -303,7 +322,9 @@ class App:
         """End everything: what came by HTTP first, and its calls may finish."""
         await self._close_http()
         await self.gateway.aclose()
-        await self._verdicts.aclose()
+        steps, self.closing = self.closing, []
+        for step in steps:
+            await _take(step)
 
     # Over HTTP
 
@@ -434,6 +455,20 @@ class App:
         }
 
 
+async def _take(step: Callable[[], Awaitable[None]]) -> None:
+    """Take one of the last steps; one that fails, or never ends, keeps nobody from the others."""
+    try:
+        async with asyncio.timeout(CLOSING):
+            await step()
+    except Exception as why:
+        reason = f"not done within {CLOSING:g} s" if isinstance(why, TimeoutError) else str(why)
+        _log.error("trunkline: at the end, %s: %s", _name(step), reason)
+
+
+def _name(step: Callable[[], Awaitable[None]]) -> str:
+    return str(getattr(step, "__qualname__", step))
+
+
 async def _listen(
     listener: "HttpListener", place: tuple[str, int], tls: ssl.SSLContext | None
 ) -> None:
@@ -455,9 +490,21 @@ def _origin(scheme: str, host: str, port: int) -> str:
 
 
 def stopped_by_signal() -> asyncio.Event:
-    """Return what SIGINT and SIGTERM set; call it before anybody can be served."""
+    """Return what SIGINT and SIGTERM set; call it before anybody can be served.
+
+    A second one ends the process at once: whoever sends it does not want to wait. Its children are
+    then the warden's to end.
+    """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
+
+    def stop() -> None:
+        stopped.set()
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+            # By the system, which needs no loop that still turns.
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stop)
     return stopped

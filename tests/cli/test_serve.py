@@ -179,7 +179,7 @@ async def test_the_first_minutes_of_the_readme_work(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=20)
     names = [tool["name"] for tool in answer.result["tools"]]
-    assert names[:2] == ["trunkline__status", "sources__get_sources"]
+    assert names[:3] == ["trunkline__status", "trunkline__logs", "sources__get_sources"]
     assert (process.returncode, out) == (0, b"")
     assert b"Traceback" not in err
 
