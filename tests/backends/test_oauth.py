@@ -244,7 +244,11 @@ async def test_after_a_failure_nobody_is_asked_for_a_while_and_longer_every_time
 ) -> None:
     issuer, now = Issuer(), 0.0
     monkeypatch.setattr(oauth, "_now", lambda: now)
-    monkeypatch.setattr(backoff, "delay", lambda failures, chance: 2.0**failures)  # pyright: ignore[reportUnknownLambdaType]
+
+    def doubling(failures: int, chance: float) -> float:
+        return 2.0**failures
+
+    monkeypatch.setattr(backoff, "delay", doubling)
     issuer.answers = [refusing("500 No")] * 3
     async with issuing(issuer) as tokens:
         for wait in (2.0, 4.0, 8.0):
@@ -364,7 +368,10 @@ async def test_a_server_that_wants_none_of_them_is_not_asked_a_third_time(web: W
 async def test_tokens_that_are_refused_while_they_are_new_are_not_fetched_without_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(backoff, "delay", lambda failures, chance: 1000.0)  # pyright: ignore[reportUnknownLambdaType]
+    def long(failures: int, chance: float) -> float:
+        return 1000.0
+
+    monkeypatch.setattr(backoff, "delay", long)
     web = Web(tools=[tool("t")])
     issuer, guarded = Issuer(), Guarded(web, bearer(1))
     async with opened(guarded, issuer) as (backend, listener):
