@@ -178,7 +178,7 @@ async def test_servers_run_while_somebody_has_a_question_and_no_longer(tmp_path:
         assert [entry.public for entry in gateway.registry.catalog.entries(Kind.TOOL)] == [
             "small__echo"
         ]
-        pid = app.children["small"].pid
+        pid = app.servers.children["small"].pid
         assert Path(f"/proc/{pid}").exists()
     assert not Path(f"/proc/{pid}").exists()
 
@@ -231,7 +231,7 @@ async def test_a_child_runs_in_the_folder_of_the_configuration(tmp_path: Path) -
     app = started(where, folder=tmp_path)
     async with asyncio.timeout(20), app.running() as gateway:
         await gateway.registry.wait_settled()
-        assert app.children["where"].stderr_tail() == (str(tmp_path.resolve()),)
+        assert app.servers.children["where"].stderr_tail() == (str(tmp_path.resolve()),)
 
 
 async def test_the_settings_of_a_configuration_reach_the_gateway(tmp_path: Path) -> None:
@@ -355,7 +355,7 @@ async def test_a_child_that_is_replaced_while_it_is_used_is_used_again_in_the_ot
             odd("s", tmp_path, behaviour)
             (upstream,) = gateway.registry
             restarts = upstream.restarts
-            os.kill(app.children["s"].pid, signal.SIGKILL)
+            os.kill(app.servers.children["s"].pid, signal.SIGKILL)
             while not (upstream.ready and upstream.restarts > restarts):
                 await asyncio.sleep(0)
             assert upstream.restarts == restarts + 1

@@ -265,7 +265,7 @@ async def test_the_snapshot_of_a_gateway_has_its_servers_and_none_of_their_secre
         await gateway.registry.wait_settled()
         found = tell()
         small, broken, me = found.servers
-        assert small.pid == app.children["small"].pid
+        assert small.pid == app.servers.children["small"].pid
     assert found.config == str(tmp_path / "some.toml")
     assert found.uptime >= 0
     assert (small.state, small.revision, small.restarts, small.in_flight) == (

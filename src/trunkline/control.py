@@ -169,7 +169,7 @@ def server_statuses(app: App) -> tuple[ServerStatus, ...]:
 
     def one(name: str) -> ServerStatus:
         now = app.gateway.registry.upstream(name).snapshot()
-        child = app.children.get(name)
+        child = app.servers.children.get(name)
         said = child.stderr_tail() if child else ()
         last = next((line for line in reversed(said) if line.strip()), None)
         return ServerStatus(
