@@ -123,7 +123,7 @@ class Door:
     """The door of a gateway, and what is pushed through below it."""
 
     def __init__(self, app: App) -> None:
-        self._door = HttpServer(app.gateway, rules_of(app._http))  # pyright: ignore[reportPrivateUsage]
+        self._door = HttpServer(app.gateway, rules_of(app.config.http))
         self.papers: list[Paper] = []
 
     async def push(self, body: Any, **headers: str) -> Paper:

@@ -93,7 +93,7 @@ class Line:
 
     async def hear(self) -> Any:
         while True:
-            said = json.loads(await self._near.receive() or b"null")
+            said: Any = json.loads(await self._near.receive() or b"null")
             if isinstance(said, list) or not str(said.get("method")).startswith("notifications/"):
                 return said
 

@@ -29,6 +29,7 @@ from trunkline.assembly.upstreams import settings_of
 from trunkline.assembly.view import LISTED, SHOWN, view_of
 from trunkline.backends.verdicts import Verdicts
 from trunkline.config import (
+    AuthSettings,
     Config,
     HttpSettings,
     ServerSettings,
@@ -169,6 +170,10 @@ class App:
         if not change.difference.touches("auth", "http"):
             return lambda: None
         return self._guarding.prepare(auth, http, self._door)
+
+    def guard_by(self, auth: AuthSettings | None) -> None:
+        """Have those who come asked as `auth` has it, from now on; raises ValueError."""
+        self._guarding.change(auth, self.config.http, self._door)
 
     async def _prepare_door(self, change: Change) -> Apply:
         """Prepare the ways in, as far as there are any: rules, limits and certificate."""
