@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from trunkline import __version__
 from trunkline.assembly.builtin import builtin
+from trunkline.assembly.journal import journal_of, state_of
 from trunkline.assembly.view import view_of
 from trunkline.backends.verdicts import Memory, Verdicts, digest
 from trunkline.config import Config, ConfigErrors, HttpSettings, ServerSettings, split_address
@@ -95,9 +96,12 @@ class App:
         self._door: HttpServer | None = None
         self._listener: HttpListener | None = None
         self._folder = config.source.parent if config.source else None
-        if settings.state is not None:
-            state = (self._folder or Path()) / settings.state if settings.state else None
+        state = state_of(config, state)
         self._verdicts = Verdicts(state)
+        self.journal = journal_of(config, state)
+        """What happened, for those who ask later; None if nobody wants that."""
+        if self.journal is not None:
+            self.journal.attach(self.gateway.layers)
         for server in config.servers:
             if not server.disabled:
                 prefix = server.name if server.prefix is None else server.prefix
@@ -178,6 +182,7 @@ class App:
     async def serve_stdio(self) -> None:
         """Serve whoever started this process, until stdin ends or a signal comes."""
         stopped = stopped_by_signal()
+        self._begin()
         serving = asyncio.create_task(self.gateway.serve(await open_stdio()))
         stopping = asyncio.create_task(stopped.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -199,6 +204,13 @@ class App:
         await self._close_http()
         await self.gateway.aclose()
         await self._verdicts.aclose()
+        if self.journal is not None:
+            await self.journal.aclose()  # last: the ends of all calls are in it
+
+    def _begin(self) -> None:
+        """Begin to write down what happens: whoever serves does so from the first moment."""
+        if self.journal is not None:
+            self.journal.start()
 
     # Over HTTP
 
@@ -270,6 +282,7 @@ class App:
             from trunkline.transports.http_server import HttpServer  # noqa: PLC0415
 
             self._expect_anybody()
+            self._begin()
             self._door = HttpServer(self.gateway, rules_of(http))
             self.gateway.registry.start()
         return self._door

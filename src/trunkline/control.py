@@ -29,6 +29,7 @@ from msgspec import Struct
 from trunkline import __version__
 from trunkline.app import App
 from trunkline.config import Config, ServerSettings
+from trunkline.journal.journal import JournalStatus
 from trunkline.jsonrpc import (
     Connection,
     ConnectionLost,
@@ -99,6 +100,8 @@ class GatewayStatus(Struct, frozen=True):
     http_sessions: int = 0
     parked: tuple[ParkedStatus, ...] = ()
     """The calls that wait for their clients, longest first."""
+    journal: JournalStatus | None = None
+    """How the journal is; None if there is none."""
 
 
 class Sighting(NamedTuple):
@@ -129,6 +132,7 @@ def status_of(app: App, config: Config) -> Callable[[], GatewayStatus]:
             tuple(origin + config.http.path for origin in app.origins),
             app.http_sessions,
             tuple(ParkedStatus(*call) for call in gateway.stateless.parking.snapshot()),
+            None if app.journal is None else app.journal.status(),
         )
 
     return status

@@ -22,6 +22,7 @@ from msgspec import Struct
 from trunkline.config.client_entries import client_servers
 from trunkline.config.entry import KNOWN, Entry, check_entry
 from trunkline.config.http_table import check_http, fill_http
+from trunkline.config.journal_table import JournalSettings, check_journal, fill_journal
 from trunkline.config.model import (
     Config,
     ConfigTable,
@@ -46,6 +47,7 @@ MAX_CLIENT_FILE = 16 * 1024 * 1024
 _JSON = (".json", ".jsonc")
 _GATEWAY = msgspec.inspect.type_info(GatewaySettings)
 _HTTP = msgspec.inspect.type_info(HttpSettings)
+_JOURNAL = msgspec.inspect.type_info(JournalSettings)
 _NAME = msgspec.inspect.type_info(ServerName)
 
 
@@ -59,6 +61,7 @@ class Draft(Struct, frozen=True):
     inputs: dict[str, str | None]
     is_client: bool
     notes: tuple[str, ...] = ()
+    journal: dict[str, Any] = {}
 
     def surroundings(self, environ: Mapping[str, str]) -> Surroundings:
         """Return what the references in this file are resolved against."""
@@ -74,10 +77,12 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Config:
     around = draft.surroundings(environ)
     tables = [fill(entry, around, report.error) for entry in draft.entries]
     http = fill_http(draft.http, around, report.error)
+    journal = fill_journal(draft.journal, around, report.error)
     report.check()
     return Config(
         gateway=msgspec.convert(draft.gateway, GatewaySettings),
         http=msgspec.convert(http, HttpSettings),
+        journal=msgspec.convert(journal, JournalSettings),
         servers=tuple(map(settings, draft.entries, tables)),
         source=path,
         notes=report.notes(),
@@ -102,6 +107,7 @@ def _draft(path: Path) -> tuple[Draft, Report]:
         parsed = parse_toml(text, str(path))
         tree = as_table(parsed.tree) or {}
         draft = Draft(path, *_own_tables(tree, parsed.report), {}, is_client)
+        draft = msgspec.structs.replace(draft, journal=_journal(tree, parsed.report))
     for entry in draft.entries:
         check_entry(entry, parsed.report.error)
     return draft, parsed.report
@@ -133,6 +139,13 @@ def _own_tables(tree: Table, report: Report) -> tuple[Table, Table, tuple[Entry,
             entries.append(Entry(name, table, root))
     check_surface(as_table(gateway) or {}, entries, report.error)
     return as_table(gateway) or {}, as_table(http) or {}, tuple(entries)
+
+
+def _journal(tree: Table, report: Report) -> Table:
+    journal = tree.get("journal", {})
+    fit(journal, _JOURNAL, ("journal",), report.error)
+    check_journal(as_table(journal) or {}, report.error)
+    return as_table(journal) or {}
 
 
 def _is_client(path: Path, text: str) -> bool:

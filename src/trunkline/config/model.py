@@ -2,6 +2,7 @@
 
     Config ──> gateway: GatewaySettings
            ──> http: HttpSettings
+           ──> journal: JournalSettings
            ──> servers: ServerSettings, in the order of the file
 
 Refuses to read anything: files, variables and other people's formats end before this module.
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
+
+from trunkline.config.journal_table import JournalSettings
 
 MAX_NAME = 40
 ADDRESS = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
@@ -317,6 +320,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     http: HttpSettings = field(default_factory=HttpSettings)
+    journal: JournalSettings = field(default_factory=JournalSettings)
     servers: tuple[ServerSettings, ...] = ()
     source: Path | None = None
     notes: tuple[str, ...] = ()
@@ -330,6 +334,9 @@ class ConfigTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     )
     http: Annotated[HttpSettings, Meta(description=HttpSettings.__doc__)] = field(
         default_factory=HttpSettings
+    )
+    journal: Annotated[JournalSettings, Meta(description=JournalSettings.__doc__)] = field(
+        default_factory=JournalSettings
     )
     servers: Annotated[
         dict[ServerName, ServerTable], Meta(description="The servers behind the gateway, by name.")

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from trunkline.config.entry import BELONGS, BUILTIN, KINDS
+from trunkline.config.journal_table import JournalSettings
 from trunkline.config.model import ConfigTable, GatewaySettings, HttpSettings, ServerTable
 from trunkline.documents.schema import without_null
 
@@ -22,6 +23,7 @@ _TITLES = {
     ConfigTable: "trunkline.toml",
     GatewaySettings: "gateway",
     HttpSettings: "http",
+    JournalSettings: "journal",
     ServerTable: "server",
 }
 

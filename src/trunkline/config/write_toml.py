@@ -16,6 +16,7 @@ from typing import Any, cast
 from trunkline.config.client_entries import safe_names
 from trunkline.config.entry import KNOWN, Entry
 from trunkline.config.http_table import FILES
+from trunkline.config.journal_table import SQLITE
 from trunkline.config.load import Draft
 from trunkline.config.settle import SUBSTITUTED, each_text
 from trunkline.config.substitute import Reference, Surroundings, parts, variable_of
@@ -44,6 +45,8 @@ def to_toml(*drafts: Draft) -> str:
             lines += ["", "[gateway]", *_pairs(draft.gateway)]
         if draft is drafts[0] and draft.http:
             lines += ["", "[http]", *_pairs(_portable_http(draft))]
+        if draft is drafts[0] and draft.journal:
+            lines += ["", "[journal]", *_pairs(_portable_journal(draft))]
         for entry in draft.entries:
             table = _portable(entry, draft)
             if written.get(entry.name) != table:
@@ -83,6 +86,15 @@ def _portable_http(draft: Draft) -> Table:
     return draft.http | {
         key: str(folder / name) for key, name in files.items() if _is_relative(name)
     }
+
+
+def _portable_journal(draft: Draft) -> Table:
+    """Return the `[journal]` table as it can stand anywhere."""
+    url = draft.journal.get("url", "")
+    name = url.removeprefix(SQLITE)
+    if name == url or not _is_relative(name):
+        return draft.journal
+    return draft.journal | {"url": f"{SQLITE}{draft.file.absolute().parent / name}"}
 
 
 def _template(text: str, is_path: bool, around: Surroundings) -> str:

@@ -56,6 +56,8 @@ class Layers:
         """Begin; without a governor everything is let pass."""
         self.events = events or Events()
         self.governor: Governor | None = None
+        self.door: Callable[[Passage], None] | None = None
+        """Whoever may refuse any call that exists, whatever it is; raises RpcError."""
         self.under_way: set[Passage] = set()
         """The calls that have begun and not ended, for those who count or stop them."""
         self._now = clock
@@ -79,6 +81,8 @@ class Layers:
             return None
         passage.entry = entry
         passage.arguments = params.get("arguments")
+        if self.door is not None:
+            self.door(passage)
         return None if self.governor is None else self.governor.admit(passage, entry, params)
 
     def send(self, passage: Passage | None, answer: Due) -> None:
