@@ -173,7 +173,8 @@ class Auditor:
 
     def _check_known(self, row: Row) -> None:
         for head in self._known:
-            if head.seq == row.seq and head.hash != row.hash:
+            ours = head.chain in {"", self._end.chain}
+            if ours and head.seq == row.seq and head.hash != row.hash:
                 text = f"{self._name(row)} is not the one that was noted elsewhere"
                 self._find("altered", row.seq, row.seq, text)
 

@@ -19,6 +19,7 @@ from typing import Any, Literal, cast
 import msgspec
 from msgspec import Raw, Struct
 
+from trunkline.jsonrpc.raw import check_utf8
 from trunkline.routing.pattern import fits_any
 
 Mode = Literal["none", "redacted", "full"]
@@ -119,6 +120,7 @@ class Redactor:
         size = memoryview(arguments).nbytes
         if self._rules.mode == "full":
             kept = msgspec.json.format(arguments, indent=-1) if size <= _MAX_SCAN else b""
+            check_utf8(kept)
             return Raw(kept) if 0 < len(kept) <= self._rules.max_bytes else _note(arguments)
         if size > _MAX_SCAN:
             return _note(arguments)

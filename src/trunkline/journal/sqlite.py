@@ -42,6 +42,9 @@ CREATE TABLE presence (
 PRAGMA user_version = {VERSION};
 PRAGMA application_id = {APPLICATION};
 """
+_HEADER = 512
+"""How many bytes a database has at least."""
+
 _AT_ONCE = 50
 """Rows of one statement: each statement lets go of the interpreter, and has to get it back."""
 
@@ -91,6 +94,8 @@ class SqliteStore:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        elif 0 < self.path.stat().st_size < _HEADER:  # which SQLite would take for nothing
+            raise StoreError(f"{self.path}: file is not a database")
 
     def _check(self, create: bool) -> None:
         """Make sure that it is a journal of ours, and make it one if it is empty."""
