@@ -60,8 +60,8 @@ def entries(count: int, first: int = 1) -> list[Entry]:
     return [writer.call(each) for each in calls]
 
 
-def ledger(folder: Path) -> Ledger:
-    store = SqliteStore(folder / "journal.db", patience=0.05)
+def ledger(folder: Path, patience: float = 0.05) -> Ledger:
+    store = SqliteStore(folder / "journal.db", patience)
     return Ledger(store, scribe(), HeadFile(folder / "journal.head"))
 
 

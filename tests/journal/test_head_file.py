@@ -30,6 +30,6 @@ def test_what_makes_no_sense_is_nothing(tmp_path: Path, content: bytes) -> None:
 
 
 def test_what_cannot_be_written_is_an_error_of_the_system(tmp_path: Path) -> None:
+    HeadFile(tmp_path / "file").write(HEAD)
     with pytest.raises(OSError, match="file"):
-        HeadFile(tmp_path / "file").write(HEAD)
         HeadFile(tmp_path / "file" / "journal.head").write(HEAD)

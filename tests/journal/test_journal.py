@@ -83,10 +83,12 @@ async def test_a_call_that_is_cancelled_is_recorded(tmp_path: Path) -> None:
     server, hold = one_tool(), Hold()
     server.methods["tools/call"] = hold
     async with recorded(gateway(fs=server), journal(tmp_path)) as user:
-        calling = asyncio.create_task(user.call("fs__echo"))
+        calling = asyncio.create_task(user.refusal("tools/call", {"name": "fs__echo"}))
         await hold.begun.wait()
+        await user.tell("notifications/cancelled", {"requestId": 2})
+        await server.until_heard("notifications/cancelled")
+        hold.let_go.set()
         calling.cancel()
-        await hold.cancelled.wait()
     assert [each["status"] for each in calls(tmp_path)] == ["cancelled"]
 
 

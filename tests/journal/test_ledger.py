@@ -27,8 +27,7 @@ def test_a_journal_that_is_written_and_ended_is_whole(tmp_path: Path) -> None:
 
 
 def _write(folder: Path, number: int) -> None:
-    made = ledger(folder)
-    made.store._patience = 20.0  # pyright: ignore
+    made = ledger(folder, patience=20.0)
     made.begin(msgspec.structs.replace(PRESENCE, id=f"{number:032}"), 1000.0)
     for batch in range(10):
         made.append(entries(20, 1000 * number + 20 * batch))

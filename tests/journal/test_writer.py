@@ -3,7 +3,7 @@
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from trunkline.gateway.passage import Passage
 from trunkline.journal import writer as module
 from trunkline.journal.inbox import Inbox
 from trunkline.journal.ledger import Ledger, Retention
-from trunkline.journal.store import StoreError
+from trunkline.journal.store import Row, StoreError
 from trunkline.journal.writer import Writer
 from trunkline.jsonrpc import Raw, Request
 from trunkline.mcp.caller import Caller
@@ -131,10 +131,10 @@ def test_a_full_disk_is_healed_and_what_had_no_room_is_told(tmp_path: Path) -> N
         whole, full = store.insert, threading.Event()
         full.set()
 
-        def insert(batch: object) -> None:
+        def insert(rows: Sequence[Row]) -> None:
             if full.is_set():
                 raise StoreError("database or disk is full")
-            whole(batch)  # pyright: ignore[reportArgumentType]
+            whole(rows)
 
         store.insert = insert
         made.put(51, 1)
@@ -157,9 +157,13 @@ def test_in_the_end_nobody_waits_for_ever(tmp_path: Path) -> None:
     assert made.writer.close(0.05) == 5
 
 
+def mistaken(entries: object, presence: object = None) -> None:
+    raise TypeError("a mistake")
+
+
 def test_a_mistake_of_our_own_is_survived(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), desk(tmp_path) as made:
-        whole, made.ledger.append = made.ledger.append, None  # pyright: ignore
+        whole, made.ledger.append = made.ledger.append, mistaken
         made.put(1, 3)
         made.until(lambda: made.writer.progress.error is not None)
         assert "TypeError" in str(made.writer.progress.error)

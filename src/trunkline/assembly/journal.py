@@ -7,7 +7,7 @@ import hashlib
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from trunkline.config import Config, JournalSettings
 from trunkline.config.journal_table import SQLITE, file_of
@@ -97,4 +97,4 @@ def shown_url(url: str) -> str:
     parts = urlsplit(url)
     user = f"{parts.username}@" if parts.username else ""
     port = f":{parts.port}" if parts.port else ""
-    return urlunsplit((parts.scheme, f"{user}{parts.hostname or ''}{port}", parts.path, "", ""))
+    return f"{parts.scheme}://{user}{parts.hostname or ''}{port}{parts.path}"

@@ -6,7 +6,7 @@ run here or elsewhere, and needs nothing of them.
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import msgspec
@@ -50,7 +50,7 @@ def tail(option: Path | None, wanted: Wanted, lines: int, as_json: bool) -> None
 
 def follow(
     store: Store, wanted: Filter, lines: int, sleep: Callable[[float], None]
-) -> Iterator[Row]:
+) -> Generator[Row]:
     """Return the last records that are wanted, and all that come; a store may come and go."""
     after: int | None = None
     complaint: str | None = None
