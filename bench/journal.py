@@ -104,9 +104,9 @@ def ask(store: SqliteStore) -> None:
         "since, of one server": Filter(backend="server4", since=middle),
         "nobody": Filter(subject="nobody"),
     }
-    for name, filter in wanted.items():
+    for name, chosen in wanted.items():
         began = time.perf_counter()
-        found = store.select(filter, RECORDS)
+        found = store.select(chosen, RECORDS)
         took = (time.perf_counter() - began) * 1e3
         print(f"asked for {name}: {len(found)} of {RECORDS} records in {took:.0f} ms")
     began = time.perf_counter()

@@ -25,7 +25,12 @@ WHOLE = msgspec.inspect.type_info(ConfigTable)
 
 def keys() -> list[str]:
     definitions = config_schema()["$defs"]
-    tables = {"gateway": "gateway", "http": "http", "servers.NAME": "server"}
+    tables = {
+        "gateway": "gateway",
+        "http": "http",
+        "journal": "journal",
+        "servers.NAME": "server",
+    }
     return [
         f"{table}.{key}"
         for table, definition in tables.items()

@@ -20,7 +20,7 @@ def test_what_is_put_is_taken_in_order() -> None:
     assert (inbox.take(3), len(inbox), inbox.take_losses()) == ([], 0, None)
 
 
-@pytest.mark.holds("O0.15", "M11", "Do")
+@pytest.mark.holds("O0.15", "M11", "D0.o")
 def test_what_has_no_room_is_counted_with_its_time() -> None:
     inbox = Inbox(limit=100)
     for number in range(130):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.servers import Hold, User, gateway, one_tool, refuse, running
-from tests.journal.samples import audit, call, ledger, rows
+from tests.journal.samples import audit, ledger, rows
 from trunkline.gateway.events import BackendMoved
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.layers import Layers
@@ -26,7 +26,8 @@ from trunkline.journal.ledger import Ledger
 from trunkline.journal.record import Scribe
 from trunkline.journal.redact import Rules
 from trunkline.journal.sqlite import SqliteStore
-from trunkline.jsonrpc import Incident, RpcError
+from trunkline.journal.store import Presence
+from trunkline.jsonrpc import Incident
 
 
 def journal(folder: Path, **terms: Any) -> Journal:
@@ -119,7 +120,7 @@ async def test_what_cannot_be_written_in_the_end_is_said_aloud(
     assert "1 records of the journal are lost" in caplog.text
 
 
-@pytest.mark.holds("Do")
+@pytest.mark.holds("D0.o")
 async def test_where_nothing_may_go_unrecorded_calls_are_refused_when_too_many_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +210,8 @@ def test_one_that_is_killed_under_load_leaves_a_whole_journal(tmp_path: Path) ->
             "clientInfo": {"name": "c", "version": "1"},
         },
     }
-    call = {"method": "tools/call", "params": {"name": "trunkline__status", "arguments": {}}}
+    params: dict[str, Any] = {"name": "trunkline__status", "arguments": {}}
+    call: dict[str, Any] = {"method": "tools/call", "params": params}
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT, tmp_path],
         stdin=subprocess.PIPE,
@@ -233,7 +235,7 @@ def test_one_that_is_killed_under_load_leaves_a_whole_journal(tmp_path: Path) ->
     assert audit(tmp_path).ok, audit(tmp_path).findings
     assert 200 <= len(_calls(tmp_path)) <= answered + 100
     after = ledger(tmp_path)
-    after.begin(module._presence("next"), 2e9)
+    after.begin(Presence("f" * 32, "next", 1, ""), 2e9)
     after.store.close()
     assert [row.kind for row in rows(tmp_path)][-2:] == ["lost", "started"]
     assert audit(tmp_path).ok
@@ -244,17 +246,3 @@ def _calls(folder: Path) -> list[dict[str, Any]]:
         return calls(folder)
     except Exception:
         return []  # it is just being made
-
-
-async def test_a_refusal_at_the_door_is_an_answer(tmp_path: Path) -> None:
-    made = journal(tmp_path, queue=100, when_full="block")
-    for _ in range(101):
-        made._inbox.put(call(), 1.0)
-    with pytest.raises(RpcError, match="no room"):
-        made._admit(_passage())
-
-
-def _passage() -> Any:
-    from types import SimpleNamespace
-
-    return SimpleNamespace(caller=SimpleNamespace(version="2026-07-28"))

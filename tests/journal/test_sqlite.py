@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.journal.samples import PRESENCE, entries, kinds, ledger, rows, written
+from tests.journal.samples import PRESENCE, entries, kinds, ledger, meddle, rows, written
 from trunkline.journal.process import born
 from trunkline.journal.sqlite import APPLICATION, SqliteStore
 from trunkline.journal.store import Filter, Presence, StoreError
@@ -181,8 +181,7 @@ def test_what_is_removed_makes_room(tmp_path: Path) -> None:
 
 def test_an_end_that_is_gone_is_told(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    with store.transaction():
-        store._database.execute("DELETE FROM chain")
+    meddle(tmp_path, "DELETE FROM chain")
     with pytest.raises(StoreError, match="the end of the chain is not there"):
         store.end()
     store.close()

@@ -31,6 +31,7 @@ MAX_NAME = 512
 MAX_LABEL = 128
 _MAX_ADDRESSES = 16
 _MAX_CLIENTS = 256
+_MAX_LABELS = 1024
 
 _UNJUDGED = frozenset({"unknown", "disabled", "rate_limited"})
 
@@ -92,6 +93,7 @@ class Scribe:
         self.gateway = gateway
         self.redactor = redactor
         self._clients: dict[bytes, tuple[str, str]] = {}
+        self._labels: dict[str, str] = {}
         self._encode = msgspec.json.Encoder().encode
 
     def write(self, events: Iterable[tuple[float, Happening]]) -> list[Entry]:
@@ -128,10 +130,9 @@ class Scribe:
         name, subject = event.name, principal.subject
         if len(name) > MAX_NAME or "\0" in name or ":" in name:
             name = _name(name)
-        if len(subject) > MAX_LABEL or "\0" in subject:
-            subject = cut(subject)
+        subject = self._label(subject)
         client, version = self._client(event.client)
-        at, status, upstream = round(event.at, 6), event.status, event.upstream
+        at, status, upstream = event.at, event.status, event.upstream
         body = self._encode(
             Call(
                 at,
@@ -145,22 +146,31 @@ class Scribe:
                 event.method,
                 name,
                 status,
-                round((event.total - upstream) * 1e3, 3),
-                round(upstream * 1e3, 3),
+                int((event.total - upstream) * 1e6) / 1e3,  # `round` would take ten times as long
+                int(upstream * 1e6) / 1e3,
                 event.bytes_in,
                 event.bytes_out,
-                cut(principal.roles[0]) if principal.roles else None,
+                self._label(principal.roles[0]) if principal.roles else None,
                 event.trace,
                 event.backend,
                 event.backend_revision,
                 _verdict(status),
-                None if event.rule is None else cut(event.rule),
+                None if event.rule is None else self._label(event.rule),
                 event.kind,
                 event.code,
                 self.redactor.keep(event.arguments),
             )
         )
         return Entry(at, "call", name, subject, event.backend or "", status, body)
+
+    def _label(self, text: str) -> str:
+        """Return what is said again and again, cut once."""
+        known = self._labels.get(text)
+        if known is None:
+            if len(self._labels) >= _MAX_LABELS:
+                self._labels.clear()
+            known = self._labels[text] = cut(text)
+        return known
 
     def _client(self, said: Raw) -> tuple[str, str]:
         """Return what a client calls itself, and its version."""

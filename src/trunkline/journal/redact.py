@@ -117,7 +117,7 @@ class Redactor:
             return _note(arguments)
 
     def _keep(self, arguments: Raw) -> Raw:
-        size = memoryview(arguments).nbytes
+        size = len(arguments)
         if self._rules.mode == "full":
             kept = msgspec.json.format(arguments, indent=-1) if size <= _MAX_SCAN else b""
             check_utf8(kept)
@@ -214,12 +214,12 @@ def _plain(key: str) -> str:
 
 
 def _small(raw: Raw) -> Any:
-    size = memoryview(raw).nbytes
+    size = len(raw)
     return _decode(raw) if size <= 4 * MAX_TEXT else {MORE: f"{size} bytes"}
 
 
 def _note(arguments: Raw) -> Raw:
-    return Raw(_encode({MORE: f"{memoryview(arguments).nbytes} bytes"}))
+    return Raw(_encode({MORE: f"{len(arguments)} bytes"}))
 
 
 def _fit(value: Any, room: int) -> bytes:
@@ -229,7 +229,7 @@ def _fit(value: Any, room: int) -> bytes:
     used = 32 + len(_encode(f"{len(table)} more"))
     for key, item in table.items():
         written = Raw(_encode(item))
-        used += len(_encode(key)) + memoryview(written).nbytes + 2
+        used += len(_encode(key)) + len(written) + 2
         if used > room:
             break
         kept[key] = written
