@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -109,8 +110,6 @@ async def test_two_gateways_write_one_chain_and_a_lost_server_is_healed(
 
 
 async def test_one_that_is_killed_is_known_by_the_next(postgres: Postgres, tmp_path: Path) -> None:
-    import signal
-
     async with gateway(tmp_path, SERVERS, head(postgres, tmp_path)) as one:
         await call(one, 5)
         before = len(await calls(tmp_path))

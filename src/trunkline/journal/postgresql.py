@@ -23,6 +23,7 @@ VERSION = 1
 CONNECT_TIMEOUT = 5
 """How many seconds the server has to let us in."""
 
+_ENCODINGS = ("UTF8", "SQL_ASCII")
 _STATEMENT_TIMEOUT = 30_000
 _MAKING = 0x54724A31
 """The lock under which tables are made: two who create at once would fail."""
@@ -79,6 +80,7 @@ class PostgresStore:
                     autocommit=True,
                     connect_timeout=CONNECT_TIMEOUT,
                     application_name="trunkline",
+                    client_encoding="UTF8",
                     # Whoever pulls the cable says nothing: ask, and do not wait for ever.
                     keepalives_idle=10,
                     keepalives_interval=5,
@@ -93,6 +95,9 @@ class PostgresStore:
 
     def _check(self, create: bool) -> None:
         database = self._database
+        (encoding,) = self._one("SHOW server_encoding")
+        if encoding not in _ENCODINGS:
+            raise StoreError(f"{self.url}: expected a database in UTF8, got one in {encoding}")
         if create:
             with database.transaction():
                 database.execute("SELECT pg_advisory_xact_lock(%s)", (_MAKING,))
