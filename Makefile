@@ -67,7 +67,15 @@ outside/node_modules/.package-lock.json: outside/package-lock.json
 	cd outside && npm ci --loglevel=error --no-audit --no-fund
 	touch $@
 
-test-outside: .venv-outside/.ready .venv-outside1/.ready outside/node_modules/.package-lock.json
+# PostgreSQL is that of the system, or is unpacked where we need it: nothing of the system's is touched.
+outside/postgresql/.ready:
+	mkdir -p outside/postgresql
+	test -n "$$(ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" || (cd outside/postgresql \
+		&& apt-get download $$(apt-cache depends postgresql | sed -n 's/.*Depends: \(postgresql-[0-9]*\)$$/\1/p') libpq5 libllvm14 libxml2 \
+		&& for package in *.deb; do dpkg -x $$package . || exit 1; done)
+	touch $@
+
+test-outside: .venv-outside/.ready .venv-outside1/.ready outside/node_modules/.package-lock.json outside/postgresql/.ready
 	.venv-outside/bin/python -m pytest outside -p no:cacheprovider $(ARGS)
 
 conformance/node_modules/.package-lock.json: conformance/package-lock.json

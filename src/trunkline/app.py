@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from trunkline.assembly.gateway import identity_of, parking_of
 from trunkline.assembly.guarding import Guarding
+from trunkline.assembly.journal import journal_of, state_of
 from trunkline.assembly.observe import Doors, Observation, Reporter
 from trunkline.assembly.operator import commands_of, desk_of
 from trunkline.assembly.reload import Apply, Change, Outcome, Reloader, digest_of
@@ -84,7 +85,6 @@ class App:
 
         `state` is the folder for what is to be remembered, unless the configuration names one.
         """
-        settings = config.gateway
         self.config = config
         """What it is by now: another one after a reload."""
         parking = Parking(Seal(KeyRing.random()), parking_of(config))
@@ -103,8 +103,7 @@ class App:
         self._listen: str | None = None
         self._certificate = b""
         self._folder = config.source.parent if config.source else None
-        if settings.state is not None:
-            state = (self._folder or Path()) / settings.state if settings.state else None
+        state = state_of(config, state)
         self._verdicts = Verdicts(state)
         kept = switch_file(config, state)
         self.switches = switches_of(config, self.gateway, kept)
@@ -112,10 +111,15 @@ class App:
         self.desk = desk_of(lambda: self.config, self.gateway, self.switches)
         self.commands: dict[str, Callable[..., Any]] = commands_of(self.desk)
         """What the user can have it do through the control socket: functions by name."""
+        self.journal = journal_of(config, state)
+        """What happened, for those who ask later; None if nobody wants that."""
         self.closing: list[Callable[[], Awaitable[None]]] = [self._verdicts.aclose]
         """What is done in the end, in order, when nobody calls any more: written down, let go."""
         if kept is not None:
             self.closing.append(kept.aclose)
+        if self.journal is not None:
+            self.journal.attach(self.gateway.layers)
+            self.closing.append(self.journal.aclose)  # last: the ends of all calls are in it
         self.servers = Servers(self.gateway, self.desk, self._verdicts, self._folder)
         for server in live_servers(config).values():
             self.gateway.add(settings_of(server, config), self.servers.connect(server))
@@ -214,6 +218,7 @@ class App:
         """
         principal = principal or await self.identify(os.environ)
         stopped = stopped_by_signal()
+        self._begin()
         serving = asyncio.create_task(self.gateway.serve(await open_stdio(), principal))
         stopping = asyncio.create_task(stopped.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -241,6 +246,11 @@ class App:
         steps, self.closing = self.closing, []
         for step in steps:
             await _take(step)
+
+    def _begin(self) -> None:
+        """Begin to write down what happens: whoever serves does so from the first moment."""
+        if self.journal is not None:
+            self.journal.start()
 
     # Over HTTP
 
@@ -334,6 +344,7 @@ class App:
             self._expect_anybody()
             guard, pages = self._guarding.open(http)
             pages = {**self.observation.pages, **pages}
+            self._begin()
             self._door = HttpServer(self.gateway, rules_of(http), self.report, guard, pages)
             self.gateway.registry.start()
         return self._door

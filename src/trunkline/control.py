@@ -32,6 +32,7 @@ from msgspec import Struct
 from trunkline import __version__
 from trunkline.app import App
 from trunkline.assembly.concealing import without_secrets
+from trunkline.journal.journal import JournalStatus
 from trunkline.jsonrpc import (
     Connection,
     ConnectionLost,
@@ -116,6 +117,8 @@ class GatewayStatus(Struct, frozen=True):
     """What is stopped, and by whom."""
     in_flight: int = 0
     """How many calls are under way."""
+    journal: JournalStatus | None = None
+    """How the journal is; None if there is none."""
 
 
 class Sighting(NamedTuple):
@@ -155,6 +158,7 @@ def status_of(app: App) -> Callable[[], GatewayStatus]:
             app.switches.paused,
             app.desk.stopped(),
             len(gateway.layers.under_way),
+            None if app.journal is None else app.journal.status(),
         )
 
     return status

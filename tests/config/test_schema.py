@@ -25,7 +25,7 @@ WHOLE = msgspec.inspect.type_info(ConfigTable)
 
 def keys() -> list[str]:
     definitions = config_schema()["$defs"]
-    names = ("gateway", "http", "kill_switch", "auth", "auth.jwt", "auth.key")
+    names = ("gateway", "http", "kill_switch", "auth", "auth.jwt", "auth.key", "journal")
     tables = {name: name for name in names}
     tables |= {"servers.NAME": "server", "servers.NAME.oauth": "oauth"}
     return [

@@ -9,6 +9,13 @@ from typing import Annotated
 import typer
 
 from trunkline import __version__
+from trunkline.cli.audit_program import (
+    Server,
+    Status,
+    Subject,
+    Tool,
+    audit_program,
+)
 from trunkline.cli.identity_program import key_program, token_program
 from trunkline.cli.sources_program import sources_program
 
@@ -220,6 +227,27 @@ def bench(
 program.add_typer(sources_program, name="sources")
 program.add_typer(token_program, name="token")
 program.add_typer(key_program, name="key")
+program.add_typer(audit_program, name="audit")
+
+
+@program.command()
+def tail(
+    *,
+    tool: Tool = None,
+    subject: Subject = None,
+    server: Server = None,
+    status: Status = None,
+    lines: Annotated[
+        int, typer.Option(metavar="N", min=0, max=1000, help="How many of those before.")
+    ] = 10,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Show calls as they go through, until Ctrl-C."""
+    from trunkline.cli.audit import Wanted  # noqa: PLC0415
+    from trunkline.cli.tail import tail  # noqa: PLC0415
+
+    tail(config, Wanted(tool, subject, server, tuple(status or ())), lines, json)
 
 
 @program.command("client-config")

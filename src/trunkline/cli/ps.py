@@ -5,6 +5,7 @@ import os
 
 from trunkline.cli.screen import FAILED, fail, print_heading, print_json, print_table, say
 from trunkline.control import GatewayStatus, ServerStatus, Sighting, sightings
+from trunkline.journal.journal import JournalStatus
 
 _COLUMNS = ("server", "state", "pid", "revision", "restarts", "in flight", "parked", "last said")
 _NUMBERS = ("pid", "restarts", "in flight", "parked")
@@ -32,6 +33,8 @@ def _print(found: list[Sighting]) -> None:
     for status in (sighting.status for sighting in found):
         if status is not None:
             print_heading(headline(status))
+            for line in journal_lines(status.journal):
+                say(line)
             print_table(_COLUMNS, map(_row, status.servers), _NUMBERS)
 
 
@@ -49,6 +52,19 @@ def headline(status: GatewayStatus) -> str:
         f"{status.pid}  {config}  up {duration(status.uptime)}, {sessions}{places}"
         f"{_parked(status)}{state}"
     )
+
+
+def journal_lines(journal: JournalStatus | None) -> list[str]:
+    """Say what is wrong with a journal, as far as something is."""
+    if journal is None:
+        return []
+    lines: list[str] = []
+    if journal.error is not None:
+        waiting = f"{journal.queue} of at most {journal.queue_limit} records wait"
+        lines.append(f"the journal cannot be written: {journal.error}; {waiting}")
+    if journal.dropped:
+        lines.append(f"the journal had no room for {journal.dropped} records")
+    return lines
 
 
 def _parked(status: GatewayStatus) -> str:

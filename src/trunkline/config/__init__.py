@@ -1,7 +1,7 @@
 """The configuration of the gateway: `trunkline.toml`, or the file of any MCP client.
 
 Read `documents` first, then in this order: model (what a configuration says); entry (tables against
-it); substitute, env_file, settle, http_table, auth_table and observe_table (references and files);
+it); substitute, env_file, settle, and the tables beside it (references and files);
 client_entries (other programs' words); load; then client_files, write_toml and schema, which stand
 alone.
 """
@@ -9,6 +9,7 @@ alone.
 from trunkline.config.auth_table import AuthSettings, JwtSettings
 from trunkline.config.client_files import ClientFile, find_client_files
 from trunkline.config.http_table import AddressError, is_loopback, split_address
+from trunkline.config.journal_table import JournalSettings
 from trunkline.config.kill_table import KillSettings
 from trunkline.config.load import Draft, load, read
 from trunkline.config.model import Config, GatewaySettings, HttpSettings, ServerSettings
@@ -27,6 +28,7 @@ __all__ = [
     "Draft",
     "GatewaySettings",
     "HttpSettings",
+    "JournalSettings",
     "JwtSettings",
     "KillSettings",
     "LogSettings",

@@ -23,6 +23,7 @@ from trunkline.config.auth_table import check_auth, modes_of, settle_auth
 from trunkline.config.client_entries import client_servers
 from trunkline.config.entry import KNOWN, Entry, check_entry
 from trunkline.config.http_table import check_http, fill_http
+from trunkline.config.journal_table import JournalSettings, check_journal, fill_journal
 from trunkline.config.kill_table import KillSettings, KillTable, check_kill, places
 from trunkline.config.model import (
     Config,
@@ -50,6 +51,7 @@ _JSON = (".json", ".jsonc")
 _GATEWAY = msgspec.inspect.type_info(GatewaySettings)
 _HTTP = msgspec.inspect.type_info(HttpSettings)
 _KILL = msgspec.inspect.type_info(KillTable)
+_JOURNAL = msgspec.inspect.type_info(JournalSettings)
 _NAME = msgspec.inspect.type_info(ServerName)
 
 
@@ -67,6 +69,7 @@ class Draft(Struct, frozen=True):
     observe: dict[str, Any] = {}
     """The tables `[metrics]`, `[traces]` and `[log]`, by name."""
     auth: dict[str, Any] | None = None
+    journal: dict[str, Any] = {}
 
     def surroundings(
         self, environ: Mapping[str, str], files: list[Path] | None = None
@@ -90,6 +93,7 @@ def load(path: Path | None, environ: Mapping[str, str], files: list[Path] | None
     http = fill_http(draft.http, around, report.error)
     auth = settle_auth(draft.auth, around, report.error)
     observed = fill_observe(draft.observe, around, report.error)
+    journal = fill_journal(draft.journal, around, report.error)
     report.check()
     kill = draft.kill_switch
     kill_lines = places(kill, report.lines) if kill else {}
@@ -98,6 +102,7 @@ def load(path: Path | None, environ: Mapping[str, str], files: list[Path] | None
         http=msgspec.convert(http, HttpSettings),
         kill_switch=msgspec.convert(kill | {"lines": kill_lines}, KillSettings),
         auth=auth,
+        journal=msgspec.convert(journal, JournalSettings),
         servers=tuple(map(settings, draft.entries, tables)),
         **({} if observed is None else observed._asdict()),
         source=path,
@@ -125,7 +130,15 @@ def _draft(path: Path) -> tuple[Draft, Report]:
         auth = check_auth(tree.get("auth"), parsed.report)
         observe = check_observe(tree, parsed.report.error)
         tables = _own_tables(tree, parsed.report)
-        draft = Draft(path, *tables, {}, is_client, auth=auth, observe=observe)
+        draft = Draft(
+            path,
+            *tables,
+            {},
+            is_client,
+            auth=auth,
+            observe=observe,
+            journal=_journal(tree, parsed.report),
+        )
     for entry in draft.entries:
         check_entry(entry, parsed.report.error)
     return draft, parsed.report
@@ -161,6 +174,13 @@ def _own_tables(tree: Table, report: Report) -> tuple[Table, Table, Table, tuple
     check_surface(as_table(gateway) or {}, entries, report.error)
     check_kill(as_table(kill) or {}, list(servers or ()), report.error)
     return as_table(gateway) or {}, as_table(http) or {}, as_table(kill) or {}, tuple(entries)
+
+
+def _journal(tree: Table, report: Report) -> Table:
+    journal = tree.get("journal", {})
+    fit(journal, _JOURNAL, ("journal",), report.error)
+    check_journal(as_table(journal) or {}, report.error)
+    return as_table(journal) or {}
 
 
 def _is_client(path: Path, text: str) -> bool:

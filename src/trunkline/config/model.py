@@ -4,6 +4,7 @@
            ──> http: HttpSettings
            ──> kill_switch: KillSettings
            ──> auth: AuthSettings, if anybody is asked
+           ──> journal: JournalSettings
            ──> servers: ServerSettings, in the order of the file
            ──> metrics, traces, log: those of observe_settings
 
@@ -23,6 +24,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta, Struct, field
 
 from trunkline.config.auth_table import AuthSettings, AuthTable
+from trunkline.config.journal_table import JournalSettings
 from trunkline.config.kill_table import KillSettings, KillTable
 from trunkline.config.observe_settings import (
     LogSettings,
@@ -395,6 +397,7 @@ class Config(Struct, frozen=True, kw_only=True):
     http: HttpSettings = field(default_factory=HttpSettings)
     kill_switch: KillSettings = field(default_factory=KillSettings)
     auth: AuthSettings | None = None
+    journal: JournalSettings = field(default_factory=JournalSettings)
     servers: tuple[ServerSettings, ...] = ()
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     traces: TracesSettings = field(default_factory=TracesSettings)
@@ -416,6 +419,9 @@ class ConfigTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         default_factory=KillTable
     )
     auth: Annotated[AuthTable | None, Meta(description=AuthTable.__doc__)] = None
+    journal: Annotated[JournalSettings, Meta(description=JournalSettings.__doc__)] = field(
+        default_factory=JournalSettings
+    )
     servers: Annotated[
         dict[ServerName, ServerTable], Meta(description="The servers behind the gateway, by name.")
     ] = field(default_factory=dict[str, ServerTable])

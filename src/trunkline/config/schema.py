@@ -15,6 +15,7 @@ import msgspec
 
 from trunkline.config.auth_table import AuthTable, JwtTable, KeyTable
 from trunkline.config.entry import BELONGS, BUILTIN, KINDS
+from trunkline.config.journal_table import JournalSettings
 from trunkline.config.kill_table import KillTable
 from trunkline.config.model import (
     ConfigTable,
@@ -36,6 +37,7 @@ _TITLES = {
     AuthTable: "auth",
     JwtTable: "auth.jwt",
     KeyTable: "auth.key",
+    JournalSettings: "journal",
     ServerTable: "server",
     OAuthSettings: "oauth",
     MetricsTable: "metrics",

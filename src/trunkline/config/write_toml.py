@@ -17,6 +17,7 @@ from trunkline.config.auth_table import KeyTable, modes_of
 from trunkline.config.client_entries import safe_names
 from trunkline.config.entry import KNOWN, Entry
 from trunkline.config.http_table import FILES
+from trunkline.config.journal_table import SQLITE
 from trunkline.config.load import Draft
 from trunkline.config.settle import SUBSTITUTED, each_text
 from trunkline.config.substitute import Reference, Surroundings, parts, variable_of
@@ -51,6 +52,8 @@ def to_toml(*drafts: Draft) -> str:
             lines += _auth(draft.auth, draft.file.absolute().parent)
         for name, table in draft.observe.items() if draft is drafts[0] else ():
             lines += ["", f"[{name}]", *_pairs(table)] if table else []
+        if draft is drafts[0] and draft.journal:
+            lines += ["", "[journal]", *_pairs(_portable_journal(draft))]
         for entry in draft.entries:
             table = _portable(entry, draft)
             if written.get(entry.name) != table:
@@ -103,6 +106,15 @@ def _auth(auth: Table, folder: Path) -> list[str]:
         absolute = {key: str(folder / at) for key, at in files.items() if _is_relative(at)}
         lines += ["", f"[auth.{name}]", *_pairs(table | absolute)]
     return lines
+
+
+def _portable_journal(draft: Draft) -> Table:
+    """Return the `[journal]` table as it can stand anywhere."""
+    url = draft.journal.get("url", "")
+    name = url.removeprefix(SQLITE)
+    if name == url or not _is_relative(name):
+        return draft.journal
+    return draft.journal | {"url": f"{SQLITE}{draft.file.absolute().parent / name}"}
 
 
 def _template(text: str, is_path: bool, around: Surroundings) -> str:

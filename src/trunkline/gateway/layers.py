@@ -76,6 +76,8 @@ class Layers:
         self.events = events or Events()
         self.governor: Governor | None = None
         self.tracer: Tracer | None = None
+        self.door: Callable[[Passage], None] | None = None
+        """Whoever may refuse any call that exists, whatever it is; raises RpcError."""
         self.under_way: set[Passage] = set()
         """The calls that have begun and not ended, for those who count or stop them."""
         self._now = clock
@@ -109,6 +111,8 @@ class Layers:
             return None
         passage.entry = entry
         passage.arguments = params.get("arguments")
+        if self.door is not None:
+            self.door(passage)
         instead = None if self.governor is None else self.governor.admit(passage, entry, params)
         if passage.span is not None and instead is None:
             passage.span.carry(params)

@@ -1,0 +1,104 @@
+"""A real PostgreSQL for tests: a server of their own, in a folder of their own.
+
+The programs are those of the system, or, where there are none, Debian's, unpacked beside the tests:
+nothing of the system's is touched. PostgreSQL refuses to be run by root, which is then `nobody`.
+"""
+
+import asyncio
+import os
+import pwd
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from pathlib import Path
+
+from outside.program import HERE, START_SECONDS, free_port
+
+UNPACKED = HERE / "postgresql"
+"""Where `make test-outside` unpacks it."""
+
+_PLACES = (Path("/usr/lib/postgresql"), UNPACKED / "usr" / "lib" / "postgresql")
+
+
+def programs() -> Path:
+    """Return the folder of its programs."""
+    found = [
+        path for place in _PLACES for path in place.glob("*/bin") if (path / "initdb").exists()
+    ]
+    assert found, "there is no PostgreSQL; `make test-outside` unpacks one"
+    return max(found)
+
+
+class Postgres:
+    """A server that can be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"postgresql://tester:hunter2@127.0.0.1:{self.port}/postgres"
+        self._process: Process | None = None
+        self._user = pwd.getpwnam("nobody") if os.getuid() == 0 else None
+
+    async def make(self) -> None:
+        """Make the files of a database."""
+        self.folder.mkdir()
+        password = self.folder.parent / "password"
+        password.write_text("hunter2")
+        if self._user is not None:
+            for path in (self.folder, password):
+                os.chown(path, self._user.pw_uid, self._user.pw_gid)
+            for parent in [p for p in self.folder.parents if p.owner() == "root"]:
+                if parent != Path("/") and parent != Path("/tmp"):
+                    parent.chmod(parent.stat().st_mode | 0o011)
+        data = str(self.folder / "data")
+        rest = ("--no-sync", "-A", "scram-sha-256", "--pwfile", str(password))
+        made = await self._run("initdb", "-D", data, "-U", "tester", *rest)
+        said, _ = await made.communicate()
+        assert made.returncode == 0, said.decode()
+
+    async def start(self) -> None:
+        """Start it, and wait until it lets anybody in."""
+        async with asyncio.timeout(START_SECONDS):
+            while not await self._start():
+                pass  # those that a killed one has left behind take a moment to end
+
+    async def _start(self) -> bool:
+        place = ("-D", str(self.folder / "data"), "-p", str(self.port), "-k", str(self.folder))
+        self._process = await self._run("postgres", *place, "-h", "127.0.0.1", "-F")
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            if b"ready to accept connections" in line:
+                self._reading = asyncio.create_task(self._process.stdout.read())
+                return True
+        await self._process.wait()
+        self._process = None
+        return False
+
+    async def kill(self) -> None:
+        """Kill it, and all that it has started, as a power cut would."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            await self._process.wait()
+            await self._reading
+            self._process = None
+
+    async def _run(self, program: str, *arguments: str) -> Process:
+        return await asyncio.create_subprocess_exec(
+            str(programs() / program),
+            *arguments,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            cwd=self.folder,
+            env={**os.environ, "LC_ALL": "C", "LD_LIBRARY_PATH": _libraries()},
+            **(
+                {}
+                if self._user is None
+                else {"user": self._user.pw_uid, "group": self._user.pw_gid}
+            ),
+        )
+
+
+def _libraries() -> str:
+    places = [str(path.parent) for path in UNPACKED.glob("usr/lib/*/*.so*")]
+    return ":".join(dict.fromkeys(places))

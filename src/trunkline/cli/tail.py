@@ -1,0 +1,123 @@
+"""`trunkline tail`: what goes through the gateways, as it does.
+
+It reads the journal that they write, so that it shows all that write to the same one, whether they
+run here or elsewhere, and needs nothing of them.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import msgspec
+
+from trunkline.assembly.journal import store_at
+from trunkline.cli.audit import Wanted, for_programs, place_for, seen, why
+from trunkline.cli.screen import plain, say
+from trunkline.cli.when import shown
+from trunkline.journal.store import Filter, Row, Store, StoreError
+
+LOOK = 0.2
+"""How many seconds pass between two looks."""
+
+_MOST = 1000
+_STYLES = {
+    "success": "green",
+    "tool_error": "yellow",
+    "cancelled": "dim",
+    "denied": "bold red",
+    "disabled": "bold red",
+    "rate_limited": "magenta",
+    "unknown": "yellow",
+    "invalid_arguments": "yellow",
+}
+_FAILED = "red"
+
+
+def tail(option: Path | None, wanted: Wanted, lines: int, as_json: bool) -> None:
+    """Print records as they are written, the last of those that are there first."""
+    chosen = wanted.as_filter()
+    place = place_for(option)
+    show = _print_json if as_json else _printer()
+    try:
+        for row in follow(store_at(place), chosen, lines, time.sleep):
+            show(row)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        raise SystemExit(0) from None
+
+
+def follow(
+    store: Store, wanted: Filter, lines: int, sleep: Callable[[float], None]
+) -> Generator[Row]:
+    """Return the last records that are wanted, and all that come; a store may come and go."""
+    after: int | None = None
+    complaint: str | None = None
+    is_open = False
+    try:
+        while True:
+            try:
+                if not is_open:
+                    store.open(create=False)
+                    is_open = True
+                for row in _new(store, wanted, after, lines):
+                    yield row
+                    after = row.seq
+                if after is None:
+                    after = store.end().seq
+                complaint = None
+            except StoreError as why:
+                is_open = False
+                if str(why) != complaint:
+                    complaint = str(why)
+                    say(f"trunkline: {complaint}; waiting for it")
+            sleep(LOOK)
+    finally:
+        store.close()
+
+
+def _new(store: Store, wanted: Filter, after: int | None, lines: int) -> list[Row]:
+    if after is None:
+        return store.select(wanted, lines) if lines else []
+    return store.select(msgspec.structs.replace(wanted, after=after), _MOST, newest=False)
+
+
+def _print_json(row: Row) -> None:
+    print(msgspec.json.encode(for_programs(row)).decode(), flush=True)
+
+
+def _printer() -> Callable[[Row], None]:
+    if not sys.stdout.isatty():
+        return lambda row: print("  ".join(text for text, _ in line(row)), flush=True)
+    from rich.console import Console  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console = Console()
+
+    def show(row: Row) -> None:
+        parts = [part for text, style in line(row) for part in ((text, style), ("  ", ""))]
+        console.print(Text.assemble(*parts[:-1]), soft_wrap=True, highlight=False)
+
+    return show
+
+
+def line(row: Row) -> list[tuple[str, str]]:
+    """Return a record as parts of a line, with how they look."""
+    found = seen(row)
+    took = ""
+    if found.gateway_ms is not None and found.upstream_ms is not None:
+        took = f"{found.gateway_ms + found.upstream_ms:.1f} ms"
+    is_call = row.kind == "call"
+    style = _STYLES.get(row.status, _FAILED) if is_call else "cyan"
+    name = row.name if is_call else f"({row.kind}) {row.name}".rstrip()
+    parts = [
+        (shown(row.at), "dim"),
+        (f"{row.status or row.kind:<12}", style),
+        (f"{took:>10}", ""),
+        (found.gateway.partition("@")[0], "dim"),
+        (row.subject, "blue"),
+        (name, "bold" if is_call else "cyan"),
+        (why(found), style),
+    ]
+    return [(plain(text).replace("\n", " "), style) for text, style in parts if text]

@@ -1,0 +1,139 @@
+"""Inbox: events on their way from the event loop to the thread that writes them down.
+
+    loop ──put──> Inbox, bounded ──take──> writer
+
+Refuses to make the loop wait: `put` takes note, or counts what it could not take.
+
+Rules upheld here:
+1. There are never more than so many events in it, nor more bytes of what clients sent.
+2. What was not taken is counted, with when it began and when it was last so.
+3. Where nothing may go unrecorded, a call is let begin only if there will be room for its record.
+"""
+
+import threading
+from collections import deque
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trunkline.gateway.events import CallEnded
+from trunkline.journal.record import Happening
+from trunkline.jsonrpc import Raw
+
+WhenFull = Literal["block", "drop"]
+
+MAX_BYTES = 32 * 1024 * 1024
+"""How many bytes of requests may be held; beyond that, arguments are not kept."""
+
+HURRY = 1000
+"""How many events are not kept waiting for others."""
+
+_LEFT_OUT = Raw(b'{"\xe2\x80\xa6":"left out: too much was waiting to be written"}')
+
+
+class Losses(Struct):
+    """What was not taken: how many, from when until when."""
+
+    count: int = 0
+    since: float = 0.0
+    until: float = 0.0
+
+    def add(self, at: float) -> None:
+        """Count one more."""
+        self.since = self.since if self.count else at
+        self.until = max(self.until, at)
+        self.count += 1
+
+
+class Inbox:
+    """Holds events for a while."""
+
+    def __init__(self, limit: int = 10_000, when_full: WhenFull = "drop") -> None:
+        self.limit = limit
+        self.when_full: WhenFull = when_full
+        self.wake = threading.Event()
+        """Set when there is something to take."""
+        self.hurry = threading.Event()
+        """Set when there is so much that nobody should wait for more."""
+        self.dropped = 0
+        """How many there were in all that had no room."""
+        self._queue: deque[tuple[float, Happening]] = deque()
+        self._bytes_in = 0
+        self._bytes_out = 0
+        self._awake = False
+        self._lock = threading.Lock()
+        self._losses = Losses()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def put(self, event: Happening, at: float) -> None:
+        """Take an event of a time, or count it."""
+        queue = self._queue
+        count = len(queue)
+        if count >= self.limit and not self._must_take(event):
+            self._drop(at)
+            return
+        if type(event) is CallEnded:
+            size = event.bytes_in
+            if self._bytes_in - self._bytes_out + size > MAX_BYTES:
+                event, size = _lighten(event), 0
+            self._bytes_in += size
+        queue.append((at, event))
+        if not self._awake:
+            self._awake = True
+            self.wake.set()
+        elif count == HURRY:
+            self.hurry.set()
+
+    def _must_take(self, event: Happening) -> bool:
+        """Tell whether an event is to be taken however many there are: a call was let begin."""
+        # There is an end to these: nobody is let begin once so many wait.
+        return self.when_full == "block" and isinstance(event, CallEnded) and event.upstream > 0
+
+    def is_open(self, under_way: int) -> bool:
+        """Tell whether there will be room for the record of a call that is about to begin."""
+        return self.when_full == "drop" or len(self._queue) + under_way <= self.limit
+
+    def _drop(self, at: float) -> None:
+        with self._lock:
+            self._losses.add(at)
+            self.dropped += 1
+
+    # By the thread that writes
+
+    def take(self, most: int) -> list[tuple[float, Happening]]:
+        """Return what came first, up to so many."""
+        queue = self._queue
+        taken = [queue.popleft() for _ in range(min(len(queue), most))]
+        self._bytes_out += sum(
+            event.bytes_in
+            for _, event in taken
+            if type(event) is CallEnded and event.arguments is not _LEFT_OUT
+        )
+        return taken
+
+    def take_losses(self) -> Losses | None:
+        """Return what was lost since the last time; None if nothing was."""
+        if not self._losses.count:
+            return None
+        with self._lock:
+            taken, self._losses = self._losses, Losses()
+        return taken
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until there is something; tell whether there is."""
+        if not self._queue:
+            self._awake = False
+            if not self._queue:  # else it came before whoever put it could know that we wait
+                self.wake.wait(seconds)
+        self._awake = True
+        self.wake.clear()
+        self.hurry.clear()
+        return bool(self._queue)
+
+
+def _lighten(event: CallEnded) -> CallEnded:
+    """Return an event that holds nothing of the request any more."""
+    return replace(event, arguments=_LEFT_OUT, client=Raw(bytes(event.client)))

@@ -1,0 +1,270 @@
+"""Records: what is written down of an event, as one line of JSON.
+
+    CallEnded, BackendMoved, Switched, Reloaded, TurnedAway ──> Scribe ──> Entry: columns and body
+
+Refuses to judge what is worth knowing. Text of others is cut, so that a record is never long.
+
+Rules upheld here:
+1. There is a record for every event, even for one that cannot be written down whole.
+2. A body is one line of JSON in UTF-8, without NUL.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Raw, Struct
+
+from trunkline.gateway.events import (
+    BackendMoved,
+    CallEnded,
+    Reloaded,
+    Switched,
+    TurnedAway,
+)
+from trunkline.journal.redact import Redactor, shorten, without_secrets
+from trunkline.jsonrpc import Id, from_raw
+from trunkline.jsonrpc.raw import write
+
+MAX_NAME = 512
+MAX_LABEL = 128
+_MAX_ADDRESSES = 16
+_MAX_CLIENTS = 256
+_MAX_LABELS = 1024
+
+_UNJUDGED = frozenset({"unknown", "disabled", "rate_limited"})
+
+Happening = CallEnded | BackendMoved | Switched | Reloaded | TurnedAway
+"""What is written down."""
+
+
+class Entry(NamedTuple):
+    """One record, not yet in a chain; what can be searched for stands beside the body."""
+
+    at: float
+    kind: str
+    name: str
+    subject: str
+    backend: str
+    status: str
+    body: bytes
+
+
+class Call(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="call", gc=False):
+    """The record of a call: its fields are those of the manual."""
+
+    at: float
+    gateway: str
+    id: str
+    request_id: str | int | None
+    subject: str
+    client: str
+    client_version: str
+    revision: str
+    method: str
+    name: str
+    status: str
+    gateway_ms: float
+    upstream_ms: float
+    bytes_in: int
+    bytes_out: int
+    role: str | None = None
+    trace: str | None = None
+    backend: str | None = None
+    backend_revision: str | None = None
+    verdict: str | None = None
+    rule: str | None = None
+    error: str | None = None
+    code: int | None = None
+    arguments: Raw | None = None
+
+
+class _Client(Struct, frozen=True):
+    name: object = ""
+    version: object = ""
+
+
+class Scribe:
+    """Writes down what happened, for one gateway."""
+
+    def __init__(self, gateway: str, redactor: Redactor) -> None:
+        """Begin; `gateway` is how records name who wrote them."""
+        self.gateway = gateway
+        self.redactor = redactor
+        self._clients: dict[bytes, tuple[str, str]] = {}
+        self._labels: dict[str, str] = {}
+        self._encode = msgspec.json.Encoder().encode
+
+    def write(self, events: Iterable[tuple[float, Happening]]) -> list[Entry]:
+        """Return the records of events, each with when it came to be known.
+
+        Those who were turned away are counted: whoever knocks a thousand times has one record.
+        """
+        entries: list[Entry] = []
+        turned_away: Counter[tuple[str, str]] = Counter()
+        last = 0.0
+        for at, event in events:
+            if isinstance(event, CallEnded):
+                entries.append(self.call(event))
+            elif isinstance(event, TurnedAway):
+                turned_away[event.address, event.why] += 1
+                last = at
+            else:
+                entries.append(self._other(at, event))
+        if turned_away:
+            entries += self._turned_away(last, turned_away)
+        return entries
+
+    def call(self, event: CallEnded) -> Entry:
+        """Return the record of a call."""
+        try:
+            return self._call(event)
+        except Exception as why:
+            return self.note(
+                event.at, "call", id=event.id, status=event.status, problem=type(why).__name__
+            )
+
+    def _call(self, event: CallEnded) -> Entry:
+        principal = event.principal
+        name, subject = event.name, principal.subject
+        if len(name) > MAX_NAME or "\0" in name or ":" in name:
+            name = _name(name)
+        subject = self._label(subject)
+        client, version = self._client(event.client)
+        at, status, upstream = event.at, event.status, event.upstream
+        body = self._encode(
+            Call(
+                at,
+                self.gateway,
+                event.id,
+                _id(event.request_id),
+                subject,
+                client,
+                version,
+                event.revision,
+                event.method,
+                name,
+                status,
+                int((event.total - upstream) * 1e6) / 1e3,  # `round` would take ten times as long
+                int(upstream * 1e6) / 1e3,
+                event.bytes_in,
+                event.bytes_out,
+                self._label(principal.roles[0]) if principal.roles else None,
+                event.trace,
+                event.backend,
+                event.backend_revision,
+                _verdict(status),
+                None if event.rule is None else self._label(event.rule),
+                event.kind,
+                event.code,
+                self.redactor.keep(event.arguments),
+            )
+        )
+        return Entry(at, "call", name, subject, event.backend or "", status, body)
+
+    def _label(self, text: str) -> str:
+        """Return what is said again and again, cut once."""
+        known = self._labels.get(text)
+        if known is None:
+            if len(self._labels) >= _MAX_LABELS:
+                self._labels.clear()
+            known = self._labels[text] = cut(text)
+        return known
+
+    def _client(self, said: Raw) -> tuple[str, str]:
+        """Return what a client calls itself, and its version."""
+        key = bytes(said)
+        known = self._clients.get(key)
+        if known is None:
+            try:
+                found = from_raw(said, _Client)
+            except ValueError:
+                found = _Client()
+            known = (cut(str(found.name)), cut(str(found.version)))
+            if len(self._clients) >= _MAX_CLIENTS:
+                self._clients.clear()
+            if len(key) <= MAX_NAME:
+                self._clients[key] = known
+        return known
+
+    def _other(self, at: float, event: BackendMoved | Switched | Reloaded | TurnedAway) -> Entry:
+        if isinstance(event, BackendMoved):
+            error = None if event.error is None else shorten(event.error)
+            return self.note(
+                at, "backend", backend=event.name, status=event.state, error=error or None
+            )
+        if isinstance(event, Switched):
+            off = "off" if event.off else "on"
+            return self.note(
+                at, "switched", what=event.what, name=event.name, subject=event.by, status=off
+            )
+        if isinstance(event, Reloaded):
+            status = "taken" if event.problem is None else "refused"
+            problem = None if event.problem is None else shorten(event.problem)
+            changed = [cut(each) for each in event.changed[:_MAX_ADDRESSES]]
+            return self.note(at, "reloaded", status=status, problem=problem, changed=changed)
+        return self.note(at, "turned_away", name=event.address, status=event.why)
+
+    def _turned_away(self, at: float, found: Counter[tuple[str, str]]) -> list[Entry]:
+        most = found.most_common(_MAX_ADDRESSES)
+        entries = [
+            self.note(at, "turned_away", name=address, status=why, count=count)
+            for (address, why), count in most
+        ]
+        rest = found.total() - sum(count for _, count in most)
+        if rest:
+            entries.append(self.note(at, "turned_away", name="others", status="", count=rest))
+        return entries
+
+    def note(self, at: float, kind: str, **fields: Any) -> Entry:
+        """Return a record of anything but a whole call."""
+        told = {key: _told(value) for key, value in fields.items() if value is not None}
+        body = write({"kind": kind, "at": round(at, 6), "gateway": self.gateway, **told})
+        name, subject, backend, status = (
+            str(told.get(key, "")) for key in ("name", "subject", "backend", "status")
+        )
+        return Entry(round(at, 6), kind, name, subject, backend, status, body)
+
+
+def columns_of(body: bytes) -> tuple[float, str, str, str, str, str]:
+    """Return what stands beside a body, as the body itself has it; raises ValueError."""
+    found = from_raw(body, _Columns)
+    return (found.at, found.kind, found.name, found.subject, found.backend, found.status)
+
+
+class _Columns(Struct, frozen=True):
+    at: float
+    kind: str
+    name: str = ""
+    subject: str = ""
+    backend: str = ""
+    status: str = ""
+
+
+def cut(text: str, longest: int = MAX_LABEL) -> str:
+    """Return a text that is not too long, and that every database can hold."""
+    text = text[:longest].replace("\0", "\ufffd")
+    return text.encode("utf-8", "replace").decode()
+
+
+def _name(name: str) -> str:
+    """Return what was asked for; of a URI, nothing that looks like a credential."""
+    return cut(without_secrets(name) if "://" in name else name, MAX_NAME)
+
+
+def _told(value: Any) -> Any:
+    return cut(value, MAX_NAME) if isinstance(value, str) else value
+
+
+def _id(id: Id) -> str | int | None:
+    if type(id) is int or id is None:
+        return id
+    return cut(id) if type(id) is str else cut(repr(id))
+
+
+def _verdict(status: str) -> str | None:
+    """Return what the policy said of a call; None where it was not asked."""
+    if status == "denied":
+        return "deny"
+    return None if status in _UNJUDGED else "allow"

@@ -1,0 +1,259 @@
+"""A store in a file: SQLite, which comes with Python.
+
+Many processes may write to one file, as clients of one user start many gateways: SQLite lets one
+at a time. Readers wait for nobody.
+
+Rules upheld here:
+1. The file is for its owner alone, and so is a folder that has to be made.
+2. A file that is not ours is left as it is: it is neither written to nor moved.
+"""
+
+import os
+import sqlite3
+import uuid
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from trunkline.journal.chain import Head, beginning
+from trunkline.journal.process import is_running
+from trunkline.journal.store import Extent, Filter, Presence, Row, StoreError, conditions
+
+APPLICATION = 0x54724A31
+"""What says that a file is a journal of ours: "TrJ1"."""
+
+VERSION = 1
+PATIENCE = 2.0
+"""How many seconds a writer waits for another that writes."""
+
+_SCHEMA = f"""
+CREATE TABLE chain (id TEXT NOT NULL, seq INTEGER NOT NULL, hash BLOB NOT NULL);
+CREATE TABLE record (
+    seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
+    subject TEXT NOT NULL, backend TEXT NOT NULL, status TEXT NOT NULL, hash BLOB NOT NULL,
+    body TEXT NOT NULL
+);
+CREATE INDEX record_at ON record (at);
+CREATE TABLE presence (
+    id TEXT PRIMARY KEY, gateway TEXT NOT NULL, pid INTEGER NOT NULL, born TEXT NOT NULL,
+    at REAL NOT NULL, in_flight INTEGER NOT NULL, calls TEXT NOT NULL
+);
+PRAGMA user_version = {VERSION};
+PRAGMA application_id = {APPLICATION};
+"""
+_HEADER = 512
+"""How many bytes a database has at least."""
+
+_AT_ONCE = 50
+"""Rows of one statement: each statement lets go of the interpreter, and has to get it back."""
+
+_ONE = f"({', '.join('?' * len(Row._fields))})"
+_INSERT = "INSERT INTO record VALUES "
+_INSERT_MANY = _INSERT + ", ".join([_ONE] * _AT_ONCE)
+_INSERT_ONE = _INSERT + _ONE
+
+
+class SqliteStore:
+    """Keeps records in a file."""
+
+    def __init__(self, path: Path, patience: float = PATIENCE) -> None:
+        """Prepare; nothing is opened yet."""
+        self.path = path
+        self.url = f"sqlite:///{path}"
+        self._patience = patience
+        self._open: sqlite3.Connection | None = None
+
+    @property
+    def _database(self) -> sqlite3.Connection:
+        if self._open is None:
+            raise StoreError(f"{self.path}: it is not open")
+        return self._open
+
+    def open(self, create: bool = True) -> None:
+        """Open the file; raises StoreError if it cannot be, or is another program's."""
+        self.close()
+        try:
+            with _telling(self.path):
+                if create:
+                    self._make()
+                elif not self.path.exists():
+                    raise StoreError(f"{self.path}: there is no journal")
+                mode = "rw" if create else "ro"
+                place = f"{self.path.absolute().as_uri()}?mode={mode}"
+                self._open = sqlite3.connect(
+                    place, timeout=self._patience, isolation_level=None, uri=True
+                )
+                self._check(create)
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self) -> None:
+        if not self.path.exists():
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        elif 0 < self.path.stat().st_size < _HEADER:  # which SQLite would take for nothing
+            raise StoreError(f"{self.path}: file is not a database")
+
+    def _check(self, create: bool) -> None:
+        """Make sure that it is a journal of ours, and make it one if it is empty."""
+        database = self._database
+        if create:
+            # Before anything is in it; a file that has something keeps what it has.
+            database.execute("PRAGMA page_size = 8192")
+            database.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        (application,) = database.execute("PRAGMA application_id").fetchone()
+        if application != APPLICATION and not create:
+            raise StoreError(f"{self.path}: there is no journal in it")
+        if application != APPLICATION:
+            with self.transaction():
+                if not self._is_ours():  # else another has just made it
+                    self._begin()
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if version != VERSION:
+            raise StoreError(
+                f"{self.path}: expected a journal of version {VERSION}, got {version}; "
+                "a newer trunkline has made it"
+            )
+        if create:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = NORMAL")
+            database.execute("PRAGMA journal_size_limit = 16777216")
+
+    def _begin(self) -> None:
+        for statement in _SCHEMA.split(";\n")[:-1]:
+            self._database.execute(statement)
+        new = beginning(uuid.uuid4().hex)
+        self._database.execute("INSERT INTO chain VALUES (?, ?, ?)", (new.chain, 0, new.hash))
+
+    def _is_ours(self) -> bool:
+        """Tell whether it is a journal already; raises StoreError if it is something else."""
+        (application,) = self._database.execute("PRAGMA application_id").fetchone()
+        (tables,) = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application != APPLICATION and tables:
+            raise StoreError(
+                f"{self.path}: expected a journal, got a database of another program; "
+                "move it away, or name another file as journal.url"
+            )
+        return application == APPLICATION
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._open is not None:
+            with suppress(sqlite3.Error):
+                self._open.close()
+            self._open = None
+
+    @contextmanager
+    def transaction(self) -> Generator[None]:
+        """Do all of something or nothing, while nobody else adds anything."""
+        database = self._database
+        with _telling(self.path):
+            database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                database.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    database.execute("ROLLBACK")
+                raise
+
+    def end(self) -> Head:
+        """Return the end of the chain, as it was last set."""
+        with _telling(self.path):
+            found = self._database.execute("SELECT id, seq, hash FROM chain").fetchone()
+        if found is None:
+            raise StoreError(f"{self.path}: the end of the chain is not there any more")
+        return Head(*found)
+
+    def set_end(self, head: Head) -> None:
+        """Set the end of the chain."""
+        self._database.execute("UPDATE chain SET seq = ?, hash = ?", (head.seq, head.hash))
+
+    def insert(self, rows: Sequence[Row]) -> None:
+        """Add rows."""
+        database = self._database
+        whole = len(rows) - len(rows) % _AT_ONCE
+        for start in range(0, whole, _AT_ONCE):
+            values = [value for row in rows[start : start + _AT_ONCE] for value in row]
+            database.execute(_INSERT_MANY, values)
+        database.executemany(_INSERT_ONE, rows[whole:])
+
+    def last(self) -> Row | None:
+        """Return the row with the greatest number."""
+        found = self._rows("SELECT * FROM record ORDER BY seq DESC LIMIT 1")
+        return found[0] if found else None
+
+    def rows(self, after: int, limit: int) -> list[Row]:
+        """Return rows in the order of their numbers, beginning after one."""
+        return self._rows("SELECT * FROM record WHERE seq > ? ORDER BY seq LIMIT ?", after, limit)
+
+    def select(self, wanted: Filter, limit: int, newest: bool = True) -> list[Row]:
+        """Return the newest rows that are wanted, or the first; in order either way."""
+        where, values = conditions(wanted, "?", "GLOB")
+        order = "DESC" if newest else "ASC"
+        found = self._rows(
+            f"SELECT * FROM record WHERE {where} ORDER BY seq {order} LIMIT ?",  # noqa: S608
+            *values,
+            limit,
+        )
+        return found[::-1] if newest else found
+
+    def _rows(self, statement: str, *values: object) -> list[Row]:
+        with _telling(self.path):
+            return [Row(*each) for each in self._database.execute(statement, values)]
+
+    def extent(self) -> Extent:
+        """Return how much there is."""
+        with _telling(self.path):
+            records, *pages = self._database.execute(
+                "SELECT (SELECT count(*) FROM record), (SELECT page_count FROM pragma_page_count), "
+                "(SELECT freelist_count FROM pragma_freelist_count), "
+                "(SELECT page_size FROM pragma_page_size)"
+            ).fetchone()
+        used, free, size = pages
+        return Extent(records, (used - free) * size)
+
+    def first_since(self, at: float) -> int | None:
+        """Return the number of the first row that is not older; None if all are."""
+        with _telling(self.path):
+            found = self._database.execute(
+                "SELECT seq FROM record WHERE at >= ? ORDER BY seq LIMIT 1", (at,)
+            ).fetchone()
+        return None if found is None else found[0]
+
+    def remove_through(self, seq: int) -> None:
+        """Take out all rows up to a number, and give back what they took."""
+        self._database.execute("DELETE FROM record WHERE seq <= ?", (seq,))
+        self._database.execute("PRAGMA incremental_vacuum(1000)").fetchall()
+
+    # Who writes here
+
+    def attend(self, presence: Presence) -> None:
+        """Note that a gateway writes here."""
+        fields = tuple(getattr(presence, name) for name in Presence.__struct_fields__)
+        statement = "INSERT OR REPLACE INTO presence VALUES (?, ?, ?, ?, ?, ?, ?)"
+        self._database.execute(statement, fields)
+
+    def leave(self, id: str) -> None:
+        """Note that one writes here no more."""
+        self._database.execute("DELETE FROM presence WHERE id = ?", (id,))
+
+    def departed(self, own: str) -> list[Presence]:
+        """Return those that are gone without having left: a file is used on one machine."""
+        with _telling(self.path):
+            found: list[Any] = self._database.execute("SELECT * FROM presence").fetchall()
+        others = [Presence(*each) for each in found if each[0] != own]
+        return [each for each in others if not is_running(each.pid, each.born)]
+
+
+@contextmanager
+def _telling(path: Path) -> Generator[None]:
+    """Have everything that goes wrong say where."""
+    try:
+        yield
+    except (sqlite3.Error, OSError, UnicodeError) as why:
+        reason = getattr(why, "strerror", None) or str(why) or type(why).__name__
+        raise StoreError(f"{path}: {reason.lower()}") from why

@@ -1,0 +1,115 @@
+"""Asking the journal afterwards."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from tests.cli.samples import config, run
+from tests.journal.samples import call, ledger, meddle, written
+from trunkline.cli.audit import Wanted
+from trunkline.journal.store import Filter
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    made = written(tmp_path, 20)
+    scribe = made.scribe
+    denied = call(name="git__push", status="denied", kind="not_allowed", code=-32003, backend="git")
+    made.append([scribe.call(denied), scribe.note(2000.0, "turned_away", name="10.0.0.1", count=3)])
+    made.store.close()
+    head = "journal-x.head"
+    (tmp_path / "journal.head").rename(tmp_path / head)
+    text = f'[gateway]\nstate = ""\n[journal]\nurl = "sqlite:///{tmp_path}/journal.db"\n'
+    return config(tmp_path, text)
+
+
+def audit(file: str, *arguments: str) -> Result:
+    return run("audit", *arguments, "--config", file)
+
+
+def test_records_are_shown_for_people(file: str) -> None:
+    result = audit(file, "query", "--tool", "git*")
+    assert result.exit_code == 0
+    (head, line) = result.stdout.splitlines()
+    assert head.split() == ["time", "status", "took", "subject", "server", "what", "why"]
+    assert line.split()[2:] == [
+        *("denied", "3.0", "ms", "alice", "git", "git__push", "not_allowed,"),
+        *("code", "-32003,", "rule", "policy", "3"),
+    ]
+    assert "(turned_away) 10.0.0.1  3 times" in audit(file, "query", "--limit", "1").stdout
+
+
+def test_records_are_shown_for_programs(file: str) -> None:
+    found = json.loads(
+        audit(file, "query", "--status", "denied", "--status", "error", "--json").stdout
+    )
+    assert [each["record"]["name"] for each in found] == ["git__push"]
+    assert (found[0]["seq"], len(found[0]["hash"])) == (22, 64)
+    many = audit(file, "query", "--json", "--limit", "5")
+    assert len(json.loads(many.stdout)) == 5
+    assert "the newest 5" in many.stderr
+    assert json.loads(audit(file, "query", "--since", "1h", "--json").stdout) == []
+    assert (
+        len(json.loads(audit(file, "query", "--subject", "al*", "--server", "fs", "--json").stdout))
+        == 20
+    )
+
+
+def test_all_is_exported_a_line_each(file: str) -> None:
+    lines = audit(file, "export").stdout.splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == list(range(1, 24))
+    assert len(audit(file, "export", "--tool", "fs__*").stdout.splitlines()) == 20
+
+
+@pytest.mark.holds("I8.1")
+def test_what_is_whole_is_said_to_be_and_what_is_not_is_named(file: str) -> None:
+    good = audit(file, "verify")
+    assert (good.exit_code, "23 records, whole; the end is 23:" in good.stdout) == (0, True)
+    assert "not noted in a second place" in good.stderr
+    end = good.stdout.rpartition(" ")[2].strip()
+    assert audit(file, "verify", "--expect", end).exit_code == 0
+    meddle(Path(file).parent, "DELETE FROM record WHERE seq = 4")
+    bad = audit(file, "verify", "--json")
+    found = json.loads(bad.stdout)
+    assert (bad.exit_code, found["ok"]) == (1, False)
+    assert [(each["what"], each["first"]) for each in found["findings"]] == [("missing", 4)]
+    meddle(Path(file).parent, "DELETE FROM record WHERE seq > 20", "UPDATE chain SET seq = 20")
+    assert (
+        "records 21 to 23 are missing at the end" in audit(file, "verify", "--expect", end).stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("query", "--since", "soon"), 2, "--since: expected a time"),
+        (("query", "--status", "sad"), 2, "--status: expected one of success"),
+        (("verify", "--expect", "x"), 2, "--expect: expected NUMBER:HASH"),
+        (("verify", "--expect", "1:00"), 2, "--expect: expected NUMBER:HASH"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(
+    file: str, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    result = audit(file, *arguments)
+    assert (result.exit_code, said in result.stderr) == (code, True)
+
+
+def test_a_journal_that_is_not_there_is_told(tmp_path: Path) -> None:
+    off = config(tmp_path, '[journal]\nurl = ""\n')
+    assert "there is no journal" in audit(off, "query").stderr
+    nowhere = config(tmp_path, '[journal]\nurl = "sqlite:///nowhere.db"\n')
+    result = audit(nowhere, "query")
+    assert (result.exit_code, "nowhere.db: there is no journal" in result.stderr) == (1, True)
+
+
+def test_a_record_that_makes_no_sense_is_shown_as_far_as_it_goes(tmp_path: Path, file: str) -> None:
+    meddle(tmp_path, "UPDATE record SET body = '{' WHERE seq = 22")
+    assert "git__push" in audit(file, "query", "--tool", "git*").stdout
+    assert ledger(tmp_path).store.url.endswith("journal.db")
+
+
+def test_without_wishes_all_is_meant() -> None:
+    assert Wanted().as_filter() == Filter()

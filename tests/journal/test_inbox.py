@@ -1,0 +1,94 @@
+"""From the loop to the thread that writes: bounded, and nothing is lost in silence."""
+
+import threading
+
+import pytest
+
+from tests.journal.samples import call
+from trunkline.gateway.events import CallEnded, TurnedAway
+from trunkline.journal import inbox as module
+from trunkline.journal.inbox import HURRY, Inbox
+from trunkline.jsonrpc import Raw
+
+
+def test_what_is_put_is_taken_in_order() -> None:
+    inbox = Inbox()
+    for number in range(5):
+        inbox.put(call(id=str(number)), float(number))
+    assert [at for at, _ in inbox.take(3)] == [0.0, 1.0, 2.0]
+    assert [at for at, _ in inbox.take(3)] == [3.0, 4.0]
+    assert (inbox.take(3), len(inbox), inbox.take_losses()) == ([], 0, None)
+
+
+@pytest.mark.holds("O0.15", "M11", "D0.o")
+def test_what_has_no_room_is_counted_with_its_time() -> None:
+    inbox = Inbox(limit=100)
+    for number in range(130):
+        inbox.put(call(), float(number))
+    losses = inbox.take_losses()
+    assert losses is not None
+    assert (losses.count, losses.since, losses.until) == (30, 100.0, 129.0)
+    assert inbox.take_losses() is None
+    assert (len(inbox), inbox.dropped) == (100, 30)
+    assert inbox.is_open(1000)
+
+
+def test_where_nothing_may_go_unrecorded_calls_are_let_begin_only_if_there_will_be_room() -> None:
+    inbox = Inbox(limit=100, when_full="block")
+    assert inbox.is_open(100)
+    assert not inbox.is_open(101)
+    for _ in range(100):
+        inbox.put(call(), 1.0)
+    assert not inbox.is_open(1)
+    for _ in range(50):  # these were let begin before
+        inbox.put(call(), 1.0)
+    assert (len(inbox), inbox.dropped) == (150, 0)
+    inbox.put(call(upstream=0.0, status="unavailable"), 2.0)  # this one was not
+    inbox.put(TurnedAway("10.0.0.1", "bad token"), 3.0)
+    assert (len(inbox), inbox.dropped) == (150, 2)
+
+
+def test_what_clients_sent_is_held_only_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES", 1000)
+    inbox = Inbox()
+    for _ in range(3):
+        inbox.put(call(bytes_in=400, arguments=Raw(b'{"a":1}')), 1.0)
+    events = [event for _, event in inbox.take(3) if isinstance(event, CallEnded)]
+    assert [b"left out" in bytes(event.arguments or b"") for event in events] == [
+        False,
+        False,
+        True,
+    ]
+    inbox.put(call(bytes_in=900, arguments=Raw(b'{"a":1}')), 1.0)
+    ((_, last),) = inbox.take(1)
+    assert isinstance(last, CallEnded)
+    assert bytes(last.arguments or b"") == b'{"a":1}'
+
+
+def test_whoever_takes_is_woken_once_and_told_to_hurry() -> None:
+    inbox = Inbox()
+    assert not inbox.wait(0.0)
+    inbox.put(call(), 1.0)
+    assert inbox.wait(0.0)
+    assert not inbox.wake.is_set()
+    assert not inbox.hurry.is_set()
+    for _ in range(HURRY):
+        inbox.put(call(), 1.0)
+    assert inbox.hurry.is_set()
+
+
+def test_nothing_is_forgotten_between_two_threads() -> None:
+    inbox = Inbox(limit=10**6)
+    taken: list[object] = []
+
+    def take() -> None:
+        while len(taken) < 20_000:
+            inbox.wait(5.0)
+            taken.extend(inbox.take(100))
+
+    thread = threading.Thread(target=take, daemon=True)
+    thread.start()
+    for number in range(20_000):
+        inbox.put(call(), float(number))
+    thread.join(30)
+    assert len(taken) == 20_000

@@ -1,0 +1,146 @@
+"""What is kept of arguments: nothing that is secret, never much, and whatever it is."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.jsonrpc.test_raw import JSON
+from trunkline.journal.redact import HIDDEN, MORE, Redactor, Rules, shorten, without_secrets
+from trunkline.jsonrpc import Raw
+
+CANARY = "canary-7f3a"
+
+
+def kept(value: Any, **rules: Any) -> Any:
+    raw = value if isinstance(value, bytes) else json.dumps(value).encode()
+    found = Redactor(Rules(**rules)).keep(Raw(raw))
+    return None if found is None else json.loads(bytes(found))
+
+
+def test_what_is_no_secret_is_kept() -> None:
+    arguments = {"path": "/a/b", "depth": 3, "deep": {"list": [1, 2.5, None, True]}}
+    assert kept(arguments) == arguments
+
+
+@pytest.mark.holds("M11")
+@pytest.mark.parametrize(
+    "key",
+    [
+        "password", "PASSWORD", "dbPassword", "db-passwd", "client_secret", "token", "access_token",
+        "X-Auth-Token", "Authorization", "api_key", "apiKey", "API-KEY", "x api key", "cookie",
+        "Set-Cookie", "aws_secret_access_key", "private.key", "credentials", "pin", "pwd",
+    ],
+)  # fmt: skip
+def test_what_stands_under_a_telling_key_is_hidden_at_any_depth(key: str) -> None:
+    arguments = {"a": [{"b": {key: CANARY}}, {key: {"nested": [CANARY]}}], key: [CANARY]}
+    found = kept(arguments)
+    assert CANARY not in json.dumps(found)
+    assert found[key] == HIDDEN
+    assert found["a"] == [{"b": {key: HIDDEN}}, {key: HIDDEN}]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"Bearer {CANARY}", f"sk-{CANARY}", f"ghp_{CANARY}", f"Authorization: Basic {CANARY}",
+        f"API_KEY={CANARY}", f'{{"password": "{CANARY}"}}', f"postgres://me:{CANARY}@host/db",
+        f"eyJhbGciOi.{CANARY}", f"-----BEGIN PRIVATE KEY-----{CANARY}",
+    ],
+)  # fmt: skip
+def test_what_looks_like_a_credential_is_hidden_wherever_it_is(value: str) -> None:
+    assert CANARY not in json.dumps(kept({"text": value, "list": [value]}))
+
+
+def test_a_header_as_a_pair_is_hidden() -> None:
+    pairs = [{"name": "Authorization", "value": CANARY}, {"name": "Accept", "value": "text"}]
+    assert kept({"headers": pairs})["headers"] == [
+        {"name": "Authorization", "value": HIDDEN},
+        {"name": "Accept", "value": "text"},
+    ]
+
+
+def test_keys_of_the_configuration_are_hidden_too() -> None:
+    assert kept({"SSN": "1", "card-no": "2", "x": 3}, patterns=("ssn", "card*")) == {
+        "SSN": HIDDEN,
+        "card-no": HIDDEN,
+        "x": 3,
+    }
+
+
+def test_a_key_that_comes_twice_hides_nothing() -> None:
+    assert (
+        CANARY.encode()
+        not in json.dumps(kept(b'{"x": {"password": "%s"}, "x": 1}' % CANARY.encode())).encode()
+    )
+
+
+def test_long_texts_are_cut_and_say_how_long_they_were() -> None:
+    found = kept({"content": "x" * 10_000})["content"]
+    assert found == "x" * 256 + f"{MORE} (10000 characters)"
+
+
+def test_much_is_cut_to_what_fits() -> None:
+    arguments = {f"key{n}": "x" * 200 for n in range(100)}
+    found = kept(arguments)
+    assert len(json.dumps(found, ensure_ascii=False).encode()) <= 4096
+    assert found["key0"] == "x" * 200
+    assert found[MORE].endswith(" more")
+
+
+def test_of_a_large_argument_the_small_ones_are_kept() -> None:
+    found = kept({"path": "/a", "content": "x" * 200_000, "token": CANARY})
+    assert found == {"path": "/a", "content": {MORE: "200002 bytes"}, "token": HIDDEN}
+
+
+def test_what_is_huge_is_not_looked_into() -> None:
+    assert kept({"content": "x" * 2_000_000}) == {MORE: "2000015 bytes"}
+    assert kept({"content": "x" * 2_000_000}, mode="full") == {MORE: "2000015 bytes"}
+
+
+def test_nothing_is_kept_if_nothing_is_wanted_or_there_is_nothing() -> None:
+    assert kept({"a": 1}, mode="none") is None
+    assert Redactor(Rules()).keep(None) is None
+
+
+def test_all_is_kept_on_one_line_if_all_is_wanted() -> None:
+    found = Redactor(Rules(mode="full")).keep(Raw(b'{ "password":\n "hunter2" }'))
+    assert found is not None
+    assert bytes(found) == b'{"password":"hunter2"}'
+    assert kept({"a": "x" * 5000}, mode="full") == {MORE: "5009 bytes"}
+
+
+@pytest.mark.parametrize("raw", [b"{", b"1e999", b"[" * 100_000, b'"\xff"', b""])
+def test_what_cannot_be_read_is_no_failure(raw: bytes) -> None:
+    for mode in ("redacted", "full"):
+        assert kept(raw, mode=mode) is not None
+
+
+def test_what_is_nested_deeply_or_has_no_end_is_cut() -> None:
+    deep: Any = 1
+    for _ in range(100):
+        deep = {"a": [deep]}
+    assert MORE in json.dumps(kept(deep), ensure_ascii=False)
+    assert MORE in kept({"list": list(range(5000))})["list"][-1]
+
+
+def test_a_uri_keeps_its_place_and_not_its_secrets() -> None:
+    assert without_secrets("file:///a?b=c") == "file:///a?b=c"
+    assert without_secrets(f"db://me:{CANARY}@h/x?token={CANARY}") == f"db://{HIDDEN}@h/x?{HIDDEN}"
+    assert shorten("a plain text: with a colon") == "a plain text: with a colon"
+
+
+@given(JSON, st.integers(256, 2000))
+def test_whatever_it_is_little_of_it_is_kept(value: Any, room: int) -> None:
+    found = Redactor(Rules(max_bytes=room)).keep(Raw(json.dumps(value).encode()))
+    assert found is not None
+    assert memoryview(found).nbytes <= room
+    json.loads(bytes(found))
+
+
+@given(JSON)
+def test_no_secret_is_ever_kept(value: Any) -> None:
+    found = kept({"outer": [value, {"my_secret": [CANARY, value]}]})
+    assert CANARY not in json.dumps(found)
