@@ -20,8 +20,8 @@ from tests.gateway.servers import hello
 from tests.transports.exchanges import Paper, asked, call, note
 from tests.transports.faulty import faulty
 from tests.transports.web import Hold, Web
-from trunkline.assembly import servers as composition
 from trunkline.app import App
+from trunkline.assembly import servers as composition
 from trunkline.assembly.http import rules_of
 from trunkline.config import load
 from trunkline.jsonrpc import pipe

@@ -14,8 +14,8 @@ from tests.gateway.letters import EnvelopeServer
 from tests.gateway.servers import Server, add, gateway, hello, running, tool, user
 from tests.http_client import Reply, site
 from tests.transports.exchanges import call, note
-from trunkline.assembly import servers as composition
 from trunkline.app import App
+from trunkline.assembly import servers as composition
 from trunkline.config import Config, ServerSettings
 from trunkline.gateway.gateway import Gateway
 from trunkline.jsonrpc import RpcError, pipe
