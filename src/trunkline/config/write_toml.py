@@ -50,7 +50,7 @@ def to_toml(*drafts: Draft) -> str:
         if draft is drafts[0] and draft.auth is not None:
             lines += _auth(draft.auth, draft.file.absolute().parent)
         for name, table in draft.observe.items() if draft is drafts[0] else ():
-            lines += ["", f"[{name}]", *_pairs(table)] if table else []
+            lines += _observe(name, table) if table else []
         for entry in draft.entries:
             table = _portable(entry, draft)
             if written.get(entry.name) != table:
@@ -103,6 +103,14 @@ def _auth(auth: Table, folder: Path) -> list[str]:
         absolute = {key: str(folder / at) for key, at in files.items() if _is_relative(at)}
         lines += ["", f"[auth.{name}]", *_pairs(table | absolute)]
     return lines
+
+
+def _observe(name: str, table: Table) -> list[str]:
+    """Return the lines of one of the tables about what is to be seen of the gateway."""
+    headers = as_table(table.get("headers")) or {}
+    rest = {key: value for key, value in table.items() if key != "headers"}
+    lines = ["", f"[{name}]", *_pairs(rest)]
+    return [*lines, "", f"[{name}.headers]", *_pairs(headers)] if headers else lines
 
 
 def _template(text: str, is_path: bool, around: Surroundings) -> str:
