@@ -86,10 +86,9 @@ def fail(value: str) -> None:
 
 
 def test_an_incident_tells_where_but_not_what_the_exception_says() -> None:
-    try:
+    with pytest.raises(RuntimeError) as caught:
         fail("s3cret")
-    except RuntimeError as why:
-        incident = Incident("abc123", "tools/call", why)
+    incident = Incident("abc123", "tools/call", caught.value)
     line = text(incident)
     assert (
         "incident abc123 in tools/call: RuntimeError from KeyError at observe/test_log_lines.py:"

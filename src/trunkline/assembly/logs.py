@@ -6,7 +6,6 @@ Log ──> Line ──> JSON or text ──> Pen ──> stderr
 import os
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 
 from trunkline.config import LogSettings
@@ -21,9 +20,11 @@ STDERR = 2
 class OpenLog:
     """A log, and what it is written with."""
 
-    def __init__(self, log: Log, pen: Pen) -> None:
+    def __init__(self, log: Log, pen: Pen, for_programs: bool) -> None:
         self.log = log
         self.pen = pen
+        self.for_programs = for_programs
+        """Whether its lines are JSON."""
 
     def announce(self, *lines: str) -> None:
         """Say what programs read as well as all else, however little is to be said."""
@@ -32,19 +33,20 @@ class OpenLog:
                 self.pen.write(as_json(Line("info", "announced", line.strip()), time.time()))
 
 
-def writer_of(settings: LogSettings, stdio: bool) -> Callable[[Line, float], bytes]:
-    """Return what writes a line: over stdio, and at a terminal, it is people who read it."""
-    terminal = sys.stderr.isatty()
-    if settings.format == "json" or (settings.format == "auto" and not terminal and not stdio):
-        return as_json
-    return partial(as_text, coloured=terminal and "NO_COLOR" not in os.environ)
+def is_for_programs(settings: LogSettings, stdio: bool) -> bool:
+    """Tell whether programs read the log: over stdio, and at a terminal, it is people."""
+    if settings.format != "auto":
+        return settings.format == "json"
+    return not stdio and not sys.stderr.isatty()
 
 
 def open_log(
     settings: LogSettings, stdio: bool, conceal: Conceal, descriptor: int = STDERR
 ) -> OpenLog:
     """Return the log; a client that started us may show its user every line, so it gets few."""
-    write = writer_of(settings, stdio)
+    for_programs = is_for_programs(settings, stdio)
+    coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    write = as_json if for_programs else partial(as_text, coloured=coloured)
     level = settings.level or ("warning" if stdio else "info")
 
     def lost(count: int) -> bytes:
@@ -52,4 +54,8 @@ def open_log(
         return write(Line("warning", "dropped", text, {"count": count}), time.time())
 
     pen = Pen(descriptor, lost)
-    return OpenLog(Log(lambda line: pen.write(write(line, time.time())), level, conceal), pen)
+
+    def put(line: Line) -> None:
+        pen.write(write(line, time.time()))
+
+    return OpenLog(Log(put, level, conceal), pen, for_programs)

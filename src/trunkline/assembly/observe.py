@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trunkline.assembly.concealing import conceal_of
 from trunkline.config import Config
+from trunkline.gateway.events import Event, Reloaded
 from trunkline.gateway.gateway import Gateway
 from trunkline.jsonrpc import Incident, print_incident
 
@@ -95,12 +96,18 @@ class Observation:
         from trunkline.assembly.logs import open_log  # noqa: PLC0415  see above
 
         self.log = found = open_log(self._config.log, stdio, self._gateway.conceal)
-        self._gateway.layers.events.listen(found.log, calls=found.log.wants_calls)
+        self._gateway.layers.events.listen(self._write_down, calls=found.log.wants_calls)
         self._report.gateway = self._gateway
         if self.metrics is not None:
             words = "Lines of the log that nobody read in time."
             counter = self.metrics.exposition.counter
             counter("trunkline_log_dropped_total", words, lambda: found.pen.dropped)
+
+    def _write_down(self, event: Event) -> None:
+        found = self.log
+        # People are told of a reload by whoever serves, in more words than one line has.
+        if found is not None and (found.for_programs or type(event) is not Reloaded):
+            found.log(event)
 
     def _close_log(self) -> None:
         self._report.gateway = None

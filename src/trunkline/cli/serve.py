@@ -10,6 +10,7 @@ import stat
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None
     principal = await app.identify(os.environ) if stdio else None  # before anything is started
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(app.observation.watching(stdio))
-        reloader = app.reloader(os.environ, lambda outcome: tell(*reloaded(outcome)))
+        reloader = app.reloader(os.environ, partial(_tell_of_reload, app))
         app.commands["reload"] = reloader.reload
         await stack.enter_async_context(reloading(reloader))
         try:
@@ -100,6 +101,17 @@ async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None
                     tell(f"Built-in tools: {tools}", "", *paste(app.origins[0] + http.path))
 
             await app.serve_http(http, opened)
+
+
+def _tell_of_reload(app: App, outcome: Outcome) -> None:
+    """Tell people; programs have it in the log."""
+    log = app.observation.log
+    if log is None or not log.for_programs:
+        say(*reloaded(outcome))
+    else:
+        later = outcome.postponed
+        log.announce(*([f"waits for the next start: {', '.join(later)}"] if later else ()))
+        log.announce(*outcome.notes)
 
 
 def _announce(app: App, config: Config) -> Callable[..., None]:

@@ -51,7 +51,7 @@ def to_toml(*drafts: Draft) -> str:
         if draft is drafts[0] and draft.auth is not None:
             lines += _auth(draft.auth, draft.file.absolute().parent)
         for name, table in draft.observe.items() if draft is drafts[0] else ():
-            lines += ["", f"[{name}]", *_pairs(table)] if table else []
+            lines += _observe(name, table) if table else []
         if draft is drafts[0] and draft.journal:
             lines += ["", "[journal]", *_pairs(_portable_journal(draft))]
         for entry in draft.entries:
@@ -115,6 +115,14 @@ def _portable_journal(draft: Draft) -> Table:
     if name == url or not _is_relative(name):
         return draft.journal
     return draft.journal | {"url": f"{SQLITE}{draft.file.absolute().parent / name}"}
+
+
+def _observe(name: str, table: Table) -> list[str]:
+    """Return the lines of one of the tables about what is to be seen of the gateway."""
+    headers = as_table(table.get("headers")) or {}
+    rest = {key: value for key, value in table.items() if key != "headers"}
+    lines = ["", f"[{name}]", *_pairs(rest)]
+    return [*lines, "", f"[{name}.headers]", *_pairs(headers)] if headers else lines
 
 
 def _template(text: str, is_path: bool, around: Surroundings) -> str:

@@ -16,7 +16,7 @@ from trunkline.jsonrpc.incident import Report, answer_for, print_incident
 from trunkline.mcp.principal import Principal
 
 
-class CallEnded(Struct, frozen=True, kw_only=True, gc=False):
+class CallEnded(Struct, frozen=True, gc=False):
     """One call, whatever its end: there is exactly one of these for every call."""
 
     id: str

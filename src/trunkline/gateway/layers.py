@@ -17,12 +17,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+import msgspec
+
 from trunkline.gateway.client import Client
 from trunkline.gateway.events import Events
 from trunkline.gateway.passage import Passage, trace_of
 from trunkline.jsonrpc import Due, Raw, Request, RpcError
 from trunkline.mcp.caller import Caller
-from trunkline.mcp.meta import Params, peek
+from trunkline.mcp.meta import Params
 from trunkline.routing.catalog import Entry
 
 _bits = random.getrandbits  # names need to differ, not to be hard to guess
@@ -170,7 +172,12 @@ class Layers:
         return len(stopped)
 
 
+_read_text = msgspec.json.Decoder(str).decode
+
+
 def _text(raw: Raw | None) -> str:
     """Return what a call names, as far as it names anything."""
-    value = None if raw is None else peek(raw)
-    return value if isinstance(value, str) else ""
+    try:
+        return "" if raw is None else _read_text(raw)
+    except ValueError:
+        return ""

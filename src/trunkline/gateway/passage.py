@@ -74,12 +74,6 @@ class Passage(Struct, eq=False):
         for step in leaving:
             step()
 
-    @property
-    def asked(self) -> str:
-        """What is asked for: of a call by way of `call_tool`, the tool that it is really about."""
-        entry = self.entry
-        return entry.public if entry is not None and entry.kind is Kind.TOOL else self.name
-
     def stop(self, why: RpcError) -> None:
         """Let nobody work on it any more; it is answered with `why`."""
         self.stopped = why
@@ -88,29 +82,35 @@ class Passage(Struct, eq=False):
 
     def ended(self, now: float, result: object, error: BaseException | None) -> CallEnded:
         """Return what is to be known of it in the end."""
-        upstream = 0.0 if self.sent is None else (self.answered or now) - self.sent
-        code, kind = code_and_kind(error)
+        # With as few steps as can be: every call ends here, and most end well.
+        entry, request, caller, status = self.entry, self.request, self.caller, self.status
+        code, kind = (None, None) if error is None else code_and_kind(error)
+        if status is None:
+            status = status_of(result, error, kind, entry)
+        named = entry is not None and entry.kind is Kind.TOOL
+        # In the order of its members: to name twenty of them would take longer than all else here.
         return CallEnded(
-            id=self.id,
-            at=self.at,
-            request_id=self.request.id,
-            trace=self.trace,
-            principal=self.caller.principal,
-            client=self.caller.client,
-            revision=self.caller.version,
-            method=self.request.method,
-            name=self.asked,
-            backend=None if self.entry is None else self.entry.backend,
-            backend_revision=self.revision,
-            rule=self.rule,
-            status=self.status or status_of(result, error, kind, self.entry),
-            kind=kind,
-            code=code,
-            total=now - self.began,
-            upstream=upstream,
-            bytes_in=size_of(self.request.params),
-            bytes_out=size_of(result),
-            arguments=self.arguments,
+            self.id,
+            self.at,
+            request.id,
+            self.trace,
+            caller.principal,
+            caller.client,
+            caller.version,
+            request.method,
+            # Of a call by way of `call_tool`, the tool that it is really about.
+            entry.public if entry is not None and named else self.name,
+            None if entry is None else entry.backend,
+            self.revision,
+            self.rule,
+            status,
+            kind,
+            code,
+            now - self.began,
+            0.0 if self.sent is None else (self.answered or now) - self.sent,
+            size_of(request.params),
+            size_of(result),
+            self.arguments,
         )
 
 

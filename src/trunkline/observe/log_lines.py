@@ -39,7 +39,14 @@ _CONTROL = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _COLOURS = {"debug": "2", "warning": "33", "error": "31"}
-_RESTING = ("waiting", "failed")
+_GRAVITY: dict[str, Level] = {
+    "idle": "debug",
+    "starting": "debug",
+    "stopped": "debug",
+    "ready": "info",
+    "half_open": "info",
+}
+"""How grave it is that a backend is in a state; all others are a warning."""
 
 
 class Line(Struct, frozen=True):
@@ -122,7 +129,7 @@ def _moved(event: BackendMoved) -> Line:
     if event.retry_in is not None:
         facts["retry_in"] = event.retry_in
         text += f"; next try in {event.retry_in:g} s"
-    level: Level = "warning" if event.state in _RESTING else "info"
+    level = _GRAVITY.get(event.state, "warning")
     return Line(level, f"backend_{event.state}", text, facts)
 
 

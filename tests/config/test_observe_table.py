@@ -1,0 +1,93 @@
+"""What must go together in `[metrics]`, `[traces]` and `[log]`, and what must not."""
+
+from pathlib import Path
+
+import pytest
+
+from trunkline.config import Config, ConfigErrors, load, read, to_toml
+
+ENV = {"HOME": "/nonexistent", "TOKEN": "s3cret", "EMPTY": "", "ODD": "a b", "LINES": "a\nb"}
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "trunkline.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def loaded(folder: Path, text: str) -> Config:
+    return load(write(folder, text), ENV)
+
+
+def test_what_the_tables_say_is_what_is_loaded(tmp_path: Path) -> None:
+    found = loaded(
+        tmp_path,
+        '[metrics]\nlisten = "127.0.0.1:9201"\ntoken_env = "TOKEN"\nmax_series = 10\n'
+        '[traces]\nendpoint = "https://o.example:4318"\nsample = 1\n'
+        'headers = { Authorization = "Bearer ${TOKEN}" }\n'
+        '[log]\nformat = "json"\nlevel = "debug"\n',
+    )
+    assert (found.metrics.token, found.metrics.max_series) == ("s3cret", 10)
+    assert found.traces.headers == {"Authorization": "Bearer s3cret"}
+    assert (found.traces.sample, found.traces.service_name) == (1.0, "trunkline")
+    assert (found.log.format, found.log.level) == ("json", "debug")
+    assert "s3cret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('[metrics]\nlisten = "x"', "2: metrics.listen: expected a host and a port"),
+        (
+            '[metrics]\nlisten = "0.0.0.0:9201"',
+            "2: metrics.listen: expected a loopback address: everybody who reaches it could read "
+            "them; set token_env as well, or write 127.0.0.1",
+        ),
+        ('[metrics]\ntoken_env = "NONE"', "2: metrics.token_env: the variable NONE is not set"),
+        ('[metrics]\ntoken_env = "EMPTY"', "2: metrics.token_env: the variable EMPTY is not set"),
+        ('[metrics]\ntoken_env = "ODD"', "2: metrics.token_env: it has characters that no token"),
+        (
+            '[metrics]\ntoken_env = "s3-cret"',
+            "2: metrics.token_env: expected the name of a variable",
+        ),
+        ('[metrics]\npath = "/mcp"', "2: metrics.path: something else is there already"),
+        ('[metrics]\npath = "/ready"', "2: metrics.path: something else is there already"),
+        (
+            '[metrics]\npath = "/x"\n[http]\nws_path = "/x"',
+            "2: metrics.path: something else is there already",
+        ),
+        ("[metrics]\nport = 1", "2: metrics.port: unknown key"),
+        ('[traces]\nendpoint = "o.example"', "2: traces.endpoint: expected http:// or https://"),
+        ('[traces]\nendpoint = "http://a:b@h"', "2: traces.endpoint: expected http:// or https://"),
+        ('[traces]\nendpoint = "http://h:x"', "2: traces.endpoint: expected http:// or https://"),
+        ('[traces]\nendpoint = "${NONE}"', "2: traces.endpoint: the variable NONE is not set"),
+        ("[traces]\nsample = 2", "2: traces.sample: expected at least 0 and at most 1"),
+        ('[traces]\nurl = "x"', '2: traces.url: unknown key; write "endpoint"'),
+        ('[traces]\nheaders = { Host = "x" }', "2: traces.headers.Host: this one is ours to send"),
+        (
+            '[traces]\nheaders = { X = "${LINES}" }',
+            "2: traces.headers.X: no HTTP header can carry it",
+        ),
+        ('[log]\nlevel = "loud"', "2: log.level: expected"),
+        ("log = 1", "1: log: expected a table"),
+    ],
+)
+def test_a_mistake_has_its_line_and_its_remedy(tmp_path: Path, text: str, error: str) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(ConfigErrors) as caught:
+        load(file, ENV)
+    told = [str(each).removeprefix(f"{file}:") for each in caught.value.errors]
+    assert told[0].startswith(error)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_beyond_loopback_metrics_are_for_those_who_have_the_token(tmp_path: Path) -> None:
+    found = loaded(tmp_path, '[metrics]\nlisten = "0.0.0.0:9201"\ntoken_env = "TOKEN"')
+    assert found.metrics.listen == "0.0.0.0:9201"
+
+
+def test_what_was_read_can_be_written_down_references_and_all(tmp_path: Path) -> None:
+    text = '[metrics]\npath = "/m"\n\n[traces]\nheaders = { X = "${TOKEN}" }\n'
+    again = to_toml(read(write(tmp_path, text)))
+    assert "${TOKEN}" in again
+    assert loaded(tmp_path, again).traces.headers == {"X": "s3cret"}
