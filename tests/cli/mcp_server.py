@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from trunkline.jsonrpc import Connection, Dispatcher, RpcError
@@ -52,11 +54,11 @@ def list_templates(**_: Any) -> dict[str, Any]:
 async def call(
     name: str,
     arguments: dict[str, Any],
-    _meta: dict[str, Any],
+    _meta: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     if name == "count":
         far = {"progress": 1, "total": 2, "message": "half\nway"}
-        await connections[0].notify("notifications/progress", {**_meta, **far})
+        await connections[0].notify("notifications/progress", {**(_meta or {}), **far})
     if name == "fail":
         return {"content": [{"type": "text", "text": "it is broken"}], "isError": True}
     if name == "refuse":
@@ -68,7 +70,20 @@ async def call(
         return {"content": [image, {"type": "resource_link", "uri": "note://1", "name": "one"}]}
     if name == "wait":
         await asyncio.Event().wait()
+    if name == "signal":  # says that it has begun, and waits to be told to go on
+        Path(arguments["begun"]).write_bytes(b"!")
+        await asyncio.to_thread(read_one, arguments["go"])
+    if name == "freeze":  # says that it has begun, and hears nothing any more
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        Path(arguments["begun"]).write_bytes(b"!")
+        while True:
+            signal.pause()
     return {"content": [{"type": "text", "text": f"{name} got {arguments}"}]}
+
+
+def read_one(name: str) -> None:
+    with Path(name).open("rb", buffering=0) as pipe:
+        pipe.read(1)
 
 
 connections: list[Connection] = []
