@@ -8,21 +8,20 @@ from typing import Any
 import pytest
 
 from tests.backends.search_gateway import searching
-from tests.gateway.letters import Paper, Poster, poster
+from tests.gateway.letters import Poster, poster
 from tests.gateway.servers import Hold, Server, User, gateway, one_tool, running, tool, user
 from tests.gateway.test_parking import ASKABLE, FORM, YES, Curious, retry
 from trunkline.gateway.events import CallEnded, Event, Switched
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.governance import Governance
-from trunkline.gateway.stateless import Correspondent
+from trunkline.gateway.passage import Passage
 from trunkline.gateway.switches import Switches, Switching
 from trunkline.gateway.upstream import State
-from trunkline.jsonrpc import Raw, Request, RpcError, to_raw
-from trunkline.mcp.caller import Caller
+from trunkline.jsonrpc import Raw, RpcError
 from trunkline.mcp.meta import Params
-from trunkline.mcp.methods import Way
-from trunkline.mcp.principal import LOCAL
+from trunkline.routing.catalog import Entry
 from trunkline.routing.switches import EVERYTHING, Switch, What
+from trunkline.routing.switches import refusal as disabled
 
 ECHO = Switch(What.TOOL, "a__echo")
 A = Switch(What.SERVER, "a")
@@ -300,21 +299,22 @@ async def test_a_call_that_waits_for_backends_to_start_is_stopped_when_it_is_fou
         assert server.count("tools/call") == 0
 
 
-async def test_one_that_is_let_pass_but_not_sent_yet_is_not_sent() -> None:
-    """The URI of a resource may say whose it is: such a read is sent by a task of its own."""
-    server, twin = (Server(resources=[{"uri": "r://1", "name": "r"}]) for _ in range(2))
-    async with governed(a=server, b=twin) as (made, switches):
+async def test_what_is_stopped_before_it_is_sent_is_not_sent() -> None:
+    server = one_tool()
+    async with governed(a=server) as (made, switches):
         client = await poster(made)
-        params = Params(to_raw({"uri": "trunkline:b:r://1"}))
-        request, caller = Request(1, "resources/read"), Caller(LOCAL, "2025-11-25", {}, Raw(b"{}"))
-        asking = Correspondent(caller, Paper())
-        reading = made.forwarder.forward(request, params, Way.BY_URI, asking)
-        assert (await switches.kill(Switch(What.SERVER, "b"))).ended == 1
-        with pytest.raises(RpcError, match="Server is disabled: b"):
-            await reading
-        assert twin.count("resources/read") == 0
+        made.layers.governor = Stopper(switches=switches)
+        assert (await refusal(client)).message == "Tool is disabled: a__echo"
+        assert server.count("tools/call") == 0
         assert made.layers.under_way == set()
-        await client.ask("resources/read", uri="r://1")
+
+
+class Stopper(Governance):
+    """A governor that has a call stopped in the moment after it was let pass."""
+
+    def admit(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
+        passage.stop(disabled(ECHO, passage.caller.version))
+        return None
 
 
 async def test_one_that_cannot_be_sent_has_ended_too() -> None:
