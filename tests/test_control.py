@@ -65,6 +65,7 @@ async def test_a_gateway_is_seen_while_it_listens_and_no_longer(environ: dict[st
         assert await look(environ) == []
 
 
+@pytest.mark.holds("O4.5")
 async def test_folder_and_socket_are_for_the_user_alone(environ: dict[str, str]) -> None:
     async with listening(COMMANDS, environ) as path:
         assert stat.S_IMODE(path.lstat().st_mode) == 0o600

@@ -5,6 +5,7 @@ A file in `conversations/` is a few sentences of intent, the servers there are, 
     -> what the client says               <- what the gateway answers
     fs -> what the server fs says         fs <- what the gateway says to it
     (ready)  wait for all servers         (fs dies)  (fs leaves)  what happens
+    (kill tool fs__read), (revive tool fs__read), (pause), (resume)    what the operator does
 
 A server that is named when others run already is added, as it is when a configuration is reloaded.
 Servers say what they are and list what they offer by themselves; all else they say stands in the
@@ -24,15 +25,19 @@ from tests.gateway.servers import tool
 from trunkline.backends.open_server import Introduction, open_channel
 from trunkline.gateway.backend import Backend, Connect, Owner
 from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.governance import Governance
 from trunkline.gateway.session import Identity
+from trunkline.gateway.switches import Switches
 from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Channel, pipe
 from trunkline.mcp.versions import Era, era_of
+from trunkline.routing.switches import read_switch
 
 FILES = sorted((Path(__file__).parent / "conversations").glob("*.txt"))
 SERVER = re.compile(r"server (\w+)(?: as \"(\w*)\")?(?: of ([\d-]+))?: (.*)")
 STEP = re.compile(r"(?:(\w+) )?(->|<-) ?(.*)")
 EVENT = re.compile(r"\((?:(\w+) )?(ready|dies|leaves)\)")
+ORDER = re.compile(r"\((kill|revive|pause|resume)(?: (\w+))?(?: (\S+))?\)")
 CHANCE = re.compile(
     r'v1\.[\w-]+|(?<=")[\w-]{6}-\d+(?=":\{"method")|(?<=elicitationId":")[0-9a-f-]+'
 )
@@ -94,6 +99,8 @@ class Stage:
 
     def __init__(self) -> None:
         self.gateway = Gateway(Identity("golden", "1.0"), chance=lambda: 0.0)
+        self.switches = Switches(self.gateway.layers, self.gateway.registry)
+        self.gateway.layers.governor = Governance(switches=self.switches)
         self.servers: dict[str, Scripted] = {}
         self.table: dict[str, tuple[Settings, Connect]] = {}
         self.chance: list[str] = []
@@ -123,6 +130,8 @@ class Stage:
             else:
                 await self.servers[found[1]].die()
                 await self._until_down(found[1])
+        elif found := ORDER.fullmatch(line):
+            await self._obey(*found.groups())
         elif found := STEP.fullmatch(line):
             name, direction, text = found.groups()
             if direction == "->":
@@ -136,6 +145,12 @@ class Stage:
         elif line and not line.startswith("#"):
             raise ValueError(f"cannot read {line!r}")
         return line
+
+    async def _obey(self, order: str, what: str | None, name: str | None) -> None:
+        if order in {"pause", "resume"}:
+            getattr(self.switches, order)()
+        else:
+            await getattr(self.switches, order)(read_switch(what or "", name or ""))
 
     def _hide(self, found: re.Match[str]) -> str:
         """Return a number for what is another each time."""

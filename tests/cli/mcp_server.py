@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,20 @@ async def call(
         print("reading", file=sys.stderr, flush=True)
         said = await asyncio.to_thread(Path(arguments["pipe"]).read_text)
         return {"content": [{"type": "text", "text": said}]}
+    if name == "signal":  # says that it has begun, and waits to be told to go on
+        Path(arguments["begun"]).write_bytes(b"!")
+        await asyncio.to_thread(read_one, arguments["go"])
+    if name == "freeze":  # says that it has begun, and hears nothing any more
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        Path(arguments["begun"]).write_bytes(b"!")
+        while True:
+            signal.pause()
     return {"content": [{"type": "text", "text": f"{name} got {arguments}"}]}
+
+
+def read_one(name: str) -> None:
+    with Path(name).open("rb", buffering=0) as pipe:
+        pipe.read(1)
 
 
 connections: list[Connection] = []

@@ -11,14 +11,17 @@ from tests.backends.search_gateway import searching
 from tests.gateway.letters import Poster, poster
 from tests.gateway.servers import Hold, Server, User, gateway, one_tool, running, tool, user
 from tests.gateway.test_parking import ASKABLE, FORM, YES, Curious, retry
-from trunkline.gateway import switches as module
 from trunkline.gateway.events import CallEnded, Event, Switched
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.governance import Governance
-from trunkline.gateway.switches import NotSwitched, Stopped, Switches, Switching
-from trunkline.jsonrpc import RpcError
-from trunkline.mcp.principal import Principal
+from trunkline.gateway.passage import Passage
+from trunkline.gateway.switches import Switches, Switching
+from trunkline.gateway.upstream import State
+from trunkline.jsonrpc import Raw, RpcError
+from trunkline.mcp.meta import Params
+from trunkline.routing.catalog import Entry
 from trunkline.routing.switches import EVERYTHING, Switch, What
+from trunkline.routing.switches import refusal as disabled
 
 ECHO = Switch(What.TOOL, "a__echo")
 A = Switch(What.SERVER, "a")
@@ -296,20 +299,30 @@ async def test_a_call_that_waits_for_backends_to_start_is_stopped_when_it_is_fou
         assert server.count("tools/call") == 0
 
 
-async def test_one_that_is_let_pass_but_not_sent_yet_is_not_sent() -> None:
-    """The URI of a resource may say whose it is: such a read is sent by a task of its own."""
+async def test_what_is_stopped_before_it_is_sent_is_not_sent() -> None:
+    server = one_tool()
+    async with governed(a=server) as (made, switches):
+        client = await poster(made)
+        made.layers.governor = Stopper(switches=switches)
+        assert (await refusal(client)).message == "Tool is disabled: a__echo"
+        assert server.count("tools/call") == 0
+        assert made.layers.under_way == set()
+
+
+class Stopper(Governance):
+    """A governor that has a call stopped in the moment after it was let pass."""
+
+    def admit(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
+        passage.stop(disabled(ECHO, passage.caller.version))
+        return None
+
+
+async def test_one_that_cannot_be_sent_has_ended_too() -> None:
     server, twin = (Server(resources=[{"uri": "r://1", "name": "r"}]) for _ in range(2))
-    async with governed(a=server, b=twin) as (made, switches), user(made) as client:
-        uri = (await client.names("resources/list"))[1]
-        assert uri.startswith("trunkline:b:")
-        reading = asyncio.create_task(client.ask("resources/read", {"uri": uri}))
-        while not any(passage.entry for passage in made.layers.under_way):
-            await asyncio.sleep(0)
-        stopped = [passage.due for passage in made.layers.under_way]
-        await switches.kill(Switch(What.SERVER, "b"))
-        with pytest.raises(RpcError, match="Server is disabled: b"):
-            await reading
-        assert twin.count("resources/read") == (0 if stopped == [None] else 1)
+    async with governed(a=server, b=twin) as (made, _), user(made) as client:
+        made.registry.upstream("b").state = State.WAITING
+        with pytest.raises(RpcError, match="Upstream unavailable: b"):
+            await client.ask("resources/read", {"uri": "trunkline:b:r://1"})
         assert made.layers.under_way == set()
 
 
@@ -389,133 +402,3 @@ async def test_a_parked_call_outlasts_a_pause() -> None:
         switches.resume()
         done = await client.call("s__t", **again)
         assert done["structuredContent"] == {"answers": [YES]}
-
-
-# Who stopped it, and who may revive it
-
-
-def made_with(**more: Any) -> Switches:
-    return switched(gateway(a=one_tool()), **more)
-
-
-async def test_what_the_file_stops_is_told_apart_and_nobody_else_revives_it() -> None:
-    file = {ECHO: "t.toml:4", Switch(What.TOOL, "a__e*"): "t.toml:5"}
-    switches = made_with(file=file)
-    with pytest.raises(NotSwitched) as caught:
-        await switches.revive(ECHO)
-    assert str(caught.value) == (
-        "tool a__echo is stopped by the file t.toml:4; change it there; "
-        "tool a__e* is stopped by the file t.toml:5; change it there"
-    )
-    await switches.kill(ECHO)
-    assert Stopped("tool", "a__echo", "t.toml:4") in switches.stopped()
-    assert Stopped("tool", "a__echo", "operator") in switches.stopped()
-    notes = (await switches.revive(ECHO)).notes
-    assert notes[0].startswith("it is still stopped: tool a__echo is stopped by the file t.toml:4")
-    assert [each.by for each in switches.stopped()] == ["t.toml:5", "t.toml:4"]
-
-
-async def test_who_revives_what_is_not_stopped_learns_what_is() -> None:
-    switches = made_with()
-    for switch, why in (
-        (ECHO, "tool a__echo is not stopped; stopped is: nothing"),
-        (A, "server a is not stopped; stopped is: nothing"),
-    ):
-        with pytest.raises(NotSwitched, match=why):
-            await switches.revive(switch)
-    await switches.kill(EVERYTHING)
-    with pytest.raises(NotSwitched, match="all is stopped; revive that"):
-        await switches.revive(ECHO)
-
-
-async def test_who_kills_what_is_not_there_is_told() -> None:
-    switches = made_with()
-    with pytest.raises(NotSwitched, match="there is no server 'x'; there are: a"):
-        await switches.kill(Switch(What.SERVER, "x"))
-    notes = (await switches.kill(ECHO)).notes
-    assert notes[0] == "no tool of this name is offered now; it is stopped when one is"
-    assert (await switches.kill(ECHO)).changed is False
-
-
-async def test_how_much_can_be_stopped_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_SWITCHES", 1)
-    switches = made_with()
-    await switches.kill(ECHO)
-    await switches.kill(ECHO)
-    with pytest.raises(NotSwitched, match="at most 1"):
-        await switches.kill(A)
-
-
-async def test_what_is_switched_is_told_and_counted() -> None:
-    made = gateway(a=one_tool())
-    switches = switched(made)
-    events: list[Event] = []
-    made.layers.events.listen(events.append)
-    before = switches.generation
-    assert not switches.active
-    await switches.kill(ECHO, "anna")
-    assert switches.active
-    await switches.kill(ECHO, "anna")
-    await switches.revive(ECHO)
-    assert not switches.active
-    assert switches.generation == before + 3
-    told = [
-        Switched("tool", "a__echo", True, "anna"),
-        Switched("tool", "a__echo", False, "operator"),
-    ]
-    assert events == told
-
-
-class Book:
-    """A Keeper that remembers, or cannot."""
-
-    def __init__(self) -> None:
-        self.kept: list[tuple[Switch, bool]] = []
-        self.problem: str | None = None
-
-    async def keep(self, switch: Switch, off: bool) -> str | None:
-        self.kept.append((switch, off))
-        return self.problem
-
-
-async def test_what_is_switched_is_written_down_and_what_cannot_be_holds_all_the_same() -> None:
-    book = Book()
-    switches = made_with(keeper=book, kept=[A])
-    assert [each.name for each in switches.stopped()] == ["a"]
-    assert (await switches.kill(EVERYTHING)).notes == ()
-    await switches.revive(A)
-    assert book.kept == [(EVERYTHING, True), (A, False)]
-    book.problem = "the disk is full"
-    found = await switches.kill(LOCAL_USER)
-    assert found.changed
-    assert found.notes == (
-        "the gateway will not remember it when it starts again: the disk is full",
-    )
-    assert switches.active
-
-
-async def test_a_file_that_is_read_again_stops_what_it_says_by_now_and_nothing_else() -> None:
-    server = one_tool()
-    made = gateway(a=server)
-    events: list[Event] = []
-    switches = switched(made, file={ECHO: "t:1"})
-    async with running(made, server), user(made) as client:
-        made.layers.events.listen(events.append)
-        await switches.kill(POSTER)
-        switches.follow({A: "t:2"})
-        assert (await refusal(client)).message == "Server is disabled: a"
-        switches.follow({A: "t:3"})
-        assert switches.stopped()[0] == Stopped("server", "a", "t:3")
-        switches.follow({})
-        await client.call("a__echo")
-        assert [each.what for each in switches.stopped()] == ["subject"]
-    told = [(e.what, e.off, e.by) for e in events if isinstance(e, Switched)]
-    assert told[1:] == [("server", True, "t:2"), ("tool", False, "t:1"), ("server", False, "t:3")]
-
-
-def test_whoever_asks_for_somebody_else_is_answered_for_them() -> None:
-    switches = made_with(file={Switch(What.SUBJECT, "anna"): "t:1"})
-    assert switches.hears(None, "a")
-    assert not made_with(file={A: "t:1"}).hears(None, "a")
-    assert made_with().hears(None, "a")
-    assert Principal("anna").subject == "anna"
