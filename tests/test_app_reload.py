@@ -29,13 +29,14 @@ from trunkline.mcp.offer import Kind
 class Desk:
     """An app, its file, and what came of reloads."""
 
-    def __init__(self, folder: Path, *tables: str) -> None:
+    def __init__(self, folder: Path, *tables: str, environ: dict[str, str] | None = None) -> None:
         self.folder = folder
-        self.app = App(load(Path(config(folder, *tables)), {}))
+        environ = environ or {}
+        self.app = App(load(Path(config(folder, *tables)), environ))
         self.told: list[Outcome] = []
         self.events: list[Event] = []
         self.app.gateway.layers.events.listen(self.events.append)
-        self.reloader: Reloader = self.app.reloader({}, self.told.append)
+        self.reloader: Reloader = self.app.reloader(environ, self.told.append)
 
     async def reload(self, *tables: str) -> Outcome:
         config(self.folder, *tables)
@@ -331,3 +332,45 @@ async def test_a_reload_in_a_folder_without_a_file_changes_nothing() -> None:
     assert "embedded default" in (outcome.problem or "")
     assert reload.PAUSE >= 1.0
     await app.aclose()
+
+
+async def test_who_is_asked_for_a_token_is_another_matter_from_one_to_the_next(
+    tmp_path: Path,
+) -> None:
+    auth = (
+        "[auth.jwt]\nissuer = 'https://id.example'\naudience = 'trunkline'\nsecret_env = 'SECRET'\n"
+    )
+    desk = Desk(tmp_path, HTTP, OPERATOR, environ={"SECRET": "s" * 64})
+    async with listening(desk) as origin:
+        assert (await fetch(f"{origin}/mcp", hello())).status == 200
+        assert "auth" in str((await desk.reload(HTTP, OPERATOR, auth)).changed)
+        assert (await fetch(f"{origin}/mcp", hello())).status == 401
+        await desk.reload(HTTP, OPERATOR, auth, "[gateway]\nname = 'b'")
+        assert (await fetch(f"{origin}/mcp", hello())).status == 401
+        await desk.reload(HTTP, OPERATOR)
+        assert (await fetch(f"{origin}/mcp", hello())).status == 200
+
+
+async def test_an_address_that_is_open_to_all_is_never_left_without_a_guard(
+    tmp_path: Path,
+) -> None:
+    auth = (
+        "[auth.jwt]\nissuer = 'https://id.example'\naudience = 'trunkline'\nsecret_env = 'SECRET'\n"
+    )
+    desk = Desk(tmp_path, OPERATOR, auth, environ={"SECRET": "s" * 64})
+    async with listening(desk, HttpSettings(listen="0.0.0.0:0")):
+        (place,) = desk.app.origins
+        origin = place.replace("0.0.0.0", "127.0.0.1")
+        outcome = await desk.reload(OPERATOR)
+        assert "expected a loopback address" in (outcome.problem or "")
+        assert (await fetch(f"{origin}/mcp", hello())).status == 401
+
+
+async def test_what_is_stopped_stays_stopped_whoever_says_who_sees_what(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, OPERATOR)
+    registry = desk.app.gateway.registry
+    registry.view.stops = lambda caller, entry: True
+    stops = registry.view.stops
+    await desk.reload('[gateway]\nsurface = ["x"]', OPERATOR)
+    assert registry.view.stops is stops
+    await desk.app.aclose()

@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 
 from trunkline.assembly import reload
-from trunkline.assembly.reload import (
-    Apply,
-    Change,
-    Outcome,
-    Reloader,
-    digest_of,
-    read,
-)
+from trunkline.assembly.reload import Apply, Change, Outcome, Reloader, digest_of, read
 from trunkline.config import Config, ConfigError, ConfigErrors, load
 from trunkline.jsonrpc import Incident
 
