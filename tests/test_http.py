@@ -211,7 +211,8 @@ async def test_health_is_one_thing_and_readiness_another() -> None:
         await hold.begun.wait()
         assert (await here.ask(None, "GET", "/healthz")).json == {"status": "ok"}
         early = await here.ask(None, "GET", "/readyz")
-        assert (early.status, early.json) == (503, {"status": "not ready"})
+        assert (early.status, early.json["status"]) == (503, "not_ready")
+        assert early.json["degraded"] == [{"server": "s", "state": "starting"}]
         hold.let_go.set()
         await here.gateway.registry.wait_settled()
         ready = await here.ask(None, "GET", "/readyz")

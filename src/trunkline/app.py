@@ -13,7 +13,7 @@ import random
 import signal
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -22,6 +22,7 @@ from trunkline import __version__
 from trunkline.assembly.builtin import builtin
 from trunkline.assembly.gateway import identity_of, parking_of
 from trunkline.assembly.guarding import Guarding
+from trunkline.assembly.observe import Doors, Observation, Reporter
 from trunkline.assembly.reload import Apply, Change, Outcome, Reloader, digest_of
 from trunkline.assembly.upstreams import settings_of, tokens_of
 from trunkline.assembly.view import LISTED, SHOWN, view_of
@@ -94,9 +95,12 @@ class App:
         self.config = config
         """What it is by now: another one after a reload."""
         parking = Parking(Seal(KeyRing.random()), parking_of(config))
+        self.report = Reporter()
         self.gateway = Gateway(
-            identity_of(config), chance=random.random, parking=parking, view=view_of(config)
+            identity_of(config), random.random, self.report, parking, view_of(config)
         )
+        self.observation = Observation(lambda: self.config, self.gateway, self.report)
+        self.observation.begin(Doors(lambda: self.http_sessions, lambda: self.http_streams))
         self.children: dict[str, Child] = {}
         self.commands: dict[str, Callable[..., Any]] = {}
         """What the user can have it do through the control socket: functions by name."""
@@ -321,7 +325,8 @@ class App:
         self._listen = http.listen
         tls = tls_of(http)
         self._certificate = b"" if tls is None else _digest_of_tls(http)
-        self._listener = listener = HttpListener(self._open_door(http).answer, limits_of(http))
+        door = self._open_door(http)
+        self._listener = listener = HttpListener(door.answer, limits_of(http), self.report)
         try:
             await _listen(listener, place, tls)
             scheme = "http" if tls is None else "https"
@@ -357,12 +362,19 @@ class App:
                 raise Refused(who.status, who.why, who.headers)
             await door.serve(request, channel, who)
 
+        watching = AsyncExitStack()
+
         async def start() -> None:
+            await watching.enter_async_context(self.observation.watching(False, listen=False))
             self._open_door(self.config.http)
+
+        async def stop() -> None:
+            async with watching:
+                await self.aclose()
 
         http = self.config.http
         self._asgi = AsgiApp(
-            answer, accept, http.max_body, http.body_timeout, startup=start, shutdown=self.aclose
+            answer, accept, http.max_body, http.body_timeout, startup=start, shutdown=stop
         )
         return self._asgi
 
@@ -370,6 +382,11 @@ class App:
     def http_sessions(self) -> int:
         """How many sessions of Streamable HTTP there are."""
         return 0 if self._door is None else self._door.sessions
+
+    @property
+    def http_streams(self) -> int:
+        """How many answers over HTTP are awaited, and streams open."""
+        return 0 if self._door is None else self._door.streams
 
     def _open_door(self, http: HttpSettings) -> "HttpServer":
         """Return the door; it is made when it is first needed, since it needs a running loop."""
@@ -379,7 +396,8 @@ class App:
 
             self._expect_anybody()
             guard, pages = self._guarding.open(http)
-            self._door = HttpServer(self.gateway, rules_of(http), guard=guard, pages=pages)
+            pages = {**self.observation.pages, **pages}
+            self._door = HttpServer(self.gateway, rules_of(http), self.report, guard, pages)
             self.gateway.registry.start()
         return self._door
 

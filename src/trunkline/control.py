@@ -31,7 +31,7 @@ from msgspec import Struct
 
 from trunkline import __version__
 from trunkline.app import App
-from trunkline.config import ServerSettings
+from trunkline.assembly.concealing import without_secrets
 from trunkline.jsonrpc import (
     Connection,
     ConnectionLost,
@@ -59,8 +59,6 @@ FALLBACK = Path("/tmp")  # noqa: S108  what is in there is checked before it is 
 
 _VARIABLES = ("XDG_RUNTIME_DIR", "TMPDIR")
 _NAME = re.compile(r"([1-9][0-9]*)\.sock")
-_SHORT = 4
-"""What is shorter than this is no secret, and cutting it out would garble everything."""
 
 
 class ServerStatus(Struct, frozen=True):
@@ -182,15 +180,6 @@ def server_statuses(app: App) -> tuple[ServerStatus, ...]:
         )
 
     return tuple(one(upstream.name) for upstream in app.gateway.registry)
-
-
-def without_secrets(text: str, server: ServerSettings) -> str:
-    """Return `text` without the values that `server` was given."""
-    values = [*server.env.values(), *server.headers.values()]
-    words = {word for value in values for word in (value, *value.split()) if len(word) >= _SHORT}
-    for word in sorted(words, key=len, reverse=True):
-        text = text.replace(word, "…")
-    return text
 
 
 # Being seen

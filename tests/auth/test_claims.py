@@ -1,7 +1,7 @@
 """What a token must say."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -38,7 +38,8 @@ def test_a_good_token_proves_who_it_is() -> None:
 @pytest.mark.holds("O0.8")
 @pytest.mark.parametrize("claim", ["iss", "aud", "exp", "sub"])
 def test_what_must_be_there_is_missed(claim: str) -> None:
-    assert refused(**{claim: None})
+    missing: dict[str, Any] = {claim: None}
+    assert refused(**missing)
 
 
 @pytest.mark.parametrize("issuer", ["https://id.example/", "HTTPS://ID.EXAMPLE", "", 1, [ISSUER]])
@@ -72,7 +73,8 @@ def test_clocks_may_differ_by_so_much_and_no_more() -> None:
 @pytest.mark.parametrize("name", ["exp", "nbf", "iat"])
 @pytest.mark.parametrize("value", ["1800003600", True, [], -1, 2**53, 1e300])
 def test_a_time_is_a_number_of_seconds(name: str, value: Any) -> None:
-    assert refused(**{name: value}) == f"expected seconds since 1970 as {name}"
+    wrong: dict[str, Any] = {name: value}
+    assert refused(**wrong) == f"expected seconds since 1970 as {name}"
 
 
 @pytest.mark.parametrize("subject", ["", " ", "a\nb", "a\x1b[31m", "x" * (MAX_NAME + 1), 7, ["a"]])
@@ -134,7 +136,9 @@ def test_two_have_the_same_id_only_if_issuer_and_subject_are_the_same(
 
 @given(st.dictionaries(st.sampled_from(list(claims())), JSON) | JSON)
 def test_any_claims_prove_somebody_or_nobody(said: Any) -> None:
-    given_claims = claims() | said if isinstance(said, dict) else said
+    given_claims: Any = said
+    if isinstance(said, dict):
+        given_claims = claims() | cast("dict[str, Any]", said)
     try:
         proof = EXPECTED.judge(json.dumps(given_claims).encode(), NOW)
     except Unproven as why:

@@ -58,12 +58,12 @@ def test_a_key_is_long_and_random_and_its_file_has_only_a_digest(tmp_path: Path)
     assert [each.name for each in tmp_path.iterdir() if each.name.endswith(".tmp")] == []
 
 
-@pytest.mark.parametrize("change", [lambda k: k[:-1], lambda k: k + "A", lambda k: k.upper()])
-def test_almost_a_key_is_none(change: "object", tmp_path: Path) -> None:
-    assert callable(change)
+def test_almost_a_key_is_none(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     key = add(path)
-    assert refused(KeyFile(path), str(change(key))) == "the key is not known here"
+    keys = KeyFile(path)
+    for almost in (key[:-1], key + "A", key.upper(), PREFIX, ""):
+        assert refused(keys, almost) == "the key is not known here"
 
 
 def test_a_key_ends_when_it_should(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_so_is_a_role(role: str, tmp_path: Path) -> None:
 def test_many_who_write_wait_for_each_other(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: add(path, f"k{n}"), range(24)))
+        list(pool.map(add, [path] * 24, [f"k{n}" for n in range(24)]))
     assert {each.id for each in read_keys(path)} == {f"k{n}" for n in range(24)}
 
 
@@ -129,7 +129,7 @@ def test_a_file_that_is_not_there_has_no_keys(tmp_path: Path) -> None:
         '{"keys": {}}',
         '{"keys": [{"id": "a"}]}',
         '{"kys": []}',
-        '{"keys": [{"id":"a","subject":"a","roles":["r"],"sha256":"x","created":"2026-01-01T00:00:00Z"}]}',
+        '{"keys": [{"id":"a","subject":"a","roles":["r"],"sha256":"x","created":"2026-01-01"}]}',
     ],
 )
 def test_a_file_that_is_no_good_is_told_plainly(text: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where an issuer's keys come from: a secret, a file, a real server; rotated, broken and hostile."""
+"""Where an issuer's keys come from: a secret, a file, a real server; rotated and broken."""
 
 import asyncio
 import json
@@ -197,7 +197,7 @@ FAILURES: dict[str, dict[str, Any]] = {
     "another status": {"status": "204 No Content", "body": b""},
     "a redirect": {"status": "302 Found", "extra": "location: http://127.0.0.1:1/\r\n"},
     "no JSON": {"body": b"<html>"},
-    "too many keys": {"body": key_set(*[{}] * (MAX_KEYS + 1))},
+    "too many keys": {"body": key_set(*[public("ES256", "a")] * (MAX_KEYS + 1))},
     "too many bytes": {"body": b" " * (MAX_SIZE + 1)},
 }
 

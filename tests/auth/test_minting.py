@@ -25,7 +25,6 @@ def expected(role_claim: str = "role", *scopes: str) -> Expected:
 WISH = Wish(subject="ada", roles=("dev", "ops"), lifetime=60, scopes=("a", "b"))
 
 
-@pytest.mark.holds("M15")
 @pytest.mark.parametrize("claim", ["role", "realm_access.roles", "https://x.example/roles"])
 async def test_what_is_minted_is_accepted(claim: str) -> None:
     wanted = expected(claim)

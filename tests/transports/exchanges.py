@@ -177,6 +177,9 @@ class House:
         self.closed: list[Talk] = []
         self.served: list[tuple[Channel, Principal]] = []
 
+    def readiness(self) -> dict[str, Any]:
+        return {"status": "ready" if self.ready else "not_ready"}
+
     def open(self, trunk: Any, principal: Principal) -> Talk:
         self.talks.append(Talk(self, trunk, principal))
         return self.talks[-1]

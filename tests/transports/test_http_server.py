@@ -250,11 +250,13 @@ async def test_a_conversation_that_breaks_down_is_reported(monkeypatch: pytest.M
 async def test_health_and_readiness() -> None:
     async with opened() as server:
         for method in ("GET", "HEAD"):
-            assert server.ask(asked(method=method, path="/healthz")).status == 200
-            server.house.ready = False
-            assert server.ask(asked(method=method, path="/readyz")).status == 503
-            server.house.ready = True
-            assert server.ask(asked(method=method, path="/readyz")).status == 200
+            for path in ("/healthz", "/health"):
+                assert server.ask(asked(method=method, path=path)).status == 200
+            for path in ("/readyz", "/ready"):
+                server.house.ready = False
+                assert server.ask(asked(method=method, path=path)).status == 503
+                server.house.ready = True
+                assert server.ask(asked(method=method, path=path)).status == 200
         server.server.drain()
         assert server.ask(asked(method="GET", path="/readyz")).status == 503
         assert server.ask(asked(method="GET", path="/healthz")).status == 200

@@ -70,34 +70,48 @@ def run(serving: Coroutine[Any, Any, None], fast: bool) -> None:
 
 async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None:
     app = App(config, state_folder(os.environ, sys.platform))
+    tell = _announce(app, config)
     principal = await app.identify(os.environ) if stdio else None  # before anything is started
     async with AsyncExitStack() as stack:
-        reloader = app.reloader(os.environ, lambda outcome: say(*reloaded(outcome)))
+        await stack.enter_async_context(app.observation.watching(stdio))
+        reloader = app.reloader(os.environ, lambda outcome: tell(*reloaded(outcome)))
         app.commands["reload"] = reloader.reload
         await stack.enter_async_context(reloading(reloader))
         try:
             commands = {"snapshot": control.status_of(app), **app.commands}
             await stack.enter_async_context(control.listening(commands, os.environ))
         except OSError as why:
-            say(f"trunkline: `trunkline ps` will not show this gateway: {why}")
+            tell(f"trunkline: `trunkline ps` will not show this gateway: {why}")
         if stdio:
             if http is not None:
                 await stack.enter_async_context(app.listening(http))
-            say(*greeting(config, stdio, http is not None))
+            tell(*greeting(config, stdio, http is not None))
             if http is not None:
-                say(*where(app.origins, http))
+                tell(*where(app.origins, http))
             if sys.stdin.isatty():
-                say(*await welcome(app, config))
+                tell(*await welcome(app, config))
             await app.serve_stdio(principal)
         elif http is not None:
             tools = await built_in(app, config)
 
             def opened() -> None:
-                say(*greeting(config, stdio=False, http=True), *where(app.origins, http))
+                tell(*greeting(config, stdio=False, http=True), *where(app.origins, http))
                 if sys.stderr.isatty():
-                    say(f"Built-in tools: {tools}", "", *paste(app.origins[0] + http.path))
+                    tell(f"Built-in tools: {tools}", "", *paste(app.origins[0] + http.path))
 
             await app.serve_http(http, opened)
+
+
+def _announce(app: App, config: Config) -> Callable[..., None]:
+    """Return what tells people something, or programs if those read the log."""
+
+    def announce(*lines: str) -> None:
+        if config.log.format == "json" and app.observation.log is not None:
+            app.observation.log.announce(*lines)
+        else:
+            say(*lines)
+
+    return announce
 
 
 @asynccontextmanager

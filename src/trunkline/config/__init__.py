@@ -1,8 +1,9 @@
 """The configuration of the gateway: `trunkline.toml`, or the file of any MCP client.
 
 Read `documents` first, then in this order: model (what a configuration says); entry (tables against
-it); substitute, env_file, settle, http_table and auth_table (references and files); client_entries
-(other programs' words); load; then client_files, write_toml and schema, which stand alone.
+it); substitute, env_file, settle, http_table, auth_table and observe_table (references and files);
+client_entries (other programs' words); load; then client_files, write_toml and schema, which stand
+alone.
 """
 
 from trunkline.config.auth_table import AuthSettings, JwtSettings
@@ -11,6 +12,7 @@ from trunkline.config.http_table import AddressError, is_loopback, split_address
 from trunkline.config.kill_table import KillSettings
 from trunkline.config.load import Draft, load, read
 from trunkline.config.model import Config, GatewaySettings, HttpSettings, ServerSettings
+from trunkline.config.observe_settings import LogSettings, MetricsSettings, TracesSettings
 from trunkline.config.schema import config_schema, shipped_schema
 from trunkline.config.write_toml import to_toml
 from trunkline.documents.errors import ConfigError, ConfigErrors
@@ -27,7 +29,10 @@ __all__ = [
     "HttpSettings",
     "JwtSettings",
     "KillSettings",
+    "LogSettings",
+    "MetricsSettings",
     "ServerSettings",
+    "TracesSettings",
     "config_schema",
     "find_client_files",
     "is_loopback",

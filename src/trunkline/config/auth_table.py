@@ -100,7 +100,7 @@ class AuthTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who is asked for what; without it, loopback serves everybody, and nothing else is served."""
 
     mode: Annotated[
-        Literal["none"] | tuple[Literal["jwt", "key"], ...] | None,
+        Literal["jwt", "key", "none"] | tuple[Literal["jwt", "key"], ...] | None,
         Meta(description='What is accepted; what has a table unless set. "none": nobody is asked.'),
     ] = None
     resource: Annotated[
@@ -159,7 +159,9 @@ def modes_of(table: Table) -> tuple[str, ...]:
     mode = table.get("mode")
     if isinstance(mode, list):
         return tuple(map(str, cast("list[object]", mode)))
-    return () if mode is not None else tuple(key for key in ("jwt", "key") if key in table)
+    if mode is None:
+        return tuple(key for key in ("jwt", "key") if key in table)
+    return (mode,) if mode in ("jwt", "key") else ()
 
 
 def check_auth(value: object, report: Report) -> Table | None:
@@ -175,7 +177,7 @@ def check_auth(value: object, report: Report) -> Table | None:
         fix = 'name "jwt" or "key" unless everybody on this machine may call everything'
         report.note(("auth", "mode"), "nobody is asked who they are", fix)
     elif not modes:
-        complain(("auth",), "nothing says who is let in", 'set mode to ["key"], ["jwt"] or "none"')
+        complain(("auth",), "nothing says who is let in", 'set mode to "key", "jwt" or "none"')
     if "jwt" in modes and "jwt" not in table:
         complain(("auth", "mode"), "there is no table for jwt", "add [auth.jwt]")
     elif "jwt" in modes:

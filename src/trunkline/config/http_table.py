@@ -22,7 +22,7 @@ from trunkline.documents.parse import Table
 FILES = ("certificate", "key")
 """The keys that name files."""
 
-TAKEN = ("/messages", "/healthz", "/readyz")
+TAKEN = ("/messages", "/health", "/healthz", "/ready", "/readyz")
 """Where something is already, whatever the configuration says."""
 
 _PATHS = ("path", "sse_path", "ws_path")

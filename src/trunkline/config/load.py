@@ -31,6 +31,7 @@ from trunkline.config.model import (
     HttpSettings,
     ServerName,
 )
+from trunkline.config.observe_table import check_observe, fill_observe
 from trunkline.config.settle import fill, settings
 from trunkline.config.substitute import Surroundings
 from trunkline.config.surface import check_surface
@@ -63,6 +64,8 @@ class Draft(Struct, frozen=True):
     inputs: dict[str, str | None]
     is_client: bool
     notes: tuple[str, ...] = ()
+    observe: dict[str, Any] = {}
+    """The tables `[metrics]`, `[traces]` and `[log]`, by name."""
     auth: dict[str, Any] | None = None
 
     def surroundings(
@@ -86,6 +89,7 @@ def load(path: Path | None, environ: Mapping[str, str], files: list[Path] | None
     tables = [fill(entry, around, report.error) for entry in draft.entries]
     http = fill_http(draft.http, around, report.error)
     auth = settle_auth(draft.auth, around, report.error)
+    observed = fill_observe(draft.observe, around, report.error)
     report.check()
     kill = draft.kill_switch
     kill_lines = places(kill, report.lines) if kill else {}
@@ -95,6 +99,7 @@ def load(path: Path | None, environ: Mapping[str, str], files: list[Path] | None
         kill_switch=msgspec.convert(kill | {"lines": kill_lines}, KillSettings),
         auth=auth,
         servers=tuple(map(settings, draft.entries, tables)),
+        **({} if observed is None else observed._asdict()),
         source=path,
         notes=report.notes(),
     )
@@ -118,7 +123,9 @@ def _draft(path: Path) -> tuple[Draft, Report]:
         parsed = parse_toml(text, str(path))
         tree = as_table(parsed.tree) or {}
         auth = check_auth(tree.get("auth"), parsed.report)
-        draft = Draft(path, *_own_tables(tree, parsed.report), {}, is_client, auth=auth)
+        observe = check_observe(tree, parsed.report.error)
+        tables = _own_tables(tree, parsed.report)
+        draft = Draft(path, *tables, {}, is_client, auth=auth, observe=observe)
     for entry in draft.entries:
         check_entry(entry, parsed.report.error)
     return draft, parsed.report

@@ -5,6 +5,7 @@
            ──> kill_switch: KillSettings
            ──> auth: AuthSettings, if anybody is asked
            ──> servers: ServerSettings, in the order of the file
+           ──> metrics, traces, log: those of observe_settings
 
 Refuses to read anything: files, variables and other people's formats end before this module.
 
@@ -23,6 +24,12 @@ from msgspec import Meta, Struct, field
 
 from trunkline.config.auth_table import AuthSettings, AuthTable
 from trunkline.config.kill_table import KillSettings, KillTable
+from trunkline.config.observe_settings import (
+    LogSettings,
+    MetricsSettings,
+    MetricsTable,
+    TracesSettings,
+)
 
 MAX_NAME = 40
 ADDRESS = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
@@ -389,6 +396,9 @@ class Config(Struct, frozen=True, kw_only=True):
     kill_switch: KillSettings = field(default_factory=KillSettings)
     auth: AuthSettings | None = None
     servers: tuple[ServerSettings, ...] = ()
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    traces: TracesSettings = field(default_factory=TracesSettings)
+    log: LogSettings = field(default_factory=LogSettings)
     source: Path | None = None
     notes: tuple[str, ...] = ()
 
@@ -409,3 +419,12 @@ class ConfigTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     servers: Annotated[
         dict[ServerName, ServerTable], Meta(description="The servers behind the gateway, by name.")
     ] = field(default_factory=dict[str, ServerTable])
+    metrics: Annotated[MetricsTable, Meta(description=MetricsTable.__doc__)] = field(
+        default_factory=MetricsTable
+    )
+    traces: Annotated[TracesSettings, Meta(description=TracesSettings.__doc__)] = field(
+        default_factory=TracesSettings
+    )
+    log: Annotated[LogSettings, Meta(description=LogSettings.__doc__)] = field(
+        default_factory=LogSettings
+    )

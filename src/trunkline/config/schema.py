@@ -23,6 +23,7 @@ from trunkline.config.model import (
     OAuthSettings,
     ServerTable,
 )
+from trunkline.config.observe_settings import LogSettings, MetricsTable, TracesSettings
 from trunkline.documents.schema import without_null
 
 FILE = "trunkline.schema.json"
@@ -37,6 +38,9 @@ _TITLES = {
     KeyTable: "auth.key",
     ServerTable: "server",
     OAuthSettings: "oauth",
+    MetricsTable: "metrics",
+    TracesSettings: "traces",
+    LogSettings: "log",
 }
 
 

@@ -49,6 +49,8 @@ def to_toml(*drafts: Draft) -> str:
             lines += ["", "[kill_switch]", *_pairs(draft.kill_switch)]
         if draft is drafts[0] and draft.auth is not None:
             lines += _auth(draft.auth, draft.file.absolute().parent)
+        for name, table in draft.observe.items() if draft is drafts[0] else ():
+            lines += ["", f"[{name}]", *_pairs(table)] if table else []
         for entry in draft.entries:
             table = _portable(entry, draft)
             if written.get(entry.name) != table:

@@ -26,14 +26,14 @@ class CallEnded(Struct, frozen=True, kw_only=True, gc=False):
     request_id: Id
     """The client's name for it."""
     trace: str | None
-    """The `traceparent` that came with it, if one did."""
+    """The `traceparent` that came with it, if one did; our own span's if that is recorded."""
     principal: Principal
     client: Raw
     """What the client calls itself, as it said it."""
     revision: str
     method: str
     name: str
-    """What was asked for, by the name that the client used: a tool, a prompt, or a URI."""
+    """What was asked for: a tool, also one called by way of `call_tool`, a prompt, or a URI."""
     backend: str | None
     """Who offers it; None for what does not exist, or not for this caller."""
     backend_revision: str | None
@@ -114,24 +114,33 @@ class Events:
 
     def __init__(self, report: Report = print_incident) -> None:
         self._listeners: tuple[Listener, ...] = ()
+        self._of_calls: tuple[Listener, ...] = ()
+        self.hears_calls = False
+        """Whether anybody listens to calls: most events are those."""
         self._report = report
 
     def __bool__(self) -> bool:
         """Tell whether anybody listens: nobody needs to make events for nobody."""
         return bool(self._listeners)
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
-        """Have `listener` told from now on; return what ends that."""
+    def listen(self, listener: Listener, calls: bool = True) -> Callable[[], None]:
+        """Have `listener` told from now on, of calls as well or not; return what ends that."""
         self._listeners = (*self._listeners, listener)
+        if calls:
+            self._of_calls = (*self._of_calls, listener)
+            self.hears_calls = True
         return lambda: self._forget(listener)
 
     def _forget(self, listener: Listener) -> None:
         self._listeners = tuple(each for each in self._listeners if each is not listener)
+        self._of_calls = tuple(each for each in self._of_calls if each is not listener)
+        self.hears_calls = bool(self._of_calls)
 
     def tell(self, event: Event) -> None:
         """Tell everybody."""
-        for listener in self._listeners:
+        for listener in self._of_calls if type(event) is CallEnded else self._listeners:
             try:
                 listener(event)
             except Exception as why:
-                answer_for(why, type(event).__name__, self._report)
+                if type(event) is not Incident:  # of which telling would have no end
+                    answer_for(why, type(event).__name__, self._report)

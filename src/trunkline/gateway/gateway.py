@@ -16,6 +16,7 @@ from trunkline.gateway.events import BackendMoved, Events
 from trunkline.gateway.forward import Forwarder
 from trunkline.gateway.layers import Layers
 from trunkline.gateway.parking import Parking
+from trunkline.gateway.readiness import Conceal, as_it_is, readiness
 from trunkline.gateway.registry import Registry
 from trunkline.gateway.sealing import KeyRing, Seal
 from trunkline.gateway.session import Identity, Session
@@ -74,6 +75,8 @@ class Gateway:
         self.forwarder = Forwarder(self.registry, self.layers)
         self.remapper = IdRemapper()
         self.client_capabilities: dict[str, Any] = {}
+        self.conceal: Conceal = as_it_is
+        """Takes what a backend was given in confidence out of what it says."""
         self._chance = chance
         self._report = report
         self._sessions: set[Session] = set()
@@ -174,6 +177,10 @@ class Gateway:
     def ready(self) -> bool:
         """Tell whether every backend has been ready, or has failed, once."""
         return self.registry.started
+
+    def readiness(self) -> dict[str, Any]:
+        """Return whether clients can be served, as `status`, and which backends are degraded."""
+        return readiness(self.registry, self.conceal)
 
     async def close(self, conversation: Session) -> None:
         """End a conversation."""

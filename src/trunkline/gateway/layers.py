@@ -11,18 +11,21 @@ Rules upheld here:
 3. Every call that began ends exactly once.
 """
 
+import random
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
-from uuid import uuid4
 
+from trunkline.gateway.client import Client
 from trunkline.gateway.events import Events
 from trunkline.gateway.passage import Passage, trace_of
 from trunkline.jsonrpc import Due, Raw, Request, RpcError
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params, peek
 from trunkline.routing.catalog import Entry
+
+_bits = random.getrandbits  # names need to differ, not to be hard to guess
 
 
 class Governor(Protocol):
@@ -52,6 +55,14 @@ class Governor(Protocol):
         ...
 
 
+class Tracer(Protocol):
+    """Whoever records calls as parts of traces."""
+
+    def begin(self, passage: Passage, client: Client | None) -> None:
+        """Give a call its span, if it is to be recorded; never raises."""
+        ...
+
+
 class Layers:
     """All that is done to a call beside carrying it out."""
 
@@ -64,20 +75,31 @@ class Layers:
         """Begin; without a governor everything is let pass."""
         self.events = events or Events()
         self.governor: Governor | None = None
+        self.tracer: Tracer | None = None
         self.under_way: set[Passage] = set()
         """The calls that have begun and not ended, for those who count or stop them."""
         self._now = clock
         self._today = today
 
-    def begin(self, request: Request, params: Params, caller: Caller) -> Passage | None:
+    def begin(
+        self, request: Request, params: Params, caller: Caller, client: Client | None = None
+    ) -> Passage | None:
         """Note that a call has come; None if nobody wants to know, and nobody judges."""
-        if self.governor is None and not self.events:
+        if self.governor is None and self.tracer is None and not self.events.hears_calls:
             return None
         name = params.get("name") or params.get("uri")
         passage = Passage(
-            uuid4().hex, caller, request, _text(name), self._today(), self._now(), leaving=[]
+            f"{_bits(128):032x}",
+            caller,
+            request,
+            _text(name),
+            self._today(),
+            self._now(),
+            leaving=[],
         )
         passage.trace = trace_of(params)
+        if self.tracer is not None:
+            self.tracer.begin(passage, client)
         self.under_way.add(passage)
         return passage
 
@@ -87,7 +109,10 @@ class Layers:
             return None
         passage.entry = entry
         passage.arguments = params.get("arguments")
-        return None if self.governor is None else self.governor.admit(passage, entry, params)
+        instead = None if self.governor is None else self.governor.admit(passage, entry, params)
+        if passage.span is not None and instead is None:
+            passage.span.carry(params)
+        return instead
 
     def send(self, passage: Passage | None, answer: Due) -> None:
         """Note that a call is with its backend."""
@@ -97,19 +122,28 @@ class Layers:
             answer.then(partial(self._answered, passage))
 
     def _answered(self, passage: Passage, answer: Due) -> None:
-        passage.answered = self._now()
-        self.end(passage, answer.result, answer.error)
+        if passage in self.under_way:
+            passage.answered = now = self._now()
+            self._end(passage, answer.result, answer.error, now)
 
     def end(
         self, passage: Passage | None, result: object = None, error: BaseException | None = None
     ) -> None:
         """Note that a call has ended; what comes later is no news."""
-        if passage is None or passage not in self.under_way:
-            return
+        if passage is not None and passage in self.under_way:
+            self._end(passage, result, error, self._now())
+
+    def _end(
+        self, passage: Passage, result: object, error: BaseException | None, now: float
+    ) -> None:
         self.under_way.discard(passage)
-        passage.leave()
-        if self.events:
-            self.events.tell(passage.ended(self._now(), result, error))
+        if passage.leaving:
+            passage.leave()
+        if self.events.hears_calls or passage.span is not None:
+            ended = passage.ended(now, result, error)
+            if passage.span is not None:
+                passage.span.end(passage, ended)
+            self.events.tell(ended)
 
     def readmit(self, caller: Caller, entry: Entry) -> None:
         """Let a call go on that was interrupted to ask something; raises RpcError."""

@@ -7,7 +7,7 @@ Refuses to decide: it takes down what others decided.
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import Protocol, cast
 
 from msgspec import Struct
 
@@ -15,13 +15,27 @@ from trunkline.gateway.events import CallEnded
 from trunkline.jsonrpc import Due, Raw, Request, RpcError, from_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params, peek
+from trunkline.mcp.offer import Kind
 from trunkline.mcp.refusal import Refusal
 from trunkline.routing.catalog import Entry
 
 _TRACE = "traceparent"
+_IS_ERROR = b"isError"
 
 _WINDOW = 1024
 """How far from either end of a long result is looked whether the tool says that it failed."""
+
+
+class Span(Protocol):
+    """What a trace will show of a call."""
+
+    def carry(self, params: Params) -> None:
+        """Have the backend know for which span it works."""
+        ...
+
+    def end(self, passage: "Passage", ended: CallEnded) -> None:
+        """Take down how the call ended; never raises."""
+        ...
 
 
 class Passage(Struct, eq=False):
@@ -51,12 +65,20 @@ class Passage(Struct, eq=False):
     """What is waited for, once it is under way; to cancel it is to stop the call."""
     stopped: RpcError | None = None
     """Why it must not go on, if it was stopped before it was under way."""
+    span: "Span | None" = None
+    """What a trace will show of it, if it is part of one that is recorded."""
 
     def leave(self) -> None:
         """Hand back what was taken for it."""
         leaving, self.leaving = self.leaving, []
         for step in leaving:
             step()
+
+    @property
+    def asked(self) -> str:
+        """What is asked for: of a call by way of `call_tool`, the tool that it is really about."""
+        entry = self.entry
+        return entry.public if entry is not None and entry.kind is Kind.TOOL else self.name
 
     def stop(self, why: RpcError) -> None:
         """Let nobody work on it any more; it is answered with `why`."""
@@ -77,7 +99,7 @@ class Passage(Struct, eq=False):
             client=self.caller.client,
             revision=self.caller.version,
             method=self.request.method,
-            name=self.name,
+            name=self.asked,
             backend=None if self.entry is None else self.entry.backend,
             backend_revision=self.revision,
             rule=self.rule,
@@ -131,10 +153,14 @@ class _Outcome(Struct):
 
 def says_it_failed(result: Raw) -> bool:
     """Tell whether a tool says itself that it failed; a long result is looked at near its ends."""
-    view = memoryview(result)
-    ends = (view,) if view.nbytes <= 2 * _WINDOW else (view[:_WINDOW], view[-_WINDOW:])
-    if not any(b"isError" in bytes(end) for end in ends):
-        return False
+    # Without a loop of our own: every call ends here.
+    if len(result) <= 2 * _WINDOW:
+        if _IS_ERROR not in bytes(result):
+            return False
+    else:
+        view = memoryview(result)
+        if _IS_ERROR not in bytes(view[:_WINDOW]) and _IS_ERROR not in bytes(view[-_WINDOW:]):
+            return False
     try:
         return from_raw(result, _Outcome).isError
     except ValueError:
@@ -143,11 +169,16 @@ def says_it_failed(result: Raw) -> bool:
 
 def size_of(value: object) -> int:
     """Return how many bytes something has that came, or goes, as it is."""
-    return memoryview(value).nbytes if isinstance(value, Raw) else 0
+    return len(value) if isinstance(value, Raw) else 0
 
 
 def trace_of(params: Params) -> str | None:
     """Return the `traceparent` that came with a call."""
-    raw = params.meta.get(_TRACE)
+    if params.get("_meta") is None:
+        return None
+    try:
+        raw = params.meta.get(_TRACE)
+    except RpcError:
+        return None  # whoever carries out the call says what is wrong with it
     value = None if raw is None else peek(raw)
     return value if isinstance(value, str) and len(value) <= 64 else None

@@ -41,6 +41,9 @@ class HttpRequest(Struct, frozen=True, gc=False):
     """What whoever answers has found out about the head; requests that have the same may share it,
     and then nobody has to find it out again."""
 
+    def __repr__(self) -> str:
+        return f"HttpRequest({self.method!r}, {self.path!r}, …)"  # the rest may be secret
+
 
 class ByteStream(Protocol):
     """A connection that has left HTTP behind: bytes both ways, in pieces of any size."""

@@ -59,9 +59,8 @@ class Conversation(Protocol):
 class Host(Protocol):
     """What the door leads to."""
 
-    @property
-    def ready(self) -> bool:
-        """Tell whether there is a catalogue to serve from."""
+    def readiness(self) -> dict[str, Any]:
+        """Return whether it can be used, as `status`, and what is to be known beside that."""
         ...
 
     def open(self, trunk: Any, principal: Principal) -> Conversation:

@@ -39,6 +39,7 @@ from trunkline.mcp.headers import (
 )
 from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
+from trunkline.transports.exchange import HttpRequest
 from trunkline.transports.http_answers import LATER, Host, Load, Visit, end_all, payload_of
 from trunkline.transports.http_flow import EVENT_STREAM
 from trunkline.transports.sse import COMMENT, encode_event
@@ -144,6 +145,11 @@ class Reply:
         self._streaming = False
         self._done = False
         self._last_word = b""
+
+    @property
+    def arrival(self) -> HttpRequest:
+        """What it answers."""
+        return self._visit.exchange.request
 
     async def call(self, method: str, params: Any) -> Raw:
         """Refuse: in this era nobody asks a client anything on the way."""

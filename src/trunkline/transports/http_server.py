@@ -39,11 +39,12 @@ from trunkline.mcp.principal import LOCAL, Principal
 from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.mcp.versions import HANDSHAKE_VERSIONS
 from trunkline.transports.exchange import Exchange, HttpRequest
-from trunkline.transports.http_answers import JSON, Host, Load, Visit
+from trunkline.transports.http_answers import Host, Load, Visit
 from trunkline.transports.http_envelope import EnvelopeDoor, Reply
 from trunkline.transports.http_flow import Flow
 from trunkline.transports.http_guard import Challenge, Guard, Open, Pages
 from trunkline.transports.http_handshake import HandshakeDoor
+from trunkline.transports.http_health import PATHS, Health
 from trunkline.transports.http_legacy import LegacyDoor
 from trunkline.transports.http_rules import HttpRules, cors, preflight
 from trunkline.transports.http_session import SessionReply
@@ -53,7 +54,6 @@ from trunkline.transports.websocket import open_websocket
 _HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _ALLOW = (b"allow", b"POST")
 _CALLS = (Request, Notification)
-_HEALTH = frozenset(("/healthz", "/readyz"))
 _LISTEN = "subscriptions/listen"
 _KINDS = {403: Refusal.NOT_ALLOWED, 429: Refusal.RATE_LIMITED}
 """What it is to be turned away; all else is to be unauthenticated."""
@@ -99,13 +99,18 @@ class HttpServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._beating: set[Reply | SessionReply | Flow] = set()
         self._vigil = Vigil()
-        self._draining = False
+        self._health = Health(host.readiness)
         self._spawn(self._keep_house())
 
     @property
     def sessions(self) -> int:
         """How many sessions of the handshake era there are."""
         return len(self._handshake)
+
+    @property
+    def streams(self) -> int:
+        """How many answers are awaited, and streams open."""
+        return len(self._handshake.streams) + len(self._envelope.streams)
 
     def adopt(self, rules: HttpRules) -> None:
         """Have other rules from now on; sessions, streams and calls stay."""
@@ -181,7 +186,7 @@ class HttpServer:
         path = request.path
         if request.method == "OPTIONS" and (path == self.rules.path or path in self.pages):
             return True  # a browser asks before it may show who is there
-        return request.method in ("GET", "HEAD") and (path in _HEALTH or path in self.pages)
+        return request.method in ("GET", "HEAD") and (path in PATHS or path in self.pages)
 
     def _serve_anybody(self, visit: Visit, refusal: tuple[int, str] | None) -> None:
         request = visit.exchange.request
@@ -193,12 +198,9 @@ class HttpServer:
         elif request.path in self.pages:
             page = self.pages[request.path](request)
             visit.exchange.respond(page.status, [*page.headers, *visit.headers], page.body)
-        elif request.path == "/healthz":
-            visit.exchange.respond(200, [JSON], b'{"status":"ok"}')
         else:
-            ready = self._host.ready and not self._draining
-            body = b'{"status":"ready"}' if ready else b'{"status":"not ready"}'
-            visit.exchange.respond(200 if ready else 503, [JSON], body)
+            page = self._health.page(request)
+            visit.exchange.respond(page.status, page.headers, page.body)
 
     # The one address
 
@@ -315,11 +317,11 @@ class HttpServer:
 
     def drain(self) -> None:
         """Say that no more should be asked, to those who ask whether we are ready."""
-        self._draining = True
+        self._health.draining = True
 
     async def aclose(self) -> None:
         """End all sessions, and whatever goes on."""
-        self._draining = True
+        self._health.draining = True
         await asyncio.gather(self._handshake.aclose(), self._envelope.aclose())
         for task in self._tasks:
             task.cancel()

@@ -21,7 +21,7 @@ from trunkline.jsonrpc import (
     Request,
     Response,
 )
-from trunkline.transports.exchange import Exchange, Headers
+from trunkline.transports.exchange import Exchange, Headers, HttpRequest
 from trunkline.transports.http_answers import JSON
 from trunkline.transports.http_flow import Flow, read_event_id
 
@@ -172,6 +172,11 @@ class SessionReply:
         self._headers = headers
         self._flow: Flow | None = None
         self._done = False
+
+    @property
+    def arrival(self) -> HttpRequest:
+        """What it answers."""
+        return self._exchange.request
 
     async def call(self, method: str, params: Any) -> Raw:
         """Ask the client, in the course of its call."""

@@ -1,0 +1,145 @@
+"""What is to be known of a gateway can be scraped, where the settings have it."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.samples import fetch
+from tests.observe.test_exposition import parsed
+from tests.test_app_http import HERE, call_in_session
+from trunkline import __version__
+from trunkline.app import DEFAULT, App
+from trunkline.assembly import metrics as module
+from trunkline.config import Config, MetricsSettings, ServerSettings
+
+BROKEN = ServerSettings(name="broken", command="/nonexistent/program", max_restarts=0)
+DASHBOARD = Path(__file__).parents[2] / "contrib" / "grafana" / "trunkline.json"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+
+
+def app_with(**metrics: Any) -> App:
+    servers = (*DEFAULT.servers, BROKEN)
+    return App(Config(servers=servers, metrics=MetricsSettings(**metrics)))
+
+
+@asynccontextmanager
+async def at(app: App) -> AsyncGenerator[str]:
+    """Serve over HTTP, with all that watches; yields where."""
+    async with asyncio.timeout(20), app.observation.watching(stdio=False):
+        async with app.listening(HERE):
+            await app.gateway.registry.wait_settled()
+            yield app.origins[0]
+        await app.aclose()
+
+
+@pytest.mark.holds("O0.13", "O0.14")
+async def test_a_scrape_of_the_main_address_tells_how_everything_is() -> None:
+    app = app_with(path="/metrics")
+    async with at(app) as origin:
+        await call_in_session(origin, "trunkline__status")
+        await call_in_session(origin, "made_up")
+        answer = await fetch(f"{origin}/metrics")
+    assert answer.header["content-type"].startswith("text/plain; version=0.0.4")
+    found = parsed(answer.body.decode())
+    calls = {(at["tool"], at["status"]): n for at, n in found["trunkline_calls_total"]}
+    assert calls == {("trunkline__status", "success"): 1, ("unknown", "unknown"): 1}
+    assert found["trunkline_sessions"] == [({}, 2)]
+    assert found["trunkline_http_sessions"] == [({}, 2)]
+    assert found["trunkline_calls_in_flight"] == [({}, 0)]
+    up = {at["backend"]: n for at, n in found["trunkline_backend_up"]}
+    assert up == {"trunkline": 1, "sources": 1, "broken": 0}
+    states = {at["backend"]: at["state"] for at, n in found["trunkline_backend_state"] if n}
+    assert states["broken"] == "failed"
+    assert {n for _, n in found["trunkline_breaker_state"]} == {0}
+    assert found["trunkline_build_info"][0][0]["version"] == __version__
+    assert found["trunkline_log_dropped_total"] == [({}, 0)]
+
+
+@pytest.mark.holds("O0.13")
+async def test_without_the_table_there_is_nothing() -> None:
+    app = App(DEFAULT)
+    async with at(app) as origin:
+        assert (await fetch(f"{origin}/metrics")).status == 404
+    assert app.observation.metrics is None
+
+
+@pytest.mark.holds("O0.13")
+async def test_an_address_of_its_own_has_metrics_for_the_token_and_health_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    places: list[tuple[str, int]] = []
+
+    class Listener(module.HttpListener):
+        async def listen(self, host: str, port: int, ssl: Any = None) -> None:
+            await super().listen(host, port, ssl)
+            places.extend(self.addresses)
+
+    monkeypatch.setattr(module, "HttpListener", Listener)
+    app = app_with(listen="127.0.0.1:0", token_env="T", token="s3cret")
+    async with at(app) as origin:
+        ((host, port),) = places
+        own = f"http://{host}:{port}"
+        assert (await fetch(f"{origin}/metrics")).status == 404
+        assert (await fetch(f"{own}/metrics")).status == 401
+        token = {"authorization": "Bearer s3cret"}
+        assert (await fetch(f"{own}/metrics", headers=token)).status == 200
+        assert json.loads((await fetch(f"{own}/health")).body) == {"status": "ok"}
+        ready = json.loads((await fetch(f"{own}/ready")).body)
+        assert ready["status"] == "ready"
+        (degraded,) = ready["degraded"]
+        assert (degraded["server"], degraded["state"]) == ("broken", "failed")
+        assert "no such file" in degraded["reason"].lower()
+        assert (await fetch(f"{own}/mcp")).status == 404
+    with pytest.raises(ConnectionError):
+        await fetch(f"{own}/health")
+
+
+def every_name(app: App) -> set[str]:
+    assert app.observation.metrics is not None
+    names: set[str] = set()
+    kinds = {"histogram": ("_bucket", "_sum", "_count")}
+    for line in app.observation.metrics.exposition.text().splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split()
+            names.update(name + end for end in kinds.get(kind, ("",)))
+    return names
+
+
+async def observed(**tables: Any) -> App:
+    """Return an app with all that can be shown."""
+    from trunkline.config import TracesSettings
+
+    traces = TracesSettings(endpoint="http://127.0.0.1:1")
+    app = App(Config(servers=DEFAULT.servers, metrics=MetricsSettings(path="/m"), traces=traces))
+    async with app.observation.watching(stdio=False):
+        return app
+
+
+async def test_the_dashboard_is_valid_and_names_no_metric_that_does_not_exist() -> None:
+    import re
+
+    board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    targets = [each["expr"] for panel in board["panels"] for each in panel.get("targets", ())]
+    variables = [each["query"] for each in board["templating"]["list"] if each["type"] == "query"]
+    named = set(
+        re.findall(r"\b(?:trunkline|process)_[a-z_]+", " ".join([*targets, *map(str, variables)]))
+    )
+    assert len(named) > 15
+    assert named - every_name(await observed()) == set()
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(ids) == len(set(ids))
+
+
+async def test_every_metric_has_its_heading_in_the_manual() -> None:
+    app = await observed()
+    assert app.observation.metrics is not None
+    text = PAGE.read_text(encoding="utf-8")
+    headings = {line for line in text.splitlines() if line.startswith("### ")}
+    names = app.observation.metrics.exposition.names
+    assert [name for name in names if f"### `{name}`" not in headings] == []
+    assert len(headings) == len(names)
