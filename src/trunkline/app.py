@@ -28,6 +28,7 @@ from trunkline.assembly.upstreams import settings_of, tokens_of
 from trunkline.assembly.view import LISTED, SHOWN, view_of
 from trunkline.backends.verdicts import Memory, Verdicts, digest
 from trunkline.config import (
+    AuthSettings,
     Config,
     ConfigErrors,
     HttpSettings,
@@ -400,6 +401,10 @@ class App:
             self._door = HttpServer(self.gateway, rules_of(http), self.report, guard, pages)
             self.gateway.registry.start()
         return self._door
+
+    def guard_by(self, auth: AuthSettings | None) -> None:
+        """Ask as `auth` has it from now on; raises ValueError, and then nothing is different."""
+        self._guarding.change(auth, self.config.http, self._door)
 
     def _tell_of(self, address: str, why: str) -> None:
         self.gateway.layers.events.tell(TurnedAway(address, why))
