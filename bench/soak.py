@@ -69,7 +69,7 @@ async def kill(app: App, killed: Counter[str]) -> None:
     chance = random.Random(0)
     while True:
         await asyncio.sleep(1)
-        name, child = chance.choice(sorted(app.children.items()))
+        name, child = chance.choice(sorted(app.servers.children.items()))
         if child.returncode is None:
             os.kill(child.pid, signal.SIGKILL)
             killed[name] += 1

@@ -38,6 +38,7 @@ HELLO = message(
 )
 READY = message("notifications/initialized")
 LIST = message("tools/list", id="l")
+SEARCH = ["search__find_tools", "search__describe_tool", "search__call_tool"]
 
 
 async def start(folder: Path, *arguments: str) -> Process:
@@ -87,7 +88,7 @@ async def test_every_line_on_stdin_is_answered_on_stdout_and_the_end_ends_it(
     assert found[1]["result"]["serverInfo"] == {"name": "trunkline", "version": __version__}
     assert found[None]["error"]["code"] == -32700
     names = [tool["name"] for tool in found["l"]["result"]["tools"]]
-    assert names[:2] == ["trunkline__status", "sources__get_sources"]
+    assert names[:3] == ["trunkline__status", "trunkline__logs", "sources__get_sources"]
     assert found[2]["result"] == {}
 
 
@@ -129,6 +130,7 @@ async def test_what_is_served_without_a_configuration_is_the_built_in_tools() ->
         await gateway.registry.wait_settled()
         assert [entry.public for entry in gateway.registry.catalog.entries(Kind.TOOL)] == [
             "trunkline__status",
+            "trunkline__logs",
             "sources__get_sources",
             "sources__list_categories",
             "sources__get_provenance",
@@ -176,7 +178,7 @@ async def test_servers_run_while_somebody_has_a_question_and_no_longer(tmp_path:
         assert [entry.public for entry in gateway.registry.catalog.entries(Kind.TOOL)] == [
             "small__echo"
         ]
-        pid = app.children["small"].pid
+        pid = app.servers.children["small"].pid
         assert Path(f"/proc/{pid}").exists()
     assert not Path(f"/proc/{pid}").exists()
 
@@ -186,12 +188,12 @@ async def test_servers_run_while_somebody_has_a_question_and_no_longer(tmp_path:
     [
         (
             '"all"',
-            ["search__find_tools", "search__describe_tool", "search__call_tool", "me__status"],
+            [*SEARCH, "me__status", "me__logs"],
         ),
-        ('"search"', ["search__find_tools", "search__describe_tool", "search__call_tool"]),
+        ('"search"', SEARCH),
         (
             '["me__*"]',
-            ["search__find_tools", "search__describe_tool", "search__call_tool", "me__status"],
+            [*SEARCH, "me__status", "me__logs"],
         ),
     ],
 )
@@ -229,7 +231,7 @@ async def test_a_child_runs_in_the_folder_of_the_configuration(tmp_path: Path) -
     app = started(where, folder=tmp_path)
     async with asyncio.timeout(20), app.running() as gateway:
         await gateway.registry.wait_settled()
-        assert app.children["where"].stderr_tail() == (str(tmp_path.resolve()),)
+        assert app.servers.children["where"].stderr_tail() == (str(tmp_path.resolve()),)
 
 
 async def test_the_settings_of_a_configuration_reach_the_gateway(tmp_path: Path) -> None:
@@ -353,7 +355,7 @@ async def test_a_child_that_is_replaced_while_it_is_used_is_used_again_in_the_ot
             odd("s", tmp_path, behaviour)
             (upstream,) = gateway.registry
             restarts = upstream.restarts
-            os.kill(app.children["s"].pid, signal.SIGKILL)
+            os.kill(app.servers.children["s"].pid, signal.SIGKILL)
             while not (upstream.ready and upstream.restarts > restarts):
                 await asyncio.sleep(0)
             assert upstream.restarts == restarts + 1

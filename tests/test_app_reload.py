@@ -224,13 +224,13 @@ async def test_who_sees_what_is_another_and_said_so(tmp_path: Path) -> None:
 async def test_what_is_known_of_a_server_is_kept(tmp_path: Path) -> None:
     url = "[servers.s]\nurl = 'http://127.0.0.1:1/mcp'\n"
     desk = Desk(tmp_path, url)
-    (memory,) = desk.app.memories.values()
+    (memory,) = desk.app.servers.memories.values()
     await desk.reload(url + "timeout = 5")
     await desk.reload(url + "headers = { x = 'y' }", BROKEN)
-    assert memory in desk.app.memories.values()
-    assert len(desk.app.memories) == 2
+    assert memory in desk.app.servers.memories.values()
+    assert len(desk.app.servers.memories) == 2
     await desk.reload(BROKEN)
-    assert memory not in desk.app.memories.values()
+    assert memory not in desk.app.servers.memories.values()
     await desk.app.aclose()
 
 
@@ -287,7 +287,7 @@ async def test_a_hundred_reloads_under_load_lose_no_call_and_leave_nothing(tmp_p
         assert await call(origin, session, "kept__pid") == pid
         assert len(children(os.getpid())) == 3  # those two, and the warden of all children
         assert count_files() <= open_files + 2  # connections that are still to be closed
-        assert len(desk.app.memories) == 1  # both have the same command
+        assert len(desk.app.servers.memories) == 1  # both have the same command
     await desk.app.aclose()
     await asyncio.sleep(0)
     assert asyncio.all_tasks() - before == set()

@@ -8,54 +8,48 @@ needs is imported when HTTP is: a client that starts us over stdio does not wait
 """
 
 import asyncio
+import logging
 import os
 import random
 import signal
 import ssl
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
-from trunkline import __version__
-from trunkline.assembly.builtin import builtin
 from trunkline.assembly.gateway import identity_of, parking_of
 from trunkline.assembly.guarding import Guarding
 from trunkline.assembly.observe import Doors, Observation, Reporter
+from trunkline.assembly.operator import commands_of, desk_of
 from trunkline.assembly.reload import Apply, Change, Outcome, Reloader, digest_of
-from trunkline.assembly.upstreams import settings_of, tokens_of
+from trunkline.assembly.servers import Servers
+from trunkline.assembly.switches import stopped_by_file, switch_file, switches_of
+from trunkline.assembly.upstreams import settings_of
 from trunkline.assembly.view import LISTED, SHOWN, view_of
-from trunkline.backends.verdicts import Memory, Verdicts, digest
+from trunkline.backends.verdicts import Verdicts
 from trunkline.config import (
     AuthSettings,
     Config,
-    ConfigErrors,
     HttpSettings,
     ServerSettings,
     split_address,
 )
 from trunkline.config.difference import live_servers
-from trunkline.gateway.backend import Backend, Connect, Owner
 from trunkline.gateway.events import Reloaded, TurnedAway
 from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.governance import Governance
 from trunkline.gateway.parking import Parking
 from trunkline.gateway.sealing import KeyRing, Seal
-from trunkline.jsonrpc import Channel, ConnectionLost
+from trunkline.jsonrpc import Channel
 from trunkline.mcp.principal import Principal
 from trunkline.transports.exchange import Exchange, HttpRequest
-from trunkline.transports.stdio import Child
 from trunkline.transports.stream import open_stdio
 
 if TYPE_CHECKING:
-    from trunkline.backends.oauth import Tokens
-    from trunkline.backends.open_server import Introduction
     from trunkline.transports.asgi import AsgiApp
     from trunkline.transports.http_listener import HttpListener
     from trunkline.transports.http_server import HttpServer
-
-CHILD_GRACE = 1.0
-"""How long, in seconds, a child may take to end by itself, and again to obey."""
 
 DRAIN = 5.0
 """How long, in seconds, calls that came by HTTP may go on when the gateway ends."""
@@ -63,8 +57,15 @@ DRAIN = 5.0
 PARTING = 1.0
 """How long, in seconds, clients then have to read that it is over."""
 
+CLOSING = 5.0
+"""How long, in seconds, each of the last steps may take."""
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 _LOOK = 0.02
 """How many seconds pass between two looks whether calls have ended."""
+
+_log = logging.getLogger(__name__)
 
 DEFAULT = Config(
     servers=(
@@ -73,15 +74,6 @@ DEFAULT = Config(
     )
 )
 """What is served without a configuration: the built-in tools."""
-
-
-@runtime_checkable
-class Starting(Protocol):
-    """A backend of our own that has something to read before it can answer."""
-
-    async def start(self) -> None:
-        """Get ready; raises ConfigErrors."""
-        ...
 
 
 class App:
@@ -102,10 +94,6 @@ class App:
         )
         self.observation = Observation(lambda: self.config, self.gateway, self.report)
         self.observation.begin(Doors(lambda: self.http_sessions, lambda: self.http_streams))
-        self.children: dict[str, Child] = {}
-        self.commands: dict[str, Callable[..., Any]] = {}
-        """What the user can have it do through the control socket: functions by name."""
-        self._anybody = False
         self.origins: tuple[str, ...] = ()
         """Where we listen, as clients write it: scheme, host and port."""
         self._guarding = Guarding(config.auth, self._tell_of)
@@ -118,76 +106,19 @@ class App:
         if settings.state is not None:
             state = (self._folder or Path()) / settings.state if settings.state else None
         self._verdicts = Verdicts(state)
-        self.memories: dict[str, Memory] = {}
-        """What was found out about servers, by what each is remembered by."""
+        kept = switch_file(config, state)
+        self.switches = switches_of(config, self.gateway, kept)
+        self.gateway.layers.governor = Governance(switches=self.switches)
+        self.desk = desk_of(lambda: self.config, self.gateway, self.switches)
+        self.commands: dict[str, Callable[..., Any]] = commands_of(self.desk)
+        """What the user can have it do through the control socket: functions by name."""
+        self.closing: list[Callable[[], Awaitable[None]]] = [self._verdicts.aclose]
+        """What is done in the end, in order, when nobody calls any more: written down, let go."""
+        if kept is not None:
+            self.closing.append(kept.aclose)
+        self.servers = Servers(self.gateway, self.desk, self._verdicts, self._folder)
         for server in live_servers(config).values():
-            self.gateway.add(settings_of(server, config), self._connect(server))
-
-    def _connect(self, server: ServerSettings) -> Connect:
-        if server.kind == "builtin":
-            return partial(self._start_builtin, server)
-        key = self._memory_key(server)
-        memory = self.memories.setdefault(key, Memory(self._verdicts, key))
-        if server.kind == "child":
-            return partial(self._start_child, server, memory)
-        return partial(self._open_http, server, memory, tokens_of(server.oauth))
-
-    def _memory_key(self, server: ServerSettings) -> str:
-        folder = self._folder_of(server)
-        parts = (server.command, *server.args, str(folder)) if server.command else (server.url,)
-        return digest(*map(str, parts))
-
-    async def _start_builtin(self, server: ServerSettings, listener: Owner) -> Backend:
-        backend = builtin(server, self.gateway)
-        if isinstance(backend, Starting):
-            try:
-                await backend.start()
-            except ConfigErrors as wrong:
-                raise ConnectionLost(str(wrong)) from None
-        return backend
-
-    async def _start_child(
-        self, server: ServerSettings, memory: Memory, listener: Owner
-    ) -> Backend:
-        from trunkline.backends.open_child import ChildTarget  # noqa: PLC0415  see above
-
-        target = ChildTarget(partial(self._spawn, server), server.era, memory)
-        return await target.open(self._introduction(server, listener))
-
-    async def _spawn(self, server: ServerSettings) -> Child:
-        folder = self._folder_of(server)
-        argv = [str(server.command), *server.args]
-        child = await Child.start(argv, env=server.env, cwd=folder, grace=CHILD_GRACE)
-        known = self.children.get(server.name)
-        if known is None or known.returncode is not None:  # else it is one more conversation
-            self.children[server.name] = child
-        return child
-
-    def _folder_of(self, server: ServerSettings) -> Path | None:
-        return Path(server.cwd) if server.cwd else self._folder
-
-    async def _open_http(
-        self, server: ServerSettings, memory: Memory, tokens: "Tokens | None", listener: Owner
-    ) -> Backend:
-        from trunkline.backends.open_server import HttpTarget  # noqa: PLC0415  see above
-
-        headers = [(name.encode(), value.encode()) for name, value in server.headers.items()]
-        target = HttpTarget(str(server.url), headers, server.era, memory, tokens)
-        return await target.open(self._introduction(server, listener))
-
-    def _introduction(self, server: ServerSettings, listener: Owner) -> "Introduction":
-        from trunkline.backends.open_server import Introduction  # noqa: PLC0415  see above
-
-        gateway = self.gateway
-        client = {"name": gateway.identity.name, "version": __version__}
-        declared = listener.declares
-        if declared is None:
-            # With many clients a child's first conversation is for those who cannot be asked,
-            # unless it is the only one that there may be.
-            several = server.kind == "child" and server.max_conversations > 0
-            quiet = self._anybody and several
-            declared = {} if quiet else gateway.client_capabilities
-        return Introduction(server.name, gateway.remapper, listener, declared, client)
+            self.gateway.add(settings_of(server, config), self.servers.connect(server))
 
     # Another configuration
 
@@ -215,16 +146,15 @@ class App:
         new, gateway, difference = change.new, self.gateway, change.difference
         change.postpone("gateway.state")
         servers = live_servers(new).values()
-        backends = [(settings_of(server, new), self._connect(server)) for server in servers]
+        backends = [(settings_of(server, new), self.servers.connect(server)) for server in servers]
         identity, limits, view = identity_of(new), parking_of(new), view_of(new)
+        stopped = stopped_by_file(new)
         announced = LISTED if difference.touches(*SHOWN) else frozenset[str]()
 
         def apply() -> None:
             self.config = new
-            known = {self._memory_key(server) for server in servers}
-            self.memories = {key: m for key, m in self.memories.items() if key in known}
-            for name in (*difference.removed, *difference.restarted):
-                self.children.pop(name, None)
+            self.servers.keep(servers, (*difference.removed, *difference.restarted))
+            self.switches.follow(stopped)
             gateway.introduce(identity)
             gateway.stateless.parking.adopt(limits)
             gateway.registry.show(view)
@@ -304,7 +234,9 @@ class App:
         """End everything: what came by HTTP first, and its calls may finish."""
         await self._close_http()
         await self.gateway.aclose()
-        await self._verdicts.aclose()
+        steps, self.closing = self.closing, []
+        for step in steps:
+            await _take(step)
 
     # Over HTTP
 
@@ -432,11 +364,25 @@ class App:
 
     def _expect_anybody(self) -> None:
         """Tell servers that clients can be asked: nobody knows yet who will come."""
-        self._anybody = True
+        self.servers.expect_anybody = True
         self.gateway.client_capabilities = {
             "sampling": {},
             "elicitation": {"form": {}, "url": {}},
         }
+
+
+async def _take(step: Callable[[], Awaitable[None]]) -> None:
+    """Take one of the last steps; one that fails, or never ends, keeps nobody from the others."""
+    try:
+        async with asyncio.timeout(CLOSING):
+            await step()
+    except Exception as why:
+        reason = f"not done within {CLOSING:g} s" if isinstance(why, TimeoutError) else str(why)
+        _log.error("trunkline: at the end, %s: %s", _name(step), reason)
+
+
+def _name(step: Callable[[], Awaitable[None]]) -> str:
+    return str(getattr(step, "__qualname__", step))
 
 
 async def _listen(
@@ -460,9 +406,21 @@ def _origin(scheme: str, host: str, port: int) -> str:
 
 
 def stopped_by_signal() -> asyncio.Event:
-    """Return what SIGINT and SIGTERM set; call it before anybody can be served."""
+    """Return what SIGINT and SIGTERM set; call it before anybody can be served.
+
+    A second one ends the process at once: whoever sends it does not want to wait. Its children are
+    then the warden's to end.
+    """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
+
+    def stop() -> None:
+        stopped.set()
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+            # By the system, which needs no loop that still turns.
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stop)
     return stopped

@@ -40,6 +40,7 @@ from trunkline.jsonrpc import (
     RpcError,
     from_raw,
 )
+from trunkline.operator.desk import StoppedThing
 from trunkline.transports.stream import StreamChannel, listen_unix, open_unix
 
 PATIENCE = 2.0
@@ -110,6 +111,11 @@ class GatewayStatus(Struct, frozen=True):
     http_sessions: int = 0
     parked: tuple[ParkedStatus, ...] = ()
     """The calls that wait for their clients, longest first."""
+    paused: bool = False
+    stopped: tuple[StoppedThing, ...] = ()
+    """What is stopped, and by whom."""
+    in_flight: int = 0
+    """How many calls are under way."""
 
 
 class Sighting(NamedTuple):
@@ -146,6 +152,9 @@ def status_of(app: App) -> Callable[[], GatewayStatus]:
             tuple(origin + config.http.path for origin in app.origins),
             app.http_sessions,
             tuple(ParkedStatus(*call) for call in gateway.stateless.parking.snapshot()),
+            app.switches.paused,
+            app.desk.stopped(),
+            len(gateway.layers.under_way),
         )
 
     return status
@@ -160,7 +169,7 @@ def server_statuses(app: App) -> tuple[ServerStatus, ...]:
 
     def one(name: str) -> ServerStatus:
         now = app.gateway.registry.upstream(name).snapshot()
-        child = app.children.get(name)
+        child = app.servers.children.get(name)
         said = child.stderr_tail() if child else ()
         last = next((line for line in reversed(said) if line.strip()), None)
         return ServerStatus(

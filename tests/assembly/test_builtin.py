@@ -8,6 +8,8 @@ from trunkline.assembly.builtin import builtin
 from trunkline.config import ServerSettings
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
+from trunkline.gateway.switches import Switches
+from trunkline.operator.desk import Desk
 
 
 @pytest.mark.parametrize(
@@ -16,7 +18,8 @@ from trunkline.gateway.session import Identity
 )
 async def test_every_one_that_can_be_named_offers_its_tools(name: str, offered: str) -> None:
     gateway = Gateway(Identity("g", "1"), random.random)
-    backend = builtin(ServerSettings(name="it", builtin=name), gateway)  # pyright: ignore[reportArgumentType]
+    desk = Desk(gateway, Switches(gateway.layers, gateway.registry))
+    backend = builtin(ServerSettings(name="it", builtin=name), desk)  # pyright: ignore[reportArgumentType]
     try:
         assert offered in {offer.key for offer in await backend.offers()}
     finally:

@@ -9,13 +9,14 @@ import pytest
 
 from tests.backends.test_remote import Ear
 from tests.gateway.servers import Server, refuse, tool
-from tests.jsonrpc.test_channel import is_stuck, stop, tidy
+from tests.jsonrpc.test_channel import is_stuck, settle, stop, tidy
 from tests.transports.faulty import Line, faulty
 from tests.transports.links import no_patience as no_patience_with_links
 from tests.transports.web import (
     Asked,
     Hold,
     Modern,
+    Reaction,
     answers,
     fails,
     news,
@@ -353,3 +354,46 @@ async def test_on_a_channel_who_cannot_listen_is_not_blamed() -> None:
     server.methods[LISTEN] = refuse(-32601)
     async with on_channel(server, Listener()) as backend:
         assert len(await backend.offers()) == 2
+
+
+@tidy
+async def test_one_that_says_it_has_no_tools_at_all_is_asked_whether_it_is_another() -> None:
+    web, ear = Modern(tools=[tool("t")]), Listener()
+    web.reactions["tools/call"] = fails(-32601, status="404 Not Found")
+    async with talk(web, ear) as backend:
+        ended = asyncio.create_task(backend.wait_ended())
+        for _ in range(3):
+            assert (await loss(backend.call(a_call({"name": "t"}), ear))).code == -32601
+        await until(lambda: len(web.of("server/discover")) > 1)
+        await settle()
+        assert not ended.done()  # it is what it was, but for that tool
+        web.reactions["server/discover"] = fails(-32601)
+        assert (await loss(backend.call(a_call({"name": "t"}), ear))).code == -32601
+        await ended
+
+
+async def cut(line: Line, asked: Asked) -> None:
+    line.reset()
+
+
+@tidy
+@pytest.mark.parametrize("answer", [refuses("503 Later"), cut])
+async def test_one_that_cannot_say_now_whether_it_is_another_is_kept(answer: Reaction) -> None:
+    web, ear = Modern(tools=[tool("t")]), Listener()
+    web.reactions["tools/call"] = fails(-32601, status="404 Not Found")
+    async with talk(web, ear) as backend:
+        web.reactions["server/discover"] = answer
+        ended = asyncio.create_task(backend.wait_ended())
+        await loss(backend.call(a_call({"name": "t"}), ear))
+        await until(lambda: len(web.of("server/discover")) > 1)
+        await settle()
+        assert not ended.done()
+        await stop(ended)
+
+
+@tidy
+async def test_a_ping_is_a_question_that_every_server_of_this_era_knows() -> None:
+    web, ear = Modern(), Listener()
+    async with talk(web, ear) as backend:
+        await backend.ping()
+        assert web.methods == ["server/discover", "server/discover"]

@@ -23,7 +23,7 @@ def test_all_ready_ends_with_zero_and_a_table(tmp_path: Path) -> None:
     start = ["small", "ready", "2025-11-25", "handshake", "6", "1", "2", "+", "1"]
     assert small.split()[:9] == start
     assert small.split()[-1] == "s"
-    assert me.split()[:5] == ["me", "ready", "2025-11-25", "handshake", "1"]
+    assert me.split()[:5] == ["me", "ready", "2025-11-25", "handshake", "2"]
     assert off.split() == ["off", "disabled"]
     assert done.stderr == ""
 

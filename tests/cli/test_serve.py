@@ -179,7 +179,7 @@ async def test_the_first_minutes_of_the_readme_work(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=20)
     names = [tool["name"] for tool in answer.result["tools"]]
-    assert names[:2] == ["trunkline__status", "sources__get_sources"]
+    assert names[:3] == ["trunkline__status", "trunkline__logs", "sources__get_sources"]
     assert (process.returncode, out) == (0, b"")
     assert b"Traceback" not in err
 
@@ -231,7 +231,7 @@ def test_a_port_that_is_taken_ends_with_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("0.0.0.0:8080", "expected a loopback address: nobody is asked who they are yet"),
+        ("0.0.0.0:8080", "expected a loopback address: nobody is asked who they are"),
         ("gateway.example:8080", "expected a loopback address"),
         ("8080", "expected a host and a port; write 127.0.0.1:8080"),
         (":8080", "expected a host and a port"),
@@ -281,3 +281,20 @@ def test_where_it_is_has_the_scheme_and_all_ways_in() -> None:
     assert lines[0] == "MCP at https://127.0.0.1:1/mcp"
     assert "wss://127.0.0.1:1/w" in lines[1]
     assert lines[3] == "MCP at https://[::1]:1/mcp"
+
+
+def test_an_option_that_exposes_the_gateway_says_so_and_needs_a_guard(tmp_path: Path) -> None:
+    asks = config(tmp_path, '[auth]\nmode = "key"\n', OPERATOR)
+    (tmp_path / "nothing").touch()
+    with (tmp_path / "nothing").open() as nothing:
+        done = subprocess.run(
+            [*SERVE, "--stdio", "--http", "0.0.0.0:0", "--config", asks],
+            env=environment(tmp_path),
+            stdin=nothing,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert done.returncode == 1  # stdin is a file
+    assert "--http: tokens travel in the clear" in done.stderr

@@ -23,7 +23,8 @@ def test_one_server_can_be_asked_for(tmp_path: Path) -> None:
     file = config(tmp_path, child("small", "echo"), BROKEN, OPERATOR)
     done = run("tools", "me", "--json", "--config", file)
     assert done.exit_code == 0
-    (tool,) = json.loads(done.stdout)
+    tool, logs = json.loads(done.stdout)
+    assert logs["name"] == "me__logs"
     assert (tool["name"], tool["server"], tool["native"]) == ("me__status", "me", "status")
 
 

@@ -132,6 +132,11 @@ def test_an_entry_works_as_it_is(entry: dict[str, Any], table: dict[str, Any]) -
         ),
         ({"command": "a", "gallery": 1}, {"command": "a"}, "gallery: unknown key, ignored"),
         (
+            {"url": "https://a.example", "oauth": {"clientId": "x"}},
+            {"url": "https://a.example"},
+            "oauth: ignored; write [servers.NAME.oauth] in a trunkline.toml",
+        ),
+        (
             {"command": "a", "argss": []},
             {"command": "a"},
             'argss: unknown key, ignored; did you mean "args"?',

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.jsonrpc.test_channel import is_stuck, tidy
+from tests.jsonrpc.test_channel import is_stuck, stop, tidy
 from tests.transports.faulty import Line, ok
 from tests.transports.links import (
     SESSION,
@@ -287,6 +287,23 @@ async def test_a_server_that_is_another_has_lost_the_session_but_may_have_listen
         lost = await refusal(call(link))
         assert isinstance(lost, SessionLost)
         assert lost.heard
+
+
+@tidy
+async def test_a_server_that_says_it_has_no_tools_is_not_given_up_but_somebody_is_told() -> None:
+    class Told(Ear):
+        def violated(self, violation: Exception) -> None:
+            self.heard.append(str(violation))
+
+    web, ear = Web(), Told()
+    web.reactions["tools/call"] = fails(-32601, "no such tool", status="404 Not Found")
+    async with linked(web, "envelope") as link:
+        ended = asyncio.create_task(link.wait_ended())
+        for handler in (ear, None):
+            assert (await refusal(call(link, handler=handler))).code == -32601
+        assert await is_stuck(ended)
+        await stop(ended)
+    assert ear.heard == ["no such tool"]
 
 
 @tidy

@@ -1,24 +1,24 @@
 """Servers that are part of Trunkline, as their settings have them."""
 
 from pathlib import Path
-from typing import Any
 
-from trunkline import __version__
 from trunkline.backends.functions import Functions
 from trunkline.config import ServerSettings
-from trunkline.gateway.gateway import Gateway
+from trunkline.operator.desk import Desk
 
 
-def builtin(server: ServerSettings, gateway: Gateway) -> Functions:
+def builtin(server: ServerSettings, desk: Desk) -> Functions:
     """Return a server that is part of Trunkline, not started yet."""
     if server.builtin == "operator":
-        return operator(gateway)
+        from trunkline.operator.tools import Operator  # noqa: PLC0415  see below
+
+        return Operator(desk, changes=server.operator_tools == "all")
     if server.builtin == "sources":
         return sources(server)
     from trunkline.backends.search import Search  # noqa: PLC0415  only whoever has it waits for it
     from trunkline.gateway.finder import Finder  # noqa: PLC0415
 
-    return Search(Finder(gateway.registry))
+    return Search(Finder(desk.gateway.registry))
 
 
 def sources(server: ServerSettings) -> Functions:
@@ -36,16 +36,3 @@ def sources(server: ServerSettings) -> Functions:
     )
     path = Path(server.registry) if server.registry else None
     return SourcesBackend(Shelf(path, matching, server.curator_key), Peers(matching))
-
-
-def operator(gateway: Gateway) -> Functions:
-    """Return the built-in tools that tell how the gateway is."""
-    functions = Functions()
-
-    def status() -> dict[str, Any]:
-        """Say how the gateway is: its version, its servers, their states and what they offer."""
-        servers = [snapshot._asdict() for snapshot in gateway.registry.snapshot()]
-        return {"name": gateway.identity.name, "version": __version__, "servers": servers}
-
-    functions.tool("status", readOnlyHint=True)(status)
-    return functions

@@ -8,9 +8,9 @@ _SHORT = 4
 """What is shorter than this is no secret, and cutting it out would garble everything."""
 
 
-def without_secrets(text: str, server: ServerSettings) -> str:
-    """Return `text` without the values that `server` was given."""
-    values = [*server.env.values(), *server.headers.values()]
+def without_secrets(text: str, *servers: ServerSettings) -> str:
+    """Return `text` without the values that `servers` were given."""
+    values = [v for s in servers for v in (*s.env.values(), *s.headers.values())]
     words = {word for value in values for word in (value, *value.split()) if len(word) >= _SHORT}
     for word in sorted(words, key=len, reverse=True):
         text = text.replace(word, "…")

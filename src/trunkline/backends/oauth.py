@@ -116,7 +116,7 @@ class Tokens:
         self._refused = 0
         """How often in a row one was refused that was new."""
         self._pause_until = 0.0
-        self._problem = ""
+        self._problem = "no token: it ended before it could be used"
         self._users = 0
 
     def __repr__(self) -> str:

@@ -37,6 +37,17 @@ Timeout = Annotated[
 ]
 
 
+Pid = Annotated[
+    int | None, typer.Option(metavar="PID", help="Only the gateway with this process number.")
+]
+Every = Annotated[bool, typer.Option("--all", help="All of your gateways, if several are running.")]
+What = Annotated[str, typer.Argument(metavar="WHAT", help="tool, server, subject, or all.")]
+Name = Annotated[
+    str | None,
+    typer.Argument(metavar="[NAME]", help="Its name; of a tool also a pattern with * and ?."),
+]
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         print(f"trunkline {__version__}")
@@ -149,6 +160,48 @@ def reload(
     from trunkline.cli.reload import reload  # noqa: PLC0415
 
     reload(pid, json)
+
+
+@program.command()
+def status(pid: Pid = None, json: Json = False) -> None:
+    """Show how your running gateways are: whether they are paused, and what is stopped."""
+    from trunkline.cli.operate import status  # noqa: PLC0415
+
+    status(pid, json)
+
+
+@program.command()
+def pause(pid: Pid = None, json: Json = False) -> None:
+    """Have every call answered with an error until `resume`; calls under way go on."""
+    from trunkline.cli.operate import Choice, pause  # noqa: PLC0415
+
+    pause(Choice(pid), json)
+
+
+@program.command()
+def resume(pid: Pid = None, every: Every = False, json: Json = False) -> None:
+    """Have calls answered again."""
+    from trunkline.cli.operate import Choice, resume  # noqa: PLC0415
+
+    resume(Choice(pid, every), json)
+
+
+@program.command()
+def kill(what: What, name: Name = None, pid: Pid = None, json: Json = False) -> None:
+    """Stop a tool, a server, a subject or all, at once and until it is revived."""
+    from trunkline.cli.operate import Choice, kill  # noqa: PLC0415
+
+    kill(what, name, Choice(pid), json)
+
+
+@program.command()
+def revive(
+    what: What, name: Name = None, pid: Pid = None, every: Every = False, json: Json = False
+) -> None:
+    """Let something go on that was killed."""
+    from trunkline.cli.operate import Choice, revive  # noqa: PLC0415
+
+    revive(what, name, Choice(pid, every), json)
 
 
 @program.command()

@@ -42,8 +42,12 @@ def headline(status: GatewayStatus) -> str:
         sessions += f" ({status.http_sessions} by Streamable HTTP)"
     config = status.config or "embedded default"
     places = "".join(f", at {url}" for url in status.http)
+    state = ", paused" if status.paused else ""
+    if status.stopped:
+        state += f", {len(status.stopped)} stopped (see `trunkline status`)"
     return (
-        f"{status.pid}  {config}  up {duration(status.uptime)}, {sessions}{places}{_parked(status)}"
+        f"{status.pid}  {config}  up {duration(status.uptime)}, {sessions}{places}"
+        f"{_parked(status)}{state}"
     )
 
 

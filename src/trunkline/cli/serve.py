@@ -193,7 +193,7 @@ async def built_in(app: App, config: Config) -> str:
         public_name(server.name if server.prefix is None else server.prefix, offer.key)
         for server in config.servers
         if server.builtin is not None and not server.disabled
-        for offer in await builtin(server, app.gateway).offers()
+        for offer in await builtin(server, app.desk).offers()
     ]
     return ", ".join(tools) or "none"
 

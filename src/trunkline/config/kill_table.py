@@ -8,8 +8,8 @@ Rules upheld here:
 2. Where each switch stands is known: who wants to revive it is sent there.
 """
 
-from collections.abc import Collection, Mapping
-from typing import Annotated, Any
+from collections.abc import Collection
+from typing import Annotated, cast
 
 from msgspec import Meta, Struct, field
 
@@ -64,21 +64,24 @@ class KillSettings(KillTable, frozen=True, kw_only=True):
 
 def check_kill(table: Table, servers: Collection[str], complain: Complain) -> None:
     """Complain about servers that are not there; what breaks the types is passed over."""
-    named = table.get("servers")
-    for index, name in enumerate(named if isinstance(named, list) else ()):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    for index, name in enumerate(_names(table, "servers")):
         if isinstance(name, str) and name not in servers:
             close = meant(name, servers)
             fix = f"did you mean {quoted(close)}?" if close else "name one that is below [servers]"
             complain(("kill_switch", "servers", index), f"there is no server {quoted(name)}", fix)
 
 
-def places(table: Mapping[str, Any], lines: Lines) -> dict[tuple[str, str], int]:
+def places(table: Table, lines: Lines) -> dict[tuple[str, str], int]:
     """Return where in the file each switch stands, by key and name."""
-    found = {
-        (key, name): lines.find(("kill_switch", key, index)).line
-        for key in LISTS
-        for index, name in reversed(list(enumerate(table.get(key, ()))))
-    }
+    found: dict[tuple[str, str], int] = {}
+    for key in LISTS:
+        for index, name in enumerate(_names(table, key)):
+            found.setdefault((key, str(name)), lines.find(("kill_switch", key, index)).line)
     if table.get("all"):
         found["all", ""] = lines.find(("kill_switch", "all")).line
     return found
+
+
+def _names(table: Table, key: str) -> list[object]:
+    named: object = table.get(key)
+    return cast("list[object]", named) if isinstance(named, list) else []

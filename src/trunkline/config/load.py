@@ -160,8 +160,7 @@ def _own_tables(tree: Table, report: Report) -> tuple[Table, Table, Table, tuple
             entries.append(Entry(name, table, root))
     check_surface(as_table(gateway) or {}, entries, report.error)
     check_kill(as_table(kill) or {}, list(servers or ()), report.error)
-    tables = (as_table(table) or {} for table in (gateway, http, kill))
-    return *tables, tuple(entries)
+    return as_table(gateway) or {}, as_table(http) or {}, as_table(kill) or {}, tuple(entries)
 
 
 def _is_client(path: Path, text: str) -> bool:

@@ -1,0 +1,159 @@
+"""SwitchFile: what was stopped at run time, remembered until it is revived.
+
+    kill, revive ──keep──> read, change, write anew ──> switches-DIGEST.json in the folder for state
+    start ──load──> what is stopped from the first call on
+
+There is one file for each configuration, whichever process serves it.
+
+Rules upheld here:
+1. A file that cannot be read stops everything: nobody can know what it stopped. `revive all` ends
+   that, and the file is set aside when another is written.
+2. Whoever reads the file finds all of it, old or new; nobody but its owner can read it.
+3. Two gateways of one configuration lose nothing of each other's: each changes what it finds there.
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from trunkline.routing.switches import EVERYTHING, Switch, read_switch
+
+if sys.platform != "win32":
+    import fcntl
+
+MAX_FILE = 1024 * 1024
+"""How large a file may be, in bytes, to be read."""
+
+PATIENCE = 2.0
+"""How long, in seconds, another gateway that writes is waited for."""
+
+_PAUSE = 0.01
+_DIGEST = 16
+
+_log = logging.getLogger(__name__)
+
+
+class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
+    what: str
+    name: str = ""
+
+
+class _Book(Struct, frozen=True, forbid_unknown_fields=True):
+    stopped: tuple[_Entry, ...]
+    config: str = ""
+    """Whose it is, for people who look."""
+
+
+class SwitchFile:
+    """The file for one configuration."""
+
+    def __init__(self, folder: Path, config: Path | None) -> None:
+        """Prepare; nothing is read or written yet. Without a configuration it is the default's."""
+        self._config = "embedded default" if config is None else str(config.absolute())
+        digest = hashlib.sha256(os.fsencode(self._config)).hexdigest()[:_DIGEST]
+        self.path = folder / f"switches-{digest}.json"
+        self._writing: set[asyncio.Task[str | None]] = set()
+
+    def load(self) -> frozenset[Switch]:
+        """Return what is stopped; everything, if that cannot be read, and say so."""
+        found, problem = self._read()
+        if problem is not None:
+            _log.error(
+                "trunkline: %s cannot be read: %s; everything is stopped, since nobody knows what "
+                "was: `trunkline revive all` lets all go on",
+                self.path,
+                problem,
+            )
+        return found
+
+    async def keep(self, switch: Switch, off: bool) -> str | None:
+        """Write down that something is stopped, or is not; return why that cannot be."""
+        # A task of its own: whoever stops the very call that stops something ends that, too.
+        task = asyncio.create_task(asyncio.to_thread(self._update, switch, off))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+        return await asyncio.shield(task)
+
+    async def aclose(self) -> None:
+        """Wait until all is written."""
+        if self._writing:
+            await asyncio.wait(set(self._writing))
+
+    # Files: what follows is done by threads, but for the first look
+
+    def _read(self) -> tuple[frozenset[Switch], str | None]:
+        """Return what the file says, and what is wrong with it."""
+        try:
+            with self.path.open("rb") as opened:
+                content = opened.read(MAX_FILE + 1)
+            if len(content) > MAX_FILE:
+                raise ValueError(f"expected at most {MAX_FILE} bytes")
+            book = msgspec.json.decode(content, type=_Book)
+            return frozenset(read_switch(entry.what, entry.name) for entry in book.stopped), None
+        except (FileNotFoundError, NotADirectoryError):
+            return frozenset(), None
+        except OSError as why:
+            return frozenset([EVERYTHING]), (why.strerror or str(why)).lower()
+        except (ValueError, RecursionError) as why:  # also of msgspec
+            return frozenset([EVERYTHING]), str(why).encode("unicode_escape").decode()
+
+    def _update(self, switch: Switch, off: bool) -> str | None:
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._alone():
+                found, problem = self._read()
+                if problem is not None:
+                    with suppress(OSError):
+                        self.path.replace(self.path.with_suffix(".unreadable"))
+                found = found | {switch} if off else found - {switch}
+                entries = tuple(_Entry(each.what.value, each.name) for each in sorted(found))
+                content = msgspec.json.encode(_Book(entries, self._config))
+                _replace(self.path, msgspec.json.format(content) + b"\n")
+        except OSError as why:
+            return f"{self.path} cannot be written: {(why.strerror or str(why)).lower()}"
+        return None
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """Keep others from writing meanwhile; raises OSError if one does not finish."""
+        if sys.platform == "win32":
+            yield
+            return
+        number = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            until = time.monotonic() + PATIENCE
+            while True:
+                try:
+                    fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise OSError("another gateway is writing it") from None
+                    time.sleep(_PAUSE)
+            yield
+        finally:
+            os.close(number)
+
+
+def _replace(file: Path, content: bytes) -> None:
+    number, name = tempfile.mkstemp(dir=file.parent, prefix=".switches-")  # for its owner alone
+    try:
+        with os.fdopen(number, "wb") as opened:
+            opened.write(content)
+            opened.flush()
+            os.fsync(opened.fileno())
+        Path(name).replace(file)
+    except BaseException:
+        with suppress(OSError):
+            Path(name).unlink()
+        raise

@@ -1,0 +1,252 @@
+"""What servers ask where it gets in the way of something: in batches, and when somebody goes."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from tests.gateway.conftest import no_patience
+from tests.gateway.letters import EnvelopeServer
+from tests.gateway.servers import Server, add, gateway, hello, running, tool, user
+from tests.http_client import Reply, site
+from tests.transports.exchanges import call, note
+from trunkline.assembly import servers as composition
+from trunkline.app import App
+from trunkline.config import Config, ServerSettings
+from trunkline.gateway.gateway import Gateway
+from trunkline.jsonrpc import RpcError, pipe
+
+__all__ = ["no_patience"]
+
+SAMPLING = "sampling/createMessage"
+QUESTION: dict[str, Any] = {"messages": [], "maxTokens": 1}
+SAID: dict[str, Any] = {"role": "assistant", "content": {"type": "text", "text": "!"}, "model": "m"}
+
+
+class Nosy(Server):
+    """A server whose tool asks, and says which call it was and what it was answered."""
+
+    def __init__(self) -> None:
+        super().__init__(tools=[tool("t")])
+        self.cancelled = asyncio.Event()
+        self.methods["tools/call"] = self.run
+
+    async def run(self, params: Any) -> Any:
+        line, number = self.line, params["arguments"]["n"]
+        question = {**QUESTION, "metadata": {"n": number}}
+        try:
+            said = await line.call(SAMPLING, question)
+        except RpcError as why:
+            return answered(number, {"model": str(why.code)})
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return answered(number, json.loads(bytes(said)))
+
+
+class NosyModern(EnvelopeServer):
+    """The same, of the envelope era: it says what it has to know before it can answer."""
+
+    def __init__(self) -> None:
+        super().__init__(tools=[tool("t")])
+        self.methods["tools/call"] = self.run
+
+    def run(self, params: Any) -> Any:
+        number = params["arguments"]["n"]
+        if "inputResponses" in params:
+            done = answered(number, params["inputResponses"]["q"])
+            return {"resultType": "complete", **done}
+        question = {"method": SAMPLING, "params": {**QUESTION, "metadata": {"n": number}}}
+        return {"resultType": "input_required", "inputRequests": {"q": question}}
+
+
+def answered(number: int, said: Any) -> Any:
+    return {"content": [{"type": "text", "text": f"{number}: {said['model']}"}]}
+
+
+def texts(batch: Any) -> dict[int, str]:
+    return {entry["id"]: entry["result"]["content"][0]["text"] for entry in batch}
+
+
+def calls(*numbers: int) -> list[Any]:
+    return [call(n, "tools/call", name="s__t", arguments={"n": n}) for n in numbers]
+
+
+def answer(question: Any) -> Any:
+    model = f"m{question['params']['metadata']['n']}"
+    return {"jsonrpc": "2.0", "id": question["id"], "result": {**SAID, "model": model}}
+
+
+class Line:
+    """A client of 2025-03-26 on a line of its own."""
+
+    def __init__(self, made: Gateway) -> None:
+        self._near, far = pipe()
+        self._serving = asyncio.create_task(made.serve(far))
+
+    async def say(self, said: Any) -> None:
+        await self._near.send(json.dumps(said).encode())
+
+    async def hear(self) -> Any:
+        while True:
+            said = json.loads(await self._near.receive() or b"null")
+            if isinstance(said, list) or not str(said.get("method")).startswith("notifications/"):
+                return said
+
+    async def __aenter__(self) -> Self:
+        await self.say(call(0, "initialize", **hello("2025-03-26", {"sampling": {}})))
+        await self.hear()
+        await self.say(note("notifications/initialized"))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._near.aclose()
+        await self._serving
+
+
+@pytest.mark.parametrize("make", [Nosy, NosyModern])
+async def test_every_entry_of_a_batch_may_be_asked_about(make: Callable[[], Server]) -> None:
+    server = make()
+    async with running(gateway(s=server), server) as made, Line(made) as line:
+        await line.say(calls(1, 2, 3))
+        questions = [await line.hear() for _ in range(3)]
+        assert {each["method"] for each in questions} == {SAMPLING}
+        for each in reversed(questions):
+            await line.say(answer(each))
+        assert texts(await line.hear()) == {1: "1: m1", 2: "2: m2", 3: "3: m3"}
+        assert not made.registry.upstream("s").busy
+
+
+async def test_a_batch_waits_for_the_only_conversation_and_loses_nothing_by_that() -> None:
+    server = Nosy()
+    made = gateway()
+    add(made, "s", server, max_conversations=0)
+    async with running(made, server), Line(made) as first, Line(made) as second:
+        await made.registry.wait_settled()
+        await first.say(calls(1))
+        question = await first.hear()
+        await second.say(calls(2, 3))
+        hearing = asyncio.create_task(second.hear())
+        await first.say(answer(question))
+        assert texts(await first.hear()) == {1: "1: m1"}
+        questions = [await hearing, await second.hear()]
+        for each in questions:
+            await second.say(answer(each))
+        assert texts(await second.hear()) == {2: "2: m2", 3: "3: m3"}
+
+
+async def test_who_leaves_in_the_midst_of_a_batch_makes_room_for_others() -> None:
+    server = Nosy()
+    made = gateway()
+    add(made, "s", server, max_conversations=0)
+    async with running(made, server), Line(made) as other:
+        await made.registry.wait_settled()
+        async with Line(made) as leaving:
+            await leaving.say(calls(1, 2))
+            await leaving.hear()
+            await other.say(calls(3))
+            hearing = asyncio.create_task(other.hear())
+        await other.say(answer(await hearing))
+        assert texts(await other.hear()) == {3: "3: m3"}
+        assert not made.registry.upstream("s").busy
+
+
+# By HTTP
+
+
+async def heard(reply: Reply) -> Any:
+    return await reply.said()
+
+
+@pytest.mark.parametrize("make", [Nosy, NosyModern])
+async def test_every_entry_of_a_batch_is_asked_about_on_its_stream(
+    make: Callable[[], Server],
+) -> None:
+    server = make()
+    async with site(gateway(s=server), server) as here:
+        old = await here.old("2025-03-26", sampling={})
+        reply = await old.post(calls(1, 2))
+        for _ in range(2):
+            assert (await old.post(answer(await heard(reply)))).status == 202
+        assert texts(await heard(reply)) == {1: "1: m1", 2: "2: m2"}
+        await old.delete()
+
+
+@pytest.mark.parametrize("make", [Nosy, NosyModern])
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_session_that_ends_in_the_midst_of_a_question_leaves_nothing(
+    make: Callable[[], Server], batch: bool
+) -> None:
+    server = make()
+    made = gateway()
+    add(made, "s", server, max_conversations=0)
+    async with site(made, server) as here:
+        old = await here.old("2025-03-26", sampling={})
+        reply = await old.post(calls(1, 2) if batch else calls(1)[0])
+        question = await heard(reply)
+        assert (await old.delete()).status == 204
+        said = await reply.rest()
+        assert not any("result" in each for each in said if isinstance(each, dict))
+        assert (await old.post(answer(question))).status == 404
+        while made.registry.upstream("s").busy:
+            await asyncio.sleep(0)
+        assert len(made.stateless.parking) == 0
+        another = await here.old("2025-03-26", sampling={})
+        reply = await another.post(calls(3)[0])
+        await another.post(answer(await heard(reply)))
+        assert (await heard(reply))["result"] == answered(3, {"model": "m3"})
+        await another.delete()
+
+
+# When the gateway ends
+
+CHILD = """
+import json, os, sys
+def say(**said):
+    print(json.dumps({"jsonrpc": "2.0", **said}), flush=True)
+open(os.path.join(sys.argv[1], str(os.getpid())), "w").close()
+for line in sys.stdin:
+    asked = json.loads(line)
+    method, id = asked.get("method"), asked.get("id")
+    if method == "initialize":
+        say(id=id, result={"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                           "serverInfo": {"name": "c", "version": "1"}})
+    elif method == "tools/list":
+        say(id=id, result={"tools": [{"name": "t", "inputSchema": {"type": "object"}}]})
+    elif method == "tools/call":
+        say(id="q", method="sampling/createMessage", params={"messages": [], "maxTokens": 1})
+"""
+
+
+async def test_the_end_leaves_no_process_of_any_conversation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(composition, "CHILD_GRACE", 0.2)
+    child = ServerSettings(
+        name="s", command=sys.executable, args=("-c", CHILD, str(tmp_path)), era="handshake"
+    )
+    app = App(Config(servers=(child,)))
+    app.asgi()  # for anybody: the first conversation is for those who cannot be asked
+    before = asyncio.all_tasks()
+    async with asyncio.timeout(20):
+        async with (
+            app.running() as made,
+            user(made, sampling={}) as one,
+            user(made, sampling={}) as two,
+        ):
+            for who in (one, two):
+                who.answers[SAMPLING] = lambda _: asyncio.Event().wait()
+            calling = [asyncio.create_task(who.call("s__t")) for who in (one, two)]
+            while not (one.asked and two.asked):
+                await asyncio.sleep(0)
+            assert made.registry.snapshot()[0].conversations == 2
+            pids = [int(path.name) for path in tmp_path.iterdir()]
+            assert len(pids) == 3
+            await app.aclose()
+            await asyncio.gather(*calling, return_exceptions=True)
+        assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+        assert asyncio.all_tasks() - before == set()
