@@ -59,7 +59,7 @@ class Servers:
     def keep(self, servers: Collection[ServerSettings], gone: Collection[str]) -> None:
         """Forget all but these, and the children of those that have gone."""
         known = {self._memory_key(server) for server in servers}
-        self.memories = {key: m for key, m in self._memories.items() if key in known}
+        self.memories = {key: m for key, m in self.memories.items() if key in known}
         for name in gone:
             self.children.pop(name, None)
 
