@@ -29,13 +29,14 @@ from trunkline.mcp.offer import Kind
 class Desk:
     """An app, its file, and what came of reloads."""
 
-    def __init__(self, folder: Path, *tables: str) -> None:
+    def __init__(self, folder: Path, *tables: str, environ: dict[str, str] | None = None) -> None:
         self.folder = folder
-        self.app = App(load(Path(config(folder, *tables)), {}))
+        environ = environ or {}
+        self.app = App(load(Path(config(folder, *tables)), environ))
         self.told: list[Outcome] = []
         self.events: list[Event] = []
         self.app.gateway.layers.events.listen(self.events.append)
-        self.reloader: Reloader = self.app.reloader({}, self.told.append)
+        self.reloader: Reloader = self.app.reloader(environ, self.told.append)
 
     async def reload(self, *tables: str) -> Outcome:
         config(self.folder, *tables)
@@ -45,8 +46,8 @@ class Desk:
         entries = self.app.gateway.registry.catalog.entries(Kind.TOOL)
         return [entry.public for entry in entries]
 
-    async def until_tools(self, *names: str) -> None:
-        while self.tools() != list(names):
+    async def until_tool(self, name: str) -> None:
+        while name not in self.tools():
             await asyncio.sleep(0)
 
 
@@ -92,11 +93,11 @@ async def test_sessions_and_streams_outlive_it_and_hear_of_it(tmp_path: Path) ->
         told: list[str] = []
         conversation.post = lambda method, *_: told.append(method)  # type: ignore[method-assign]
         await desk.reload(HTTP, OPERATOR, '[servers.two]\nbuiltin = "operator"')
-        await desk.until_tools("me__status", "two__status")
+        await desk.until_tool("two__status")
         assert told == ["notifications/tools/list_changed"]
         listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
         found = await fetch(f"{origin}/mcp", listing, session)
-        assert len(found.result["tools"]) == 2
+        assert [tool["name"] for tool in found.result["tools"]] == desk.tools()
         assert desk.app.http_sessions == 1
 
 
@@ -213,7 +214,7 @@ async def test_who_sees_what_is_another_and_said_so(tmp_path: Path) -> None:
         gateway.registry.listen(heard.append)
         await desk.reload('[gateway]\nsurface = ["x*"]\nmax_parked = 7\npark_ttl = 3', OPERATOR)
         assert heard == [tuple(Kind)]
-        (entry,) = gateway.registry.catalog.entries(Kind.TOOL)
+        entry, *_ = gateway.registry.catalog.entries(Kind.TOOL)
         assert not gateway.registry.view.shown(entry)
         assert gateway.stateless.parking.limits[:2] == (3.0, 7)
         await desk.reload('[gateway]\nsurface = ["x*"]\nmax_parked = 7\npark_ttl = 3', OPERATOR)
@@ -331,3 +332,45 @@ async def test_a_reload_in_a_folder_without_a_file_changes_nothing() -> None:
     assert "embedded default" in (outcome.problem or "")
     assert reload.PAUSE >= 1.0
     await app.aclose()
+
+
+async def test_who_is_asked_for_a_token_is_another_matter_from_one_to_the_next(
+    tmp_path: Path,
+) -> None:
+    auth = (
+        "[auth.jwt]\nissuer = 'https://id.example'\naudience = 'trunkline'\nsecret_env = 'SECRET'\n"
+    )
+    desk = Desk(tmp_path, HTTP, OPERATOR, environ={"SECRET": "s" * 64})
+    async with listening(desk) as origin:
+        assert (await fetch(f"{origin}/mcp", hello())).status == 200
+        assert "auth" in str((await desk.reload(HTTP, OPERATOR, auth)).changed)
+        assert (await fetch(f"{origin}/mcp", hello())).status == 401
+        await desk.reload(HTTP, OPERATOR, auth, "[gateway]\nname = 'b'")
+        assert (await fetch(f"{origin}/mcp", hello())).status == 401
+        await desk.reload(HTTP, OPERATOR)
+        assert (await fetch(f"{origin}/mcp", hello())).status == 200
+
+
+async def test_an_address_that_is_open_to_all_is_never_left_without_a_guard(
+    tmp_path: Path,
+) -> None:
+    auth = (
+        "[auth.jwt]\nissuer = 'https://id.example'\naudience = 'trunkline'\nsecret_env = 'SECRET'\n"
+    )
+    desk = Desk(tmp_path, OPERATOR, auth, environ={"SECRET": "s" * 64})
+    async with listening(desk, HttpSettings(listen="0.0.0.0:0")):
+        (place,) = desk.app.origins
+        origin = place.replace("0.0.0.0", "127.0.0.1")
+        outcome = await desk.reload(OPERATOR)
+        assert "expected a loopback address" in (outcome.problem or "")
+        assert (await fetch(f"{origin}/mcp", hello())).status == 401
+
+
+async def test_what_is_stopped_stays_stopped_whoever_says_who_sees_what(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, OPERATOR)
+    registry = desk.app.gateway.registry
+    registry.view.stops = lambda caller, entry: True
+    stops = registry.view.stops
+    await desk.reload('[gateway]\nsurface = ["x"]', OPERATOR)
+    assert registry.view.stops is stops
+    await desk.app.aclose()

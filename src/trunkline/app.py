@@ -349,6 +349,10 @@ class App:
             self.gateway.registry.start()
         return self._door
 
+    def guard_by(self, auth: AuthSettings | None) -> None:
+        """Ask as `auth` has it from now on; raises ValueError, and then nothing is different."""
+        self._guarding.change(auth, self.config.http, self._door)
+
     def _tell_of(self, address: str, why: str) -> None:
         self.gateway.layers.events.tell(TurnedAway(address, why))
 

@@ -134,3 +134,12 @@ async def test_a_refused_ping_is_an_answer() -> None:
     fuse = Fuse(Breaker(1, 1.0), lambda: None)
     fuse.end_ping(0, RpcError(-32601, "no"))
     assert fuse.breaker.closed
+
+
+def test_another_interval_counts_from_now_on(loop: ClockLoop) -> None:
+    felt = Felt(Patient(), interval=0.0)
+    loop.call_later(100, felt.pulse.adopt, 10.0)
+    loop.call_later(100, felt.pulse.adopt, 10.0)
+    loop.call_later(145, felt.pulse.adopt, 0.0)
+    felt.feel(loop, 1000)
+    assert felt.backend.pings == 4

@@ -192,3 +192,13 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
+
+
+def test_other_limits_hold_from_now_on() -> None:
+    breaker = Breaker(5, 30.0)
+    breaker.fail(breaker.passing, 0.0)
+    breaker.adopt(2, 1.0)
+    assert breaker.fail(breaker.passing, 0.0)
+    assert breaker.retry_in(0.0) == 1.0
+    breaker.adopt(2, 60.0)
+    assert breaker.retry_in(0.0) == 1.0

@@ -58,6 +58,9 @@ RESTLESS = 20
 AGAIN = 0.5
 """After how many seconds a file that is bad right after its change is read once more."""
 
+PARTLY = "taken only in part; start the gateway anew"
+"""What is said of a part that was prepared, and failed all the same."""
+
 _ROUNDS = 3
 _ONCE = b"once"
 """The digest of what can be read only once."""
@@ -88,7 +91,7 @@ Prepare: TypeAlias = Callable[[Change], Apply | Awaitable[Apply]]
 
 
 class Outcome(Struct, frozen=True):
-    """What came of a reload; with a `problem` nothing has changed."""
+    """What came of a reload; with a `problem`, nothing has changed unless `changed` says so."""
 
     problem: str | None = None
     changed: tuple[str, ...] = ()
@@ -247,14 +250,16 @@ class Reloader:
     def _apply(self, steps: Iterable[Apply], change: Change) -> Outcome:
         """Change everything; from here on nobody waits for anything."""
         self.config = change.new
+        problem: str | None = None
         for step in steps:
             try:
                 step()
-            except Exception as why:  # it must not; the others are closer to the new one than not
-                answer_for(why, "reload", self._report)
+            except Exception as why:  # it must not; the rest is closer to the new one than not
+                error = answer_for(why, "reload", self._report)
+                problem = f"{change.new.source}: {PARTLY}: {error.message}: {error.data}"
         changed = (*change.difference.lines(), *change.noted)
         done = (line for line in changed if line not in change.postponed)
-        return Outcome(None, tuple(done), tuple(change.postponed), change.new.notes)
+        return Outcome(problem, tuple(done), tuple(change.postponed), change.new.notes)
 
 
 # Files

@@ -65,7 +65,7 @@ async def _reload(sighting: Sighting) -> Reload:
 def _print(each: Reload) -> None:
     outcome = each.outcome
     print_heading(f"{each.pid}  {each.config or 'embedded default'}")
-    if outcome.problem is not None:
+    if outcome.problem is not None and not outcome.changed:
         print("not reloaded: what was running goes on")
         return
     for line in outcome.changed or ("nothing has changed",):

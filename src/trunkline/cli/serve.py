@@ -152,15 +152,9 @@ def _has_terminal() -> bool:
 
 
 def reloaded(outcome: Outcome) -> list[str]:
-    """Return what the log says of a reload."""
-    if outcome.problem is not None:
-        lines = [*outcome.problem.splitlines(), "not reloaded: what was running goes on"]
-    else:
-        lines = [f"reloaded: {', '.join(outcome.changed) or 'nothing has changed'}"]
-        if outcome.postponed:
-            lines.append(f"waits for the next start: {', '.join(outcome.postponed)}")
-        lines += outcome.notes
-    return [f"trunkline: {line}" for line in lines]
+    """Return what is to be said of a reload beside what the log says of it."""
+    waiting = [f"{key}: waits for the next start" for key in outcome.postponed]
+    return [f"trunkline: {line}" for line in (*waiting, *outcome.notes)]
 
 
 def where(origins: Sequence[str], http: HttpSettings) -> list[str]:
