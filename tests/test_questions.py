@@ -93,8 +93,8 @@ class Line:
 
     async def hear(self) -> Any:
         while True:
-            said = json.loads(await self._near.receive() or b"null")
-            if isinstance(said, list) or not str(said.get("method")).startswith("notifications/"):
+            said: Any = json.loads(await self._near.receive() or b"null")
+            if type(said) is list or not str(said.get("method")).startswith("notifications/"):
                 return said
 
     async def __aenter__(self) -> Self:
