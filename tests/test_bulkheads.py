@@ -178,7 +178,6 @@ async def in_envelopes(app: App) -> AsyncGenerator[Ask]:
     await door.aclose()
 
 
-@pytest.mark.holds("O0.17", "M12")
 @pytest.mark.parametrize("front", [on_a_line, in_a_session, in_envelopes])
 @pytest.mark.parametrize("stuck", [stuck_child, stuck_http])
 async def test_a_server_that_hangs_leaves_the_others_their_room(

@@ -119,7 +119,9 @@ async def besieged(web: Web, timeout: float, quiet: bool = True) -> AsyncGenerat
         async def connect(listener: Listener) -> Backend:
             return await target.open(Introduction("bad", made.remapper, listener, {}, {}))
 
-        made.add(Settings("bad", "bad", timeout=timeout, start_timeout=5.0), connect)
+        # Without a breaker: here it is shown that every single hostility is survived.
+        limits: dict[str, Any] = {"timeout": timeout, "start_timeout": 5.0, "breaker_threshold": 0}
+        made.add(Settings("bad", "bad", **limits), connect)
         canary = Canary(made)
         try:
             async with user(made) as client:

@@ -94,7 +94,7 @@ class Line:
     async def hear(self) -> Any:
         while True:
             said: Any = json.loads(await self._near.receive() or b"null")
-            if isinstance(said, list) or not str(said.get("method")).startswith("notifications/"):
+            if "method" not in said or not said["method"].startswith("notifications/"):
                 return said
 
     async def __aenter__(self) -> Self:

@@ -282,6 +282,7 @@ async def test_those_who_wait_for_their_turn_are_refused_when_the_circuit_opens(
         assert made.registry.upstream("bad").busy is False
 
 
+@pytest.mark.holds("C32")
 async def test_an_answer_that_is_none_is_a_failure_and_a_tools_own_is_not() -> None:
     server = one_tool()
     made = gateway()

@@ -58,7 +58,7 @@ async def test_who_must_visit_some_address_is_asked_to_and_the_call_is_made_agai
         assert len(server.calls) == 1  # it waits until the server says that it was done
         await server.let_in()
         assert (await calling)["resultType"] == "complete"
-        assert server.calls == [{"name": "t", "arguments": {"a": 1}, "_meta": {}}] * 2
+        assert server.calls == [{"name": "t", "arguments": {"a": 1}}] * 2
         # Once, and no more.
         error = await client.refusal("tools/call", name="s__t", **good)
         assert (error.code, len(server.calls)) == (-32602, 2)
