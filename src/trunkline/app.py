@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from trunkline import __version__
 from trunkline.assembly.builtin import builtin
+from trunkline.assembly.limits import arguments_of, throttle_of
 from trunkline.assembly.view import view_of
 from trunkline.backends.verdicts import Memory, Verdicts, digest
 from trunkline.config import Config, ConfigErrors, HttpSettings, ServerSettings, split_address
 from trunkline.gateway.backend import Backend, Connect, Owner
 from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.governance import Governance
 from trunkline.gateway.parking import Limits, Parking
 from trunkline.gateway.sealing import KeyRing, Seal
 from trunkline.gateway.session import Identity
@@ -87,6 +89,10 @@ class App:
         self.gateway = Gateway(
             identity, chance=random.random, parking=parking, view=view_of(config)
         )
+        layers = self.gateway.layers
+        throttle, arguments = throttle_of(config), arguments_of(config, layers.events.tell)
+        if throttle is not None or arguments is not None:
+            layers.governor = Governance(throttle=throttle, arguments=arguments)
         self.children: dict[str, Child] = {}
         self._anybody = False
         self.origins: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from msgspec import Struct
 from trunkline.config.client_entries import client_servers
 from trunkline.config.entry import KNOWN, Entry, check_entry
 from trunkline.config.http_table import check_http, fill_http
+from trunkline.config.limits_table import LimitsSettings, check_limits
 from trunkline.config.model import (
     Config,
     ConfigTable,
@@ -46,6 +47,7 @@ MAX_CLIENT_FILE = 16 * 1024 * 1024
 _JSON = (".json", ".jsonc")
 _GATEWAY = msgspec.inspect.type_info(GatewaySettings)
 _HTTP = msgspec.inspect.type_info(HttpSettings)
+_LIMITS = msgspec.inspect.type_info(LimitsSettings)
 _NAME = msgspec.inspect.type_info(ServerName)
 
 
@@ -59,6 +61,7 @@ class Draft(Struct, frozen=True):
     inputs: dict[str, str | None]
     is_client: bool
     notes: tuple[str, ...] = ()
+    limits: dict[str, Any] | None = None
 
     def surroundings(self, environ: Mapping[str, str]) -> Surroundings:
         """Return what the references in this file are resolved against."""
@@ -78,6 +81,7 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Config:
     return Config(
         gateway=msgspec.convert(draft.gateway, GatewaySettings),
         http=msgspec.convert(http, HttpSettings),
+        limits=msgspec.convert(draft.limits, LimitsSettings | None),
         servers=tuple(map(settings, draft.entries, tables)),
         source=path,
         notes=report.notes(),
@@ -102,6 +106,7 @@ def _draft(path: Path) -> tuple[Draft, Report]:
         parsed = parse_toml(text, str(path))
         tree = as_table(parsed.tree) or {}
         draft = Draft(path, *_own_tables(tree, parsed.report), {}, is_client)
+        draft = msgspec.structs.replace(draft, limits=_limits(tree, draft, parsed.report))
     for entry in draft.entries:
         check_entry(entry, parsed.report.error)
     return draft, parsed.report
@@ -133,6 +138,16 @@ def _own_tables(tree: Table, report: Report) -> tuple[Table, Table, tuple[Entry,
             entries.append(Entry(name, table, root))
     check_surface(as_table(gateway) or {}, entries, report.error)
     return as_table(gateway) or {}, as_table(http) or {}, tuple(entries)
+
+
+def _limits(tree: Table, draft: Draft, report: Report) -> Table | None:
+    """Return the table of limits, checking it; None if there is none."""
+    if "limits" not in tree:
+        return None
+    limits = tree["limits"]
+    fit(limits, _LIMITS, ("limits",), report.error)
+    check_limits(as_table(limits) or {}, (entry.name for entry in draft.entries), report.error)
+    return as_table(limits)
 
 
 def _is_client(path: Path, text: str) -> bool:

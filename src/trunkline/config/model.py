@@ -2,6 +2,7 @@
 
     Config ──> gateway: GatewaySettings
            ──> http: HttpSettings
+           ──> limits: LimitsSettings, None if nothing is limited
            ──> servers: ServerSettings, in the order of the file
 
 Refuses to read anything: files, variables and other people's formats end before this module.
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
+
+from trunkline.config.limits_table import LimitsSettings
 
 MAX_NAME = 40
 ADDRESS = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
@@ -110,6 +113,10 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     strict_lifecycle: Annotated[
         bool,
         Meta(description="Refuse calls before the client has said that it is initialized."),
+    ] = True
+    check_arguments: Annotated[
+        bool,
+        Meta(description="Check the arguments of calls against the schemas of the tools."),
     ] = True
     park_ttl: Annotated[
         Seconds,
@@ -317,6 +324,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     http: HttpSettings = field(default_factory=HttpSettings)
+    limits: LimitsSettings | None = None
     servers: tuple[ServerSettings, ...] = ()
     source: Path | None = None
     notes: tuple[str, ...] = ()
@@ -331,6 +339,7 @@ class ConfigTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     http: Annotated[HttpSettings, Meta(description=HttpSettings.__doc__)] = field(
         default_factory=HttpSettings
     )
+    limits: Annotated[LimitsSettings | None, Meta(description=LimitsSettings.__doc__)] = None
     servers: Annotated[
         dict[ServerName, ServerTable], Meta(description="The servers behind the gateway, by name.")
     ] = field(default_factory=dict[str, ServerTable])

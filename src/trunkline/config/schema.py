@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from trunkline.config.entry import BELONGS, BUILTIN, KINDS
+from trunkline.config.limits_table import LimitsSettings, LimitTable, OwnLimitTable
 from trunkline.config.model import ConfigTable, GatewaySettings, HttpSettings, ServerTable
 from trunkline.documents.schema import without_null
 
@@ -22,6 +23,9 @@ _TITLES = {
     ConfigTable: "trunkline.toml",
     GatewaySettings: "gateway",
     HttpSettings: "http",
+    LimitsSettings: "limits",
+    LimitTable: "limit",
+    OwnLimitTable: "own limit",
     ServerTable: "server",
 }
 

@@ -232,8 +232,8 @@ class Forwarder:
         Raises RpcError if nobody may.
         """
         upstream = self.only_upstream()
-        judged = self.layers.governor is not None  # and nobody could judge this
-        if upstream is None or judged or not _is_unknown(method):
+        # Nobody could judge this.
+        if upstream is None or self.layers.judged or not _is_unknown(method):
             raise RpcError.method_not_found(method)
         return upstream
 

@@ -7,7 +7,9 @@ Refuses to know how any part decides; it upholds their order, which is that of t
 
 from typing import Protocol
 
+from trunkline.gateway.arguments import Arguments
 from trunkline.gateway.passage import Passage
+from trunkline.gateway.throttle import Throttle
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
@@ -23,14 +25,6 @@ class Switches(Protocol):
 
     def check(self, caller: Caller, entry: Entry) -> None:
         """Refuse what is stopped; raises `disabled`."""
-        ...
-
-
-class Throttle(Protocol):
-    """Says how much is too much."""
-
-    def enter(self, passage: Passage, entry: Entry) -> None:
-        """Count a call in, and out by `passage.leaving`; raises `rate_limited`."""
         ...
 
 
@@ -50,17 +44,6 @@ class Authority(Protocol):
         ...
 
 
-class Arguments(Protocol):
-    """Says which arguments a tool takes."""
-
-    def check(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
-        """Refuse what a tool does not take, as the caller's revision has it.
-
-        Returns the result that says so, or raises Invalid params.
-        """
-        ...
-
-
 class Governance:
     """Who may do what, how much of it, and whether at all."""
 
@@ -75,6 +58,15 @@ class Governance:
         self.switches = switches
         self.throttle = throttle
         self.arguments = arguments
+
+    @property
+    def judges(self) -> bool:
+        """Whether anybody may be refused for who they are, or for how much they ask.
+
+        What MCP does not know cannot be judged, and is not passed on then.
+        """
+        parts = (self.authority, self.switches, self.throttle)
+        return any(part is not None for part in parts)
 
     def sees(self, caller: Caller, entry: Entry) -> bool:
         """Tell whether an offer exists for a caller."""

@@ -28,6 +28,11 @@ from trunkline.routing.catalog import Entry
 class Governor(Protocol):
     """Whoever says who may do what, how much of it, and whether at all."""
 
+    @property
+    def judges(self) -> bool:
+        """Whether anybody may be refused for who they are, or for how much they ask."""
+        ...
+
     def sees(self, caller: Caller, entry: Entry) -> bool:
         """Tell whether an offer exists for a caller."""
         ...
@@ -60,6 +65,11 @@ class Layers:
         """The calls that have begun and not ended, for those who count or stop them."""
         self._now = clock
         self._today = today
+
+    @property
+    def judged(self) -> bool:
+        """Whether calls are judged by more than what they say."""
+        return self.governor is not None and self.governor.judges
 
     def begin(self, request: Request, params: Params, caller: Caller) -> Passage | None:
         """Note that a call has come; None if nobody wants to know, and nobody judges."""
