@@ -100,41 +100,47 @@ class Quota:
     def enter(self, demands: Sequence[Demand], now: int) -> Excess | None:
         """Count a call in under all of its limits; under none of them if one refuses it."""
         worst: Excess | None = None
-        filled: list[_Bucket] = []
+        filled: list[tuple[Key | None, _Bucket]] = []
         for key, rpm, concurrent in demands:
             if concurrent is not None and self._under_way.get(key, 0) >= concurrent:
                 worst = _worse(worst, Excess(key, SECOND, True))
             if rpm is not None:
-                bucket = self._bucket(key, rpm, now)
-                bucket.settle(rpm, now)
-                filled.append(bucket)
-                if wait := bucket.wait(rpm):
+                own = self._buckets.get(key)
+                found = (key, own) if own else self._newcomer(key, rpm, now, len(filled))
+                filled.append(found)
+                found[1].settle(rpm, now)
+                if wait := found[1].wait(rpm):
                     worst = _worse(worst, Excess(key, wait, False))
         if worst is None:
-            for bucket in filled:
-                bucket.debt += MINUTE
-            for key, _, concurrent in demands:
-                if concurrent is not None:
-                    self._under_way[key] = self._under_way.get(key, 0) + 1
+            self._count(demands, filled)
         return worst
 
-    def leave(self, demands: Iterable[Demand]) -> None:
-        """Count a call out that was counted in."""
+    def _count(self, demands: Sequence[Demand], filled: list[tuple[Key | None, _Bucket]]) -> None:
+        for place, bucket in filled:
+            bucket.debt += MINUTE
+            if place is not None:  # it is new, or was forgotten for another's sake on the way
+                self._buckets[place] = bucket
         for key, _, concurrent in demands:
             if concurrent is not None:
-                left = self._under_way.pop(key) - 1
-                if left:
-                    self._under_way[key] = left
+                self._under_way[key] = self._under_way.get(key, 0) + 1
 
-    def _bucket(self, key: Key, rpm: int, now: int) -> _Bucket:
-        found = self._buckets.get(key)
-        if found is not None:
-            return found
+    def leave(self, held: Iterable[Demand]) -> None:
+        """Count a call out that was counted in; `held` are its limits on calls under way."""
+        for key, _, _ in held:
+            left = self._under_way.pop(key) - 1
+            if left:
+                self._under_way[key] = left
+
+    def _newcomer(self, key: Key, rpm: int, now: int, taken: int) -> tuple[Key | None, _Bucket]:
+        """Return a bucket for a key that has none, and its place: None for one that is shared.
+
+        `taken` are the places that may be needed for the same call beside this one.
+        """
         self._make_room(now)
-        if len(self._buckets) < self._max_buckets:
-            bucket = self._buckets[key] = _Bucket(0, now, rpm)
-            return bucket
-        return self._shared.setdefault((key[0], rpm), _Bucket(0, now, rpm))
+        fresh = _Bucket(0, now, rpm)
+        if len(self._buckets) + taken < self._max_buckets:
+            return key, fresh
+        return None, self._shared.setdefault((key[0], rpm), fresh)
 
     def _make_room(self, now: int) -> None:
         """Look at the buckets that were not looked at for longest, and forget what has run out."""

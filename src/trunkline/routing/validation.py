@@ -121,7 +121,7 @@ class Validator:
         value = _read(raw)
         size = len(raw)
         if size <= self._short:
-            return () if _fits(self._compiled, value) else self._explain(value, raw, self._cost)
+            return () if self._compiled.is_valid(value) else self._explain(value, raw, self._cost)
         cost, compiled = self._cost, self._compiled
         depth = _depth(value) if cost.loops else 0
         if cost.patterns * size * cost.repeats(depth) > MAX_MATCHED:
@@ -130,7 +130,7 @@ class Validator:
                 raise Uncheckable("its arguments are too long for regular expressions")
         if cost.checks(_count(raw), depth) > MAX_CHECKS:
             raise Uncheckable("its arguments would take too many checks")
-        return () if _fits(compiled, value) else self._explain(value, raw, cost)
+        return () if compiled.is_valid(value) else self._explain(value, raw, cost)
 
     def _explain(self, value: object, raw: Raw, cost: Cost) -> tuple[str, ...]:
         """Say what is wrong with arguments that do not fit, as far as that can be said quickly."""
@@ -175,13 +175,6 @@ def _is_linear(pattern: object) -> bool:
     return True
 
 
-def _fits(compiled: "Compiled", value: object) -> bool:
-    try:
-        return compiled.is_valid(value)
-    except ValueError:  # half a character
-        raise Uncheckable("its arguments cannot be read") from None
-
-
 def _first(compiled: "Compiled", value: object) -> "ValidationError | None":
     import jsonschema_rs  # noqa: PLC0415  see above
 
@@ -199,7 +192,9 @@ def _read(raw: Raw) -> object:
     except ValueError:
         pass
     try:  # a number that no float holds, perhaps
-        return json.loads(bytes(raw), parse_float=Decimal, parse_int=_integer)
+        value = json.loads(bytes(raw), parse_float=Decimal, parse_int=_integer)
+        json.dumps(value, ensure_ascii=False, default=str).encode()  # or half a character
+        return value
     except (ValueError, ArithmeticError, RecursionError):
         raise Uncheckable("its arguments cannot be read") from None
 
@@ -233,6 +228,8 @@ def _sentence(error: "ValidationError") -> str:
 
 
 def _words(error: "ValidationError") -> str:
+    if error.kind.name == "falseSchema":
+        return "value is not allowed" if error.instance_path else "no arguments are allowed"
     context: list[list[ValidationError]] = getattr(error.kind, "context", [])
     if error.kind.name not in _ALTERNATIVES or not 0 < len(context) <= 3 or not all(context):
         return error.message
