@@ -6,6 +6,9 @@ A file in `conversations/` is a few sentences of intent, the servers there are, 
     fs -> what the server fs says         fs <- what the gateway says to it
     (ready)  wait for all servers         (fs dies)  what happens
 
+    limit fs__read: 2                     calls a minute, on a clock that stands still
+    schema of fs read: {…}                what the arguments of a tool are checked against
+
 Servers say what they are and list what they offer by themselves; all else they say stands in the
 file. What is another each time, like a sealed state, has a number instead: «1», «2» … With
 `--update` the gateway's lines are rewritten as it speaks now; read the difference, then commit.
@@ -21,16 +24,22 @@ import pytest
 
 from tests.gateway.servers import tool
 from trunkline.backends.open_server import Introduction, open_channel
+from trunkline.gateway.arguments import Arguments
 from trunkline.gateway.backend import Backend, Owner
 from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.governance import Governance
 from trunkline.gateway.session import Identity
+from trunkline.gateway.throttle import Throttle
 from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Channel, pipe
 from trunkline.mcp.versions import Era, era_of
+from trunkline.routing.limits import Limit, Limits
 
 FILES = sorted((Path(__file__).parent / "conversations").glob("*.txt"))
 SERVER = re.compile(r"server (\w+)(?: as \"(\w*)\")?(?: of ([\d-]+))?: (.*)")
 STEP = re.compile(r"(?:(\w+) )?(->|<-) ?(.*)")
+LIMIT = re.compile(r"limit (\w+): (\d+)")
+SCHEMA = re.compile(r"schema of (\w+) (\w+): (.*)")
 EVENT = re.compile(r"\((?:(\w+) )?(ready|dies)\)")
 CHANCE = re.compile(
     r'v1\.[\w-]+|(?<=")[\w-]{6}-\d+(?=":\{"method")|(?<=elicitationId":")[0-9a-f-]+'
@@ -107,10 +116,20 @@ class Stage:
 
         self.gateway.add(Settings(name, name if prefix is None else prefix), connect)
 
+    def govern(self, **parts: Any) -> None:
+        self.gateway.layers.governor = Governance(**parts)
+
     async def play(self, line: str) -> str:
         """Play one line; return it as it should have been."""
         if found := SERVER.fullmatch(line):
             self.add(*found.groups())
+        elif found := LIMIT.fullmatch(line):
+            limits = Limits(tools={found[1]: Limit(int(found[2]))})
+            self.govern(throttle=Throttle(limits, clock=lambda: 0))
+        elif found := SCHEMA.fullmatch(line):
+            tools = self.servers[found[1]].results["tools/list"]["tools"]
+            next(e for e in tools if e["name"] == found[2])["inputSchema"] = json.loads(found[3])
+            self.govern(arguments=Arguments(self.gateway.layers.events.tell))
         elif found := EVENT.fullmatch(line):
             if found[2] == "ready":
                 await self.gateway.registry.wait_settled()

@@ -25,7 +25,7 @@ WHOLE = msgspec.inspect.type_info(ConfigTable)
 
 def keys() -> list[str]:
     definitions = config_schema()["$defs"]
-    tables = {"gateway": "gateway", "http": "http", "servers.NAME": "server"}
+    tables = {"gateway": "gateway", "http": "http", "limits": "limits", "servers.NAME": "server"}
     return [
         f"{table}.{key}"
         for table, definition in tables.items()
@@ -89,12 +89,23 @@ KINDS = st.sampled_from(
     [{"command": "npx"}, {"url": "https://a.example"}, {"builtin": "sources"}, {}]
 )
 SERVERS = st.builds(dict[str, Any].__or__, TABLES, KINDS) | VALUES
+LIMIT = st.dictionaries(
+    st.sampled_from(["rpm", "concurrent", "total_rpm", "total_concurrent", "rpn"]), VALUES
+)
+LIMITS = st.fixed_dictionaries(
+    {},
+    optional={
+        table: st.dictionaries(st.sampled_from(["a*", "b c", " d"]), LIMIT | VALUES, max_size=2)
+        for table in ("tools", "servers", "subjects", "roles")
+    },
+)
 TREES = st.fixed_dictionaries(
     {},
     optional={
         "gateway": TABLES | VALUES,
         "servers": st.dictionaries(st.sampled_from(["a", "b c", "d" * 41]), SERVERS, max_size=2),
         "http": TABLES | VALUES,
+        "limits": TABLES | LIMITS | VALUES,
     },
 )
 

@@ -1,6 +1,7 @@
 """Answers in words and in JSON-RPC; how much is in flight; and the end of tasks."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from tests.jsonrpc.test_channel import tidy
 from tests.transports.exchanges import Paper, visit
 from trunkline.jsonrpc import Due, RpcError
 from trunkline.transports import http_answers
-from trunkline.transports.http_answers import LATER, Load, end_all
+from trunkline.transports.http_answers import LATER, Load, end_all, later
 
 
 async def test_an_answer_has_the_headers_that_any_answer_gets() -> None:
@@ -65,3 +66,19 @@ async def test_tasks_may_have_their_last_word_and_no_more(monkeypatch: pytest.Mo
     assert stuck.cancelled()
     assert isinstance(never.error, asyncio.CancelledError)
     await end_all([], set())
+
+
+@pytest.mark.parametrize(
+    ("data", "header"),
+    [
+        ({"type": "rate_limited", "retryAfter": 30}, ((b"retry-after", b"30"),)),
+        ({"retryAfter": 0.25}, ((b"retry-after", b"1"),)),
+        ({"retryAfter": "soon"}, ()),
+        ({}, ()),
+        (["retryAfter"], ()),
+    ],
+)
+def test_an_error_that_says_when_to_try_again_says_so_in_a_header(
+    data: Any, header: tuple[tuple[bytes, bytes], ...]
+) -> None:
+    assert later(RpcError(-1, "no", data)) == header
