@@ -88,7 +88,7 @@ async def test_prompts_and_resources_are_counted_as_well(
     method: str, members: dict[str, str], what: str
 ) -> None:
     async with serving(everything(), default_rpm=1) as (client, _):
-        first = {"uri": "x:1"} if "uri" in members else members
+        first: dict[str, Any] = {"uri": "x:1"} if "uri" in members else dict(members)
         await client.ask(method, **first)
         error = await client.refusal(method, **members)
         assert error.message == f"Rate limit exceeded for {what}"
@@ -138,7 +138,7 @@ async def test_limits_that_change_give_nobody_anything_back() -> None:
         await client.call("fs__read")
         throttle.adopt(Limits(default_rpm=3))
         await client.call("fs__read")
-        error = await client.refusal("tools/call", name="fs__read")
+        error: Any = await client.refusal("tools/call", name="fs__read")
         assert error.data["retryAfter"] == 20
         throttle.adopt(Limits())
         await client.call("fs__read")
@@ -148,16 +148,15 @@ async def test_limits_that_change_give_nobody_anything_back() -> None:
 
 async def test_a_wait_is_told_in_whole_seconds_that_suffice() -> None:
     server = everything()
-    made, throttle = limited(server, default_rpm=7)
-    clock = throttle._now
-    assert isinstance(clock, Clock)
+    made, clock = gateway(fs=server), Clock()
+    made.layers.governor = Governance(throttle=Throttle(Limits(default_rpm=7), clock=clock))
     async with running(made, server):
         made.registry.start()
         await made.registry.wait_settled()
         client = Poster(made)
         for _ in range(7):
             await client.call("fs__read")
-        error = await client.refusal("tools/call", name="fs__read")
+        error: Any = await client.refusal("tools/call", name="fs__read")
         assert error.data["retryAfter"] == 9  # of 8.57
         clock.now = error.data["retryAfter"] * SECOND
         await client.call("fs__read")

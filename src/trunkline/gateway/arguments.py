@@ -50,6 +50,9 @@ class Arguments:
         self._validators: dict[bytes, Validator | None] = {}
         """By schema: tools that are listed again, or alike, are compiled once."""
 
+    def __len__(self) -> int:
+        return len(self._tools) + len(self._validators)
+
     def check(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
         """Refuse what a tool does not take, as the caller's revision has it.
 

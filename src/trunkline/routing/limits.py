@@ -67,12 +67,12 @@ class Ledger:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._known: dict[tuple[str, str, tuple[str, ...], str, str], Demands] = {}
+        self._known: dict[tuple[str, tuple[str, ...], str, str], Demands] = {}
 
     def demands(self, principal: Principal, entry: Entry) -> Demands:
         """Return the limits that a call of `entry` comes under."""
         name = _name(entry)
-        key = (principal.id, principal.subject, principal.roles, name, entry.backend)
+        key = (principal.id, principal.roles, name, entry.backend)
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= MAX_KNOWN:

@@ -65,23 +65,20 @@ class _Bucket(Struct, gc=False):
     rpm: int
     """How fast it runs out, since then."""
 
-    def settle(self, rpm: int, now: int) -> None:
-        """Let out what has run out by now."""
+    def wait(self, rpm: int, now: int) -> int:
+        """Let out what has run out by now; return how long it takes until there is room."""
         debt = self.debt - (now - self.at) * self.rpm
         if rpm != self.rpm:
             self.rpm = rpm
             debt = min(debt, rpm * MINUTE)
-        self.debt = max(debt, 0)
+        self.debt = debt = max(debt, 0)
         self.at = now
-
-    def wait(self, rpm: int) -> int:
-        """Return how long it takes until there is room for one more."""
-        over = self.debt - (rpm - 1) * MINUTE
+        over = debt - (rpm - 1) * MINUTE
         return -(-over // rpm) if over > 0 else 0
 
-    def is_empty(self, now: int) -> bool:
-        """Tell whether nothing is left in it."""
-        return self.debt <= (now - self.at) * self.rpm
+    def is_over(self, now: int) -> bool:
+        """Tell whether nothing is left in it, and nobody is about to fill it."""
+        return self.at != now and self.debt <= (now - self.at) * self.rpm
 
 
 class Quota:
@@ -100,29 +97,22 @@ class Quota:
     def enter(self, demands: Sequence[Demand], now: int) -> Excess | None:
         """Count a call in under all of its limits; under none of them if one refuses it."""
         worst: Excess | None = None
-        filled: list[tuple[Key | None, _Bucket]] = []
+        filled: list[_Bucket] = []
         for key, rpm, concurrent in demands:
             if concurrent is not None and self._under_way.get(key, 0) >= concurrent:
                 worst = _worse(worst, Excess(key, SECOND, True))
             if rpm is not None:
-                own = self._buckets.get(key)
-                found = (key, own) if own else self._newcomer(key, rpm, now, len(filled))
-                filled.append(found)
-                found[1].settle(rpm, now)
-                if wait := found[1].wait(rpm):
+                bucket = self._buckets.get(key) or self._newcomer(key, rpm, now)
+                filled.append(bucket)
+                if wait := bucket.wait(rpm, now):
                     worst = _worse(worst, Excess(key, wait, False))
         if worst is None:
-            self._count(demands, filled)
+            for bucket in filled:
+                bucket.debt += MINUTE
+            for key, _, concurrent in demands:
+                if concurrent is not None:
+                    self._under_way[key] = self._under_way.get(key, 0) + 1
         return worst
-
-    def _count(self, demands: Sequence[Demand], filled: list[tuple[Key | None, _Bucket]]) -> None:
-        for place, bucket in filled:
-            bucket.debt += MINUTE
-            if place is not None:  # it is new, or was forgotten for another's sake on the way
-                self._buckets[place] = bucket
-        for key, _, concurrent in demands:
-            if concurrent is not None:
-                self._under_way[key] = self._under_way.get(key, 0) + 1
 
     def leave(self, held: Iterable[Demand]) -> None:
         """Count a call out that was counted in; `held` are its limits on calls under way."""
@@ -131,22 +121,20 @@ class Quota:
             if left:
                 self._under_way[key] = left
 
-    def _newcomer(self, key: Key, rpm: int, now: int, taken: int) -> tuple[Key | None, _Bucket]:
-        """Return a bucket for a key that has none, and its place: None for one that is shared.
-
-        `taken` are the places that may be needed for the same call beside this one.
-        """
+    def _newcomer(self, key: Key, rpm: int, now: int) -> _Bucket:
+        """Return a bucket for a key that has none: its own, or one that it shares."""
         self._make_room(now)
-        fresh = _Bucket(0, now, rpm)
-        if len(self._buckets) + taken < self._max_buckets:
-            return key, fresh
-        return None, self._shared.setdefault((key[0], rpm), fresh)
+        bucket = _Bucket(0, now, rpm)
+        if len(self._buckets) >= self._max_buckets:
+            return self._shared.setdefault((key[0], rpm), bucket)
+        self._buckets[key] = bucket
+        return bucket
 
     def _make_room(self, now: int) -> None:
         """Look at the buckets that were not looked at for longest, and forget what has run out."""
         for _ in range(min(_LOOKED_AT, len(self._buckets))):
             key, bucket = self._buckets.popitem(last=False)
-            if not bucket.is_empty(now):
+            if not bucket.is_over(now):
                 self._buckets[key] = bucket
 
 

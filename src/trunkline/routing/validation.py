@@ -18,6 +18,8 @@ import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, cast
 
+import msgspec
+
 from trunkline.jsonrpc import Raw, from_raw
 from trunkline.routing.schema_cost import Cost, Schema, Uncheckable, cost_of, survey
 
@@ -64,6 +66,7 @@ _REMARKS = frozenset(
 """The keywords that rule nothing out."""
 
 _EMPTY = Raw(b"{}")
+_decode = msgspec.json.Decoder().decode
 _LONGEST_INTEGER = 4000
 _LONG = 256
 _ALTERNATIVES = ("anyOf", "oneOf")
@@ -188,8 +191,8 @@ def _first(compiled: "Compiled", value: object) -> "ValidationError | None":
 def _read(raw: Raw) -> object:
     """Return arguments as they are, every number exactly."""
     try:
-        return from_raw(raw)
-    except ValueError:
+        return _decode(raw)
+    except (ValueError, RecursionError):
         pass
     try:  # a number that no float holds, perhaps
         value = json.loads(bytes(raw), parse_float=Decimal, parse_int=_integer)
