@@ -35,7 +35,9 @@ _INSIDE = (
     "items prefixItems additionalItems unevaluatedItems contains additionalProperties "
     "unevaluatedProperties propertyNames properties patternProperties"
 )
-_LEVELS: dict[str, int] = dict.fromkeys(_SAME.split(), 0) | dict.fromkeys(_INSIDE.split(), 1)
+_LEVELS: dict[str, int] = {}
+_LEVELS.update((key, 0) for key in _SAME.split())
+_LEVELS.update((key, 1) for key in _INSIDE.split())
 """Keywords that apply schemas to the same value, or to what is one level down in it."""
 
 _NAMED = frozenset(
