@@ -180,6 +180,14 @@ def test_a_schema_that_is_none_or_too_much_is_not_checked(text: bytes, why: str)
         compile_schema(Raw(text))
 
 
+def test_regular_expressions_without_end_are_not_even_compiled() -> None:
+    values: Schema = {"properties": {str(n): {"pattern": f"^{n}$"} for n in range(51)}}
+    names: Schema = {"patternProperties": {f"^{n}$": {} for n in range(51)}}
+    for schema in (values, names):
+        with pytest.raises(Uncheckable, match="too many regular expressions"):
+            compile_schema(raw(schema))
+
+
 def test_bombs_are_not_checked() -> None:
     for keyword in ("allOf", "anyOf", "oneOf"):
         with pytest.raises(Uncheckable, match="too many checks"):
