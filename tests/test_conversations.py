@@ -8,6 +8,9 @@ A file in `conversations/` is a few sentences of intent, the servers there are, 
     (kill tool fs__read), (revive tool fs__read), (pause), (resume)    what the operator does
 
 A server that is named when others run already is added, as it is when a configuration is reloaded.
+    limit fs__read: 2                     calls a minute, on a clock that stands still
+    schema of fs read: {…}                what the arguments of a tool are checked against
+
 Servers say what they are and list what they offer by themselves; all else they say stands in the
 file. What is another each time, like a sealed state, has a number instead: «1», «2» … With
 `--update` the gateway's lines are rewritten as it speaks now; read the difference, then commit.
@@ -23,14 +26,17 @@ import pytest
 
 from tests.gateway.servers import tool
 from trunkline.backends.open_server import Introduction, open_channel
+from trunkline.gateway.arguments import Arguments
 from trunkline.gateway.backend import Backend, Connect, Owner
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.governance import Governance
 from trunkline.gateway.session import Identity
 from trunkline.gateway.switches import Switches
+from trunkline.gateway.throttle import Throttle
 from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Channel, pipe
 from trunkline.mcp.versions import Era, era_of
+from trunkline.routing.limits import Limit, Limits
 from trunkline.routing.switches import read_switch
 
 FILES = sorted((Path(__file__).parent / "conversations").glob("*.txt"))
@@ -38,6 +44,8 @@ SERVER = re.compile(r"server (\w+)(?: as \"(\w*)\")?(?: of ([\d-]+))?: (.*)")
 STEP = re.compile(r"(?:(\w+) )?(->|<-) ?(.*)")
 EVENT = re.compile(r"\((?:(\w+) )?(ready|dies|leaves)\)")
 ORDER = re.compile(r"\((kill|revive|pause|resume)(?: (\w+))?(?: (\S+))?\)")
+LIMIT = re.compile(r"limit (\w+): (\d+)")
+SCHEMA = re.compile(r"schema of (\w+) (\w+): (.*)")
 CHANCE = re.compile(
     r'v1\.[\w-]+|(?<=")[\w-]{6}-\d+(?=":\{"method")|(?<=elicitationId":")[0-9a-f-]+'
 )
@@ -117,19 +125,22 @@ class Stage:
         self.table[name] = (Settings(name, name if prefix is None else prefix), connect)
         self.gateway.rearrange(self.table.values())
 
+    def govern(self, **parts: Any) -> None:
+        self.gateway.layers.governor = Governance(**parts)
+
     async def play(self, line: str) -> str:
         """Play one line; return it as it should have been."""
         if found := SERVER.fullmatch(line):
             self.add(*found.groups())
+        elif found := LIMIT.fullmatch(line):
+            limits = Limits(tools={found[1]: Limit(int(found[2]))})
+            self.govern(throttle=Throttle(limits, clock=lambda: 0))
+        elif found := SCHEMA.fullmatch(line):
+            tools = self.servers[found[1]].results["tools/list"]["tools"]
+            next(e for e in tools if e["name"] == found[2])["inputSchema"] = json.loads(found[3])
+            self.govern(arguments=Arguments(self.gateway.layers.events.tell))
         elif found := EVENT.fullmatch(line):
-            if found[2] == "ready":
-                await self.gateway.registry.wait_settled()
-            elif found[2] == "leaves":
-                del self.table[found[1]]
-                self.gateway.rearrange(self.table.values(), removed=[found[1]])
-            else:
-                await self.servers[found[1]].die()
-                await self._until_down(found[1])
+            await self._happen(*found.groups())
         elif found := ORDER.fullmatch(line):
             await self._obey(*found.groups())
         elif found := STEP.fullmatch(line):
@@ -145,6 +156,16 @@ class Stage:
         elif line and not line.startswith("#"):
             raise ValueError(f"cannot read {line!r}")
         return line
+
+    async def _happen(self, name: str, what: str) -> None:
+        if what == "ready":
+            await self.gateway.registry.wait_settled()
+        elif what == "leaves":
+            del self.table[name]
+            self.gateway.rearrange(self.table.values(), removed=[name])
+        else:
+            await self.servers[name].die()
+            await self._until_down(name)
 
     async def _obey(self, order: str, what: str | None, name: str | None) -> None:
         if order in {"pause", "resume"}:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from trunkline.assembly.gateway import identity_of, parking_of
 from trunkline.assembly.guarding import Guarding
 from trunkline.assembly.journal import journal_of, state_of
+from trunkline.assembly.limits import arguments_of, throttle_of
 from trunkline.assembly.observe import Doors, Observation, Reporter
 from trunkline.assembly.operator import commands_of, desk_of
 from trunkline.assembly.reload import Apply, Change, Outcome, Reloader, digest_of
@@ -107,7 +108,10 @@ class App:
         self._verdicts = Verdicts(state)
         kept = switch_file(config, state)
         self.switches = switches_of(config, self.gateway, kept)
-        self.gateway.layers.governor = Governance(switches=self.switches)
+        self.throttle, tell = throttle_of(config), self.gateway.layers.events.tell
+        self.gateway.layers.governor = Governance(
+            switches=self.switches, throttle=self.throttle, arguments=arguments_of(config, tell)
+        )
         self.desk = desk_of(lambda: self.config, self.gateway, self.switches)
         self.commands: dict[str, Callable[..., Any]] = commands_of(self.desk)
         """What the user can have it do through the control socket: functions by name."""
@@ -174,10 +178,6 @@ class App:
         if not change.difference.touches("auth", "http"):
             return lambda: None
         return self._guarding.prepare(auth, http, self._door)
-
-    def guard_by(self, auth: AuthSettings | None) -> None:
-        """Have those who come asked as `auth` has it, from now on; raises ValueError."""
-        self._guarding.change(auth, self.config.http, self._door)
 
     async def _prepare_door(self, change: Change) -> Apply:
         """Prepare the ways in, as far as there are any: rules, limits and certificate."""

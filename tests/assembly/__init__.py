@@ -1,0 +1,1 @@
+"""Tests of what a configuration says, part by part."""

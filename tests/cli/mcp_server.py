@@ -32,7 +32,9 @@ def initialized(**_: Any) -> None:
 def list_tools(**_: Any) -> dict[str, Any]:
     text = "\n  Says \x1b[31mit again.\nAt length."
     schema = {"type": "object"}
-    return {"tools": [{"name": t, "description": text, "inputSchema": schema} for t in tools]}
+    odd = schema | {"properties": {"a": {"$ref": "https://there.example"}}}
+    schemas = {t: odd if t == "odd" else schema for t in tools}
+    return {"tools": [{"name": t, "description": text, "inputSchema": schemas[t]} for t in tools]}
 
 
 @server.method("prompts/list")

@@ -47,6 +47,19 @@ def test_collisions_and_notes_are_told(tmp_path: Path) -> None:
     )
 
 
+def test_tools_that_cannot_be_checked_are_told(tmp_path: Path) -> None:
+    file = config(tmp_path, child("a", "odd", "even"))
+    done = run("check", "--config", file)
+    assert done.exit_code == 0
+    why = "its schema refers to another document, and nothing is fetched"
+    assert f"unchecked: a__odd: its arguments are not checked: {why}" in done.stdout
+    assert "a__even" not in done.stdout
+    report = json.loads(run("check", "--json", "--config", file).stdout)
+    assert report["unchecked"] == {"a__odd": why}
+    quiet = config(tmp_path, "[gateway]\ncheck_arguments = false", child("a", "odd"))
+    assert "unchecked" not in run("check", "--config", quiet).stdout
+
+
 def test_one_that_ends_at_once_is_shown_with_its_last_words_and_without_its_secrets(
     tmp_path: Path,
 ) -> None:

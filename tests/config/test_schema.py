@@ -25,7 +25,7 @@ WHOLE = msgspec.inspect.type_info(ConfigTable)
 
 def keys() -> list[str]:
     definitions = config_schema()["$defs"]
-    names = ("gateway", "http", "kill_switch", "auth", "auth.jwt", "auth.key", "journal")
+    names = ("gateway", "http", "kill_switch", "auth", "auth.jwt", "auth.key", "journal", "limits")
     tables = {name: name for name in names}
     tables |= {"servers.NAME": "server", "servers.NAME.oauth": "oauth"}
     return [
@@ -97,6 +97,16 @@ KINDS = st.sampled_from(
     [{"command": "npx"}, {"url": "https://a.example"}, {"builtin": "sources"}, {}]
 )
 SERVERS = st.builds(dict[str, Any].__or__, TABLES, KINDS) | VALUES
+LIMIT = st.dictionaries(
+    st.sampled_from(["rpm", "concurrent", "total_rpm", "total_concurrent", "rpn"]), VALUES
+)
+LIMITS = st.fixed_dictionaries(
+    {},
+    optional={
+        table: st.dictionaries(st.sampled_from(["a*", "b c", " d"]), LIMIT | VALUES, max_size=2)
+        for table in ("tools", "servers", "subjects", "roles")
+    },
+)
 TREES = st.fixed_dictionaries(
     {},
     optional={
@@ -104,6 +114,7 @@ TREES = st.fixed_dictionaries(
         "servers": st.dictionaries(st.sampled_from(["a", "b c", "d" * 41]), SERVERS, max_size=2),
         "http": TABLES | VALUES,
         "auth": TABLES | VALUES,
+        "limits": TABLES | LIMITS | VALUES,
     },
 )
 

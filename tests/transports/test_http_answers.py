@@ -1,6 +1,7 @@
 """Answers in words and in JSON-RPC; how much is in flight; and the end of tasks."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from tests.jsonrpc.test_channel import tidy
 from tests.transports.exchanges import Paper, visit
 from trunkline.jsonrpc import Due, RpcError
 from trunkline.transports import http_answers
-from trunkline.transports.http_answers import LATER, Load, end_all
+from trunkline.transports.http_answers import LATER, Load, end_all, later
 
 
 async def test_an_answer_has_the_headers_that_any_answer_gets() -> None:
@@ -79,3 +80,19 @@ def test_other_limits_hold_from_now_on_and_what_is_in_flight_stays() -> None:
     assert load.enter("b") == 503
     load.leave("a")
     assert load.enter("b") is None
+
+
+@pytest.mark.parametrize(
+    ("data", "header"),
+    [
+        ({"type": "rate_limited", "retryAfter": 30}, ((b"retry-after", b"30"),)),
+        ({"retryAfter": 0.25}, ((b"retry-after", b"1"),)),
+        ({"retryAfter": "soon"}, ()),
+        ({}, ()),
+        (["retryAfter"], ()),
+    ],
+)
+def test_an_error_that_says_when_to_try_again_says_so_in_a_header(
+    data: Any, header: tuple[tuple[bytes, bytes], ...]
+) -> None:
+    assert later(RpcError(-1, "no", data)) == header

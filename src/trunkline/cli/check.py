@@ -22,6 +22,7 @@ from trunkline.cli.startup import Startup
 from trunkline.cli.state_folder import state_folder
 from trunkline.config import Config
 from trunkline.control import ServerStatus, server_statuses
+from trunkline.gateway.arguments import unchecked
 from trunkline.mcp.offer import Kind
 from trunkline.mcp.versions import era_of
 from trunkline.routing.catalog import Catalog, Collision
@@ -52,6 +53,8 @@ class Report(Struct, frozen=True):
     config: str
     servers: tuple[ServerReport, ...]
     collisions: tuple[dict[str, str], ...]
+    unchecked: dict[str, str]
+    """The tools whose arguments cannot be checked, and why not."""
     notes: tuple[str, ...]
 
 
@@ -88,6 +91,7 @@ async def examine(config: Config, timeout: float | None = None) -> Report:
         place(config),
         servers,
         tuple(map(_collision, catalog.collisions)),
+        _unchecked(config, catalog),
         config.notes,
     )
 
@@ -116,6 +120,13 @@ def _report(
     )
 
 
+def _unchecked(config: Config, catalog: Catalog) -> dict[str, str]:
+    builtin = {server.name for server in config.servers if server.builtin}
+    if not config.gateway.check_arguments:
+        return {}
+    return unchecked(each for each in catalog.entries(Kind.TOOL) if each.backend not in builtin)
+
+
 def _collision(collision: Collision) -> dict[str, str]:
     return {
         "kind": collision.kind.value,
@@ -142,6 +153,8 @@ def _print(report: Report) -> None:
             f" {collision['kept_by']}; that of {collision['server']} is called"
             f" {first_line(collision['renamed'])}"
         )
+    for tool, why in report.unchecked.items():
+        print(f"unchecked: {first_line(tool)}: its arguments are not checked: {first_line(why)}")
     for note in report.notes:
         print(f"note: {note}")
 

@@ -11,6 +11,7 @@ from trunkline.config.client_files import ClientFile, find_client_files
 from trunkline.config.http_table import AddressError, is_loopback, split_address
 from trunkline.config.journal_table import JournalSettings
 from trunkline.config.kill_table import KillSettings
+from trunkline.config.limits_table import LimitsSettings, LimitTable, OwnLimitTable
 from trunkline.config.load import Draft, load, read
 from trunkline.config.model import Config, GatewaySettings, HttpSettings, ServerSettings
 from trunkline.config.observe_settings import LogSettings, MetricsSettings, TracesSettings
@@ -31,8 +32,11 @@ __all__ = [
     "JournalSettings",
     "JwtSettings",
     "KillSettings",
+    "LimitTable",
+    "LimitsSettings",
     "LogSettings",
     "MetricsSettings",
+    "OwnLimitTable",
     "ServerSettings",
     "TracesSettings",
     "config_schema",

@@ -25,6 +25,7 @@ from trunkline.config.entry import KNOWN, Entry, check_entry
 from trunkline.config.http_table import check_http, fill_http
 from trunkline.config.journal_table import JournalSettings, check_journal, fill_journal
 from trunkline.config.kill_table import KillSettings, KillTable, check_kill, places
+from trunkline.config.limits_table import LimitsSettings, check_limits
 from trunkline.config.model import (
     Config,
     ConfigTable,
@@ -52,6 +53,7 @@ _GATEWAY = msgspec.inspect.type_info(GatewaySettings)
 _HTTP = msgspec.inspect.type_info(HttpSettings)
 _KILL = msgspec.inspect.type_info(KillTable)
 _JOURNAL = msgspec.inspect.type_info(JournalSettings)
+_LIMITS = msgspec.inspect.type_info(LimitsSettings)
 _NAME = msgspec.inspect.type_info(ServerName)
 
 
@@ -70,6 +72,7 @@ class Draft(Struct, frozen=True):
     """The tables `[metrics]`, `[traces]` and `[log]`, by name."""
     auth: dict[str, Any] | None = None
     journal: dict[str, Any] = {}
+    limits: dict[str, Any] | None = None
 
     def surroundings(
         self, environ: Mapping[str, str], files: list[Path] | None = None
@@ -103,6 +106,7 @@ def load(path: Path | None, environ: Mapping[str, str], files: list[Path] | None
         kill_switch=msgspec.convert(kill | {"lines": kill_lines}, KillSettings),
         auth=auth,
         journal=msgspec.convert(journal, JournalSettings),
+        limits=msgspec.convert(draft.limits, LimitsSettings | None),
         servers=tuple(map(settings, draft.entries, tables)),
         **({} if observed is None else observed._asdict()),
         source=path,
@@ -139,6 +143,7 @@ def _draft(path: Path) -> tuple[Draft, Report]:
             observe=observe,
             journal=_journal(tree, parsed.report),
         )
+        draft = msgspec.structs.replace(draft, limits=_limits(tree, draft, parsed.report))
     for entry in draft.entries:
         check_entry(entry, parsed.report.error)
     return draft, parsed.report
@@ -181,6 +186,16 @@ def _journal(tree: Table, report: Report) -> Table:
     fit(journal, _JOURNAL, ("journal",), report.error)
     check_journal(as_table(journal) or {}, report.error)
     return as_table(journal) or {}
+
+
+def _limits(tree: Table, draft: Draft, report: Report) -> Table | None:
+    """Return the table of limits, checking it; None if there is none."""
+    if "limits" not in tree:
+        return None
+    limits = tree["limits"]
+    fit(limits, _LIMITS, ("limits",), report.error)
+    check_limits(as_table(limits) or {}, (entry.name for entry in draft.entries), report.error)
+    return as_table(limits)
 
 
 def _is_client(path: Path, text: str) -> bool:

@@ -5,6 +5,7 @@
            ──> kill_switch: KillSettings
            ──> auth: AuthSettings, if anybody is asked
            ──> journal: JournalSettings
+           ──> limits: LimitsSettings, None if nothing is limited
            ──> servers: ServerSettings, in the order of the file
            ──> metrics, traces, log: those of observe_settings
 
@@ -26,6 +27,7 @@ from msgspec import Meta, Struct, field
 from trunkline.config.auth_table import AuthSettings, AuthTable
 from trunkline.config.journal_table import JournalSettings
 from trunkline.config.kill_table import KillSettings, KillTable
+from trunkline.config.limits_table import LimitsSettings
 from trunkline.config.observe_settings import (
     LogSettings,
     MetricsSettings,
@@ -124,6 +126,10 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     strict_lifecycle: Annotated[
         bool,
         Meta(description="Refuse calls before the client has said that it is initialized."),
+    ] = True
+    check_arguments: Annotated[
+        bool,
+        Meta(description="Check the arguments of calls against the schemas of the tools."),
     ] = True
     park_ttl: Annotated[
         Seconds,
@@ -398,6 +404,7 @@ class Config(Struct, frozen=True, kw_only=True):
     kill_switch: KillSettings = field(default_factory=KillSettings)
     auth: AuthSettings | None = None
     journal: JournalSettings = field(default_factory=JournalSettings)
+    limits: LimitsSettings | None = None
     servers: tuple[ServerSettings, ...] = ()
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     traces: TracesSettings = field(default_factory=TracesSettings)
@@ -422,6 +429,7 @@ class ConfigTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     journal: Annotated[JournalSettings, Meta(description=JournalSettings.__doc__)] = field(
         default_factory=JournalSettings
     )
+    limits: Annotated[LimitsSettings | None, Meta(description=LimitsSettings.__doc__)] = None
     servers: Annotated[
         dict[ServerName, ServerTable], Meta(description="The servers behind the gateway, by name.")
     ] = field(default_factory=dict[str, ServerTable])

@@ -17,6 +17,7 @@ from trunkline.config.auth_table import AuthTable, JwtTable, KeyTable
 from trunkline.config.entry import BELONGS, BUILTIN, KINDS
 from trunkline.config.journal_table import JournalSettings
 from trunkline.config.kill_table import KillTable
+from trunkline.config.limits_table import LimitsSettings, LimitTable, OwnLimitTable
 from trunkline.config.model import (
     ConfigTable,
     GatewaySettings,
@@ -38,6 +39,9 @@ _TITLES = {
     JwtTable: "auth.jwt",
     KeyTable: "auth.key",
     JournalSettings: "journal",
+    LimitsSettings: "limits",
+    LimitTable: "limit",
+    OwnLimitTable: "own limit",
     ServerTable: "server",
     OAuthSettings: "oauth",
     MetricsTable: "metrics",

@@ -53,12 +53,7 @@ def fit(value: object, kind: kinds.Type, path: KeyPath, complain: Complain) -> N
             if _is(value, list, path, complain):
                 _fit_list(cast("list[Any]", value), kind, path, complain)
         case kinds.UnionType():
-            # A word, or a list of words: what is in brackets is meant to be the list.
-            is_list = type(value) is list
-            for each in kind.types:
-                if isinstance(each, kinds.VarTupleType) is is_list:
-                    fit(value, each, path, complain)
-                    break
+            fit(value, _meant(value, kind), path, complain)
         case kinds.LiteralType():
             _fit_choice(value, kind, path, complain)
         case kinds.StrType():
@@ -67,6 +62,14 @@ def fit(value: object, kind: kinds.Type, path: KeyPath, complain: Complain) -> N
             _fit_number(value, kind, path, complain)
         case _:
             _is(value, bool, path, complain)
+
+
+def _meant(value: object, kind: kinds.UnionType) -> kinds.Type:
+    """Return which of several types is meant: what has brackets is the list, or the table."""
+    parts = {list: kinds.VarTupleType, dict: kinds.StructType}
+    wanted = next((part for known, part in parts.items() if isinstance(value, known)), None)
+    plain = next(each for each in kind.types if not isinstance(each, tuple(parts.values())))
+    return next((each for each in kind.types if wanted and isinstance(each, wanted)), plain)
 
 
 def _plain(kind: kinds.Type) -> tuple[kinds.Type, str]:

@@ -104,7 +104,17 @@ class TurnedAway(Struct, frozen=True):
     why: str
 
 
-Event: TypeAlias = CallEnded | BackendMoved | Switched | Reloaded | TurnedAway | Incident
+class Unchecked(Struct, frozen=True):
+    """The arguments of a tool are not checked against its schema; told once for each."""
+
+    name: str
+    backend: str
+    why: str
+
+
+Event: TypeAlias = (
+    CallEnded | BackendMoved | Switched | Reloaded | TurnedAway | Unchecked | Incident
+)
 
 Listener: TypeAlias = Callable[[Event], None]
 

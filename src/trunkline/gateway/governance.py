@@ -7,20 +7,14 @@ Refuses to know how any part decides; it upholds their order, which is that of t
 
 from typing import Protocol
 
+from trunkline.gateway.arguments import Arguments
 from trunkline.gateway.passage import Passage
 from trunkline.gateway.switches import Switches
+from trunkline.gateway.throttle import Throttle
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
 from trunkline.routing.catalog import Entry
-
-
-class Throttle(Protocol):
-    """Says how much is too much."""
-
-    def enter(self, passage: Passage, entry: Entry) -> None:
-        """Count a call in, and out by `passage.leaving`; raises `rate_limited`."""
-        ...
 
 
 class Authority(Protocol):
@@ -36,17 +30,6 @@ class Authority(Protocol):
 
     def recheck(self, caller: Caller, entry: Entry) -> None:
         """Refuse what would not be allowed whatever the arguments; raises `not_allowed`."""
-        ...
-
-
-class Arguments(Protocol):
-    """Says which arguments a tool takes."""
-
-    def check(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
-        """Refuse what a tool does not take, as the caller's revision has it.
-
-        Returns the result that says so, or raises Invalid params.
-        """
         ...
 
 
@@ -89,7 +72,7 @@ class Governance:
 
         Nobody but the switches could judge it: where others have a say it is not.
         """
-        if self.authority or self.throttle or self.arguments:
+        if self.authority or self.throttle:
             return False
         return self.switches is None or self.switches.passes_unknown(caller, backend)
 

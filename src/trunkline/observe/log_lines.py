@@ -20,7 +20,15 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from trunkline.gateway.events import BackendMoved, CallEnded, Event, Reloaded, Switched, TurnedAway
+from trunkline.gateway.events import (
+    BackendMoved,
+    CallEnded,
+    Event,
+    Reloaded,
+    Switched,
+    TurnedAway,
+    Unchecked,
+)
 from trunkline.jsonrpc import Incident, RpcError
 from trunkline.mcp.meta import Params
 
@@ -82,6 +90,10 @@ def line_of(event: Event) -> Line:
     if isinstance(event, TurnedAway):
         facts = {"address": visible(event.address), "why": visible(event.why)}
         return Line("info", "turned_away", "turned away {address}: {why}".format(**facts), facts)
+    if isinstance(event, Unchecked):
+        facts = {"tool": visible(event.name), "backend": event.backend, "why": visible(event.why)}
+        text = "the arguments of {tool} are not checked: {why}".format(**facts)
+        return Line("warning", "unchecked", text, facts)
     return _incident(event)
 
 

@@ -19,6 +19,7 @@ from trunkline.gateway.events import (
     Reloaded,
     Switched,
     TurnedAway,
+    Unchecked,
 )
 from trunkline.gateway.switches import PAUSE
 from trunkline.jsonrpc import Incident
@@ -107,6 +108,8 @@ def words(event: Event) -> str:
             return f"the configuration was not taken: {problem}"
         case TurnedAway(address, why):
             return f"{address} was turned away: {why}"
+        case Unchecked(name, _, why):
+            return f"the arguments of {name} are not checked: {why}"
         case Incident(id, method):
             return f"incident {id} in {method}"
         case _:

@@ -4,8 +4,9 @@ Refuses to know eras: those who do pass in the status that an error has in their
 """
 
 import asyncio
+import math
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
@@ -142,6 +143,15 @@ class Load:
         left = self._each.pop(owner) - 1
         if left:
             self._each[owner] = left
+
+
+def later(error: RpcError) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the header that says when to try again, for an error that does."""
+    data = error.data
+    seconds = cast("dict[str, object]", data).get("retryAfter") if isinstance(data, dict) else None
+    if not isinstance(seconds, int | float):
+        return ()
+    return ((b"retry-after", b"%d" % max(1, math.ceil(seconds))),)
 
 
 def payload_of(request: Request, outcome: Any, report: Report) -> bytes:

@@ -40,7 +40,7 @@ from trunkline.mcp.headers import (
 from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
 from trunkline.transports.exchange import HttpRequest
-from trunkline.transports.http_answers import LATER, Host, Load, Visit, end_all, payload_of
+from trunkline.transports.http_answers import LATER, Host, Load, Visit, end_all, later, payload_of
 from trunkline.transports.http_flow import EVENT_STREAM
 from trunkline.transports.sse import COMMENT, encode_event
 
@@ -79,7 +79,7 @@ class EnvelopeDoor:
         except Exception as why:
             self._load.leave(visit.principal.id)
             error = answer_for(why, request.method, self._report)
-            visit.fail(_STATUS.get(error.code, 200), error, request.id)
+            visit.fail(_STATUS.get(error.code, 200), error, request.id, *later(error))
             return None
         if isinstance(outcome, Due):
             self._calls[reply] = outcome

@@ -28,7 +28,7 @@ from trunkline.jsonrpc.incident import Report, answer_for
 from trunkline.jsonrpc.message import join
 from trunkline.mcp.media import accepts
 from trunkline.mcp.versions import allows_batches
-from trunkline.transports.http_answers import LATER, Host, Load, Visit, end_all, payload_of
+from trunkline.transports.http_answers import LATER, Host, Load, Visit, end_all, later, payload_of
 from trunkline.transports.http_flow import Flow
 from trunkline.transports.http_rules import HttpRules
 from trunkline.transports.http_session import HttpSession, SessionReply
@@ -140,7 +140,8 @@ class HandshakeDoor:
             outcome = due(session.conversation.answer(request, reply))
         except Exception as why:
             self._load.leave(visit.principal.id)
-            visit.fail(200, answer_for(why, request.method, self._report), request.id)
+            error = answer_for(why, request.method, self._report)
+            visit.fail(200, error, request.id, *later(error))
             return
         if isinstance(outcome, Due):
             self._calls[reply] = outcome

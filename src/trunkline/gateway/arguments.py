@@ -1,0 +1,121 @@
+"""Arguments: whether a call says what the tool's schema wants, before anybody carries it out.
+
+    entry ──> its inputSchema, compiled once ──> arguments as they are forwarded ──> on, or why not
+
+What does not fit is explained as the caller's revision has it: in a result, which models read, from
+2025-11-25 on, as Invalid params before. A missing `arguments` is an empty object.
+
+Refuses to stand in the way: a schema that is bad, or that would cost too much, checks nothing, and
+whoever listens is told so once.
+"""
+
+from collections.abc import Callable, Iterable
+
+from trunkline.gateway.events import Unchecked
+from trunkline.gateway.passage import Passage
+from trunkline.jsonrpc import INVALID_PARAMS, Raw, RpcError, members, to_raw
+from trunkline.mcp.bridge import adapt_result
+from trunkline.mcp.meta import Params
+from trunkline.mcp.offer import Kind
+from trunkline.mcp.versions import V2025_11_25
+from trunkline.routing.catalog import Entry
+from trunkline.routing.schema_cost import Uncheckable
+from trunkline.routing.validation import Validator, compile_schema
+
+MAX_KNOWN = 4096
+"""How many tools, and schemas, are kept; when there are more, all are forgotten."""
+
+_SCHEMA = "inputSchema"
+
+
+class _Known:
+    """What is known of a tool: what checks it, if anything does, and whether that was told."""
+
+    __slots__ = ("definition", "told", "validator")
+
+    def __init__(self, definition: Raw, validator: Validator | None) -> None:
+        self.definition = definition
+        self.validator = validator
+        self.told = False
+
+
+class Arguments:
+    """Says which arguments a tool takes."""
+
+    def __init__(self, tell: Callable[[Unchecked], None], builtin: Iterable[str] = ()) -> None:
+        """Begin; those who are `builtin` check what they are given by themselves."""
+        self._tell = tell
+        self._builtin = frozenset(builtin)
+        self._tools: dict[str, _Known] = {}
+        self._validators: dict[bytes, Validator | None] = {}
+        """By schema: tools that are listed again, or alike, are compiled once."""
+
+    def __len__(self) -> int:
+        return len(self._tools) + len(self._validators)
+
+    def check(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
+        """Refuse what a tool does not take, as the caller's revision has it.
+
+        Returns the result that says so, or raises Invalid params.
+        """
+        if entry.kind is not Kind.TOOL:
+            return None
+        known = self._tools.get(entry.public)
+        if known is None or known.definition is not entry.definition:
+            known = self._learn(entry)
+        if known.validator is None:
+            return None
+        try:
+            wrong = known.validator.complaints(params.get("arguments"))
+        except Uncheckable as why:
+            if not known.told:
+                known.told = True
+                self._tell(Unchecked(entry.public, entry.backend, str(why)))
+            return None
+        return _refusal(passage, entry, wrong) if wrong else None
+
+    def _learn(self, entry: Entry) -> _Known:
+        if len(self._tools) >= MAX_KNOWN:
+            self._tools.clear()
+        known = self._tools[entry.public] = _Known(entry.definition, None)
+        if entry.backend not in self._builtin:
+            try:
+                known.validator = self._compile(entry)
+            except Uncheckable as why:
+                self._tell(Unchecked(entry.public, entry.backend, str(why)))
+        return known
+
+    def _compile(self, entry: Entry) -> Validator | None:
+        schema = schema_of(entry)
+        key = bytes(schema)
+        if key not in self._validators:
+            if len(self._validators) >= MAX_KNOWN:
+                self._validators.clear()
+            self._validators[key] = compile_schema(schema)
+        return self._validators[key]
+
+
+def schema_of(entry: Entry) -> Raw:
+    """Return the schema of a tool's arguments; everything fits where there is none."""
+    return members(entry.definition).get(_SCHEMA, Raw(b"{}"))
+
+
+def unchecked(entries: Iterable[Entry]) -> dict[str, str]:
+    """Return which of these tools are not checked, and why not."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        try:
+            compile_schema(schema_of(entry))
+        except Uncheckable as why:
+            found[entry.public] = str(why)
+    return found
+
+
+def _refusal(passage: Passage, entry: Entry, wrong: tuple[str, ...]) -> Raw:
+    passage.status = "invalid_arguments"
+    message = f"Invalid arguments for tool {entry.public}: {'; '.join(wrong)}"
+    version = passage.caller.version
+    if version < V2025_11_25:
+        raise RpcError(INVALID_PARAMS, message)
+    result = to_raw({"content": [{"type": "text", "text": message}], "isError": True})
+    return adapt_result("tools/call", result, V2025_11_25, version)
