@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from trunkline import __version__
 from trunkline.assembly.builtin import builtin
-from trunkline.assembly.view import view_of
+from trunkline.assembly.governance import govern
 from trunkline.backends.verdicts import Memory, Verdicts, digest
 from trunkline.config import Config, ConfigErrors, HttpSettings, ServerSettings, split_address
 from trunkline.gateway.backend import Backend, Connect, Owner
@@ -84,9 +84,8 @@ class App:
         )
         limits = Limits(settings.park_ttl, settings.max_parked, settings.max_parked_per_principal)
         parking = Parking(Seal(KeyRing.random()), limits)
-        self.gateway = Gateway(
-            identity, chance=random.random, parking=parking, view=view_of(config)
-        )
+        self.gateway = Gateway(identity, chance=random.random, parking=parking)
+        govern(self.gateway, config)
         self.children: dict[str, Child] = {}
         self._anybody = False
         self.origins: tuple[str, ...] = ()

@@ -1,14 +1,16 @@
 """The configuration of the gateway: `trunkline.toml`, or the file of any MCP client.
 
 Read `documents` first, then in this order: model (what a configuration says); entry (tables against
-it); substitute, env_file, settle and http_table (references and files); client_entries (other
-programs' words); load; then client_files, write_toml and schema, which stand alone.
+it); substitute, env_file, settle and http_table (references and files); policy_table (who may do
+what); client_entries (other programs' words); load; then client_files, write_toml and schema, which
+stand alone.
 """
 
 from trunkline.config.client_files import ClientFile, find_client_files
 from trunkline.config.http_table import AddressError, split_address
 from trunkline.config.load import Draft, load, read
 from trunkline.config.model import Config, GatewaySettings, HttpSettings, ServerSettings
+from trunkline.config.policy_table import PolicySettings, RoleSettings, RuleSettings
 from trunkline.config.schema import config_schema, shipped_schema
 from trunkline.config.write_toml import to_toml
 from trunkline.documents.errors import ConfigError, ConfigErrors
@@ -22,6 +24,9 @@ __all__ = [
     "Draft",
     "GatewaySettings",
     "HttpSettings",
+    "PolicySettings",
+    "RoleSettings",
+    "RuleSettings",
     "ServerSettings",
     "config_schema",
     "find_client_files",

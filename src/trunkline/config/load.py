@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 import msgspec.inspect
-from msgspec import Struct
+from msgspec import Struct, field
 
 from trunkline.config.client_entries import client_servers
 from trunkline.config.entry import KNOWN, Entry, check_entry
@@ -29,6 +29,7 @@ from trunkline.config.model import (
     HttpSettings,
     ServerName,
 )
+from trunkline.config.policy_table import PolicySettings, read_policy
 from trunkline.config.settle import fill, settings
 from trunkline.config.substitute import Surroundings
 from trunkline.config.surface import check_surface
@@ -58,6 +59,7 @@ class Draft(Struct, frozen=True):
     entries: tuple[Entry, ...]
     inputs: dict[str, str | None]
     is_client: bool
+    policy: PolicySettings = field(default_factory=PolicySettings)
     notes: tuple[str, ...] = ()
 
     def surroundings(self, environ: Mapping[str, str]) -> Surroundings:
@@ -79,6 +81,7 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Config:
         gateway=msgspec.convert(draft.gateway, GatewaySettings),
         http=msgspec.convert(http, HttpSettings),
         servers=tuple(map(settings, draft.entries, tables)),
+        policy=draft.policy,
         source=path,
         notes=report.notes(),
     )
@@ -102,6 +105,9 @@ def _draft(path: Path) -> tuple[Draft, Report]:
         parsed = parse_toml(text, str(path))
         tree = as_table(parsed.tree) or {}
         draft = Draft(path, *_own_tables(tree, parsed.report), {}, is_client)
+        names = [entry.name for entry in draft.entries]
+        policy = read_policy(tree, names, parsed.report)
+        draft = msgspec.structs.replace(draft, policy=policy)
     for entry in draft.entries:
         check_entry(entry, parsed.report.error)
     return draft, parsed.report

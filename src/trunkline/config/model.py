@@ -3,6 +3,7 @@
     Config ──> gateway: GatewaySettings
            ──> http: HttpSettings
            ──> servers: ServerSettings, in the order of the file
+           ──> policy: PolicySettings, roles and rules, in the order of the file
 
 Refuses to read anything: files, variables and other people's formats end before this module.
 
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
+
+from trunkline.config.policy_table import ROLES, RULES, PolicySettings, RoleTable
 
 MAX_NAME = 40
 ADDRESS = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
@@ -318,6 +321,7 @@ class Config(Struct, frozen=True, kw_only=True):
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     servers: tuple[ServerSettings, ...] = ()
+    policy: PolicySettings = field(default_factory=PolicySettings)
     source: Path | None = None
     notes: tuple[str, ...] = ()
 
@@ -334,3 +338,5 @@ class ConfigTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     servers: Annotated[
         dict[ServerName, ServerTable], Meta(description="The servers behind the gateway, by name.")
     ] = field(default_factory=dict[str, ServerTable])
+    roles: ROLES = field(default_factory=dict[str, RoleTable])
+    policy: RULES = ()

@@ -14,6 +14,7 @@ import msgspec
 
 from trunkline.config.entry import BELONGS, BUILTIN, KINDS
 from trunkline.config.model import ConfigTable, GatewaySettings, HttpSettings, ServerTable
+from trunkline.config.policy_table import HintTable, RoleTable, RuleTable
 from trunkline.documents.schema import without_null
 
 FILE = "trunkline.schema.json"
@@ -23,6 +24,9 @@ _TITLES = {
     GatewaySettings: "gateway",
     HttpSettings: "http",
     ServerTable: "server",
+    RoleTable: "role",
+    RuleTable: "rule",
+    HintTable: "hints",
 }
 
 

@@ -54,9 +54,9 @@ def fit(value: object, kind: kinds.Type, path: KeyPath, complain: Complain) -> N
                 _fit_list(cast("list[Any]", value), kind, path, complain)
         case kinds.UnionType():
             # A word, or a list of words: what is in brackets is meant to be the list.
-            wanted = kinds.VarTupleType if isinstance(value, list) else kinds.LiteralType
-            given = cast("object", value)
-            fit(given, next(e for e in kind.types if isinstance(e, wanted)), path, complain)
+            is_list = isinstance(value, list)
+            wanted = next(e for e in kind.types if _is_list(e) == is_list)
+            fit(cast("object", value), wanted, path, complain)
         case kinds.LiteralType():
             _fit_choice(value, kind, path, complain)
         case kinds.StrType():
@@ -65,6 +65,10 @@ def fit(value: object, kind: kinds.Type, path: KeyPath, complain: Complain) -> N
             _fit_number(value, kind, path, complain)
         case _:
             _is(value, bool, path, complain)
+
+
+def _is_list(kind: kinds.Type) -> bool:
+    return isinstance(_plain(kind)[0], kinds.VarTupleType)
 
 
 def _plain(kind: kinds.Type) -> tuple[kinds.Type, str]:

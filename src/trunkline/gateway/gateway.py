@@ -172,6 +172,12 @@ class Gateway:
                 if session.operational:
                     session.post(method, None)
 
+    def view_changed(self) -> None:
+        """Tell everybody that they may see something else by now: rules or switches have moved."""
+        self.registry.view.forget()
+        declared = self.registry.capabilities()
+        self._catalogue_changed(tuple(kind for kind in Kind if kind.capability in declared))
+
     async def told(self, backend: str, method: str, params: Any) -> None:
         """Pass on what a backend tells everybody, to those whom it concerns."""
         if method == "notifications/resources/updated":
@@ -181,7 +187,7 @@ class Gateway:
             elicitation = Params(params).text("elicitationId")
             self.stateless.parking.visited(backend, elicitation)
         known = SERVER_NOTIFICATIONS.get(method)
-        sessions = [session for session in self._sessions if session.operational]
+        sessions = [s for s in self._sessions if s.operational and self._knows(s, backend)]
         if method == "notifications/message":
             # Those who said what they want to read, if anybody did.
             sessions = [s for s in sessions if s.caller.log_level is not None] or sessions
@@ -201,7 +207,9 @@ class Gateway:
         self.stateless.updated(backend, native, listed, params.encode())
         for session in self._sessions:
             followed = session.follows(backend, native)
-            if followed is not None:
+            if followed is not None and self.forwarder.may_hear(
+                session.caller, backend, native, listed
+            ):
                 params.put("uri", listed or followed)
                 session.post("notifications/resources/updated", params.encode())
 
@@ -211,10 +219,14 @@ class Gateway:
                 return entry.public
         return None
 
-    async def asked(self, method: str, params: Any, asker: Asker | None) -> Raw:
+    def _knows(self, session: Session, backend: str) -> bool:
+        """Tell whether a backend is there for a client: one that is not says nothing to it."""
+        return self.registry.view.knows(self.registry.catalog, session.caller, backend)
+
+    async def asked(self, backend: str, method: str, params: Any, asker: Asker | None) -> Raw:
         """Ask the one client there is; with several, nobody can know whom a backend means."""
         sessions = [session for session in self._sessions if session.initialized]
-        if len(sessions) != 1:
+        if len(sessions) != 1 or not self._knows(sessions[0], backend):
             raise RpcError.method_not_found(method)
         return await sessions[0].ask(method, params, asker)
 
@@ -236,7 +248,7 @@ class _Ear:
         await self._gateway.told(self._backend, method, params)
 
     async def asked(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
-        return await self._gateway.asked(method, params, asker)
+        return await self._gateway.asked(self._backend, method, params, asker)
 
 
 class Engine:

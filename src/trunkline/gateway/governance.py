@@ -5,8 +5,10 @@
 Refuses to know how any part decides; it upholds their order, which is that of the design.
 """
 
+from collections.abc import Hashable
 from typing import Protocol
 
+from trunkline.gateway.authority import Authority
 from trunkline.gateway.passage import Passage
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.caller import Caller
@@ -31,22 +33,6 @@ class Throttle(Protocol):
 
     def enter(self, passage: Passage, entry: Entry) -> None:
         """Count a call in, and out by `passage.leaving`; raises `rate_limited`."""
-        ...
-
-
-class Authority(Protocol):
-    """Says who may do what."""
-
-    def sees(self, caller: Caller, entry: Entry) -> bool:
-        """Tell whether an offer exists for a caller: whether some call of it could be allowed."""
-        ...
-
-    def check(self, passage: Passage, entry: Entry, params: Params) -> None:
-        """Refuse what is not allowed, and note the rule that decided; raises `not_allowed`."""
-        ...
-
-    def recheck(self, caller: Caller, entry: Entry) -> None:
-        """Refuse what would not be allowed whatever the arguments; raises `not_allowed`."""
         ...
 
 
@@ -75,6 +61,18 @@ class Governance:
         self.switches = switches
         self.throttle = throttle
         self.arguments = arguments
+
+    @property
+    def idle(self) -> bool:
+        """Tell whether there is nothing that could refuse a call: then nobody needs to be asked."""
+        parts = (self.authority, self.switches, self.throttle, self.arguments)
+        return all(part is None for part in parts)
+
+    def key(self, caller: Caller) -> Hashable:
+        """Return what callers have in common who see the same lists."""
+        # A switch may stop one subject alone, so with switches every subject has lists of its own.
+        subject = None if self.switches is None else caller.principal.subject
+        return (subject, None if self.authority is None else self.authority.key(caller))
 
     def sees(self, caller: Caller, entry: Entry) -> bool:
         """Tell whether an offer exists for a caller."""

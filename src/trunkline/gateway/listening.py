@@ -13,6 +13,7 @@ from typing import Any
 from trunkline.gateway.client import Line
 from trunkline.gateway.outbox import Outbox
 from trunkline.jsonrpc import ConnectionLost, Id, Raw, to_raw
+from trunkline.mcp.caller import Caller
 from trunkline.mcp.envelope import SUBSCRIPTION
 from trunkline.mcp.meta import Params
 from trunkline.mcp.offer import Kind
@@ -25,8 +26,9 @@ ACK_PATIENCE = 10.0
 class Listening:
     """One such client."""
 
-    def __init__(self, id: Id, line: Line, kinds: Iterable[str]) -> None:
+    def __init__(self, id: Id, line: Line, kinds: Iterable[str], caller: Caller) -> None:
         self.kinds = frozenset(kinds)
+        self.caller = caller
         self.followed: dict[str, tuple[str, str]] = {}
         self._id = id
         self._line = line
