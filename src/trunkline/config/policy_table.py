@@ -10,7 +10,7 @@ Rules upheld here:
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import msgspec
 import msgspec.inspect
@@ -165,23 +165,22 @@ def read_policy(tree: Table, servers: Iterable[str], report: Report) -> PolicySe
         fit(rules, _RULES, ("policy",), complain)
     if broken:
         return PolicySettings()
-    line = report.lines.find
-    found = PolicySettings(
-        roles=tuple(
-            msgspec.convert(
-                table | {"name": name, "line": line(("roles", name)).line}, RoleSettings
-            )
-            for name, table in roles.items()
-        ),
-        rules=tuple(
-            msgspec.convert(table | {"line": line(("policy", number)).line}, RuleSettings)
-            for number, table in enumerate(rules)
-        ),
-    )
+    found = _settings(cast("dict[str, Table]", roles), cast("list[Table]", rules), report)
     for number, rule in enumerate(found.rules):
         _check_rule(rule, ("policy", number), tuple(servers), report)
     _note_unknown_roles(found, report)
     return found
+
+
+def _settings(roles: dict[str, Table], rules: list[Table], report: Report) -> PolicySettings:
+    """Return what tables say that were found to be good, and where each of them stands."""
+
+    def at(*path: str | int) -> Table:
+        return {"line": report.lines.find(path).line}
+
+    named = [table | {"name": name} | at("roles", name) for name, table in roles.items()]
+    ordered = [table | at("policy", number) for number, table in enumerate(rules)]
+    return msgspec.convert({"roles": named, "rules": ordered}, PolicySettings)
 
 
 def _check_rule(

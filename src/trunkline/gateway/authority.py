@@ -6,7 +6,7 @@ Refuses to decide: the policy does. It translates, remembers, and says no in the
 
 Rules upheld here:
 1. Lists and calls ask for the same Standing, so that what is listed is what is not unknown.
-2. What is judged are the bytes that are forwarded; those that could be read in two ways are refused.
+2. What is judged are the bytes that are forwarded; what could be read in two ways is refused.
 3. What is remembered is bounded, and belongs to a definition: another definition is judged anew.
 """
 

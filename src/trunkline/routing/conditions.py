@@ -1,7 +1,7 @@
 """Conditions: the `when` of a rule, in CEL, the Common Expression Language of Google.
 
-    "has(args.path) && args.path.startsWith('/etc')" ──> Condition ──holds(facts)──> True, or False
-                                                                                     or ConditionFailed
+    "has(args.path) && args.path.startsWith('/etc')" ──> Condition ──holds(facts)──> yes, or no,
+                                                                               or ConditionFailed
 
 Refuses to say what a failure means: a condition that asks for a key that is not there neither holds
 nor does not, and whoever asked decides what follows.
@@ -24,7 +24,7 @@ from typing import Any
 MAX_LENGTH = 2000
 """How long a condition may be, in characters."""
 
-MAX_COUNT = 1000
+MAX_VALUES = 1000
 """How many values the arguments may have for a condition that goes through them one by one."""
 
 VARIABLES = (
@@ -65,10 +65,10 @@ class Condition:
         """The variables that it asks about."""
         self._goes_through = _GOES_THROUGH.search(source) is not None
 
-    def holds(self, facts: Mapping[str, Any], count: int = 0) -> bool:
-        """Answer; `count` is how many values the arguments have. Raises ConditionFailed."""
-        if self._goes_through and count > MAX_COUNT:
-            raise ConditionFailed(f"expected at most {MAX_COUNT} values")
+    def holds(self, facts: Mapping[str, Any], size: int = 0) -> bool:
+        """Answer; `size` is how many values the arguments have. Raises ConditionFailed."""
+        if self._goes_through and size > MAX_VALUES:
+            raise ConditionFailed(f"expected at most {MAX_VALUES} values")
         asked = {name: facts[name] for name in self.reads}
         if any(isinstance(fact, str) and "\0" in fact for fact in asked.values()):
             raise ConditionFailed("expected text without NUL")  # where the library would stop
@@ -105,7 +105,8 @@ def _compile(source: str, names: tuple[str, ...]) -> Any:
 
 @cache
 def _environment(names: tuple[str, ...]) -> Any:
-    from cel_expr_python import cel  # noqa: PLC0415  only whoever has conditions waits for it
+    # Only whoever has conditions waits for it.
+    from cel_expr_python import cel  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
 
     text = cel.Type.STRING
     types = dict.fromkeys(VARIABLES, text) | {
