@@ -73,7 +73,7 @@ async def test_every_word_is_marked_with_the_clients_own_id(id: Any, written: by
             await super().notify(method, params)
 
     paper = Line()
-    listening = Listening(id, paper, ["tools", "resources"])
+    listening = Listening(id, paper, ["tools", "resources"], SOMEBODY)
     listening.followed["p:"] = ("a", "x:")
     running = asyncio.create_task(listening.run())
     await acknowledged(paper)
@@ -94,7 +94,7 @@ async def test_every_word_is_marked_with_the_clients_own_id(id: Any, written: by
 async def test_the_acknowledgement_comes_first_however_slow_the_line() -> None:
     paper = Paper()
     paper.blocked = asyncio.Event()
-    listening = Listening(1, paper, ["tools"])
+    listening = Listening(1, paper, ["tools"], SOMEBODY)
     running = asyncio.create_task(listening.run())
     await asyncio.sleep(0)
     blocked, paper.blocked = paper.blocked, None
@@ -111,7 +111,7 @@ async def test_the_acknowledgement_comes_first_however_slow_the_line() -> None:
 async def test_a_line_that_is_torn_ends_nothing_but_itself() -> None:
     paper = Paper()
     paper.torn = True
-    listening = Listening(1, paper, ["tools"])
+    listening = Listening(1, paper, ["tools"], SOMEBODY)
     running = asyncio.create_task(listening.run())
     await asyncio.sleep(0)
     listening.changed(Kind.TOOL)

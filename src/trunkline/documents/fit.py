@@ -56,7 +56,7 @@ def fit(value: object, kind: kinds.Type, path: KeyPath, complain: Complain) -> N
             # A word, or a list of words: what is in brackets is meant to be the list.
             is_list = isinstance(value, list)
             wanted = next(e for e in kind.types if _is_list(e) == is_list)
-            fit(cast("object", value), wanted, path, complain)
+            fit(value, wanted, path, complain)
         case kinds.LiteralType():
             _fit_choice(value, kind, path, complain)
         case kinds.StrType():

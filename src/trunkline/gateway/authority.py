@@ -29,6 +29,9 @@ from trunkline.routing.policy import KIND_NAMES, Outcome, Policy, Standing, Verd
 MOST = 20_000
 """How many decisions are remembered."""
 
+LONGEST = 256
+"""How long a name may be for that, in characters."""
+
 _Known: TypeAlias = dict[tuple[Kind, str, str], tuple[Raw, Standing]]
 
 
@@ -85,6 +88,8 @@ class Authority:
     def _remember(
         self, key: Hashable, name: tuple[Kind, str, str], found: tuple[Raw, Standing]
     ) -> None:
+        if len(name[1]) > LONGEST:
+            return  # a URI that somebody made up, most likely
         if self._count >= MOST:
             self._known, self._count = {}, 0
         known = self._known.setdefault(key, {})

@@ -27,7 +27,7 @@ class Arguments(NamedTuple):
     """What a call was given, and how many values that is in all, great and small."""
 
     members: dict[str, Any]
-    count: int
+    size: int
 
 
 NO_ARGUMENTS = Arguments({}, 0)

@@ -38,7 +38,11 @@ KIND_NAMES: Mapping[Kind, str] = {kind: kind.name.lower() for kind in Kind}
 WITH_ARGUMENTS = frozenset((Kind.TOOL, Kind.PROMPT))
 """The kinds of offers that a call gives arguments to."""
 
+MAX_NAME = 8192
+"""How long a name or a URI may be to be looked at: longer ones than any server lists."""
+
 NO_RULE = "no rule allows it"
+TOO_LONG = f"its name has more than {MAX_NAME} characters"
 OPEN = "there are no rules"
 
 _NEEDED: Mapping[Kind, Permission] = {
@@ -165,7 +169,7 @@ class Standing(NamedTuple):
             return self.final
         facts = {**self.facts, "args": arguments.members}
         for rule in self.conditional:
-            matches, note = _asked(rule, facts, arguments.count)
+            matches, note = _asked(rule, facts, arguments.size)
             if matches:
                 return Verdict(Outcome.ALLOW if rule.allows else Outcome.DENY, rule.place, note)
         return self.final
@@ -189,6 +193,8 @@ class Policy:
         """Say what a caller is to an offer."""
         if self.is_open:
             return Standing(Verdict(Outcome.ALLOW, OPEN))
+        if len(what.name) > MAX_NAME:
+            return Standing(Verdict(Outcome.HIDDEN, TOO_LONG))
         denied = self._denied(who, what)
         if denied is not None:
             return Standing(denied)
@@ -233,12 +239,12 @@ def _waits(rule: Rule, what: What) -> bool:
     return asked and what.kind in WITH_ARGUMENTS
 
 
-def _asked(rule: Rule, facts: Mapping[str, Any], count: int) -> tuple[bool, str]:
+def _asked(rule: Rule, facts: Mapping[str, Any], size: int) -> tuple[bool, str]:
     """Tell whether a rule matches that is about this, and why its condition failed if it did."""
     if rule.condition is None:
         return True, ""
     try:
-        return rule.condition.holds(facts, count), ""
+        return rule.condition.holds(facts, size), ""
     except ConditionFailed as why:
         return not rule.allows, f"its condition failed: {why}"
 
