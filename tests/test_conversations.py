@@ -5,6 +5,7 @@ A file in `conversations/` is a few sentences of intent, the servers there are, 
     -> what the client says               <- what the gateway answers
     fs -> what the server fs says         fs <- what the gateway says to it
     (ready)  wait for all servers         (fs dies)  what happens
+    config …  a line of trunkline.toml    caller anna as dev  whom the client is taken for
 
 Servers say what they are and list what they offer by themselves; all else they say stands in the
 file. What is another each time, like a sealed state, has a number instead: «1», «2» … With
@@ -20,17 +21,24 @@ from typing import Any
 import pytest
 
 from tests.gateway.servers import tool
+from trunkline.assembly.governance import govern
 from trunkline.backends.open_server import Introduction, open_channel
+from trunkline.config import Config
+from trunkline.config.policy_table import read_policy
+from trunkline.documents.parse import as_table, parse_toml
 from trunkline.gateway.backend import Backend, Owner
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
 from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Channel, pipe
+from trunkline.mcp.principal import LOCAL, Principal
 from trunkline.mcp.versions import Era, era_of
 
 FILES = sorted((Path(__file__).parent / "conversations").glob("*.txt"))
 SERVER = re.compile(r"server (\w+)(?: as \"(\w*)\")?(?: of ([\d-]+))?: (.*)")
 STEP = re.compile(r"(?:(\w+) )?(->|<-) ?(.*)")
+CONFIG = re.compile(r"config ?(.*)")
+CALLER = re.compile(r"caller (\w+)(?: as (.*))?")
 EVENT = re.compile(r"\((?:(\w+) )?(ready|dies)\)")
 CHANCE = re.compile(
     r'v1\.[\w-]+|(?<=")[\w-]{6}-\d+(?=":\{"method")|(?<=elicitationId":")[0-9a-f-]+'
@@ -95,8 +103,10 @@ class Stage:
         self.gateway = Gateway(Identity("golden", "1.0"), chance=lambda: 0.0)
         self.servers: dict[str, Scripted] = {}
         self.chance: list[str] = []
-        self.client, far = pipe()
-        self.serving = asyncio.create_task(self.gateway.serve(far))
+        self.config: list[str] = []
+        self.principal = LOCAL
+        self.client, self._far = pipe()
+        self.serving: asyncio.Task[None] | None = None
 
     def add(self, name: str, prefix: str | None, version: str | None, offers: str) -> None:
         server = Scripted(version or "2025-11-25", offers.split(", "))
@@ -111,6 +121,10 @@ class Stage:
         """Play one line; return it as it should have been."""
         if found := SERVER.fullmatch(line):
             self.add(*found.groups())
+        elif found := CONFIG.fullmatch(line):
+            self.config.append(found[1])
+        elif found := CALLER.fullmatch(line):
+            self.principal = Principal(found[1], roles=tuple((found[2] or "").split(", ")))
         elif found := EVENT.fullmatch(line):
             if found[2] == "ready":
                 await self.gateway.registry.wait_settled()
@@ -138,9 +152,19 @@ class Stage:
         return f"«{self.chance.index(found[0]) + 1}»"
 
     def _channel(self, name: str | None) -> Channel:
+        if self.serving is None:
+            self._begin()
         channel = self.servers[name].channel if name else self.client
         assert channel is not None
         return channel
+
+    def _begin(self) -> None:
+        """Let the client in, as the configuration has it."""
+        parsed = parse_toml("\n".join(self.config), "trunkline.toml")
+        policy = read_policy(as_table(parsed.tree) or {}, self.servers, parsed.report)
+        parsed.report.check()
+        govern(self.gateway, Config(policy=policy, source=Path("trunkline.toml")))
+        self.serving = asyncio.create_task(self.gateway.serve(self._far, self.principal))
 
     async def _until_down(self, name: str) -> None:
         while self.gateway.registry.upstream(name).backend is not None:
@@ -148,6 +172,7 @@ class Stage:
 
     async def end(self) -> None:
         await self.client.aclose()
+        assert self.serving is not None
         await self.serving
         await self.gateway.aclose()
         assert self.gateway.remapper.pending_count() == 0

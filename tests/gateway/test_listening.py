@@ -20,8 +20,11 @@ from trunkline.gateway import stateless
 from trunkline.gateway.listening import Listening
 from trunkline.jsonrpc import Raw, from_raw, to_raw
 from trunkline.jsonrpc.message import SpelledInt, SpelledStr
+from trunkline.mcp.caller import Caller
 from trunkline.mcp.offer import Kind
+from trunkline.mcp.principal import Principal
 
+SOMEBODY = Caller(Principal("p"), "2026-07-28", {}, Raw(b"{}"))
 UPDATED = "notifications/resources/updated"
 SUBSCRIBE, UNSUBSCRIBE = "resources/subscribe", "resources/unsubscribe"
 LISTS = {

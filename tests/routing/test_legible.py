@@ -81,7 +81,7 @@ def test_a_nul_is_refused_since_some_readers_stop_there(text: str) -> None:
 
 @pytest.mark.parametrize("text", ['{"a": "\\ud800"}', '{"\\udc00": 1}', "[]", '"x"', "{"])
 def test_what_is_no_object_or_has_half_a_character_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         read_arguments(Raw(text.encode()))
 
 
