@@ -142,7 +142,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         ("command = 'x'", "1: command: unknown key; put it below [servers.NAME]"),
         ("[server.fs]", '1: server: unknown key; did you mean "servers"?'),
         ("[htp]", '1: htp: unknown key; did you mean "http"?'),
-        ("[web]", "1: web: unknown key; known keys are gateway, http, servers"),
+        ("[web]", "1: web: unknown key; known keys are gateway, http, servers, roles, policy"),
         ("servers = 3", "1: servers: expected a table; write [servers.NAME]"),
         ("[servers]\nfs = 3", "2: servers.fs: expected a table; write [servers.NAME]"),
         ("[[servers]]", "1: servers: expected a table; write [servers.NAME]"),

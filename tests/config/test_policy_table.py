@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trunkline.config import Config, ConfigErrors, load
-from trunkline.config.policy_table import HintTable, PolicySettings, RoleSettings, RuleSettings
+from trunkline.config.policy_table import PolicySettings, RoleSettings, RuleSettings
 
 SERVERS = '[servers.fs]\ncommand = "x"\n[servers.tracker]\ncommand = "y"\n'
 
@@ -67,7 +67,6 @@ annotations = { readOnlyHint = true, destructiveHint = false }
     assert first.patterns == ("fs__write_*",)
     assert first.hints == ()
     assert second.patterns == ("fs__*", "file:///docs/*")
-    assert second.annotations == HintTable(readOnlyHint=True, destructiveHint=False)
     assert second.hints == (("readOnlyHint", True), ("destructiveHint", False))
     assert (second.line, second.kinds, second.servers) == (12, ("tool", "resource"), ("fs",))
 

@@ -26,6 +26,7 @@ WHOLE = msgspec.inspect.type_info(ConfigTable)
 def keys() -> list[str]:
     definitions = config_schema()["$defs"]
     tables = {"gateway": "gateway", "http": "http", "servers.NAME": "server"}
+    tables |= {"roles.NAME": "role", "policy": "rule"}
     return [
         f"{table}.{key}"
         for table, definition in tables.items()
@@ -49,7 +50,9 @@ def test_the_schema_is_a_schema_without_null() -> None:
 
 @pytest.mark.parametrize("key", keys())
 def test_every_key_says_what_it_is(key: str) -> None:
-    table = "server" if key.startswith("servers") else key.partition(".")[0]
+    named = {"servers": "server", "roles": "role", "policy": "rule"}
+    table = key.partition(".")[0]
+    table = named.get(table, table)
     entry = config_schema()["$defs"][table]["properties"][key.rpartition(".")[2]]
     assert entry["description"].endswith(".")
 
@@ -80,6 +83,7 @@ VALUES: st.SearchStrategy[Any] = JSON.filter(
     [
         *("npx", "auto", "search", "", "a" * 41, "127.0.0.1:80", "/mcp", "https://a.example"),
         *(1, 0, 90000, 0.5, True, ["x"], ["https://a.example"], {"A": "b"}, {"A=B": ""}),
+        *("*", ["*"], ["tool"], ["tools.read"], {"readOnlyHint": True}, {"readOnly": True}),
     ]
 )
 TABLES = st.dictionaries(
@@ -95,6 +99,8 @@ TREES = st.fixed_dictionaries(
         "gateway": TABLES | VALUES,
         "servers": st.dictionaries(st.sampled_from(["a", "b c", "d" * 41]), SERVERS, max_size=2),
         "http": TABLES | VALUES,
+        "roles": st.dictionaries(st.sampled_from(["dev", ""]), TABLES | VALUES, max_size=2),
+        "policy": st.lists(TABLES | VALUES, max_size=2) | VALUES,
     },
 )
 

@@ -4,11 +4,12 @@ Each command imports what it needs when it is run: nobody waits for what others 
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from trunkline import __version__
+from trunkline.cli.policy_program import policy_program
 from trunkline.cli.sources_program import sources_program
 
 program = typer.Typer(
@@ -151,6 +152,7 @@ def bench(
 
 
 program.add_typer(sources_program, name="sources")
+program.add_typer(policy_program, name="policy")
 
 
 @program.command("client-config")
@@ -170,6 +172,33 @@ def client_config(
     from trunkline.cli.client_config import client_config  # noqa: PLC0415
 
     client_config(client, config, stdio, http)
+
+
+@program.command()
+def why(
+    tool: Annotated[str, typer.Argument(help="The tool, as `trunkline tools` shows it.")],
+    *,
+    subject: Annotated[str, typer.Option("--as", metavar="SUBJECT", help="Who would call it.")],
+    role: Annotated[
+        list[str] | None, typer.Option(metavar="ROLE", help="A role that they have; repeat it.")
+    ] = None,
+    client: Annotated[str, typer.Option(metavar="NAME", help="What their client is called.")] = "",
+    args: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The arguments, as a JSON object.")
+    ] = None,
+    kind: Annotated[
+        Literal["tool", "prompt", "resource", "template"],
+        typer.Option(help="What it is, if it is not a tool."),
+    ] = "tool",
+    config: Config = None,
+    json: Json = False,
+    timeout: Timeout = None,
+) -> None:
+    """Say whether somebody may call a tool, and which rule in which line decides."""
+    from trunkline.cli.why import read_asked, why  # noqa: PLC0415
+
+    asked = read_asked(tool, kind, (subject, role or (), client), args)
+    why(asked, config, json, timeout)
 
 
 @program.command("import")

@@ -31,17 +31,15 @@ RoleName = Annotated[
         extra={"expected": "the name of a role, up to 128 characters"},
     ),
 ]
-OfferPattern = Annotated[
-    str,
-    Meta(
-        pattern=r"^[^\s\x00-\x1f]+$",
-        max_length=512,
-        extra={"expected": "the name of a tool, or a URI, with * and ? for what may vary"},
-    ),
-]
+_EXPECTED = {"expected": "the name of a tool, or a URI, with * and ? for what may vary"}
+OfferPattern = Annotated[str, Meta(pattern=r"^[^\s\x00-\x1f]+$", max_length=512, extra=_EXPECTED)]
+# Without its pattern, which is looked at apart: msgspec 0.22 frees one twice that stands beside a
+# list in a union, and takes the interpreter down as it ends.
+OnePattern = Annotated[str, Meta(max_length=512, extra=_EXPECTED)]
 NamePatterns = Annotated[tuple[RoleName, ...], Meta(min_length=1)]
 OfferPatterns = Annotated[tuple[OfferPattern, ...], Meta(min_length=1)]
 KindName = Literal["tool", "prompt", "resource", "template"]
+Hint = Literal["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"]
 When = Annotated[
     str,
     Meta(
@@ -50,15 +48,6 @@ When = Annotated[
         extra={"expected": f"a condition of up to {MAX_LENGTH} characters"},
     ),
 ]
-
-
-class HintTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a tool's server says about it, or is taken to say."""
-
-    readOnlyHint: bool | None = None  # noqa: N815  their names on the wire
-    destructiveHint: bool | None = None  # noqa: N815
-    idempotentHint: bool | None = None  # noqa: N815
-    openWorldHint: bool | None = None  # noqa: N815
 
 
 class RoleTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,11 +67,11 @@ class RuleTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One rule; the first that matches decides."""
 
     allow: Annotated[
-        OfferPattern | OfferPatterns | None,
+        OnePattern | OfferPatterns | None,
         Meta(description="What it allows: a pattern, or a list of them."),
     ] = None
     deny: Annotated[
-        OfferPattern | OfferPatterns | None,
+        OnePattern | OfferPatterns | None,
         Meta(description="What it denies: a pattern, or a list of them."),
     ] = None
     roles: Annotated[
@@ -103,7 +92,8 @@ class RuleTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(description="Only for offers of these kinds; for all unless set."),
     ] = None
     annotations: Annotated[
-        HintTable | None, Meta(description="Only for tools of which their servers say this.")
+        Annotated[dict[Hint, bool], Meta(min_length=1)] | None,
+        Meta(description="Only for tools of which their servers say this."),
     ] = None
     when: Annotated[When | None, Meta(description="Only if this condition holds, in CEL.")] = None
 
@@ -129,8 +119,7 @@ class RuleSettings(RuleTable, frozen=True, kw_only=True):
     @property
     def hints(self) -> tuple[tuple[str, bool], ...]:
         """What servers must say of the tools that it is about."""
-        found = {} if self.annotations is None else msgspec.structs.asdict(self.annotations)
-        return tuple((name, is_so) for name, is_so in found.items() if is_so is not None)
+        return tuple((self.annotations or {}).items())
 
 
 class PolicySettings(Struct, frozen=True, kw_only=True):
@@ -145,6 +134,7 @@ RULES = Annotated[
     tuple[RuleTable, ...], Meta(description="Rules, in order: the first that matches decides.")
 ]
 
+_PATTERN = msgspec.inspect.type_info(OfferPattern)
 _ROLES = msgspec.inspect.type_info(dict[RoleName, RoleTable])
 _RULES = msgspec.inspect.type_info(tuple[RuleTable, ...])
 
@@ -180,7 +170,10 @@ def _settings(roles: dict[str, Table], rules: list[Table], report: Report) -> Po
 
     named = [table | {"name": name} | at("roles", name) for name, table in roles.items()]
     ordered = [table | at("policy", number) for number, table in enumerate(rules)]
-    return msgspec.convert({"roles": named, "rules": ordered}, PolicySettings)
+    return PolicySettings(
+        roles=tuple(msgspec.convert(table, RoleSettings) for table in named),
+        rules=tuple(msgspec.convert(table, RuleSettings) for table in ordered),
+    )
 
 
 def _check_rule(
@@ -189,6 +182,9 @@ def _check_rule(
     if (rule.allow is None) == (rule.deny is None):
         said = "it does neither" if rule.allow is None else "it says both"
         report.error(path, f"a rule allows or denies: {said}", 'write allow = "…" or deny = "…"')
+    for key, pattern in (("allow", rule.allow), ("deny", rule.deny)):
+        if isinstance(pattern, str):
+            fit(pattern, _PATTERN, (*path, key), report.error)
     for number, server in enumerate(rule.servers or ()):
         if server not in servers:
             other = meant(server, servers)

@@ -14,7 +14,7 @@ import msgspec
 
 from trunkline.config.entry import BELONGS, BUILTIN, KINDS
 from trunkline.config.model import ConfigTable, GatewaySettings, HttpSettings, ServerTable
-from trunkline.config.policy_table import HintTable, RoleTable, RuleTable
+from trunkline.config.policy_table import RoleTable, RuleTable
 from trunkline.documents.schema import without_null
 
 FILE = "trunkline.schema.json"
@@ -26,7 +26,6 @@ _TITLES = {
     ServerTable: "server",
     RoleTable: "role",
     RuleTable: "rule",
-    HintTable: "hints",
 }
 
 

@@ -81,7 +81,7 @@ class Authority:
             found = known.get(name)
             if found is not None and found[0] is entry.definition:
                 return found[1]
-        standing = self.policy.stand(_who(caller), _what(entry))
+        standing = self.policy.stand(_who(caller), what_is(entry))
         self._remember(key, name, (entry.definition, standing))
         return standing
 
@@ -115,7 +115,8 @@ def _who(caller: Caller) -> Who:
     return Who(principal.roles, principal.subject, client_name(caller.client))
 
 
-def _what(entry: Entry) -> What:
+def what_is(entry: Entry) -> What:
+    """Return an offer as rules know it."""
     uri = entry.native if entry.kind in (Kind.RESOURCE, Kind.TEMPLATE) else ""
     hints = read_hints(entry.definition)
     return What(entry.kind, entry.public, entry.backend, uri, hints)
@@ -125,7 +126,9 @@ def _judged(standing: Standing, params: Params) -> Verdict:
     try:
         return standing.judge(read_arguments(params.get("arguments")))
     except ValueError as why:
-        raise RpcError.invalid_params(f"{why} in 'arguments', which a rule reads") from None
+        text = str(why)
+        text = f"{text[:1].lower()}{text[1:]} in 'arguments', which a rule reads"
+        raise RpcError.invalid_params(text) from None
 
 
 def _whatever(standing: Standing) -> Verdict:
