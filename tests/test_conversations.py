@@ -6,10 +6,11 @@ A file in `conversations/` is a few sentences of intent, the servers there are, 
     fs -> what the server fs says         fs <- what the gateway says to it
     (ready)  wait for all servers         (fs dies)  (fs leaves)  what happens
     (kill tool fs__read), (revive tool fs__read), (pause), (resume)    what the operator does
-
-A server that is named when others run already is added, as it is when a configuration is reloaded.
+    config …  a line of trunkline.toml    caller anna as dev  whom the client is taken for
     limit fs__read: 2                     calls a minute, on a clock that stands still
     schema of fs read: {…}                what the arguments of a tool are checked against
+
+A server that is named when others run already is added, as it is when a configuration is reloaded.
 
 Servers say what they are and list what they offer by themselves; all else they say stands in the
 file. What is another each time, like a sealed state, has a number instead: «1», «2» … With
@@ -25,7 +26,12 @@ from typing import Any
 import pytest
 
 from tests.gateway.servers import tool
+from trunkline.assembly.governance import authority_of
+from trunkline.assembly.view import view_of
 from trunkline.backends.open_server import Introduction, open_channel
+from trunkline.config import Config
+from trunkline.config.policy_table import read_policy
+from trunkline.documents.parse import as_table, parse_toml
 from trunkline.gateway.arguments import Arguments
 from trunkline.gateway.backend import Backend, Connect, Owner
 from trunkline.gateway.gateway import Gateway
@@ -35,6 +41,7 @@ from trunkline.gateway.switches import Switches
 from trunkline.gateway.throttle import Throttle
 from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Channel, pipe
+from trunkline.mcp.principal import LOCAL, Principal
 from trunkline.mcp.versions import Era, era_of
 from trunkline.routing.limits import Limit, Limits
 from trunkline.routing.switches import read_switch
@@ -42,6 +49,8 @@ from trunkline.routing.switches import read_switch
 FILES = sorted((Path(__file__).parent / "conversations").glob("*.txt"))
 SERVER = re.compile(r"server (\w+)(?: as \"(\w*)\")?(?: of ([\d-]+))?: (.*)")
 STEP = re.compile(r"(?:(\w+) )?(->|<-) ?(.*)")
+CONFIG = re.compile(r"config ?(.*)")
+CALLER = re.compile(r"caller (\w+)(?: as (.*))?")
 EVENT = re.compile(r"\((?:(\w+) )?(ready|dies|leaves)\)")
 ORDER = re.compile(r"\((kill|revive|pause|resume)(?: (\w+))?(?: (\S+))?\)")
 LIMIT = re.compile(r"limit (\w+): (\d+)")
@@ -108,12 +117,14 @@ class Stage:
     def __init__(self) -> None:
         self.gateway = Gateway(Identity("golden", "1.0"), chance=lambda: 0.0)
         self.switches = Switches(self.gateway.layers, self.gateway.registry)
-        self.gateway.layers.governor = Governance(switches=self.switches)
+        self.parts: dict[str, Any] = {}
         self.servers: dict[str, Scripted] = {}
         self.table: dict[str, tuple[Settings, Connect]] = {}
         self.chance: list[str] = []
-        self.client, far = pipe()
-        self.serving = asyncio.create_task(self.gateway.serve(far))
+        self.config: list[str] = []
+        self.principal = LOCAL
+        self.client, self._far = pipe()
+        self.serving: asyncio.Task[None] | None = None
 
     def add(self, name: str, prefix: str | None, version: str | None, offers: str) -> None:
         server = Scripted(version or "2025-11-25", offers.split(", "))
@@ -125,20 +136,29 @@ class Stage:
         self.table[name] = (Settings(name, name if prefix is None else prefix), connect)
         self.gateway.rearrange(self.table.values())
 
-    def govern(self, **parts: Any) -> None:
-        self.gateway.layers.governor = Governance(**parts)
+    def _governs(self, line: str) -> bool:
+        """Take in a line about who may do what; tell whether it was one."""
+        if found := CONFIG.fullmatch(line):
+            self.config.append(found[1])
+        elif found := CALLER.fullmatch(line):
+            self.principal = Principal(found[1], roles=tuple((found[2] or "").split(", ")))
+        elif found := LIMIT.fullmatch(line):
+            limits = Limits(tools={found[1]: Limit(int(found[2]))})
+            self.parts["throttle"] = Throttle(limits, clock=lambda: 0)
+        elif found := SCHEMA.fullmatch(line):
+            tools = self.servers[found[1]].results["tools/list"]["tools"]
+            next(e for e in tools if e["name"] == found[2])["inputSchema"] = json.loads(found[3])
+            self.parts["arguments"] = Arguments(self.gateway.layers.events.tell)
+        else:
+            return False
+        return True
 
     async def play(self, line: str) -> str:
         """Play one line; return it as it should have been."""
         if found := SERVER.fullmatch(line):
             self.add(*found.groups())
-        elif found := LIMIT.fullmatch(line):
-            limits = Limits(tools={found[1]: Limit(int(found[2]))})
-            self.govern(throttle=Throttle(limits, clock=lambda: 0))
-        elif found := SCHEMA.fullmatch(line):
-            tools = self.servers[found[1]].results["tools/list"]["tools"]
-            next(e for e in tools if e["name"] == found[2])["inputSchema"] = json.loads(found[3])
-            self.govern(arguments=Arguments(self.gateway.layers.events.tell))
+        elif self._governs(line):
+            pass
         elif found := EVENT.fullmatch(line):
             await self._happen(*found.groups())
         elif found := ORDER.fullmatch(line):
@@ -180,9 +200,22 @@ class Stage:
         return f"«{self.chance.index(found[0]) + 1}»"
 
     def _channel(self, name: str | None) -> Channel:
+        if self.serving is None:
+            self._begin()
         channel = self.servers[name].channel if name else self.client
         assert channel is not None
         return channel
+
+    def _begin(self) -> None:
+        """Let the client in, as the configuration has it."""
+        parsed = parse_toml("\n".join(self.config), "trunkline.toml")
+        policy = read_policy(as_table(parsed.tree) or {}, self.servers, parsed.report)
+        parsed.report.check()
+        config = Config(policy=policy, source=Path("trunkline.toml"))
+        authority = authority_of(config)
+        self.gateway.registry.show(view_of(config, authority))
+        self.gateway.layers.governor = Governance(authority, self.switches, **self.parts)
+        self.serving = asyncio.create_task(self.gateway.serve(self._far, self.principal))
 
     async def _until_down(self, name: str) -> None:
         while self.gateway.registry.upstream(name).backend is not None:
@@ -190,6 +223,7 @@ class Stage:
 
     async def end(self) -> None:
         await self.client.aclose()
+        assert self.serving is not None
         await self.serving
         await self.gateway.aclose()
         assert self.gateway.remapper.pending_count() == 0

@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trunkline.assembly.gateway import identity_of, parking_of
+from trunkline.assembly.governance import prepare_governance
 from trunkline.assembly.guarding import Guarding
 from trunkline.assembly.journal import journal_of, state_of
-from trunkline.assembly.limits import arguments_of, throttle_of
 from trunkline.assembly.observe import Doors, Observation, Reporter
 from trunkline.assembly.operator import commands_of, desk_of
 from trunkline.assembly.reload import Apply, Change, Outcome, Reloader, digest_of
 from trunkline.assembly.servers import Servers
 from trunkline.assembly.switches import stopped_by_file, switch_file, switches_of
 from trunkline.assembly.upstreams import settings_of
-from trunkline.assembly.view import LISTED, SHOWN, view_of
+from trunkline.assembly.view import LISTED, SHOWN
 from trunkline.backends.verdicts import Verdicts
 from trunkline.config import (
     AuthSettings,
@@ -40,7 +40,6 @@ from trunkline.config import (
 from trunkline.config.difference import live_servers
 from trunkline.gateway.events import Reloaded, TurnedAway
 from trunkline.gateway.gateway import Gateway
-from trunkline.gateway.governance import Governance
 from trunkline.gateway.parking import Parking
 from trunkline.gateway.sealing import KeyRing, Seal
 from trunkline.jsonrpc import Channel
@@ -90,9 +89,7 @@ class App:
         """What it is by now: another one after a reload."""
         parking = Parking(Seal(KeyRing.random()), parking_of(config))
         self.report = Reporter()
-        self.gateway = Gateway(
-            identity_of(config), random.random, self.report, parking, view_of(config)
-        )
+        self.gateway = Gateway(identity_of(config), random.random, self.report, parking)
         self.observation = Observation(lambda: self.config, self.gateway, self.report)
         self.observation.begin(Doors(lambda: self.http_sessions, lambda: self.http_streams))
         self.origins: tuple[str, ...] = ()
@@ -108,10 +105,7 @@ class App:
         self._verdicts = Verdicts(state)
         kept = switch_file(config, state)
         self.switches = switches_of(config, self.gateway, kept)
-        self.throttle, tell = throttle_of(config), self.gateway.layers.events.tell
-        self.gateway.layers.governor = Governance(
-            switches=self.switches, throttle=self.throttle, arguments=arguments_of(config, tell)
-        )
+        prepare_governance(self.gateway, config, self.switches)()
         self.desk = desk_of(lambda: self.config, self.gateway, self.switches)
         self.commands: dict[str, Callable[..., Any]] = commands_of(self.desk)
         """What the user can have it do through the control socket: functions by name."""
@@ -155,8 +149,8 @@ class App:
         change.postpone("gateway.state")
         servers = live_servers(new).values()
         backends = [(settings_of(server, new), self.servers.connect(server)) for server in servers]
-        identity, limits, view = identity_of(new), parking_of(new), view_of(new)
-        stopped = stopped_by_file(new)
+        identity, limits, stopped = identity_of(new), parking_of(new), stopped_by_file(new)
+        govern = prepare_governance(gateway, new, self.switches)
         announced = LISTED if difference.touches(*SHOWN) else frozenset[str]()
 
         def apply() -> None:
@@ -165,7 +159,7 @@ class App:
             self.switches.follow(stopped)
             gateway.introduce(identity)
             gateway.stateless.parking.adopt(limits)
-            gateway.registry.show(view)
+            govern()
             gateway.rearrange(backends, difference.restarted, difference.removed, announced)
 
         return apply

@@ -5,20 +5,25 @@ from contextlib import asynccontextmanager
 
 from tests.gateway.servers import Server, add, running
 from trunkline.backends.search import Search
+from trunkline.gateway.authority import Authority
 from trunkline.gateway.finder import Finder
 from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.governance import Governance
 from trunkline.gateway.session import Identity
 from trunkline.gateway.upstream import Backend, Listener, Settings
-from trunkline.routing.view import View, Visible
+from trunkline.routing.policy import Policy
+from trunkline.routing.view import View
 
 
 @asynccontextmanager
 async def searching(
-    surface: Sequence[str] | None = None, visible: Visible | None = None, /, **servers: Server
+    surface: Sequence[str] | None = None, policy: Policy | None = None, /, **servers: Server
 ) -> AsyncGenerator[Gateway]:
     """Run a gateway before `servers`, with a search among them."""
-    view = View(surface, frozenset({"search"}), visible)
+    authority = None if policy is None else Authority(policy)
+    view = View(surface, frozenset({"search"}), authority)
     made = Gateway(Identity("test-gateway", "1.0"), chance=lambda: 0.0, view=view)
+    made.layers.governor = Governance(authority)
 
     async def connect(listener: Listener) -> Backend:
         return Search(Finder(made.registry))

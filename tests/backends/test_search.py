@@ -7,8 +7,7 @@ import pytest
 from tests.backends.search_gateway import searching
 from tests.gateway.letters import poster
 from tests.gateway.servers import Server, tool, user
-from trunkline.mcp.caller import Caller
-from trunkline.routing.catalog import Entry
+from trunkline.routing.policy import Policy, Rule
 
 SCHEMA = {
     "type": "object",
@@ -26,8 +25,7 @@ def hub() -> Server:
     return Server(tools=[tool("create_pull_request", description="Propose a change to a repo.")])
 
 
-def no_deleting(caller: Caller, entry: Entry) -> bool:
-    return entry.native != "delete_file"
+NO_DELETING = Policy([Rule(False, ("*__delete_file",)), Rule(True, ("*",))])
 
 
 async def ask(somebody: Any, tool: str, /, **arguments: Any) -> Any:
@@ -131,7 +129,7 @@ async def test_who_asks_for_an_unknown_tool_hears_which_are_close() -> None:
 @pytest.mark.holds("I6.2")
 async def test_what_a_caller_may_not_see_is_not_there_in_any_way() -> None:
     server = files()
-    async with searching(None, no_deleting, fs=server) as made, user(made) as somebody:
+    async with searching(None, NO_DELETING, fs=server) as made, user(made) as somebody:
         assert "fs__delete_file" not in await somebody.names()
         assert await names(somebody, query="delete file") == ["fs__read_file"]
         described = await somebody.call(

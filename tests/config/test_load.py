@@ -145,7 +145,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         (
             "[web]",
             "1: web: unknown key; known keys are gateway, http, kill_switch, auth, journal, "
-            "limits, servers, metrics, traces, log",
+            "limits, servers, metrics, traces, log, roles, policy",
         ),
         ("servers = 3", "1: servers: expected a table; write [servers.NAME]"),
         ("[servers]\nfs = 3", "2: servers.fs: expected a table; write [servers.NAME]"),

@@ -28,6 +28,7 @@ def keys() -> list[str]:
     names = ("gateway", "http", "kill_switch", "auth", "auth.jwt", "auth.key", "journal", "limits")
     tables = {name: name for name in names}
     tables |= {"servers.NAME": "server", "servers.NAME.oauth": "oauth"}
+    tables |= {"roles.NAME": "role", "policy": "rule"}
     return [
         f"{table}.{key}"
         for table, definition in tables.items()
@@ -52,9 +53,9 @@ def test_the_schema_is_a_schema_without_null() -> None:
 
 @pytest.mark.parametrize("key", keys())
 def test_every_key_says_what_it_is(key: str) -> None:
+    named = {"servers.NAME": "server", "servers.NAME.oauth": "oauth", "roles.NAME": "role"}
     table = key.rpartition(".")[0]
-    if table.startswith("servers"):
-        table = table.removeprefix("servers.").replace("NAME", "server").removeprefix("server.")
+    table = "rule" if table == "policy" else named.get(table, table)
     entry = config_schema()["$defs"][table]["properties"][key.rpartition(".")[2]]
     assert entry["description"].endswith(".")
 
@@ -88,6 +89,7 @@ VALUES: st.SearchStrategy[Any] = JSON.filter(
         *("none", ["jwt"], ["key", "jwt"], {"issuer": "x"}, {"audience": ["a"]}, {"file": "x"}),
         {"token_url": "https://a.example", "client_id": "g", "client_secret_env": "S"},
         {"token_url": "https://a.example", "client_id": "g"},
+        *("*", ["*"], ["tool"], ["tools.read"], {"readOnlyHint": True}, {"readOnly": True}),
     ]
 )
 TABLES = st.dictionaries(
@@ -115,6 +117,8 @@ TREES = st.fixed_dictionaries(
         "http": TABLES | VALUES,
         "auth": TABLES | VALUES,
         "limits": TABLES | LIMITS | VALUES,
+        "roles": st.dictionaries(st.sampled_from(["dev", ""]), TABLES | VALUES, max_size=2),
+        "policy": st.lists(TABLES | VALUES, max_size=2) | VALUES,
     },
 )
 

@@ -25,12 +25,6 @@ class Part:
 
     check = enter = recheck = _asked
 
-    def stops(self, *_: Any) -> bool:
-        return self._name == self._refuses
-
-    def sees(self, *_: Any) -> bool:
-        return self._name != self._refuses
-
 
 def governed(order: list[str], refuses: str = "") -> Governance:
     parts = [Part(name, order, refuses) for name in ("authority", "switches", "throttle", "last")]
@@ -58,20 +52,8 @@ def test_what_goes_on_is_judged_again_but_costs_nothing_more() -> None:
     assert order == ["switches", "authority"]
 
 
-def test_what_is_stopped_exists_but_is_not_listed() -> None:
-    caller = passage().caller
-    for refuses, sees, lists in (("", True, True), ("switches", True, False)):
-        made = governed([], refuses)
-        assert (made.sees(caller, ENTRY), made.lists(caller, ENTRY)) == (sees, lists)
-    hidden = governed([], "authority")
-    assert not hidden.sees(caller, ENTRY)
-    assert not hidden.lists(caller, ENTRY)
-
-
 def test_without_parts_everything_passes() -> None:
     made, caller = Governance(), passage().caller
-    assert made.sees(caller, ENTRY)
-    assert made.lists(caller, ENTRY)
     assert made.admit(passage(), ENTRY, PARAMS) is None
     made.readmit(caller, ENTRY)
 

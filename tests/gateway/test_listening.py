@@ -20,8 +20,11 @@ from trunkline.gateway import stateless
 from trunkline.gateway.listening import Listening
 from trunkline.jsonrpc import Raw, from_raw, to_raw
 from trunkline.jsonrpc.message import SpelledInt, SpelledStr
+from trunkline.mcp.caller import Caller
 from trunkline.mcp.offer import Kind
+from trunkline.mcp.principal import Principal
 
+SOMEBODY = Caller(Principal("p"), "2026-07-28", {}, Raw(b"{}"))
 UPDATED = "notifications/resources/updated"
 SUBSCRIBE, UNSUBSCRIBE = "resources/subscribe", "resources/unsubscribe"
 LISTS = {
@@ -73,7 +76,7 @@ async def test_every_word_is_marked_with_the_clients_own_id(id: Any, written: by
             await super().notify(method, params)
 
     paper = Line()
-    listening = Listening(id, paper, ["tools", "resources"])
+    listening = Listening(id, paper, ["tools", "resources"], SOMEBODY)
     listening.followed["p:"] = ("a", "x:")
     running = asyncio.create_task(listening.run())
     await acknowledged(paper)
@@ -94,7 +97,7 @@ async def test_every_word_is_marked_with_the_clients_own_id(id: Any, written: by
 async def test_the_acknowledgement_comes_first_however_slow_the_line() -> None:
     paper = Paper()
     paper.blocked = asyncio.Event()
-    listening = Listening(1, paper, ["tools"])
+    listening = Listening(1, paper, ["tools"], SOMEBODY)
     running = asyncio.create_task(listening.run())
     await asyncio.sleep(0)
     blocked, paper.blocked = paper.blocked, None
@@ -111,7 +114,7 @@ async def test_the_acknowledgement_comes_first_however_slow_the_line() -> None:
 async def test_a_line_that_is_torn_ends_nothing_but_itself() -> None:
     paper = Paper()
     paper.torn = True
-    listening = Listening(1, paper, ["tools"])
+    listening = Listening(1, paper, ["tools"], SOMEBODY)
     running = asyncio.create_task(listening.run())
     await asyncio.sleep(0)
     listening.changed(Kind.TOOL)

@@ -9,10 +9,11 @@ from trunkline.mcp.caller import Caller
 from trunkline.mcp.offer import Kind, Offer
 from trunkline.mcp.principal import Principal
 from trunkline.routing.catalog import Catalog, Entry, Listing, merge
-from trunkline.routing.view import View
+from trunkline.routing.view import MOST, View
 
 ANNA = Caller(Principal("anna"), "2025-11-25", {}, Raw(b"{}"))
 BERT = Caller(Principal("bert"), "2025-11-25", {}, Raw(b"{}"))
+CARL = Caller(Principal("carl"), "2025-11-25", {}, Raw(b"{}"))
 
 
 def offers(kind: Kind, *names: str) -> tuple[Offer, ...]:
@@ -38,8 +39,18 @@ def entry(name: str) -> Entry:
     return found
 
 
-def no_writing(caller: Caller, entry: Entry) -> bool:
-    return caller.principal.id == "anna" or entry.native != "write"
+class NoWriting:
+    """Lets nobody but Anna see what writes, and Carl list what reads."""
+
+    def sees(self, caller: Caller, entry: Entry) -> bool:
+        return caller.principal.id == "anna" or entry.native != "write"
+
+    def lists(self, caller: Caller, entry: Entry) -> bool:
+        stopped = caller.principal.id == "carl" and entry.native == "read"
+        return not stopped and self.sees(caller, entry)
+
+    def key(self, caller: Caller) -> str:
+        return caller.principal.id
 
 
 def test_without_a_word_everybody_sees_everything() -> None:
@@ -72,15 +83,60 @@ def test_a_list_is_written_once_for_each_catalogue() -> None:
 
 
 def test_what_a_caller_may_not_see_is_not_on_its_list() -> None:
-    view = View(visible=no_writing)
+    view = View(sight=NoWriting())
     assert "fs__write" in listed(view, ANNA)
     assert "fs__write" not in listed(view, BERT)
     assert not view.visible(BERT, entry("fs__write"))
+    assert not view.alike
+    assert not view.plain
+
+
+def test_what_is_stopped_is_not_on_the_list_and_there_all_the_same() -> None:
+    view = View(sight=NoWriting())
+    assert "fs__read" not in listed(view, CARL)
+    assert view.visible(CARL, entry("fs__read"))
 
 
 def test_what_is_not_shown_is_not_on_the_list_of_those_who_may_see_it() -> None:
-    view = View(("fs__*",), frozenset({"search"}), no_writing)
+    view = View(("fs__*",), frozenset({"search"}), NoWriting())
     assert listed(view, BERT) == ["fs__read", "search__find_tools", "search__call_tool"]
+
+
+def test_a_list_is_written_once_for_all_who_see_the_same() -> None:
+    view = View(sight=NoWriting())
+    first = [view.list_result(CATALOG, Kind.TOOL, caller) for caller in (ANNA, BERT)]
+    again = [view.list_result(CATALOG, Kind.TOOL, caller) for caller in (ANNA, BERT)]
+    assert all(one is other for one, other in zip(first, again, strict=True))
+    assert first[0] is not first[1]
+
+
+def test_lists_are_written_anew_when_callers_may_see_something_else() -> None:
+    view = View(sight=NoWriting())
+    first = view.list_result(CATALOG, Kind.TOOL, ANNA)
+    view.forget()
+    assert view.list_result(CATALOG, Kind.TOOL, ANNA) is not first
+    assert view.list_result(Catalog(), Kind.TOOL, ANNA) == to_raw({"tools": []})
+
+
+def test_only_so_many_lists_are_kept() -> None:
+    view = View(sight=NoWriting())
+    first = view.list_result(CATALOG, Kind.TOOL, ANNA)
+    for number in range(MOST - 1):
+        somebody = Caller(Principal(f"p{number}"), "2025-11-25", {}, Raw(b"{}"))
+        view.list_result(CATALOG, Kind.TOOL, somebody)
+    assert view.list_result(CATALOG, Kind.TOOL, ANNA) is first
+    view.list_result(CATALOG, Kind.TOOL, BERT)
+    assert view.list_result(CATALOG, Kind.TOOL, ANNA) is not first
+
+
+def test_a_backend_is_there_for_those_who_may_see_some_of_it() -> None:
+    write = merge([Listing("w", "w", offers(Kind.TOOL, "write"))])
+    assert View().knows(write, BERT, "w")
+    view = View(sight=NoWriting())
+    assert view.knows(write, ANNA, "w")
+    assert not view.knows(write, BERT, "w")
+    assert view.knows(CATALOG, BERT, "fs")
+    assert not view.knows(CATALOG, BERT, "other")
 
 
 def test_only_the_call_tool_of_a_search_calls_another() -> None:

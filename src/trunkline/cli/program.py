@@ -4,7 +4,7 @@ Each command imports what it needs when it is run: nobody waits for what others 
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,6 +17,7 @@ from trunkline.cli.audit_program import (
     audit_program,
 )
 from trunkline.cli.identity_program import key_program, token_program
+from trunkline.cli.policy_program import policy_program
 from trunkline.cli.sources_program import sources_program
 
 program = typer.Typer(
@@ -250,6 +251,9 @@ def tail(
     tail(config, Wanted(tool, subject, server, tuple(status or ())), lines, json)
 
 
+program.add_typer(policy_program, name="policy")
+
+
 @program.command("client-config")
 def client_config(
     client: Annotated[str, typer.Argument(help="The client, such as claude-desktop or cursor.")],
@@ -267,6 +271,33 @@ def client_config(
     from trunkline.cli.client_config import client_config  # noqa: PLC0415
 
     client_config(client, config, stdio, http)
+
+
+@program.command()
+def why(
+    tool: Annotated[str, typer.Argument(help="The tool, as `trunkline tools` shows it.")],
+    *,
+    subject: Annotated[str, typer.Option("--as", metavar="SUBJECT", help="Who would call it.")],
+    role: Annotated[
+        list[str] | None, typer.Option(metavar="ROLE", help="A role that they have; repeat it.")
+    ] = None,
+    client: Annotated[str, typer.Option(metavar="NAME", help="What their client is called.")] = "",
+    args: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The arguments, as a JSON object.")
+    ] = None,
+    kind: Annotated[
+        Literal["tool", "prompt", "resource", "template"],
+        typer.Option(help="What it is, if it is not a tool."),
+    ] = "tool",
+    config: Config = None,
+    json: Json = False,
+    timeout: Timeout = None,
+) -> None:
+    """Say whether somebody may call a tool, and which rule in which line decides."""
+    from trunkline.cli.why import read_asked, why  # noqa: PLC0415
+
+    asked = read_asked(tool, kind, (subject, role or (), client), args)
+    why(asked, config, json, timeout)
 
 
 @program.command("import")

@@ -15,6 +15,7 @@ from trunkline.config.limits_table import LimitsSettings, LimitTable, OwnLimitTa
 from trunkline.config.load import Draft, load, read
 from trunkline.config.model import Config, GatewaySettings, HttpSettings, ServerSettings
 from trunkline.config.observe_settings import LogSettings, MetricsSettings, TracesSettings
+from trunkline.config.policy_table import PolicySettings, RoleSettings, RuleSettings
 from trunkline.config.schema import config_schema, shipped_schema
 from trunkline.config.write_toml import to_toml
 from trunkline.documents.errors import ConfigError, ConfigErrors
@@ -37,6 +38,9 @@ __all__ = [
     "LogSettings",
     "MetricsSettings",
     "OwnLimitTable",
+    "PolicySettings",
+    "RoleSettings",
+    "RuleSettings",
     "ServerSettings",
     "TracesSettings",
     "config_schema",

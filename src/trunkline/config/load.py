@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 import msgspec.inspect
-from msgspec import Struct
+from msgspec import Struct, field
 
 from trunkline.config.auth_table import check_auth, modes_of, settle_auth
 from trunkline.config.client_entries import client_servers
@@ -34,6 +34,7 @@ from trunkline.config.model import (
     ServerName,
 )
 from trunkline.config.observe_table import check_observe, fill_observe
+from trunkline.config.policy_table import PolicySettings, read_policy
 from trunkline.config.settle import fill, settings
 from trunkline.config.substitute import Surroundings
 from trunkline.config.surface import check_surface
@@ -67,6 +68,7 @@ class Draft(Struct, frozen=True):
     entries: tuple[Entry, ...]
     inputs: dict[str, str | None]
     is_client: bool
+    policy: PolicySettings = field(default_factory=PolicySettings)
     notes: tuple[str, ...] = ()
     observe: dict[str, Any] = {}
     """The tables `[metrics]`, `[traces]` and `[log]`, by name."""
@@ -109,6 +111,7 @@ def load(path: Path | None, environ: Mapping[str, str], files: list[Path] | None
         limits=msgspec.convert(draft.limits, LimitsSettings | None),
         servers=tuple(map(settings, draft.entries, tables)),
         **({} if observed is None else observed._asdict()),
+        policy=draft.policy,
         source=path,
         notes=report.notes(),
     )
@@ -134,11 +137,13 @@ def _draft(path: Path) -> tuple[Draft, Report]:
         auth = check_auth(tree.get("auth"), parsed.report)
         observe = check_observe(tree, parsed.report.error)
         tables = _own_tables(tree, parsed.report)
+        names = [entry.name for entry in tables[-1]]
         draft = Draft(
             path,
             *tables,
             {},
             is_client,
+            policy=read_policy(tree, names, parsed.report),
             auth=auth,
             observe=observe,
             journal=_journal(tree, parsed.report),

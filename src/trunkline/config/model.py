@@ -8,6 +8,7 @@
            ──> limits: LimitsSettings, None if nothing is limited
            ──> servers: ServerSettings, in the order of the file
            ──> metrics, traces, log: those of observe_settings
+           ──> policy: PolicySettings, roles and rules, in the order of the file
 
 Refuses to read anything: files, variables and other people's formats end before this module.
 
@@ -34,6 +35,7 @@ from trunkline.config.observe_settings import (
     MetricsTable,
     TracesSettings,
 )
+from trunkline.config.policy_table import ROLES, RULES, PolicySettings, RoleTable
 
 MAX_NAME = 40
 ADDRESS = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
@@ -409,6 +411,7 @@ class Config(Struct, frozen=True, kw_only=True):
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     traces: TracesSettings = field(default_factory=TracesSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    policy: PolicySettings = field(default_factory=PolicySettings)
     source: Path | None = None
     notes: tuple[str, ...] = ()
 
@@ -442,3 +445,5 @@ class ConfigTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     log: Annotated[LogSettings, Meta(description=LogSettings.__doc__)] = field(
         default_factory=LogSettings
     )
+    roles: ROLES = field(default_factory=dict[str, RoleTable])
+    policy: RULES = ()

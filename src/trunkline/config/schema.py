@@ -26,6 +26,7 @@ from trunkline.config.model import (
     ServerTable,
 )
 from trunkline.config.observe_settings import LogSettings, MetricsTable, TracesSettings
+from trunkline.config.policy_table import RoleTable, RuleTable
 from trunkline.documents.schema import without_null
 
 FILE = "trunkline.schema.json"
@@ -47,6 +48,8 @@ _TITLES = {
     MetricsTable: "metrics",
     TracesSettings: "traces",
     LogSettings: "log",
+    RoleTable: "role",
+    RuleTable: "rule",
 }
 
 

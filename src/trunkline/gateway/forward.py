@@ -45,6 +45,8 @@ _KINDS = {kind.method: kind for kind in Kind}
 _NAMED = {"tools/call": (Kind.TOOL, "tool"), "prompts/get": (Kind.PROMPT, "prompt")}
 
 _BRACE = ord("{")
+_UNKNOWN = Raw(b"{}")
+"""What something is said to be of which nobody has said anything."""
 
 _KEYS = {Kind.TOOL: "name", Kind.PROMPT: "name", Kind.RESOURCE: "uri", Kind.TEMPLATE: "uri"}
 """The member of params that names an offer of each kind."""
@@ -122,7 +124,7 @@ class Forwarder:
             if entry is not None and view.calls_another(entry):
                 return self._unwrapped(params, client)
         if entry is None:
-            self._expect_ready(name, client)
+            self._expect_ready(kind, name, client)
             if not registry.catalog.entries(kind):
                 raise RpcError(INVALID_PARAMS, f"No {what}s available")
             raise RpcError(INVALID_PARAMS, f"Unknown {what}: {name}")
@@ -133,7 +135,7 @@ class Forwarder:
         name, arguments = unwrap(params)
         entry = self._seen(self.registry.catalog.find(Kind.TOOL, name), client)
         if entry is None or self.registry.view.calls_another(entry):
-            self._expect_ready(name, client)
+            self._expect_ready(Kind.TOOL, name, client)
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {name}")
         params.put("name", name)
         params.put("arguments", arguments)
@@ -145,12 +147,14 @@ class Forwarder:
         seen = entry is not None and self.registry.view.visible(client.caller, entry)
         return entry if seen else None
 
-    def _expect_ready(self, name: str, client: Client) -> None:
+    def _expect_ready(self, kind: Kind, name: str, client: Client) -> None:
         """Refuse what a backend that is not ready would offer, to go by its prefix."""
         for upstream in self.registry:
             prefix = upstream.settings.prefix
             if prefix and name.startswith(prefix + SEPARATOR) and not upstream.ready:
-                raise upstream.unavailable(client.caller.version)
+                native = name.removeprefix(prefix + SEPARATOR)
+                if self._seen(Entry(kind, name, upstream.name, native, _UNKNOWN), client):
+                    raise upstream.unavailable(client.caller.version)
 
     def _referred(self, params: Params, client: Client) -> Entry:
         """Find whose completion is asked for."""
@@ -178,7 +182,12 @@ class Forwarder:
     def _only_reader(self, uri: str) -> Entry | None:
         """Return the one backend that has resources: it may know what it does not list."""
         able = [u.name for u in self.registry if u.has("resources")]
-        return Entry(Kind.RESOURCE, uri, able[0], uri, Raw(b"{}")) if len(able) == 1 else None
+        return Entry(Kind.RESOURCE, uri, able[0], uri, _UNKNOWN) if len(able) == 1 else None
+
+    def may_hear(self, caller: Caller, backend: str, native: str, listed: str | None) -> bool:
+        """Tell whether a caller may still know of a resource that it follows."""
+        entry = Entry(Kind.RESOURCE, listed or native, backend, native, _UNKNOWN)
+        return self.registry.view.visible(caller, entry)
 
     def _pass(self, walk: "Walk", entry: Entry) -> Awaitable[Raw]:
         request, params, _, check, passage = walk

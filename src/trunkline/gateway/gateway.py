@@ -264,12 +264,17 @@ class Gateway:
         self.stateless.updated(backend, native, listed, params.encode())
         for session in self._sessions:
             followed = session.follows(backend, native)
-            if followed is not None and self._hears(session, backend):
+            if not self._hears(session, backend) or followed is None:
+                continue
+            if self.forwarder.may_hear(session.caller, backend, native, listed):
                 params.put("uri", listed or followed)
                 session.post("notifications/resources/updated", params.encode())
 
     def _hears(self, session: Session, backend: str) -> bool:
-        return session.initialized and self.layers.hears(session.caller, backend)
+        """Tell whether what a backend says by itself reaches a client: both are there for it."""
+        if not session.initialized or not self.layers.hears(session.caller, backend):
+            return False
+        return self.registry.view.knows(self.registry.catalog, session.caller, backend)
 
     def _public_uri(self, backend: str, native: str) -> str | None:
         for entry in self.registry.catalog.entries(Kind.RESOURCE):

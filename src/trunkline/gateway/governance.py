@@ -5,9 +5,8 @@
 Refuses to know how any part decides; it upholds their order, which is that of the design.
 """
 
-from typing import Protocol
-
 from trunkline.gateway.arguments import Arguments
+from trunkline.gateway.authority import Authority
 from trunkline.gateway.passage import Passage
 from trunkline.gateway.switches import Switches
 from trunkline.gateway.throttle import Throttle
@@ -15,22 +14,6 @@ from trunkline.jsonrpc import Raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
 from trunkline.routing.catalog import Entry
-
-
-class Authority(Protocol):
-    """Says who may do what."""
-
-    def sees(self, caller: Caller, entry: Entry) -> bool:
-        """Tell whether an offer exists for a caller: whether some call of it could be allowed."""
-        ...
-
-    def check(self, passage: Passage, entry: Entry, params: Params) -> None:
-        """Refuse what is not allowed, and note the rule that decided; raises `not_allowed`."""
-        ...
-
-    def recheck(self, caller: Caller, entry: Entry) -> None:
-        """Refuse what would not be allowed whatever the arguments; raises `not_allowed`."""
-        ...
 
 
 class Governance:
@@ -47,15 +30,6 @@ class Governance:
         self.switches = switches
         self.throttle = throttle
         self.arguments = arguments
-
-    def sees(self, caller: Caller, entry: Entry) -> bool:
-        """Tell whether an offer exists for a caller."""
-        return self.authority is None or self.authority.sees(caller, entry)
-
-    def lists(self, caller: Caller, entry: Entry) -> bool:
-        """Tell whether an offer is on a caller's lists: what is stopped is not."""
-        stopped = self.switches is not None and self.switches.stops(caller, entry)
-        return not stopped and self.sees(caller, entry)
 
     def admit(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
         """Let a call pass; raises RpcError, or returns the answer that it gets instead."""

@@ -33,10 +33,6 @@ _bits = random.getrandbits  # names need to differ, not to be hard to guess
 class Governor(Protocol):
     """Whoever says who may do what, how much of it, and whether at all."""
 
-    def sees(self, caller: Caller, entry: Entry) -> bool:
-        """Tell whether an offer exists for a caller."""
-        ...
-
     def admit(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
         """Let a call pass; raises RpcError, or returns the answer that it gets instead.
 

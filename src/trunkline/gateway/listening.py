@@ -26,9 +26,7 @@ ACK_PATIENCE = 10.0
 class Listening:
     """One such client."""
 
-    def __init__(
-        self, id: Id, line: Line, kinds: Iterable[str], caller: Caller | None = None
-    ) -> None:
+    def __init__(self, id: Id, line: Line, kinds: Iterable[str], caller: Caller) -> None:
         self.kinds = frozenset(kinds)
         self.caller = caller
         self.followed: dict[str, tuple[str, str]] = {}

@@ -46,6 +46,7 @@ from trunkline.mcp.rounds import MAY_ASK, Retry, read_retry, strip_retry
 from trunkline.mcp.subscriptions import Wishes
 from trunkline.mcp.versions import Era, era_of
 from trunkline.routing.catalog import Catalog, Entry
+from trunkline.routing.view import MOST
 
 
 class Stateless:
@@ -68,7 +69,8 @@ class Stateless:
         self._instructions = instructions
         self._listening: set[Listening] = set()
         self._ended = False
-        self._lists: dict[Kind, tuple[Catalog, Raw, Raw]] = {}
+        self._lists: dict[int, tuple[Catalog, Raw, Raw]] = {}
+        """Lists as this era has them, by which list they were made of."""
 
     def answer(
         self,
@@ -179,12 +181,16 @@ class Stateless:
 
     def _written(self, caller: Caller, kind: Kind) -> Raw:
         """Return a list, written once for all who see the same for as long as they do."""
-        catalog = self._registry.catalog
-        seen = self._registry.view.list_result(catalog, kind, caller)
-        known = self._lists.get(kind)
+        catalog, view = self._registry.catalog, self._registry.view
+        seen = view.list_result(catalog, kind, caller)
+        known = self._lists.get(id(seen))
         if known is None or known[0] is not catalog or known[1] is not seen:
-            written = cached_list(seen, catalog.freshness, self._server)
-            self._lists[kind] = known = (catalog, seen, written)
+            if len(self._lists) >= MOST:
+                del self._lists[next(iter(self._lists))]
+            # What one may see another may not: nobody between us keeps it for both.
+            fresh = catalog.freshness if view.alike else catalog.freshness._replace(public=False)
+            known = (catalog, seen, cached_list(seen, fresh, self._server))
+            self._lists[id(seen)] = known
         return known[2]
 
     # Those who listen
@@ -250,7 +256,8 @@ class Stateless:
         """Tell those who listen that a resource has changed."""
         hears = self._forwarder.layers.hears
         for listening in self._listening:
-            if hears(listening.caller, backend):
+            caller = listening.caller
+            if hears(caller, backend) and self._forwarder.may_hear(caller, backend, native, listed):
                 listening.updated(backend, native, listed, news)
 
     def end(self) -> None:

@@ -22,9 +22,7 @@ def fits(pattern: str, name: str) -> bool:
     if end < place or not _begins(name, 0, first) or not _begins(name, end, last):
         return False
     for part in middle:
-        found = next(
-            (at for at in range(place, end - len(part) + 1) if _begins(name, at, part)), -1
-        )
+        found = _find(name, part, place, end)
         if found < 0:
             return False
         place = found + len(part)
@@ -34,6 +32,14 @@ def fits(pattern: str, name: str) -> bool:
 def fits_any(patterns: Iterable[str], name: str) -> bool:
     """Tell whether a name is one that any of the patterns means."""
     return any(fits(pattern, name) for pattern in patterns)
+
+
+def _find(name: str, part: str, start: int, end: int) -> int:
+    """Return where a part without `*` is in a piece of the name, -1 if nowhere."""
+    if "?" not in part:
+        return name.find(part, start, end)
+    places = range(start, end - len(part) + 1)
+    return next((at for at in places if _begins(name, at, part)), -1)
 
 
 def _begins(name: str, at: int, part: str) -> bool:

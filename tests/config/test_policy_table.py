@@ -1,0 +1,132 @@
+"""Roles and rules in a file: what may stand there, what may not, and where it stands."""
+
+from pathlib import Path
+
+import pytest
+
+from trunkline.config import Config, ConfigErrors, load
+from trunkline.config.policy_table import PolicySettings, RoleSettings, RuleSettings
+
+SERVERS = '[servers.fs]\ncommand = "x"\n[servers.tracker]\ncommand = "y"\n'
+
+
+def loaded(folder: Path, text: str) -> Config:
+    file = folder / "trunkline.toml"
+    file.write_text(f"{text}\n{SERVERS}", encoding="utf-8")
+    return load(file, {"HOME": str(folder)})
+
+
+def errors_of(folder: Path, text: str) -> list[str]:
+    with pytest.raises(ConfigErrors) as caught:
+        loaded(folder, text)
+    file = folder / "trunkline.toml"
+    return [str(error).removeprefix(f"{file}:") for error in caught.value.errors]
+
+
+def test_without_the_tables_there_is_no_policy(tmp_path: Path) -> None:
+    assert Config().policy == PolicySettings()
+    assert loaded(tmp_path, "").policy == PolicySettings()
+
+
+def test_what_the_tables_say_is_what_is_loaded(tmp_path: Path) -> None:
+    found = loaded(
+        tmp_path,
+        """[roles.dev]
+permissions = ["tools.execute", "prompts.read"]
+denied_tools = ["fs__delete_*"]
+
+[roles."a role"]
+
+[[policy]]
+deny = "fs__write_*"
+roles = ["dev"]
+when = "args.path.startsWith('/etc')"
+
+[[policy]]
+allow = ["fs__*", "file:///docs/*"]
+subjects = ["anna", "*@example.org"]
+clients = ["claude-*"]
+servers = ["fs"]
+kinds = ["tool", "resource"]
+annotations = { readOnlyHint = true, destructiveHint = false }
+""",
+    ).policy
+    assert found.roles == (
+        RoleSettings(
+            name="dev",
+            permissions=("tools.execute", "prompts.read"),
+            denied_tools=("fs__delete_*",),
+            line=1,
+        ),
+        RoleSettings(name="a role", line=5),
+    )
+    first, second = found.rules
+    assert first == RuleSettings(
+        deny="fs__write_*", roles=("dev",), when="args.path.startsWith('/etc')", line=7
+    )
+    assert first.patterns == ("fs__write_*",)
+    assert first.hints == ()
+    assert second.patterns == ("fs__*", "file:///docs/*")
+    assert second.hints == (("readOnlyHint", True), ("destructiveHint", False))
+    assert (second.line, second.kinds, second.servers) == (12, ("tool", "resource"), ("fs",))
+
+
+RULE = '[[policy]]\nallow = "*"\n'
+WRONG = [
+    ('[roles.dev]\npermissions = ["tools.exec"]', 'did you mean "tools.execute"?'),
+    ('[roles.dev]\npermissions = "*"', "expected a list, got text"),
+    ('[roles.dev]\ndenied = ["x"]', "unknown key"),
+    ('[roles.dev]\ndenied_tools = [""]', "expected the name of a tool"),
+    ('roles = ["dev"]', "expected a table, got a list"),
+    ('[roles." "]', "expected the name of a role"),
+    ('[policy]\nallow = "*"', "expected a list of tables; write [[policy]], in double brackets"),
+    ("policy = 1", "expected a list"),
+    ("[[policy]]", "a rule allows or denies: it does neither"),
+    (f'{RULE}deny = "x"', "a rule allows or denies: it says both"),
+    ("[[policy]]\nallow = []", "expected at least 1, got 0"),
+    ("[[policy]]\nallow = [1]", "expected text, got a whole number"),
+    ("[[policy]]\nallow = 1", "expected text, got a whole number"),
+    ('[[policy]]\nallow = "a b"', "expected the name of a tool"),
+    (f"{RULE}roles = []", "expected at least 1, got 0"),
+    (f'{RULE}roles = "dev"', "expected a list, got text"),
+    (f'{RULE}servers = ["trackr"]', 'there is no server "trackr"; did you mean "tracker"?'),
+    (f'{RULE}servers = ["zzz"]', 'there is no server "zzz"; name one of [servers.NAME]'),
+    (f'{RULE}kinds = ["tools"]', 'did you mean "tool"?'),
+    (f"{RULE}annotations = {{ readOnly = true }}", 'did you mean "readOnlyHint"?'),
+    (f'{RULE}annotations = {{ readOnlyHint = "yes" }}', "expected true or false"),
+    (
+        f'{RULE}kinds = ["prompt"]\nannotations = {{ readOnlyHint = true }}',
+        "only tools have annotations",
+    ),
+    (f'{RULE}when = ""', "expected a condition"),
+    (f'{RULE}when = "{"a" * 2001}"', "expected a condition of up to 2000 characters"),
+    (f'{RULE}tool = "x"', "unknown key"),
+]
+
+
+@pytest.mark.parametrize(("text", "why"), WRONG)
+def test_what_makes_no_sense_is_refused_with_a_reason(tmp_path: Path, text: str, why: str) -> None:
+    (error,) = errors_of(tmp_path, text)
+    assert why in error
+
+
+def test_a_condition_that_means_nothing_is_refused_with_line_and_column(tmp_path: Path) -> None:
+    rule = f"{RULE}when = "
+    assert errors_of(tmp_path, f"{rule}\"args.path.startsWith('/etc'\"") == [
+        "3: policy[0].when: missing ')' at the end, in line 1, column 28 of the condition; "
+        "see the reference for conditions"
+    ]
+    (error,) = errors_of(tmp_path, f"{rule}'''true\n  && arg.path == 1'''")
+    assert "undeclared reference to 'arg.path', in line 2, column 9 of the condition" in error
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    text = f"{RULE}when = 'x'\n\n[[policy]]\n\n[http]\npath = 1"
+    assert [error.partition(":")[0] for error in errors_of(tmp_path, text)] == ["3", "5", "8"]
+
+
+def test_a_role_that_no_table_is_about_is_noted_where_there_are_tables(tmp_path: Path) -> None:
+    rule = f'{RULE}roles = ["dve", "dev"]'
+    (note,) = loaded(tmp_path, f"{rule}\n[roles.dev]").notes
+    assert 'there is no [roles."dve"]; check its spelling' in note
+    assert loaded(tmp_path, rule).notes == ()
