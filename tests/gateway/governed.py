@@ -114,7 +114,7 @@ class Member:
     async def names(self, method: str = "tools/list") -> list[str]:
         """List, and return the names or URIs alone."""
         found: dict[str, Any] = await self.ask(method)
-        offers: Any = next(value for value in found.values() if isinstance(value, list))
+        offers: Any = next(iter(v for v in found.values() if isinstance(v, list)), [])
         keys = ("uri", "uriTemplate", "name")
         return [next(o[key] for key in keys if key in o) for o in offers]
 
