@@ -13,6 +13,7 @@ from trunkline.gateway.session import Session
 from trunkline.jsonrpc import Notification, Raw, Request, RpcError, from_raw, to_raw
 from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
+from trunkline.mcp.offer import Kind
 from trunkline.mcp.principal import Principal
 from trunkline.routing.policy import Policy, Role, Rule
 from trunkline.routing.view import View
@@ -114,9 +115,8 @@ class Member:
     async def names(self, method: str = "tools/list") -> list[str]:
         """List, and return the names or URIs alone."""
         found = await self.ask(method)
-        (offers,) = (value for value in found.values() if isinstance(value, list))
-        keys = ("uri", "uriTemplate", "name")
-        return [next(o[key] for key in keys if key in o) for o in offers]  # type: ignore[index]
+        (kind,) = (kind for kind in Kind if kind.method == method)
+        return [offer[kind.key] for offer in found[kind.value]]
 
 
 async def refused(asking: Any) -> tuple[int, str]:

@@ -41,11 +41,9 @@ def read_arguments(raw: Raw | None) -> Arguments:
     if memoryview(raw).nbytes > MAX_BYTES:
         raise ValueError(f"expected at most {MAX_BYTES} bytes")
     members = from_raw(raw, dict[str, Any])
-    try:
-        json.loads(bytes(raw), object_pairs_hook=_expect_different, parse_int=_skip)
-    except RecursionError:
-        raise ValueError(f"expected at most {MAX_DEPTH} levels") from None
-    return Arguments(members, _count(members))
+    size = _count(members)  # and the depth, before somebody recurses
+    json.loads(bytes(raw), object_pairs_hook=_expect_different, parse_int=_skip)
+    return Arguments(members, size)
 
 
 def _expect_different(pairs: list[tuple[str, Any]]) -> None:
