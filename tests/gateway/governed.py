@@ -13,6 +13,7 @@ from trunkline.gateway.session import Session
 from trunkline.jsonrpc import Notification, Raw, Request, RpcError, from_raw, to_raw
 from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
+from trunkline.mcp.offer import Kind
 from trunkline.mcp.principal import Principal
 from trunkline.routing.policy import Policy, Role, Rule
 from trunkline.routing.view import View
@@ -113,10 +114,9 @@ class Member:
 
     async def names(self, method: str = "tools/list") -> list[str]:
         """List, and return the names or URIs alone."""
-        found: dict[str, Any] = await self.ask(method)
-        offers: Any = next(iter(v for v in found.values() if isinstance(v, list)), [])
-        keys = ("uri", "uriTemplate", "name")
-        return [next(o[key] for key in keys if key in o) for o in offers]
+        found = await self.ask(method)
+        (kind,) = (kind for kind in Kind if kind.method == method)
+        return [offer[kind.key] for offer in found[kind.value]]
 
 
 async def refused(asking: Any) -> tuple[int, str]:

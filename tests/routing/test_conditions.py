@@ -15,9 +15,15 @@ from trunkline.routing.conditions import (
     ConditionError,
     ConditionFailed,
 )
+from trunkline.routing.legible import Arguments
 
+ARGS: dict[str, Any] = {
+    "path": "/etc/passwd",
+    "n": 3,
+    "names": ["a", "b"],
+    "deep": {"x": [1.5]},
+}
 FACTS: dict[str, Any] = {
-    "args": {"path": "/etc/passwd", "n": 3, "names": ["a", "b"], "deep": {"x": [1.5]}},
     "tool": "fs__read",
     "backend": "fs",
     "kind": "tool",
@@ -27,6 +33,10 @@ FACTS: dict[str, Any] = {
     "client": "claude",
     "annotations": {"readOnlyHint": True},
 }
+
+
+def given_args(args: dict[str, Any], size: int = 1) -> Arguments:
+    return Arguments(args, size)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +57,7 @@ FACTS: dict[str, Any] = {
     ],
 )
 def test_a_condition_sees_what_it_is_told(source: str, holds: bool) -> None:
-    assert Condition(source).holds(FACTS) is holds
+    assert Condition(source).holds(FACTS, given_args(ARGS)) is holds
 
 
 @pytest.mark.parametrize(
@@ -123,22 +133,22 @@ def test_what_the_library_says_in_other_words_is_refused_all_the_same(
 )
 def test_what_has_no_answer_fails(source: str) -> None:
     with pytest.raises(ConditionFailed):
-        Condition(source).holds(FACTS)
+        Condition(source).holds(FACTS, given_args(ARGS))
 
 
 def test_going_through_many_values_fails_and_looking_at_one_of_them_does_not() -> None:
-    facts = FACTS | {"args": {"xs": list(range(MAX_VALUES + 1))}}
-    assert Condition("args.xs[3] == 3").holds(facts, MAX_VALUES + 2)
-    assert Condition("args.xs.all(x, x >= 0)").holds(FACTS | {"args": {"xs": [1]}}, MAX_VALUES)
+    many = given_args({"xs": list(range(MAX_VALUES + 1))}, MAX_VALUES + 2)
+    assert Condition("args.xs[3] == 3").holds(FACTS, many)
+    assert Condition("args.xs.all(x, x >= 0)").holds(FACTS, given_args({"xs": [1]}, MAX_VALUES))
     for source in ("args.xs.all(x, x >= 0)", "args.xs.map(x, x) == []", "7 in args.xs"):
         with pytest.raises(ConditionFailed, match="at most 1000 values"):
-            Condition(source).holds(facts, MAX_VALUES + 2)
+            Condition(source).holds(FACTS, many)
 
 
 def test_going_round_without_end_fails() -> None:
-    xs = list(range(900))
+    many = given_args({"xs": list(range(900))}, 902)
     with pytest.raises(ConditionFailed, match="budget"):
-        Condition("args.xs.all(x, args.xs.all(y, x + y >= 0))").holds({"args": {"xs": xs}}, 902)
+        Condition("args.xs.all(x, args.xs.all(y, x + y >= 0))").holds({}, many)
 
 
 @pytest.mark.parametrize("name", ["tool", "client", "subject"])
@@ -163,14 +173,14 @@ def test_any_arguments_give_an_answer_or_a_failure(args: dict[str, Any]) -> None
         "size(args) > 0",
     ):
         try:
-            answer = Condition(source).holds({"args": args})
+            answer = Condition(source).holds({}, given_args(args))
         except ConditionFailed:
             continue
         assert isinstance(answer, bool)
-        assert Condition(source).holds({"args": args}) is answer
+        assert Condition(source).holds({}, given_args(args)) is answer
 
 
 @given(st.integers(-(2**63), 2**64 - 1), st.integers(-(2**63), 2**63 - 1))
 def test_whole_numbers_are_compared_exactly(given: int, wanted: int) -> None:
-    assert Condition(f"args.n == {wanted}").holds({"args": {"n": given}}) is (given == wanted)
-    assert Condition(f"args.n < {wanted}").holds({"args": {"n": given}}) is (given < wanted)
+    assert Condition(f"args.n == {wanted}").holds({}, given_args({"n": given})) is (given == wanted)
+    assert Condition(f"args.n < {wanted}").holds({}, given_args({"n": given})) is (given < wanted)

@@ -55,6 +55,13 @@ def test_a_key_that_occurs_twice_is_refused_at_every_level(text: str) -> None:
         read_arguments(Raw(text.encode()))
 
 
+def test_colons_in_texts_are_no_keys() -> None:
+    url = Raw(b'{"url": "http://a.example:80/", "::": 1}')
+    assert read_arguments(url).members == {"url": "http://a.example:80/", "::": 1}
+    with pytest.raises(ValueError, match="duplicate member"):
+        read_arguments(Raw(b'{"url": "http://a.example:80/", "a": 1, "a": 2}'))
+
+
 def test_the_same_key_in_two_objects_is_none_that_occurs_twice() -> None:
     assert read_arguments(Raw(b'{"a": {"a": 1}, "b": [{"a": 1}, {"a": 1}]}')).size == 8
 

@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from trunkline.routing.legible import NO_ARGUMENTS, Arguments
+
 MAX_LENGTH = 2000
 """How long a condition may be, in characters."""
 
@@ -63,15 +65,18 @@ class Condition:
             raise ConditionError(f"expected something that is true or false, got {kind.lower()}")
         self.reads = frozenset(name for name in VARIABLES if _needs(source, name))
         """The variables that it asks about."""
+        self._facts = tuple(sorted(self.reads - {"args"}))
         self._goes_through = _GOES_THROUGH.search(source) is not None
 
-    def holds(self, facts: Mapping[str, Any], size: int = 0) -> bool:
-        """Answer; `size` is how many values the arguments have. Raises ConditionFailed."""
-        if self._goes_through and size > MAX_VALUES:
+    def holds(self, facts: Mapping[str, Any], arguments: Arguments = NO_ARGUMENTS) -> bool:
+        """Answer; raises ConditionFailed."""
+        if self._goes_through and arguments.size > MAX_VALUES:
             raise ConditionFailed(f"expected at most {MAX_VALUES} values")
-        asked = {name: facts[name] for name in self.reads}
-        if any(isinstance(fact, str) and "\0" in fact for fact in asked.values()):
-            raise ConditionFailed("expected text without NUL")  # where the library would stop
+        asked: dict[str, Any] = {"args": arguments.members}
+        for name in self._facts:
+            fact = asked[name] = facts[name]
+            if isinstance(fact, str) and "\0" in fact:
+                raise ConditionFailed("expected text without NUL")  # where the library would stop
         try:
             answer = self._expression.eval(data=asked).value()
         except RuntimeError as why:

@@ -15,12 +15,17 @@ Rules upheld here:
 import json
 from typing import Any, NamedTuple, cast
 
-from trunkline.jsonrpc import Raw, from_raw
+import msgspec
+
+from trunkline.jsonrpc import Raw
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64
 
 _LEAST, _MOST = -(2**63), 2**64 - 1
+_TOO_DEEP = f"expected at most {MAX_DEPTH} levels"
+
+_read = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Arguments(NamedTuple):
@@ -40,12 +45,16 @@ def read_arguments(raw: Raw | None) -> Arguments:
         return NO_ARGUMENTS
     if memoryview(raw).nbytes > MAX_BYTES:
         raise ValueError(f"expected at most {MAX_BYTES} bytes")
-    members = from_raw(raw, dict[str, Any])
     try:
-        json.loads(bytes(raw), object_pairs_hook=_expect_different, parse_int=_skip)
+        members = _read(raw)
     except RecursionError:
-        raise ValueError(f"expected at most {MAX_DEPTH} levels") from None
-    return Arguments(members, _count(members))
+        raise ValueError(_TOO_DEEP) from None
+    size, keys = _count(members)
+    text = bytes(raw)
+    # Every key has its colon: as many of them as keys prove that none occurs twice.
+    if text.count(b":") != keys:
+        _find_twice(text.decode())
+    return Arguments(members, size)
 
 
 def _expect_different(pairs: list[tuple[str, Any]]) -> None:
@@ -57,36 +66,36 @@ def _expect_different(pairs: list[tuple[str, Any]]) -> None:
 
 
 def _skip(_: str) -> None:
-    """Stand in for a number: Python refuses to read the longest."""
+    """Stand in for a number: nobody reads it."""
 
 
-def _count(members: dict[str, Any]) -> int:
-    """Count all values, level by level; raises ValueError for one that a rule could not read."""
-    count = depth = 0
+_find_twice = json.JSONDecoder(object_pairs_hook=_expect_different, parse_int=_skip).decode
+
+
+def _count(members: dict[str, Any]) -> tuple[int, int]:
+    """Count all values and all keys; raises ValueError for one that a rule could not read."""
+    size = depth = keys = 0
     level: list[Any] = [members]
     while level:
         depth += 1
         if depth > MAX_DEPTH:
-            raise ValueError(f"expected at most {MAX_DEPTH} levels")
-        count += len(level)
-        level = [part for value in level for part in _parts(value)]
-    return count
-
-
-def _parts(value: Any) -> list[Any]:
-    """Return what is inside of a value; raises ValueError for one that a rule could not read."""
-    if isinstance(value, dict):
-        table = cast("dict[str, Any]", value)
-        for key in table:
-            _expect_text(key)
-        return list(table.values())
-    if isinstance(value, list):
-        return cast("list[Any]", value)
-    if isinstance(value, str):
-        _expect_text(value)
-    elif isinstance(value, int) and not _LEAST <= value <= _MOST:
-        raise ValueError("expected whole numbers of 64 bits")
-    return []
+            raise ValueError(_TOO_DEEP)
+        size += len(level)
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                table = cast("dict[str, Any]", value)
+                keys += len(table)
+                below += table.values()
+                _expect_text("".join(table))
+            elif isinstance(value, list):
+                below += value
+            elif isinstance(value, str):
+                _expect_text(value)
+            elif isinstance(value, int) and not _LEAST <= value <= _MOST:
+                raise ValueError("expected whole numbers of 64 bits")
+        level = below
+    return size, keys
 
 
 def _expect_text(text: str) -> None:

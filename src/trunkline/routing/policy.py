@@ -167,9 +167,8 @@ class Standing(NamedTuple):
         """Say what becomes of a call with these arguments."""
         if not self.conditional:
             return self.final
-        facts = {**self.facts, "args": arguments.members}
         for rule in self.conditional:
-            matches, note = _asked(rule, facts, arguments.size)
+            matches, note = _asked(rule, self.facts, arguments)
             if matches:
                 return Verdict(Outcome.ALLOW if rule.allows else Outcome.DENY, rule.place, note)
         return self.final
@@ -206,7 +205,7 @@ class Policy:
             if _waits(rule, what):
                 conditional.append(rule)
                 continue
-            matches, note = _asked(rule, facts, 0)
+            matches, note = _asked(rule, facts, NO_ARGUMENTS)
             if matches:
                 outcome = Outcome.ALLOW if rule.allows else Outcome.HIDDEN
                 return _standing(Verdict(outcome, rule.place, note), conditional, facts)
@@ -239,12 +238,12 @@ def _waits(rule: Rule, what: What) -> bool:
     return asked and what.kind in WITH_ARGUMENTS
 
 
-def _asked(rule: Rule, facts: Mapping[str, Any], size: int) -> tuple[bool, str]:
+def _asked(rule: Rule, facts: Mapping[str, Any], arguments: Arguments) -> tuple[bool, str]:
     """Tell whether a rule matches that is about this, and why its condition failed if it did."""
     if rule.condition is None:
         return True, ""
     try:
-        return rule.condition.holds(facts, size), ""
+        return rule.condition.holds(facts, arguments), ""
     except ConditionFailed as why:
         return not rule.allows, f"its condition failed: {why}"
 
@@ -260,7 +259,6 @@ def _standing(final: Verdict, conditional: list[Rule], facts: Mapping[str, Any])
 
 def _facts(who: Who, what: What) -> dict[str, Any]:
     return {
-        "args": {},
         "tool": what.name,
         "backend": what.backend,
         "kind": KIND_NAMES[what.kind],
