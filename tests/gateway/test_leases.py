@@ -293,3 +293,25 @@ async def test_who_waited_in_vain_learns_that_it_was_not_for_the_server() -> Non
     begun.cancel(TimeoutError())
     assert isinstance(begun.error, TimeoutError)
     await house.leases.aclose()
+
+
+async def test_those_who_wait_can_be_sent_away_and_their_conversations_stay() -> None:
+    house = House(most=0, first=FORM)
+    house.take("a", "A")
+    waiting = house.take("b", "B")
+    house.leases.dismiss(ValueError("go"))
+    assert str(waiting.error) == "go"
+    house.calls["a"].settle(1)
+    house.take("c", "C")
+    assert [name for name, _ in house.begun] == ["a", "c"]
+    await house.leases.aclose()
+
+
+async def test_what_has_waited_learns_why_it_is_stopped() -> None:
+    house, why = House(most=0, first=FORM), TimeoutError()
+    house.take("a", "A")
+    waiting = house.take("b", "B")
+    house.calls["a"].settle(1)
+    waiting.cancel(why)
+    assert house.calls["b"].error is why
+    await house.leases.aclose()
