@@ -282,6 +282,22 @@ async def test_those_who_wait_for_their_turn_are_refused_when_the_circuit_opens(
         assert made.registry.upstream("bad").busy is False
 
 
+async def test_those_who_wait_for_a_conversation_are_refused_as_well() -> None:
+    bad = Failing()
+    made = gateway()
+    limits = {"max_conversations": 0, "breaker_threshold": 1, "breaker_recovery": RECOVERY}
+    add(made, "bad", bad, timeout=0.05, **limits)
+    made.client_capabilities = {"roots": {}}
+    async with running(made, bad), user(made, roots={}) as one, user(made, roots={}) as two:
+        first = asyncio.create_task(one.refusal("tools/call", {"name": "bad__echo"}))
+        await bad.until_heard("tools/call")
+        second = asyncio.create_task(two.refusal("tools/call", {"name": "bad__echo"}))
+        errors: Any = await asyncio.gather(first, second)
+        assert errors[0].data["type"] == "upstream_timeout"
+        assert "circuit open" in errors[1].message
+        assert bad.count("tools/call") == 1
+
+
 @pytest.mark.holds("C32")
 async def test_an_answer_that_is_none_is_a_failure_and_a_tools_own_is_not() -> None:
     server = one_tool()

@@ -328,3 +328,25 @@ async def test_what_is_too_many_is_closed_when_nobody_needs_it() -> None:
     await house.settle()
     assert (house.closed, house.leases.extra) == ([1, 3], 1)
     await house.leases.aclose()
+
+
+async def test_those_who_wait_can_be_sent_away_and_their_conversations_stay() -> None:
+    house = House(most=0, first=FORM)
+    house.take("a", "A")
+    waiting = house.take("b", "B")
+    house.leases.dismiss(ValueError("go"))
+    assert str(waiting.error) == "go"
+    house.calls["a"].settle(1)
+    house.take("c", "C")
+    assert [name for name, _ in house.begun] == ["a", "c"]
+    await house.leases.aclose()
+
+
+async def test_what_has_waited_learns_why_it_is_stopped() -> None:
+    house, why = House(most=0, first=FORM), TimeoutError()
+    house.take("a", "A")
+    waiting = house.take("b", "B")
+    house.calls["a"].settle(1)
+    waiting.cancel(why)
+    assert house.calls["b"].error is why
+    await house.leases.aclose()

@@ -178,3 +178,26 @@ async def test_more_places_are_taken_at_once_and_less_when_they_are_free() -> No
     for due in given[2:]:
         due.settle(None)
     turns.close()
+
+
+async def test_those_who_wait_can_be_sent_away_and_those_at_work_stay() -> None:
+    turns, given = Turns(1, 60.0), list[Due]()
+    assert not turns.full
+    taken = [turns.take(handing_out(given), NOBODY) for _ in range(3)]
+    assert turns.full
+    turns.dismiss(ValueError("go"))
+    assert [str(turn.error) for turn in taken[1:]] == ["go", "go"]
+    assert (len(given), len(turns), taken[0].done) == (1, 1, False)
+    given[0].settle("a")
+    assert (len(turns), turns.full) == (0, False)
+    turns.close()
+
+
+async def test_what_has_waited_learns_why_it_is_stopped() -> None:
+    turns, given = Turns(1, 60.0), list[Due]()
+    first, second = (turns.take(handing_out(given), NOBODY) for _ in range(2))
+    first.cancel()
+    why = TimeoutError()
+    second.cancel(why)
+    assert given[1].error is second.error is why
+    turns.close()

@@ -42,6 +42,7 @@ class Fuse:
         self.heard = False
         """Whether a call was answered since somebody looked."""
         self._moved = moved
+        self._now = _time
         self._line: object = None
         self._missed = 0
         """How many of the failures in a row were pings."""
@@ -51,7 +52,7 @@ class Fuse:
         breaker = self.breaker
         if not breaker.failures:
             return breaker.passing
-        passed = breaker.admit(_now())
+        passed = breaker.admit(self._now())
         if passed is None:
             raise self.refusal()
         if not breaker.closed:
@@ -61,7 +62,7 @@ class Fuse:
     def refusal(self) -> CircuitOpen:
         """Return why nobody passes."""
         reason = f"circuit open: {self.error}" if self.error else "circuit open"
-        return CircuitOpen(reason, self.breaker.retry_in(_now()))
+        return CircuitOpen(reason, self.breaker.retry_in(self._now()))
 
     def judge(self, passed: int, doing: Due, line: object) -> None:
         """Take note of what came of a call; `line` is what it was asked over."""
@@ -71,7 +72,7 @@ class Fuse:
             if self.breaker.failures:
                 self._succeed(passed)
         elif why is doing.why and not isinstance(why, TimeoutError):
-            self.breaker.release(passed, _now())  # somebody stopped it
+            self.give_up(passed)  # somebody stopped it
         else:
             self.judge_error(passed, why, line)
 
@@ -79,7 +80,7 @@ class Fuse:
         """Take note that a call was not answered with a result."""
         if is_failure(why):
             if isinstance(why, LineEnded) and line is self._line:
-                self.breaker.release(passed, _now())
+                self.give_up(passed)
                 return
             self._line = line if isinstance(why, LineEnded) else None
             self._fail(passed, why)
@@ -87,7 +88,11 @@ class Fuse:
             self.heard = True
             self._succeed(passed)
         else:
-            self.breaker.release(passed, _now())
+            self.give_up(passed)
+
+    def give_up(self, passed: int) -> None:
+        """Take note that nothing came of a call."""
+        self.breaker.release(passed, self._now())
 
     def _succeed(self, passed: int) -> None:
         if self.breaker.succeed(passed):
@@ -96,12 +101,13 @@ class Fuse:
     def _fail(self, passed: int, why: BaseException, pings: int = 0) -> None:
         self._missed = pings + (self._missed if self.breaker.failures else 0)
         self.error = str(why) or "it did not answer in time"
-        if self.breaker.fail(passed, _now()):
+        if self.breaker.fail(passed, self._now()):
             self._moved()
 
     def renewed(self) -> None:
         """Take note that it was started anew: the next call may find out."""
-        self.breaker.hasten(_now())
+        self._now = asyncio.get_running_loop().time  # what is lost in the end is lost outside of it
+        self.breaker.hasten(self._now())
 
     # Pings
 
@@ -110,7 +116,7 @@ class Fuse:
         breaker = self.breaker
         if breaker.closed:
             return breaker.passing
-        passed = breaker.admit(_now()) if breaker.failures == self._missed else None
+        passed = breaker.admit(self._now()) if breaker.failures == self._missed else None
         if passed is not None:
             self._moved()
         return passed
@@ -124,7 +130,7 @@ class Fuse:
         elif is_failure(why):
             self._fail(passed, why, pings=1)
         else:
-            breaker.release(passed, _now())
+            self.give_up(passed)
 
 
 def is_failure(why: BaseException) -> bool:
@@ -134,5 +140,5 @@ def is_failure(why: BaseException) -> bool:
     return isinstance(why, TimeoutError | MalformedAnswer)
 
 
-def _now() -> float:
+def _time() -> float:
     return asyncio.get_running_loop().time()

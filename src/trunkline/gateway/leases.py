@@ -297,6 +297,11 @@ class Leases(Generic[T]):
         with suppress(Exception):
             await self._close(held)
 
+    def dismiss(self, why: BaseException) -> None:
+        """Let nobody wait any longer."""
+        for turn in list(self._queue):
+            turn.fail(why)
+
     async def aclose(self) -> None:
         """Close all but the first, which is its owner's; those who wait learn that it has ended."""
         if self._keeper is not None:
@@ -304,8 +309,7 @@ class Leases(Generic[T]):
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
-        for turn in list(self._queue):
-            turn.fail(LineEnded("it ended"))
+        self.dismiss(LineEnded("it ended"))
         for room in list(self._rooms):
             if not room.first:
                 self._leave(room)

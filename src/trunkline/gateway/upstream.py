@@ -14,7 +14,7 @@ Rules upheld here:
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -279,7 +279,8 @@ class Upstream:
 
     def _circuit_moved(self) -> None:
         if self.fuse.breaker.circuit is Circuit.OPEN:
-            self.turns.dismiss(self.fuse.refusal())
+            for waiting in (self.turns, self._leases):
+                waiting.dismiss(self.fuse.refusal())
         self._tell_moved()
 
     def _tell_moved(self) -> None:
@@ -376,14 +377,14 @@ class Upstream:
         except CircuitOpen as why:
             raise self._meaning(why, spoken, version) from None
         try:
-            if needs_lease(call, backend):
+            if leased := needs_lease(call, backend):
                 doing = self._lease(call, client, passed, backend.tells_calls_apart)
             else:
                 doing = due(backend.call(call, client))
         except Exception as why:
             fuse.judge_error(passed, why, backend)
             raise self._meaning(why, spoken, version) from None
-        doing.then(partial(self._ended, call, backend, passed))
+        doing.then(partial(self._ended, call, backend, passed, leased))
         return doing
 
     def _lease(self, call: Call, client: Client, passed: int, shared: bool) -> Due:
@@ -395,16 +396,21 @@ class Upstream:
         party = client.party if can else NOBODY
         return self._leases.take(party, can, begin, urgent=client.answering)
 
-    def _begin_leased(
-        self, call: Call, client: Client, passed: int, backend: Backend
-    ) -> Awaitable[Raw]:
-        if passed != self.fuse.breaker.passing:  # it had to wait, and the circuit has opened
-            raise self.fuse.refusal()
-        return backend.call(call, client)
+    def _begin_leased(self, call: Call, client: Client, passed: int, backend: Backend) -> Due:
+        doing: Due = due(backend.call(call, client))
+        # First, or the next in turn would be begun before anybody knows that this one has failed.
+        doing.then(partial(self._judge, passed, backend))
+        return doing
 
-    def _ended(self, call: Call, backend: Backend, passed: int, answer: Due) -> None:
+    def _judge(self, passed: int, backend: Backend, doing: Due) -> None:
+        self.fuse.judge(passed, doing, backend)
+
+    def _ended(self, call: Call, backend: Backend, passed: int, leased: bool, answer: Due) -> None:
         """Judge what came of a call, and turn it into what its caller must see."""
-        self.fuse.judge(passed, answer, backend)
+        if not leased:
+            self.fuse.judge(passed, answer, backend)
+        elif answer.error is not None:
+            self.fuse.give_up(passed)  # if it never had its turn; else it has been judged
         version, spoken = call.caller.version, backend.version
         if answer.error is None:
             answer.result = adapt_result(call.method, answer.result, spoken, version)
