@@ -143,3 +143,13 @@ async def test_every_metric_has_its_heading_in_the_manual() -> None:
     names = app.observation.metrics.exposition.names
     assert [name for name in names if f"### `{name}`" not in headings] == []
     assert len(headings) == len(names)
+
+
+async def test_beyond_loopback_the_token_opens_an_address_of_its_own() -> None:
+    app = app_with(listen="0.0.0.0:0", token_env="T", token="s3cret")
+    assert app.observation.metrics is not None
+    async with app.observation.metrics.listening() as listener:
+        assert listener is not None
+        ((host, _),) = listener.addresses
+    assert host == "0.0.0.0"
+    await app.aclose()

@@ -8,9 +8,11 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from trunkline import __version__
 from trunkline.assembly.http import rules_of
-from trunkline.config import Config, split_address
+from trunkline.config import Config, is_loopback, split_address
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.upstream import Snapshot, State
 from trunkline.jsonrpc.incident import Report
@@ -69,7 +71,8 @@ class Metrics:
         listener = None if listen is None else self._listener(listen)
         try:
             if listener is not None:
-                await listener.listen(*split_address(str(listen)))
+                guarded = self._config.metrics.token is not None
+                await listener.listen(*split_address(str(listen), guarded))
             yield listener
         finally:
             self.health.draining = True
@@ -79,7 +82,11 @@ class Metrics:
 
     def _listener(self, listen: str) -> HttpListener:
         pages: Pages = {**dict.fromkeys(PATHS, self.health.page), **self._page}
-        return HttpListener(Monitor(pages, rules_of(self._config.http)).answer, report=self._report)
+        rules = rules_of(self._config.http)
+        if not is_loopback(split_address(listen, guarded=True)[0]):
+            # No page in a browser has the token, by whichever name it comes here.
+            rules = msgspec.structs.replace(rules, allowed_hosts=frozenset("*"))
+        return HttpListener(Monitor(pages, rules).answer, report=self._report)
 
 
 def numbers_of(exposition: Exposition, gateway: Gateway, doors: "Doors") -> None:
