@@ -40,14 +40,10 @@ def entry(name: str) -> Entry:
 
 
 class NoWriting:
-    """Lets nobody but Anna see what writes, and Carl list what reads."""
+    """Lets nobody but Anna see what writes."""
 
     def sees(self, caller: Caller, entry: Entry) -> bool:
         return caller.principal.id == "anna" or entry.native != "write"
-
-    def lists(self, caller: Caller, entry: Entry) -> bool:
-        stopped = caller.principal.id == "carl" and entry.native == "read"
-        return not stopped and self.sees(caller, entry)
 
     def key(self, caller: Caller) -> str:
         return caller.principal.id
@@ -92,9 +88,19 @@ def test_what_a_caller_may_not_see_is_not_on_its_list() -> None:
 
 
 def test_what_is_stopped_is_not_on_the_list_and_there_all_the_same() -> None:
-    view = View(sight=NoWriting())
+    view = View()
+    assert view.alike
+    assert view.stops is None
+    assert "fs__read" in listed(view, CARL)
+    view.stops = lambda caller, entry: caller is CARL and entry.native == "read"
     assert "fs__read" not in listed(view, CARL)
+    assert "fs__read" in listed(view, ANNA)
+    assert not view.alike
+    assert view.stops is not None
     assert view.visible(CARL, entry("fs__read"))
+    assert not view.offered(CARL, entry("fs__read"))
+    view.stops = None
+    assert "fs__read" in listed(view, CARL)
 
 
 def test_what_is_not_shown_is_not_on_the_list_of_those_who_may_see_it() -> None:
