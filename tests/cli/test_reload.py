@@ -242,17 +242,21 @@ async def test_a_terminal_that_is_closed_ends_it_instead(tmp_path: Path) -> None
         start_new_session=True,
     )
     os.close(far)
-    async with asyncio.timeout(20):
-        seen = ""
-        while "}\r\n}\r\n" not in seen:
-            seen += (await asyncio.to_thread(os.read, near, 65536)).decode()
-        process.send_signal(signal.SIGHUP)
-        while "there is no file to read again" not in seen:
-            seen += (await asyncio.to_thread(os.read, near, 65536)).decode()
-        assert process.returncode is None
-        os.close(near)
-        process.send_signal(signal.SIGHUP)
-        assert await process.wait() == 0
+    seen = ""
+    try:
+        async with asyncio.timeout(20):
+            while "}\r\n}\r\n" not in seen:
+                seen += (await asyncio.to_thread(os.read, near, 65536)).decode()
+            process.send_signal(signal.SIGHUP)
+            while "there is no file to read again" not in seen:
+                seen += (await asyncio.to_thread(os.read, near, 65536)).decode()
+            assert process.returncode is None
+            os.close(near)
+            process.send_signal(signal.SIGHUP)
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()  # whoever reads what it says reads its end, then
 
 
 # Without a process

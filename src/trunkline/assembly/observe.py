@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trunkline.assembly.concealing import conceal_of
 from trunkline.config import Config
-from trunkline.gateway.events import Event, Reloaded
+from trunkline.gateway.events import Event
 from trunkline.gateway.gateway import Gateway
 from trunkline.jsonrpc import Incident, print_incident
 
@@ -105,8 +105,7 @@ class Observation:
 
     def _write_down(self, event: Event) -> None:
         found = self.log
-        # People are told of a reload by whoever serves, in more words than one line has.
-        if found is not None and (found.for_programs or type(event) is not Reloaded):
+        if found is not None:
             found.log(event)
 
     def _close_log(self) -> None:
