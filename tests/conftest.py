@@ -3,6 +3,11 @@
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
+
+# A machine may be busy: how long an example takes is nothing that a test can judge.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -55,7 +55,12 @@ async def test_with_a_guard_a_network_is_listened_to_and_everybody_asked() -> No
 
 async def test_those_who_are_turned_away_are_told_of() -> None:
     made, heard = app(), list[Event]()
-    made.gateway.layers.events.listen(heard.append)
+
+    def note(event: Event) -> None:
+        if isinstance(event, TurnedAway):
+            heard.append(event)
+
+    made.gateway.layers.events.listen(note)
     async with asyncio.timeout(20), made.running(), made.listening(HERE):
         await fetch(f"{made.origins[0]}/mcp", hello())
         await fetch(f"{made.origins[0]}/mcp", hello(), bearer(iss="https://evil.example"))

@@ -53,8 +53,9 @@ async def test_nobody_comes_in_without_a_token(method: str, path: str) -> None:
 
 async def test_some_pages_are_for_everybody() -> None:
     async with guarded(gateway()) as house:
-        for path in ("/healthz", "/readyz", "/.well-known/oauth-protected-resource"):
+        for path in ("/healthz", "/.well-known/oauth-protected-resource"):
             assert (await house.here.ask(None, "GET", path)).status == 200
+        assert (await house.here.ask(None, "GET", "/readyz")).status == 503  # there is no server
         page = await house.here.ask(None, "GET", "/.well-known/oauth-protected-resource/mcp")
         assert page.json == {
             "resource": f"http://{HOST}:{house.here.port}/mcp",

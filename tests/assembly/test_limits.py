@@ -50,7 +50,6 @@ def test_what_is_not_wanted_is_not_there() -> None:
     assert arguments_of(Config(), ignore) is not None
     quiet = Config(gateway=GatewaySettings(check_arguments=False))
     assert arguments_of(quiet, ignore) is None
-    assert App(quiet).gateway.layers.governor is None
 
 
 @pytest.mark.parametrize("table", ["", "[limits]\n"])

@@ -105,9 +105,9 @@ async def test_that_traces_are_not_delivered_is_said_and_that_they_are_again(std
 
 
 async def test_off_costs_nothing_nobody_is_asked_and_nothing_is_kept() -> None:
-    app = App(DEFAULT)
+    app = App(Config())
     layers = app.gateway.layers
     assert layers.tracer is None
-    assert not layers.events
+    assert not layers.events.hears_calls
     assert app.observation.pages == {}
     await app.aclose()

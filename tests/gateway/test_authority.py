@@ -101,7 +101,7 @@ async def test_the_rule_that_decided_is_noted() -> None:
     ended: list[CallEnded] = []
     policy = Policy(READING.rules, ROLES)
     async with governed(policy, fs=files()) as made:
-        made.layers.events.listen(ended.append)  # type: ignore[arg-type]
+        made.layers.events.listen(lambda e: ended.append(e) if isinstance(e, CallEnded) else None)
         dev = Member(made, DEV)
         await dev.call("fs__read", path="/tmp")
         await dev.refusal("tools/call", name="fs__read", arguments={"path": "/etc"})
