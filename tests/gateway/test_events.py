@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from trunkline.gateway.events import Event, Events, Switched
+from tests.gateway.test_passage import passage as passing
+from trunkline.gateway.events import CallEnded, Event, Events, Switched
 from trunkline.jsonrpc import Incident
 
 NEWS = Switched("tool", "a__b", off=True, by="ann")
@@ -19,6 +20,32 @@ def test_everybody_who_listens_is_told_until_they_do_not_want_to_any_more() -> N
     end_one()
     events.tell(NEWS)
     assert (one, two) == ([NEWS], [NEWS, NEWS])
+
+
+def call(status: str) -> CallEnded:
+    passage = passing()
+    passage.status = status
+    return passage.ended(1.0, None, None)
+
+
+def test_whoever_wants_the_failed_calls_alone_is_told_of_no_others() -> None:
+    events, everything, failed, no_calls = Events(), list[Event](), list[Event](), list[Event]()
+    assert not events.hears_failures
+    events.listen(no_calls.append, calls="none")
+    assert not events.hears_failures
+    end = events.listen(failed.append, calls="failed")
+    assert (events.hears_calls, events.hears_failures) == (False, True)
+    events.listen(everything.append)
+    assert (events.hears_calls, events.hears_failures) == (True, True)
+    calls = [call(status) for status in ("success", "tool_error", "denied")]
+    for each in calls:
+        events.tell(each)
+    end()
+    events.tell(calls[-1])
+    events.tell(NEWS)
+    assert everything == [*calls, calls[-1], NEWS]
+    assert failed == [calls[-1]]
+    assert no_calls == [NEWS]
 
 
 def test_one_who_fails_is_reported_and_keeps_the_others_from_nothing() -> None:

@@ -35,7 +35,7 @@ def test_calls_that_went_well_are_for_those_who_want_everything() -> None:
     desk.log(ended())
     desk.log(ended(status="timeout"))
     assert desk.texts == ["call_timeout"]
-    assert desk.log.wants_calls
+    assert desk.log.wants_calls == "failed"
     chatty = Desk("debug")
     chatty.log(ended())
     assert chatty.texts == ["call_success"]
@@ -57,7 +57,7 @@ def test_what_is_not_grave_enough_is_not_said(level: Level, expected: list[str])
     desk.log(Incident("1", "m", ValueError()))
     desk.log(ended(status="unknown")) if level != "debug" else None
     assert desk.texts == expected
-    assert desk.log.wants_calls == (level == "debug")
+    assert desk.log.wants_calls == ("all" if level == "debug" else "none")
 
 
 def test_too_many_of_a_kind_are_counted_and_the_number_is_said_in_the_end() -> None:

@@ -7,7 +7,7 @@ the others are told all the same.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -70,6 +70,8 @@ STATUSES = (
 )
 """All ends that a call can have. A tool that says itself that it failed is a `tool_error`."""
 
+_CARRIED_OUT = ("success", "tool_error")
+
 
 class BackendMoved(Struct, frozen=True):
     """A backend is in another state."""
@@ -125,30 +127,51 @@ class Events:
     def __init__(self, report: Report = print_incident) -> None:
         self._listeners: tuple[Listener, ...] = ()
         self._of_calls: tuple[Listener, ...] = ()
+        self._of_failures: tuple[Listener, ...] = ()
         self.hears_calls = False
         """Whether anybody listens to calls: most events are those."""
+        self.hears_failures = False
+        """Whether anybody listens to those that were not carried out."""
         self._report = report
 
     def __bool__(self) -> bool:
         """Tell whether anybody listens: nobody needs to make events for nobody."""
         return bool(self._listeners)
 
-    def listen(self, listener: Listener, calls: bool = True) -> Callable[[], None]:
-        """Have `listener` told from now on, of calls as well or not; return what ends that."""
+    def listen(
+        self, listener: Listener, calls: Literal["all", "failed", "none"] = "all"
+    ) -> Callable[[], None]:
+        """Have `listener` told from now on, and of which calls; return what ends that.
+
+        Nobody looks into the results of calls for those who only want the failed ones.
+        """
         self._listeners = (*self._listeners, listener)
-        if calls:
+        if calls == "all":
             self._of_calls = (*self._of_calls, listener)
-            self.hears_calls = True
+        elif calls == "failed":
+            self._of_failures = (*self._of_failures, listener)
+        self._count()
         return lambda: self._forget(listener)
 
     def _forget(self, listener: Listener) -> None:
         self._listeners = tuple(each for each in self._listeners if each is not listener)
         self._of_calls = tuple(each for each in self._of_calls if each is not listener)
+        self._of_failures = tuple(each for each in self._of_failures if each is not listener)
+        self._count()
+
+    def _count(self) -> None:
         self.hears_calls = bool(self._of_calls)
+        self.hears_failures = bool(self._of_calls or self._of_failures)
+
+    def _whom(self, event: Event) -> tuple[Listener, ...]:
+        if type(event) is not CallEnded:
+            return self._listeners
+        went_well = event.status in _CARRIED_OUT
+        return self._of_calls if went_well else (*self._of_calls, *self._of_failures)
 
     def tell(self, event: Event) -> None:
         """Tell everybody."""
-        for listener in self._of_calls if type(event) is CallEnded else self._listeners:
+        for listener in self._whom(event):
             try:
                 listener(event)
             except Exception as why:

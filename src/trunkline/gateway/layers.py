@@ -85,7 +85,7 @@ class Layers:
         self, request: Request, params: Params, caller: Caller, client: Client | None = None
     ) -> Passage | None:
         """Note that a call has come; None if nobody wants to know, and nobody judges."""
-        if self.governor is None and self.tracer is None and not self.events.hears_calls:
+        if self.governor is None and self.tracer is None and not self.events.hears_failures:
             return None
         name = params.get("name") or params.get("uri")
         passage = Passage(
@@ -141,7 +141,9 @@ class Layers:
         self.under_way.discard(passage)
         if passage.leaving:
             passage.leave()
-        if self.events.hears_calls or passage.span is not None:
+        failed = error is not None or passage.status is not None
+        heard = self.events.hears_failures if failed else self.events.hears_calls
+        if heard or passage.span is not None:
             ended = passage.ended(now, result, error)
             if passage.span is not None:
                 passage.span.end(passage, ended)

@@ -53,15 +53,17 @@ class Log:
         self._until = 0.0
 
     @property
-    def wants_calls(self) -> bool:
-        """Tell whether any call can be grave enough."""
-        return self._least <= LEVELS.index("info")
+    def wants_calls(self) -> Literal["all", "failed", "none"]:
+        """Tell which calls can be grave enough."""
+        if self._least <= LEVELS.index("debug"):
+            return "all"
+        return "failed" if self._least <= LEVELS.index("info") else "none"
 
     def __call__(self, event: Event) -> None:
         """Write down an event."""
         if type(event) is CallEnded:
             # By far the most, and nobody wants to read them.
-            if self._least > (0 if event.status == "success" else 1):
+            if self._least > (0 if event.status in ("success", "tool_error") else 1):
                 return
         elif isinstance(event, BackendMoved) and event.error is not None:
             error = self._conceal(event.name, event.error)
