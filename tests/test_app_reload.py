@@ -23,7 +23,10 @@ from trunkline.assembly.reload import Outcome, Reloader
 from trunkline.config import Config, HttpSettings, load
 from trunkline.gateway.events import Event, Reloaded
 from trunkline.gateway.upstream import State
+from trunkline.jsonrpc import Raw
+from trunkline.mcp.caller import Caller
 from trunkline.mcp.offer import Kind
+from trunkline.mcp.principal import LOCAL
 
 
 class Desk:
@@ -374,3 +377,57 @@ async def test_what_is_stopped_stays_stopped_whoever_says_who_sees_what(tmp_path
     await desk.reload('[gateway]\nsurface = ["x"]', OPERATOR)
     assert registry.view.stops is stops
     await desk.app.aclose()
+
+
+@pytest.mark.holds("M12", "M13")
+async def test_what_was_used_up_is_used_up_under_other_limits_too(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, "[limits]\ndefault_rpm = 2\n", OPERATOR)
+    async with asyncio.timeout(20), desk.app.running() as gateway:
+        await gateway.registry.wait_settled()
+        engine = gateway.open_engine()
+        await engine.handle_json(json.dumps(hello()))
+        await engine.handle_json('{"jsonrpc":"2.0","method":"notifications/initialized"}')
+
+        async def status() -> Any:
+            asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+            said = await engine.handle_json(json.dumps(asked | {"params": {"name": "me__status"}}))
+            return json.loads(said or "")
+
+        for _ in range(2):
+            assert "result" in await status()
+        assert (await status())["error"]["data"]["type"] == "rate_limited"
+        outcome = await desk.reload("[limits]\ndefault_rpm = 3\n", OPERATOR)
+        assert outcome.changed == ("limits.default_rpm",)
+        assert "result" in await status()
+        assert (await status())["error"]["data"]["type"] == "rate_limited"
+        await desk.reload(OPERATOR)
+        assert "result" in await status()
+
+
+async def test_rules_hold_from_the_reload_on_and_lists_with_them(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, OPERATOR)
+    async with asyncio.timeout(20), desk.app.running() as gateway:
+        await gateway.registry.wait_settled()
+        user = Caller(LOCAL, "2025-11-25", {}, Raw(b"{}"))
+
+        def listed() -> bytes:
+            view = gateway.registry.view
+            return bytes(view.list_result(gateway.registry.catalog, Kind.TOOL, user))
+
+        assert b"me__status" in listed()
+        await desk.reload("[[policy]]\nallow = 'me__logs'\n", OPERATOR)
+        assert b"me__status" not in listed()
+        assert b"me__logs" in listed()
+        outcome = await desk.reload("[[policy]]\nallow = 5\n", OPERATOR)
+        assert outcome.problem
+        assert b"me__status" not in listed()
+
+
+async def test_the_terms_of_the_journal_change_and_its_place_does_not(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, "[journal]\nurl = 'sqlite:///a.db'\n", OPERATOR)
+    async with asyncio.timeout(20), desk.app.running():
+        assert desk.app.journal is not None
+        outcome = await desk.reload("[journal]\nurl = 'sqlite:///b.db'\nqueue = 777\n", OPERATOR)
+        assert desk.app.journal.status().queue_limit == 777
+        assert "journal.url" in outcome.postponed
+        assert desk.app.journal.status().url.endswith("a.db")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from trunkline.assembly.gateway import identity_of, parking_of
 from trunkline.assembly.governance import prepare_governance
 from trunkline.assembly.guarding import Guarding
-from trunkline.assembly.journal import journal_of, state_of
+from trunkline.assembly.journal import journal_of, state_of, terms_of
 from trunkline.assembly.observe import Doors, Observation, Reporter
 from trunkline.assembly.operator import commands_of, desk_of
 from trunkline.assembly.reload import Apply, Change, Outcome, Reloader, digest_of
@@ -117,6 +117,7 @@ class App:
             self.closing.append(kept.aclose)
         if self.journal is not None:
             self.journal.attach(self.gateway.layers)
+            self.observation.register(self.journal)
             self.closing.append(self.journal.aclose)  # last: the ends of all calls are in it
         self.servers = Servers(self.gateway, self.desk, self._verdicts, self._folder)
         for server in live_servers(config).values():
@@ -146,7 +147,7 @@ class App:
     def _prepare_gateway(self, change: Change) -> Apply:
         """Prepare all but the ways in: what it says of itself, its servers, and who sees what."""
         new, gateway, difference = change.new, self.gateway, change.difference
-        change.postpone("gateway.state")
+        change.postpone("gateway.state", "journal.url", "metrics", "traces", "log")
         servers = live_servers(new).values()
         backends = [(settings_of(server, new), self.servers.connect(server)) for server in servers]
         identity, limits, stopped = identity_of(new), parking_of(new), stopped_by_file(new)
@@ -157,6 +158,8 @@ class App:
             self.config = new
             self.servers.keep(servers, (*difference.removed, *difference.restarted))
             self.switches.follow(stopped)
+            if self.journal is not None:
+                self.journal.adopt(terms_of(new.journal))
             gateway.introduce(identity)
             gateway.stateless.parking.adopt(limits)
             govern()

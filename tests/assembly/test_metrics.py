@@ -22,9 +22,9 @@ DASHBOARD = Path(__file__).parents[2] / "contrib" / "grafana" / "trunkline.json"
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
-def app_with(**metrics: Any) -> App:
+def app_with(state: Path | None = None, **metrics: Any) -> App:
     servers = (*DEFAULT.servers, BROKEN)
-    return App(Config(servers=servers, metrics=MetricsSettings(**metrics)))
+    return App(Config(servers=servers, metrics=MetricsSettings(**metrics)), state)
 
 
 @asynccontextmanager
@@ -38,8 +38,8 @@ async def at(app: App) -> AsyncGenerator[str]:
 
 
 @pytest.mark.holds("O0.13", "O0.14")
-async def test_a_scrape_of_the_main_address_tells_how_everything_is() -> None:
-    app = app_with(path="/metrics")
+async def test_a_scrape_of_the_main_address_tells_how_everything_is(tmp_path: Path) -> None:
+    app = app_with(tmp_path, path="/metrics")
     async with at(app) as origin:
         await call_in_session(origin, "trunkline__status")
         await call_in_session(origin, "made_up")
@@ -58,6 +58,8 @@ async def test_a_scrape_of_the_main_address_tells_how_everything_is() -> None:
     assert {n for _, n in found["trunkline_breaker_state"]} == {0}
     assert found["trunkline_build_info"][0][0]["version"] == __version__
     assert found["trunkline_log_dropped_total"] == [({}, 0)]
+    assert found["trunkline_journal_dropped_total"] == [({}, 0)]
+    assert "trunkline_journal_queue" in found
 
 
 @pytest.mark.holds("O0.13")
@@ -110,17 +112,20 @@ def every_name(app: App) -> set[str]:
     return names
 
 
-async def observed(**tables: Any) -> App:
+async def observed(state: Path) -> App:
     """Return an app with all that can be shown."""
     from trunkline.config import TracesSettings
 
     traces = TracesSettings(endpoint="http://127.0.0.1:1")
-    app = App(Config(servers=DEFAULT.servers, metrics=MetricsSettings(path="/m"), traces=traces))
+    metrics = MetricsSettings(path="/m")
+    app = App(Config(servers=DEFAULT.servers, metrics=metrics, traces=traces), state)
     async with app.observation.watching(stdio=False):
         return app
 
 
-async def test_the_dashboard_is_valid_and_names_no_metric_that_does_not_exist() -> None:
+async def test_the_dashboard_is_valid_and_names_no_metric_that_does_not_exist(
+    tmp_path: Path,
+) -> None:
     import re
 
     board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
@@ -130,13 +135,13 @@ async def test_the_dashboard_is_valid_and_names_no_metric_that_does_not_exist() 
         re.findall(r"\b(?:trunkline|process)_[a-z_]+", " ".join([*targets, *map(str, variables)]))
     )
     assert len(named) > 15
-    assert named - every_name(await observed()) == set()
+    assert named - every_name(await observed(tmp_path)) == set()
     ids = [panel["id"] for panel in board["panels"]]
     assert len(ids) == len(set(ids))
 
 
-async def test_every_metric_has_its_heading_in_the_manual() -> None:
-    app = await observed()
+async def test_every_metric_has_its_heading_in_the_manual(tmp_path: Path) -> None:
+    app = await observed(tmp_path)
     assert app.observation.metrics is not None
     text = PAGE.read_text(encoding="utf-8")
     headings = {line for line in text.splitlines() if line.startswith("### ")}

@@ -14,6 +14,7 @@ from trunkline.assembly.concealing import conceal_of
 from trunkline.config import Config
 from trunkline.gateway.events import Event
 from trunkline.gateway.gateway import Gateway
+from trunkline.journal.journal import Journal
 from trunkline.jsonrpc import Incident, print_incident
 
 if TYPE_CHECKING:
@@ -71,6 +72,16 @@ class Observation:
             self._gateway.layers.tracer = self.traces.tracer
             if self.metrics is not None:
                 self.traces.register(self.metrics.exposition)
+
+    def register(self, journal: Journal) -> None:
+        """Have it counted how the journal is, if anything is counted."""
+        if self.metrics is not None:
+            exposition = self.metrics.exposition
+            words = "Records that wait to be written to the journal."
+            exposition.gauge("trunkline_journal_queue", words, lambda: journal.status().queue)
+            words = "Records that the journal had no room for."
+            dropped = "trunkline_journal_dropped_total"
+            exposition.counter(dropped, words, lambda: journal.status().dropped)
 
     @property
     def pages(self) -> "Pages":
