@@ -34,8 +34,8 @@ async def test_clients_use_everything(servers: Servers, tmp_path: Path, path: st
 async def test_the_application_around_it_stays_what_it_is(tmp_path: Path) -> None:
     async with application(tmp_path, {}, "/gate") as house, httpx2.AsyncClient() as http:
         origin = house.place.removesuffix("/gate")
-        around, ready, nothing = await asyncio.gather(
-            http.get(f"{origin}/"), http.get(f"{house.place}/readyz"), http.get(f"{origin}/mcp")
+        around, health, nothing = await asyncio.gather(
+            http.get(f"{origin}/"), http.get(f"{house.place}/healthz"), http.get(f"{origin}/mcp")
         )
         assert around.text == "hello from the application around it"
-        assert (ready.status_code, nothing.status_code) == (200, 404)
+        assert (health.status_code, nothing.status_code) == (200, 404)
