@@ -5,8 +5,9 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
-# A machine may be busy: how long an example takes is nothing that a test can judge.
-settings.register_profile("patient", deadline=None)
+# A machine may be busy: how long an example takes is nothing that a test can judge. Half as many as
+# hypothesis would try keep `make test` short; those that matter most ask for more themselves.
+settings.register_profile("patient", deadline=None, max_examples=50)
 settings.load_profile("patient")
 
 
