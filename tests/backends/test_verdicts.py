@@ -22,6 +22,8 @@ OLD, NEW = Known(Era.HANDSHAKE, "s", "1"), Known(Era.ENVELOPE, "s", "2")
 SAID = Raw(b'{"name":"s","version":"1"}')
 SAID_LATER = Raw(b'{"name":"s","version":"2"}')
 
+LOCK = f".{FILE}.lock"
+
 
 @asynccontextmanager
 async def kept(folder: Path | None) -> AsyncGenerator[Verdicts]:
@@ -74,7 +76,7 @@ async def test_it_is_for_its_owner_alone_and_nothing_else_is_left(tmp_path: Path
     finally:
         os.umask(before)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert [file.name for file in folder.iterdir()] == [FILE]
+    assert {file.name for file in folder.iterdir()} == {FILE, LOCK}
     assert stat.S_IMODE((folder / FILE).stat().st_mode) == 0o600
 
 
@@ -100,7 +102,7 @@ async def test_several_gateways_remember_into_one_file(tmp_path: Path) -> None:
     assert await recalled(tmp_path, "other") == NEW
 
 
-async def test_gateways_that_write_at_once_leave_a_whole_file(tmp_path: Path) -> None:
+async def test_gateways_that_write_at_once_lose_nothing_of_each_others(tmp_path: Path) -> None:
     gateways = [Verdicts(tmp_path) for _ in range(8)]
     for number, each in enumerate(gateways):
         for key in range(5):
@@ -108,9 +110,8 @@ async def test_gateways_that_write_at_once_leave_a_whole_file(tmp_path: Path) ->
     async with asyncio.timeout(20):
         await asyncio.gather(*(each.aclose() for each in gateways))
     found = json.loads((tmp_path / FILE).read_bytes())["servers"]
-    assert found
-    assert set(found) <= {f"{number}-{key}" for number in range(8) for key in range(5)}
-    assert [file.name for file in tmp_path.iterdir()] == [FILE]
+    assert set(found) == {f"{number}-{key}" for number in range(8) for key in range(5)}
+    assert {file.name for file in tmp_path.iterdir()} == {FILE, LOCK}
 
 
 async def test_what_is_learnt_while_it_writes_is_written_as_well(
@@ -218,7 +219,7 @@ async def test_what_cannot_be_written_is_said_and_nothing_is_lost(
     assert "cannot be written" in caplog.messages[-1]
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
     if obstacle == "file":
-        assert [file.name for file in folder.iterdir()] == [FILE]
+        assert {file.name for file in folder.iterdir()} == {FILE, LOCK}
 
 
 async def test_without_a_folder_it_lasts_as_long_as_it_does() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.operator import switch_file
+from trunkline import files
 from trunkline.operator.switch_file import MAX_FILE, SwitchFile
 from trunkline.routing.switches import EVERYTHING, Switch, What
 
@@ -113,18 +113,18 @@ async def test_a_write_that_fails_leaves_what_was_there(
     problem = await file.keep(ANNA, True)
     assert problem == f"{file.path} cannot be written: no space left on device"
     assert file.load() == {ECHO}
-    assert not list(tmp_path.glob(".switches-*"))
+    assert not list(tmp_path.glob(".*.json.*[!k]"))
 
 
 async def test_another_that_never_finishes_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(switch_file, "PATIENCE", 0.02)
-    file, other = SwitchFile(tmp_path, CONFIG), SwitchFile(tmp_path, CONFIG)
-    with other._alone():  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(files, "PATIENCE", 0.02)
+    file = SwitchFile(tmp_path, CONFIG)
+    with files.alone(file.path):
         problem = await file.keep(ECHO, True)
     assert problem is not None
-    assert problem.endswith("another gateway is writing it")
+    assert problem.endswith("another is writing it")
     assert await file.keep(ECHO, True) is None
 
 

@@ -17,7 +17,6 @@ from trunkline.sources.edit import (
     log_path,
     new_registry,
     read_log,
-    replace_file,
     sign_file,
 )
 from trunkline.sources.load import load
@@ -136,15 +135,12 @@ def test_a_log_that_does_not_hold_is_not_gone_on_with(tmp_path: Path) -> None:
 
 
 def test_a_file_keeps_its_permissions_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_text("old")
+    path = made(tmp_path / "a.json")
     path.chmod(0o640)
-    replace_file(path, "new")
-    assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o640)
-    with pytest.raises(UnicodeEncodeError):
-        replace_file(path, "\ud800")
-    assert path.read_text() == "new"
-    assert list(tmp_path.iterdir()) == [path]
+    before = set(tmp_path.iterdir())
+    add_category(path, "new", NEW)
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert set(tmp_path.iterdir()) == before
 
 
 def test_windows_line_ends_are_no_obstacle(tmp_path: Path) -> None:

@@ -18,9 +18,7 @@ import asyncio
 import logging
 import os
 import secrets
-import tempfile
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -32,6 +30,7 @@ from msgspec import Meta, Struct
 from trunkline.auth.claims import MAX_NAME, MAX_ROLES
 from trunkline.auth.key_sets import stamp_of
 from trunkline.auth.proof import Proof, Unproven
+from trunkline.files import alone, replace_file
 from trunkline.mcp.principal import Principal
 
 PREFIX = "tlk_"
@@ -192,36 +191,10 @@ def revoke_key(path: Path, id: str) -> KeyRecord:
 
 def _rewrite(path: Path, change: Callable[[tuple[KeyRecord, ...]], tuple[KeyRecord, ...]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(path):
+    with alone(path):
         records = change(read_keys(path))
         text = msgspec.json.format(msgspec.json.encode(_Whole(records)), indent=2) + b"\n"
-        number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # which is 0600
-        try:
-            with os.fdopen(number, "wb") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(path)
-        except BaseException:
-            with suppress(OSError):
-                Path(name).unlink()
-            raise
-
-
-@contextmanager
-def _locked(path: Path) -> Generator[None]:
-    """Keep others from writing meanwhile."""
-    try:
-        import fcntl  # noqa: PLC0415  not on every system
-    except ImportError:
-        yield
-        return
-    number = os.open(path.with_name(f".{path.name}.lock"), os.O_WRONLY | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(number)
+        replace_file(path, text)
 
 
 def _now() -> datetime:

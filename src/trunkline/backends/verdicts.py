@@ -17,14 +17,12 @@ Rules upheld here:
 import asyncio
 import hashlib
 import logging
-import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct, field
 
+from trunkline.files import alone, replace_file
 from trunkline.jsonrpc import Raw, from_raw
 from trunkline.mcp.versions import Era
 
@@ -185,20 +183,9 @@ def _update(file: Path, news: dict[str, Known | None]) -> None:
     """Enter news into a file, beside what others have entered; if that fails, say so."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        book = _read(file)
-        _note(book, news)
-        _replace(file, msgspec.json.format(msgspec.json.encode(_Book(book))) + b"\n")
+        with alone(file):
+            book = _read(file)
+            _note(book, news)
+            replace_file(file, msgspec.json.format(msgspec.json.encode(_Book(book))) + b"\n")
     except OSError as why:
         _log.warning("trunkline: %s cannot be written: %s", file, why)
-
-
-def _replace(file: Path, content: bytes) -> None:
-    number, name = tempfile.mkstemp(dir=file.parent, prefix=".eras-")  # for its owner alone
-    try:
-        with os.fdopen(number, "wb") as opened:
-            opened.write(content)
-        Path(name).replace(file)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise

@@ -16,28 +16,18 @@ import asyncio
 import hashlib
 import logging
 import os
-import sys
-import tempfile
-import time
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from trunkline.files import alone, replace_file
 from trunkline.routing.switches import EVERYTHING, Switch, read_switch
-
-if sys.platform != "win32":
-    import fcntl
 
 MAX_FILE = 1024 * 1024
 """How large a file may be, in bytes, to be read."""
 
-PATIENCE = 2.0
-"""How long, in seconds, another gateway that writes is waited for."""
-
-_PAUSE = 0.01
 _DIGEST = 16
 
 _log = logging.getLogger(__name__)
@@ -110,7 +100,7 @@ class SwitchFile:
     def _update(self, switch: Switch, off: bool) -> str | None:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._alone():
+            with alone(self.path):
                 found, problem = self._read()
                 if problem is not None:
                     with suppress(OSError):
@@ -118,42 +108,7 @@ class SwitchFile:
                 found = found | {switch} if off else found - {switch}
                 entries = tuple(_Entry(each.what.value, each.name) for each in sorted(found))
                 content = msgspec.json.encode(_Book(entries, self._config))
-                _replace(self.path, msgspec.json.format(content) + b"\n")
+                replace_file(self.path, msgspec.json.format(content) + b"\n")
         except OSError as why:
             return f"{self.path} cannot be written: {(why.strerror or str(why)).lower()}"
         return None
-
-    @contextmanager
-    def _alone(self) -> Generator[None]:
-        """Keep others from writing meanwhile; raises OSError if one does not finish."""
-        if sys.platform == "win32":
-            yield
-            return
-        number = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            until = time.monotonic() + PATIENCE
-            while True:
-                try:
-                    fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > until:
-                        raise OSError("another gateway is writing it") from None
-                    time.sleep(_PAUSE)
-            yield
-        finally:
-            os.close(number)
-
-
-def _replace(file: Path, content: bytes) -> None:
-    number, name = tempfile.mkstemp(dir=file.parent, prefix=".switches-")  # for its owner alone
-    try:
-        with os.fdopen(number, "wb") as opened:
-            opened.write(content)
-            opened.flush()
-            os.fsync(opened.fileno())
-        Path(name).replace(file)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise

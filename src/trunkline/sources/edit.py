@@ -8,10 +8,7 @@ Rules upheld here:
 """
 
 import json
-import os
 import re
-import tempfile
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from uuid import uuid4
 from trunkline.documents.lines import Lines
 from trunkline.documents.reading import read_text
 from trunkline.documents.toml_lines import scan_toml
+from trunkline.files import replace_file
 from trunkline.sources.changes import Stamp, extend_log, parse_log, render_log
 from trunkline.sources.keys import REGISTRY, Signer, is_same_key
 from trunkline.sources.load import MAX_FILE, Loaded, is_toml, parse
@@ -65,7 +63,7 @@ def sign_file(path: Path, signer: Signer) -> tuple[Loaded, int]:
     added = extend_log(read_log(path) or [], signed, signer, _stamp())
     text = _with_key(text, path, "signature", signed)
     loaded = parse(text, str(path))
-    replace_file(path, text)
+    _replace(path, text)
     if added:
         with log_path(path).open("a", encoding="utf-8") as file:
             file.write(render_log(added))
@@ -92,7 +90,7 @@ def add_category(path: Path, slug: str, category: dict[str, Any]) -> Loaded:
     else:
         text = _json(changed)
     loaded = parse(text, str(path))
-    replace_file(path, text)
+    _replace(path, text)
     return loaded
 
 
@@ -111,21 +109,9 @@ def new_registry(path: Path, curator: str, pubkey: str) -> None:
         file.write(text)
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Put `text` in the place of a file, at once; raises OSError."""
-    mode = path.stat().st_mode & 0o777
-    number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
-    new = Path(name)
-    try:
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(number)
-        new.chmod(mode)
-        new.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            new.unlink()
+def _replace(path: Path, text: str) -> None:
+    """Put `text` in the place of a file that is there; raises OSError."""
+    replace_file(path, text.encode(), path.stat().st_mode & 0o777)
 
 
 def _today() -> str:

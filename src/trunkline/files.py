@@ -1,0 +1,65 @@
+"""Files of ours: replaced as a whole or not at all, by one process at a time.
+
+Rules upheld here:
+1. Whoever reads a file that is replaced finds all of it, old or new, after a crash as well.
+2. A new file is its owner's alone; one that was there keeps its permissions if that is asked for.
+3. One who holds a file and never finishes is not waited for for ever.
+"""
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
+
+PATIENCE = 2.0
+"""How long, in seconds, another who writes is waited for."""
+
+_PAUSE = 0.01
+
+
+def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
+    """Put `content` in the place of a file, at once; raises OSError."""
+    number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(number)
+        if mode is not None:
+            Path(name).chmod(mode)
+        Path(name).replace(path)
+    except BaseException:
+        with suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+@contextmanager
+def alone(path: Path, patience: float | None = None) -> Generator[None]:
+    """Keep others from writing a file meanwhile; raises OSError if one does not finish.
+
+    It waits as threads do: not for an event loop.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    number = os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        until = time.monotonic() + (PATIENCE if patience is None else patience)
+        while True:
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise OSError("another is writing it") from None
+                time.sleep(_PAUSE)  # in a thread, or a command: there is no loop to hold up
+        yield
+    finally:
+        os.close(number)
