@@ -6,8 +6,8 @@ from pathlib import Path
 
 from trunkline.auth.key_file import BadKeyFile, KeyRecord, add_key, read_keys, revoke_key
 from trunkline.cli.config_choice import choose_config
-from trunkline.cli.duration import read_end
 from trunkline.cli.screen import FAILED, WRONG, fail, print_json, print_table, say
+from trunkline.cli.when import read_end
 
 
 def add(

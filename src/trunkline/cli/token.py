@@ -11,8 +11,8 @@ from trunkline.auth.minting import Wish, read_unverified
 from trunkline.auth.minting import mint as mint_token
 from trunkline.auth.proof import Unproven
 from trunkline.cli.config_choice import choose_config
-from trunkline.cli.duration import read_duration
 from trunkline.cli.screen import FAILED, WRONG, fail, plain, print_json, print_table, say
+from trunkline.cli.when import read_duration
 from trunkline.config import AuthSettings
 
 MAX_INPUT = 64 * 1024
