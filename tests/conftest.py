@@ -1,4 +1,4 @@
-"""What all tests share: the `--update` switch, and a folder for what gateways remember."""
+"""What all tests share: the `--update` switch, and folders for what gateways leave."""
 
 from collections.abc import Generator
 
@@ -26,4 +26,5 @@ def update(request: pytest.FixtureRequest) -> bool:
 def state(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("run")))
         yield

@@ -213,15 +213,17 @@ async def test_the_command_says_what_has_changed_or_what_is_wrong(tmp_path: Path
     async with started(tmp_path, OPERATOR) as gateway:
         pid, file = gateway.process.pid, str(tmp_path / "some.toml")
         write(tmp_path, OPERATOR, '[servers.two]\nbuiltin = "operator"', "[http]\nmax_body = 2048")
-        found = await trunkline(tmp_path, "reload")
+        # By its number: all gateways of this user would be reloaded, those of other tests too.
+        command = ("reload", "--pid", str(pid))
+        found = await trunkline(tmp_path, *command)
         lines = [f"{pid}  {file}", "servers.two: added", "http.max_body"]
         assert found == (0, "\n".join(lines) + "\n", "")
         await gateway.until_named("two__status")
-        code, out, _ = await trunkline(tmp_path, "reload", "--json", "--pid", str(pid))
+        code, out, _ = await trunkline(tmp_path, *command, "--json")
         outcome: dict[str, Any] = {"problem": None, "changed": [], "postponed": [], "notes": []}
         assert (code, json.loads(out)) == (0, [{"pid": pid, "config": file, "outcome": outcome}])
         write(tmp_path, "[servers.s]\ncomand = 1\n[http]\nport = 1")
-        code, out, err = await trunkline(tmp_path, "reload")
+        code, out, err = await trunkline(tmp_path, *command)
         assert (code, out) == (1, f"{pid}  {file}\nnot reloaded: what was running goes on\n")
         assert (2, "", err) == await trunkline(tmp_path, "check", "--config", file)
         assert len(err.splitlines()) == 2
