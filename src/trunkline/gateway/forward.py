@@ -66,7 +66,7 @@ class Forwarder:
         self, request: Request, params: Params, way: Way, client: Client, check: Check | None = None
     ) -> Awaitable[Raw]:
         """Pass a request on; raises RpcError at once, or when awaited."""
-        passage = self.layers.begin(request, params, client.caller, client)
+        passage = self.layers.begin(request, client.caller, client)
         walk = Walk(request, params, client, check, passage)
         try:
             if self.registry.settled:
