@@ -88,6 +88,7 @@ class Events:
         self._listeners: tuple[Listener, ...] = ()
         self._of_calls: tuple[Listener, ...] = ()
         self._of_failures: tuple[Listener, ...] = ()
+        """Those who are told of calls that were not carried out; of all calls some of them are."""
         self.hears_calls = False
         """Whether anybody listens to calls: most events are those."""
         self.hears_failures = False
@@ -108,7 +109,7 @@ class Events:
         self._listeners = (*self._listeners, listener)
         if calls == "all":
             self._of_calls = (*self._of_calls, listener)
-        elif calls == "failed":
+        if calls != "none":
             self._of_failures = (*self._of_failures, listener)
         self._count()
         return lambda: self._forget(listener)
@@ -121,17 +122,15 @@ class Events:
 
     def _count(self) -> None:
         self.hears_calls = bool(self._of_calls)
-        self.hears_failures = bool(self._of_calls or self._of_failures)
-
-    def _whom(self, event: Event) -> tuple[Listener, ...]:
-        if type(event) is not CallEnded:
-            return self._listeners
-        went_well = event.status in _CARRIED_OUT
-        return self._of_calls if went_well else (*self._of_calls, *self._of_failures)
+        self.hears_failures = bool(self._of_failures)
 
     def tell(self, event: Event) -> None:
         """Tell everybody."""
-        for listener in self._whom(event):
+        if type(event) is not CallEnded:
+            listeners = self._listeners
+        else:
+            listeners = self._of_calls if event.status in _CARRIED_OUT else self._of_failures
+        for listener in listeners:
             try:
                 listener(event)
             except Exception as why:

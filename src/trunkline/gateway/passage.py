@@ -96,17 +96,17 @@ class Passage(Struct, eq=False):
         """Return what is to be known of it in the end."""
         # With as few steps as can be: every call ends here, and most end well.
         self.due = None  # which has the result, and is not to keep it
-        sent, status = self.sent, self.status
+        sent, asked = self.sent, self.request.params
         code, kind = (None, None) if error is None else code_and_kind(error)
         return CallEnded(
             self,
-            status_of(result, error, kind, self.entry) if status is None else status,
+            self.status or status_of(result, error, kind, self.entry),
             kind,
             code,
             now - self.began,
             0.0 if sent is None else (self.answered or now) - sent,
-            size_of(self.request.params),
-            size_of(result),
+            len(asked) if isinstance(asked, Raw) else 0,
+            len(result) if isinstance(result, Raw) else 0,
         )
 
 
@@ -247,11 +247,6 @@ def says_it_failed(result: Raw) -> bool:
         return from_raw(result, _Outcome).isError
     except ValueError:
         return False
-
-
-def size_of(value: object) -> int:
-    """Return how many bytes something has that came, or goes, as it is."""
-    return len(value) if isinstance(value, Raw) else 0
 
 
 def trace_of(params: object) -> str | None:
