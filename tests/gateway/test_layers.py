@@ -40,6 +40,9 @@ class Judge:
         if self.why is not None:
             raise self.why
 
+    def hidden_by(self, caller: Caller, entry: Entry) -> str | None:
+        return None
+
     def passes_unknown(self, caller: Caller, backend: str) -> bool:
         return False
 

@@ -74,7 +74,7 @@ class Forwarder:
             if self.registry.settled:
                 return self._pass(walk, self.find(params, way, request.method, client))
         except BaseException as why:
-            self.layers.end(passage, error=why)
+            self._give_up(walk, why)
             raise
         return self._forward_later(walk, way)
 
@@ -83,8 +83,17 @@ class Forwarder:
             entry = await self.find_patiently(walk.params, way, walk.request.method, walk.client)
             return await self._pass(walk, entry)
         except BaseException as why:
-            self.layers.end(walk.passage, error=why)
+            self._give_up(walk, why)
             raise
+
+    def _give_up(self, walk: "Walk", why: BaseException) -> None:
+        """Note that a call has ended without a result, and which rule hides what it named."""
+        passage, method = walk.passage, walk.request.method
+        if passage is not None and passage.entry is None and method in _NAMED:
+            entry = self.registry.catalog.find(_NAMED[method][0], passage.name)
+            if entry is not None:
+                passage.rule = self.layers.hidden_by(walk.client.caller, entry)
+        self.layers.end(passage, error=why)
 
     def list(
         self, method: str, params: Params, write: Callable[[Kind], Raw]

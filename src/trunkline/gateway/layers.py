@@ -41,6 +41,10 @@ class Governor(Protocol):
         """Let a call go on that was interrupted to ask something; raises RpcError."""
         ...
 
+    def hidden_by(self, caller: Caller, entry: Entry) -> str | None:
+        """Return the rule that hides an offer from a caller; None if it is not hidden."""
+        ...
+
     def passes_unknown(self, caller: Caller, backend: str) -> bool:
         """Tell whether a request that only a backend may understand is passed on to it."""
         ...
@@ -140,6 +144,10 @@ class Layers:
         """Let a call go on that was interrupted to ask something; raises RpcError."""
         if self.governor is not None:
             self.governor.readmit(caller, entry)
+
+    def hidden_by(self, caller: Caller, entry: Entry) -> str | None:
+        """Return the rule that hides an offer from a caller; None if it is not hidden."""
+        return None if self.governor is None else self.governor.hidden_by(caller, entry)
 
     def passes_unknown(self, caller: Caller, backend: str) -> bool:
         """Tell whether a request that only a backend may understand is passed on to it."""

@@ -156,7 +156,7 @@ class Scribe:
                 event.trace,
                 backend,
                 passage.revision,
-                _VERDICTS.get(status, "allow"),
+                "deny" if rule and status == "unknown" else _VERDICTS.get(status, "allow"),
                 None if rule is None else self._label(rule),
                 event.kind,
                 event.code,
