@@ -12,13 +12,11 @@ Rules upheld here:
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
-import msgspec.inspect
 from msgspec import Meta, Struct
 
-from trunkline.config.forms import NOT_BLANK, form
+from trunkline.config.forms import NOT_BLANK, form, form_beside_list
 from trunkline.config.substitute import Surroundings
 from trunkline.documents.errors import Report, meant, quoted
-from trunkline.documents.fit import fit
 from trunkline.documents.lines import KeyPath
 from trunkline.documents.parse import Table, as_table, table_in
 from trunkline.routing.conditions import MAX_LENGTH, Condition, ConditionError
@@ -27,11 +25,13 @@ from trunkline.routing.policy import Permission
 RoleName = Annotated[
     str, form(r"^\S[^\x00-\x1f]*$", "the name of a role, up to 128 characters", 128)
 ]
-_EXPECTED = "the name of a tool, or a URI, with * and ? for what may vary"
-OfferPattern = Annotated[str, form(r"^[^\s\x00-\x1f]+$", _EXPECTED, 512)]
-# Without its pattern, which is looked at apart: msgspec 0.22 frees one twice that stands beside a
-# list in a union, and takes the interpreter down as it ends.
-OnePattern = Annotated[str, Meta(max_length=512, extra={"expected": _EXPECTED})]
+_OFFER = (
+    r"^[^\s\x00-\x1f]+$",
+    "the name of a tool, or a URI, with * and ? for what may vary",
+    512,
+)
+OfferPattern = Annotated[str, form(*_OFFER)]
+OnePattern = Annotated[str, form_beside_list(*_OFFER)]
 NamePatterns = Annotated[tuple[RoleName, ...], Meta(min_length=1)]
 OfferPatterns = Annotated[tuple[OfferPattern, ...], Meta(min_length=1)]
 KindName = Literal["tool", "prompt", "resource", "template"]
@@ -127,8 +127,6 @@ RULES = Annotated[
     ),
 ]
 
-_PATTERN = msgspec.inspect.type_info(OfferPattern)
-
 
 def check_policy(tree: Table, report: Report) -> None:
     """Complain about rules that make no sense; those that break the types are passed over."""
@@ -163,9 +161,6 @@ def _check_rule(rule: RuleTable, path: KeyPath, tree: Table, report: Report) -> 
     if (rule.allow is None) == (rule.deny is None):
         said = "it does neither" if rule.allow is None else "it says both"
         report.error(path, f"a rule allows or denies: {said}", 'write allow = "…" or deny = "…"')
-    for key, pattern in (("allow", rule.allow), ("deny", rule.deny)):
-        if isinstance(pattern, str):
-            fit(pattern, _PATTERN, (*path, key), report.error)
     for number, server in enumerate(rule.servers or ()):
         if server not in servers:
             other = meant(server, servers)

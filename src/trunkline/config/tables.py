@@ -26,7 +26,7 @@ from trunkline.documents.parse import Table
 
 
 class Ways(NamedTuple):
-    """What is done with one table; `check` and `fill` see the whole tree, good or not."""
+    """What is done with one table; `check` sees the whole tree and `fill` all but the servers."""
 
     check: Callable[[Table, Report], None] | None = None
     fill: Callable[[Table, Surroundings, Report], object] | None = None
