@@ -5,6 +5,7 @@ Refuses to look at values: `fit` does, and says in our words what was expected.
 Rule upheld here: a form stands in one place, for the checks and for the JSON Schema alike.
 """
 
+import re
 from typing import Annotated
 
 from msgspec import Meta
@@ -14,6 +15,9 @@ MIB = 1024 * 1024
 
 ADDRESS = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
 """The form of HOST:PORT."""
+
+HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
+"""Tab and visible characters; RFC 9110, 5.5. What others are, nobody agrees on."""
 
 NOT_BLANK = r"^\s*\S[\s\S]*$"
 WILDCARD = "^[A-Za-z0-9_*?-]+$"

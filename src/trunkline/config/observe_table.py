@@ -17,9 +17,17 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta, Struct, field
 
 from trunkline.config.addresses import AddressError, is_bare, split_address
-from trunkline.config.forms import ADDRESS, HeaderName, Share, Text, UrlPath, form
+from trunkline.config.forms import (
+    ADDRESS,
+    HEADER_VALUE,
+    HeaderName,
+    Share,
+    Text,
+    UrlPath,
+    form,
+)
 from trunkline.config.http_table import PATHS, TAKEN, HttpSettings
-from trunkline.config.substitute import HEADER_VALUE, Surroundings, each_text, substitute
+from trunkline.config.substitute import Surroundings, each_text, substitute
 from trunkline.documents.errors import Complain, Report
 from trunkline.documents.lines import KeyPath
 from trunkline.documents.parse import Table, table_in

@@ -34,9 +34,6 @@ from trunkline.documents.parse import Table
 MAX_FILE = 64 * 1024
 """How long a file may be that `${file:…}` or `env_file` names, in bytes."""
 
-HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
-"""Tab and visible characters; RFC 9110, 5.5. What others are, nobody agrees on."""
-
 Problem = Callable[[str, str], None]
 """Takes what is wrong with a string: why, and how to mend it."""
 
