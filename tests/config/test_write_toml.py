@@ -186,6 +186,14 @@ def test_what_http_names_by_a_path_is_found_from_anywhere(folder: Path) -> None:
     assert config.http.certificate == str(folder / "old" / "cert.pem")
 
 
+def test_a_registry_is_found_from_anywhere(folder: Path) -> None:
+    old = folder / "old" / "trunkline.toml"
+    old.write_text('[servers.books]\nbuiltin = "sources"\nregistry = "sub/books.json"')
+    _, config = moved(folder, old)
+    assert config.servers == load(old, ENVIRON).servers
+    assert config.servers[0].registry == str(folder / "old" / "sub" / "books.json")
+
+
 GOVERNED = """\
 [limits]
 default_rpm = 5

@@ -25,6 +25,9 @@ from trunkline.documents.parse import Table, as_table
 SUBSTITUTED = ("command", "args", "env", "env_file", "cwd", "url", "headers", "registry", "oauth")
 """The keys of a server in which references are resolved."""
 
+PATHS = ("cwd", "env_file", "registry")
+"""Those that are seen from the config file."""
+
 _TOLERANCE = 0.01
 _NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 
@@ -52,7 +55,7 @@ def fill(entry: Entry, around: Surroundings, complain: Complain) -> Table:
     for key in SUBSTITUTED:
         if key in table:
             table[key] = each_text(table[key], (key,), resolve)
-    for key in ("cwd", "env_file", "registry"):
+    for key in PATHS:
         if isinstance(name := table.get(key), str) and (key,) not in broken:
             table[key] = str(path_from(name, around))
     if ("env_file",) not in broken:
@@ -80,7 +83,7 @@ def _unusable(text: str, key: str) -> tuple[str, str] | None:
         return "no HTTP header can carry it", "use one line of plain ASCII"
     if key == "url" and not is_web(text):
         return "expected http:// or https:// and a host", "write the whole address"
-    if key in {"command", "cwd", "env_file", "registry"} and not text.strip():
+    if key in {"command", *PATHS} and not text.strip():
         return "it is blank", "give it a value, or leave the key out"
     return None
 

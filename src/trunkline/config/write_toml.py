@@ -15,7 +15,7 @@ from typing import Any, cast
 from trunkline.config.client_entries import safe_names
 from trunkline.config.entry import KNOWN, Entry
 from trunkline.config.load import Draft
-from trunkline.config.settle import SUBSTITUTED
+from trunkline.config.settle import PATHS, SUBSTITUTED
 from trunkline.config.substitute import (
     Reference,
     Surroundings,
@@ -71,7 +71,7 @@ def _portable(entry: Entry, draft: Draft) -> Table:
     table = {key: entry.table[key] for key in KNOWN if key in entry.table}
 
     def write(text: str, path: KeyPath) -> str:
-        return _template(text, path[0] in {"cwd", "env_file"}, around)
+        return _template(text, path[0] in PATHS, around)
 
     for key in SUBSTITUTED:
         if key in table:
