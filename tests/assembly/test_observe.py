@@ -99,7 +99,7 @@ async def test_that_traces_are_not_delivered_is_said_and_that_they_are_again(std
         note("it answered 503")
         note(None)
     assert [line["message"] for line in lines(stderr)] == [
-        "traces are not delivered: it answered\\u000a503",
+        "traces are not delivered: it answered\\x0a503",
         "traces are delivered again",
     ]
 

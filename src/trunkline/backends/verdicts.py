@@ -25,6 +25,7 @@ from msgspec import Struct, field
 from trunkline.files import alone, replace_file
 from trunkline.jsonrpc import Raw, from_raw
 from trunkline.mcp.versions import Era
+from trunkline.visible import visible
 
 FILE = "eras.json"
 
@@ -172,7 +173,7 @@ def _read(file: Path) -> dict[str, Known]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as why:
-        reason = str(why).encode("unicode_escape").decode()  # it may quote what is in there
+        reason = visible(str(why))  # it may quote what is in there
         _log.warning("trunkline: %s is ignored: %s", file, reason)
         return {}
     _note(book, {})

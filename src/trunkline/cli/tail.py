@@ -13,9 +13,10 @@ import msgspec
 
 from trunkline.assembly.journal import store_at
 from trunkline.cli.audit import Wanted, for_programs, place_for, seen, why
-from trunkline.cli.screen import plain, say
+from trunkline.cli.screen import say
 from trunkline.cli.when import shown
 from trunkline.journal.store import Filter, Row, Store, StoreError
+from trunkline.visible import visible_lines
 
 LOOK = 0.2
 """How many seconds pass between two looks."""
@@ -120,4 +121,4 @@ def line(row: Row) -> list[tuple[str, str]]:
         (name, "bold" if is_call else "cyan"),
         (why(found), style),
     ]
-    return [(plain(text).replace("\n", " "), style) for text, style in parts if text]
+    return [(visible_lines(text).replace("\n", " "), style) for text, style in parts if text]

@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from trunkline.files import alone, replace_file
 from trunkline.routing.switches import EVERYTHING, Switch, read_switch
+from trunkline.visible import visible
 
 MAX_FILE = 1024 * 1024
 """How large a file may be, in bytes, to be read."""
@@ -95,7 +96,7 @@ class SwitchFile:
         except OSError as why:
             return frozenset([EVERYTHING]), (why.strerror or str(why)).lower()
         except (ValueError, RecursionError) as why:  # also of msgspec
-            return frozenset([EVERYTHING]), str(why).encode("unicode_escape").decode()
+            return frozenset([EVERYTHING]), visible(str(why))
 
     def _update(self, switch: Switch, off: bool) -> str | None:
         try:
