@@ -31,7 +31,6 @@ from trunkline.assembly.upstreams import settings_of
 from trunkline.assembly.view import LISTED, SHOWN
 from trunkline.backends.verdicts import Verdicts
 from trunkline.config import (
-    AuthSettings,
     Config,
     HttpSettings,
     ServerSettings,
@@ -345,10 +344,6 @@ class App:
             self._door = HttpServer(self.gateway, rules_of(http), self.report, guard, pages)
             self.gateway.registry.start()
         return self._door
-
-    def guard_by(self, auth: AuthSettings | None) -> None:
-        """Ask as `auth` has it from now on; raises ValueError, and then nothing is different."""
-        self._guarding.change(auth, self.config.http, self._door)
 
     def _tell_of(self, address: str, why: str) -> None:
         self.gateway.layers.events.tell(TurnedAway(address, why))
