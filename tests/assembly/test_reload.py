@@ -187,8 +187,11 @@ async def test_a_part_that_breaks_is_an_incident_and_changes_nothing(desk: Desk)
 
 
 async def test_what_fails_to_apply_is_an_incident_and_keeps_nobody_else(desk: Desk) -> None:
+    def fail() -> None:
+        raise LookupError("canary")
+
     def prepare(change: Change) -> Apply:
-        return lambda: [].remove(1)  # type: ignore[arg-type]
+        return fail
 
     last = Part()
     desk.reloader.add(prepare)
@@ -196,6 +199,7 @@ async def test_what_fails_to_apply_is_an_incident_and_keeps_nobody_else(desk: De
     desk.write(NAMED.format("second"))
     assert (outcome := await desk.reloader.reload()).changed == ("gateway.name",)
     assert reload.PARTLY in (outcome.problem or "")
+    assert "canary" not in (outcome.problem or "")
     assert len(desk.incidents) == 1
     assert last.applied == ["second"]
 

@@ -18,6 +18,7 @@ from trunkline.observe.log_lines import (
     as_json,
     as_text,
     line_of,
+    line_of_traces,
     places_of,
     shown,
 )
@@ -77,6 +78,13 @@ def test_every_event_has_its_line(event: Event, level: str, expected: str) -> No
     assert line_of(event).level == level
     assert expected in text(event)
     assert facts(event)["level"] == level
+
+
+def test_whether_traces_are_delivered_has_its_line() -> None:
+    bad = line_of_traces("it answered\n503")
+    assert (bad.level, bad.text) == ("warning", "traces are not delivered: it answered\\x0a503")
+    good = line_of_traces(None)
+    assert (good.level, good.text) == ("info", "traces are delivered again")
 
 
 def fail(value: str) -> None:

@@ -155,6 +155,13 @@ def _incident(incident: Incident, text: str) -> Line:
     return Line("error", "incident", text, facts)
 
 
+def line_of_traces(problem: str | None) -> Line:
+    """Return that traces are not delivered, and why, or that they are again."""
+    if problem is None:
+        return Line("info", "traces", "traces are delivered again")
+    return Line("warning", "traces", f"traces are not delivered: {shown(problem)}")
+
+
 def _chain(error: BaseException) -> list[BaseException]:
     found = [error]
     while len(found) < 4 and (cause := found[-1].__cause__ or found[-1].__context__) is not None:
