@@ -44,6 +44,7 @@ from msgspec import Struct, field
 
 from trunkline.config import Config, ConfigError, ConfigErrors, load
 from trunkline.config.difference import Difference, difference
+from trunkline.files import Stamp, stamp_of
 from trunkline.jsonrpc.incident import Report, answer_for, print_incident
 
 PAUSE = 1.0
@@ -66,7 +67,6 @@ _ONCE = b"once"
 """The digest of what can be read only once."""
 
 Apply: TypeAlias = Callable[[], None]
-Stamp: TypeAlias = tuple[int, int, int] | None
 
 
 class Change(Struct, frozen=True):
@@ -309,12 +309,4 @@ def digest_of(files: Iterable[Path]) -> bytes:
 
 def stamps_of(files: Iterable[Path]) -> tuple[Stamp, ...]:
     """Return what tells quickly that files may have changed."""
-    return tuple(map(_stamp_of, files))
-
-
-def _stamp_of(path: Path) -> Stamp:
-    try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return tuple(map(stamp_of, files))
