@@ -6,7 +6,10 @@ import pytest
 
 from tests.gateway.governed import (
     DEV,
+    ERAS,
+    NO_ETC,
     OPS,
+    READING,
     ROLES,
     Member,
     allow,
@@ -31,10 +34,6 @@ from trunkline.routing.catalog import Entry
 from trunkline.routing.conditions import Condition
 from trunkline.routing.policy import Policy, Role
 from trunkline.routing.view import MOST
-
-ERAS = pytest.mark.parametrize("version", ["2025-03-26", "2025-11-25", "2026-07-28"])
-NO_ETC = Condition("args.path.startsWith('/etc')")
-READING = Policy([deny("fs__read", condition=NO_ETC, place="policy[0]"), allow(place="policy[1]")])
 
 
 def somebody(*roles: str, name: str = "p", client: str = "{}") -> Caller:
