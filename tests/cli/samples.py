@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
-from click import Command
 from typer.main import get_group
 from typer.testing import CliRunner, Result
 
@@ -43,12 +42,12 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(program, list(arguments))
 
 
-def commands_of(found: typer.Typer) -> Mapping[str, Command]:
+def commands_of(found: typer.Typer) -> Mapping[str, Any]:
     """Return the commands of a program, by their names."""
     return get_group(found).commands
 
 
-def expect_explained(command: Command, *name: str) -> None:
+def expect_explained(command: Any, *name: str) -> None:
     """Expect that a command explains itself, and that the manual has it and all its options."""
     done = run(*name, "--help")
     assert (done.exit_code, "Usage: " in done.stdout) == (0, True)
