@@ -36,6 +36,15 @@ def stamp_of(path: Path) -> Stamp:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
+def read_file(path: Path, most: int) -> bytes:
+    """Read a file of at most so many bytes; raises OSError, and ValueError for a longer one."""
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"expected at most {most} bytes")
+    return content
+
+
 class Watched:
     """A file that is looked at now and then."""
 

@@ -300,11 +300,15 @@ def digest_of(files: Iterable[Path]) -> bytes:
     for path in files:
         whole.update(hashlib.sha256(os.fsencode(path)).digest())
         try:
-            content = b"" if _is_no_file(path) else path.read_bytes()
-            whole.update(hashlib.sha256(content).digest())
+            whole.update(b"" if _is_no_file(path) else _digest_of(path))
         except (OSError, ValueError) as why:
             whole.update(str(getattr(why, "errno", None)).encode())
     return whole.digest()
+
+
+def _digest_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def stamps_of(files: Iterable[Path]) -> tuple[Stamp, ...]:

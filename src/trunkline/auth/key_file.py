@@ -27,7 +27,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from trunkline.auth.claims import MAX_NAME, MAX_ROLES
+from trunkline.auth.claims import CONTROL, MAX_NAME, MAX_ROLES
 from trunkline.auth.proof import Proof, Unproven
 from trunkline.files import Watched, alone, replace_file
 from trunkline.mcp.principal import Principal
@@ -39,7 +39,7 @@ MAX_FILE = 16 * 1024 * 1024
 _BITS = 256
 _log = logging.getLogger(__name__)
 
-_Name = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$", max_length=MAX_NAME)]
+_Name = Annotated[str, Meta(pattern=rf"^[^{CONTROL}]*\S[^{CONTROL}]*$", max_length=MAX_NAME)]
 _Time = Annotated[datetime, Meta(tz=True)]
 
 

@@ -26,7 +26,7 @@ from joserfc.jwk import ECKey, Key, OctKey, OKPKey, RSAKey
 from msgspec import Struct
 
 from trunkline.auth.signatures import MIN_RSA, PUBLIC, SHARED, Header, fits
-from trunkline.files import Watched
+from trunkline.files import Watched, read_file
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.transports.http_client import ClientLimits, HttpClient
 
@@ -112,7 +112,7 @@ class FileKeys:
         """Read it; raises ValueError or OSError."""
         self.edition = 0
         self._file = Watched(path)
-        self._keys = parse_key_set(path.read_bytes())
+        self._keys = parse_key_set(read_file(path, MAX_SIZE))
 
     def find(self, header: Header) -> list[Key] | None:
         """Return the keys of the set that may have signed a token."""
@@ -127,7 +127,7 @@ class FileKeys:
             return
         path = self._file.path
         try:
-            self._keys = parse_key_set(await asyncio.to_thread(path.read_bytes))
+            self._keys = parse_key_set(await asyncio.to_thread(read_file, path, MAX_SIZE))
             self.edition += 1
         except (OSError, ValueError) as why:
             _log.warning("%s: no good, so that the old keys are kept: %s", path, why)

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
-from trunkline.files import alone, replace_file
+from trunkline.files import alone, read_file, replace_file
 from trunkline.jsonrpc import Raw, from_raw
 from trunkline.mcp.versions import Era
 from trunkline.visible import visible
@@ -165,11 +165,7 @@ def _note(book: dict[str, Known], news: dict[str, Known | None]) -> None:
 def _read(file: Path) -> dict[str, Known]:
     """Read a file; of one that makes no sense, say so."""
     try:
-        with file.open("rb") as opened:
-            found = opened.read(MAX_FILE + 1)
-        if len(found) > MAX_FILE:
-            raise ValueError(f"expected at most {MAX_FILE} bytes")
-        book = msgspec.json.decode(found, type=_Book).servers
+        book = msgspec.json.decode(read_file(file, MAX_FILE), type=_Book).servers
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as why:

@@ -22,6 +22,7 @@ LONGEST = 300
 """How long a line may be, in characters; what clients and servers say may be of any length."""
 
 _NAME = 100
+"""How much is kept of the name of a caller or a tool: there is room left for how it ended."""
 
 
 class Recent:
