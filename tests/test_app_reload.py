@@ -426,3 +426,20 @@ async def test_the_terms_of_the_journal_change_and_its_place_does_not(tmp_path: 
         assert desk.app.journal.status().queue_limit == 777
         assert "journal.url" in outcome.postponed
         assert desk.app.journal.status().url.endswith("a.db")
+
+
+async def test_an_operator_s_server_that_is_new_is_told_of_what_happens_and_never_paused(
+    tmp_path: Path,
+) -> None:
+    desk = Desk(tmp_path, "[gateway]\nname = 'a'")
+    caller = Caller(LOCAL, "2025-11-25", {}, Raw(b"{}"))
+    async with asyncio.timeout(20), desk.app.running():
+        assert desk.app.desk.logs().lines == ()
+        await desk.reload(OPERATOR)
+        await desk.until_tool("me__status")
+        desk.app.desk.pause("ann")
+        assert desk.app.desk.logs().lines[-1].endswith("the gateway is paused by ann")
+        assert desk.app.switches.passes_unknown(caller, "me")
+        # Its name alone makes nobody an operator.
+        await desk.reload(BROKEN.replace("broken", "me"))
+        assert not desk.app.switches.passes_unknown(caller, "me")
