@@ -30,7 +30,7 @@ class Judge:
 
     def admit(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
         self.judged.append(entry.public)
-        passage.leaving.append(self._give_back)
+        passage.leaving += (self._give_back,)
         if self.why is not None:
             raise self.why
         return self.instead

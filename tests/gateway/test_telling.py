@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.observe.calls import ended
+from tests.calls import ended
 from trunkline.gateway.events import (
     BackendMoved,
     Event,

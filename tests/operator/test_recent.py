@@ -1,6 +1,6 @@
 """The last of what has happened, in plain words, without what was asked."""
 
-from tests.observe.calls import ended
+from tests.calls import ended
 from trunkline.gateway.events import BackendMoved, Event, Switched
 from trunkline.operator.recent import LONGEST, Recent
 

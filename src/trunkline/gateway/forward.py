@@ -12,7 +12,9 @@ Rules upheld here:
 
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from trunkline.gateway.client import Client
 from trunkline.gateway.layers import Layers
@@ -66,7 +68,7 @@ class Forwarder:
         self, request: Request, params: Params, way: Way, client: Client, check: Check | None = None
     ) -> Awaitable[Raw]:
         """Pass a request on; raises RpcError at once, or when awaited."""
-        passage = self.layers.begin(request, params, client.caller, client)
+        passage = self.layers.begin(request, client.caller, client)
         walk = Walk(request, params, client, check, passage)
         try:
             if self.registry.settled:
@@ -190,9 +192,9 @@ class Forwarder:
         return self.registry.view.visible(caller, entry)
 
     def _pass(self, walk: "Walk", entry: Entry) -> Awaitable[Raw]:
-        request, params, _, check, passage = walk
-        if check is not None:
-            check(entry, params)
+        request, params, passage = walk.request, walk.params, walk.passage
+        if walk.check is not None:
+            walk.check(entry, params)
         instead = self.layers.admit(passage, entry, params)
         if instead is not None:
             self.layers.end(passage, instead)
@@ -261,7 +263,7 @@ class Forwarder:
         return upstreams[0] if len(upstreams) == 1 else None
 
 
-class Walk(NamedTuple):
+class Walk(Struct, frozen=True):
     """A request on its way to whoever offers what it names."""
 
     request: Request
