@@ -68,10 +68,9 @@ async def test_a_journal_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "journal.db").write_bytes(b"not a journal" * 1000)
     app = app_with(tmp_path, path="/metrics")
     async with at(app) as origin:
-        failing = 0.0
-        while not failing:
+        found: dict[str, Any] = {"trunkline_journal_failing": [({}, 0)]}
+        while found["trunkline_journal_failing"] != [({}, 1)]:
             found = parsed((await fetch(f"{origin}/metrics")).body.decode())
-            ((_, failing),) = found["trunkline_journal_failing"]
         assert found["trunkline_journal_written_total"] == [({}, 0)]
         assert found["trunkline_journal_queue"][0][1] > 0
 
