@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trunkline.gateway.events import CallEnded
+from trunkline.gateway.passage import CallEnded, Passage
 from trunkline.journal.audit import Auditor
 from trunkline.journal.head_file import HeadFile
 from trunkline.journal.inbox import Inbox
@@ -19,36 +19,31 @@ from trunkline.journal.record import Scribe
 from trunkline.journal.redact import Redactor, Rules
 from trunkline.journal.sqlite import SqliteStore
 from trunkline.journal.store import Filter, Presence, each_row
-from trunkline.jsonrpc import Raw
+from trunkline.jsonrpc import Raw, Request
+from trunkline.mcp.caller import Caller
+from trunkline.mcp.offer import Kind
 from trunkline.mcp.principal import Principal
+from trunkline.routing.catalog import Entry
 
 RECORDS = 100_000
 BATCH = 1000
 
 
 def event(number: int) -> CallEnded:
-    return CallEnded(
-        id=f"{number:032x}",
-        at=1_700_000_000.0 + number / 10,
-        request_id=number,
-        trace=None,
-        principal=Principal(f"key:user{number % 50}", f"user{number % 50}", ("dev",)),
-        client=Raw(b'{"name":"bench","version":"1"}'),
+    name, backend = f"server{number % 10}__tool_{number % 300}", f"server{number % 10}"
+    principal = Principal(f"key:user{number % 50}", f"user{number % 50}", ("dev",))
+    passage = Passage(
+        f"{number:032x}",
+        Caller(principal, "2025-11-25", {}, Raw(b'{"name":"bench","version":"1"}')),
+        Request(number, "tools/call"),
+        1_700_000_000.0 + number / 10,
+        0.0,
+        entry=Entry(Kind.TOOL, name, backend, name, Raw(b"{}")),
         revision="2025-11-25",
-        method="tools/call",
-        name=f"server{number % 10}__tool_{number % 300}",
-        backend=f"server{number % 10}",
-        backend_revision="2025-11-25",
-        rule=None,
-        status="denied" if number % 997 == 0 else "success",
-        kind=None,
-        code=None,
-        total=0.0012,
-        upstream=0.001,
-        bytes_in=180,
-        bytes_out=300,
         arguments=Raw(b'{"path":"/data/a.txt","text":"%s","api_key":"k"}' % (b"x" * 100)),
     )
+    status = "denied" if number % 997 == 0 else "success"
+    return CallEnded(passage, status, None, None, 0.0012, 0.001, 180, 300)
 
 
 def best(work: Callable[[], object], clock: Callable[[], float], times: int = 7) -> float:

@@ -23,6 +23,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.gateway.servers import tool
@@ -30,7 +31,8 @@ from trunkline.assembly.governance import authority_of
 from trunkline.assembly.view import view_of
 from trunkline.backends.open_server import Introduction, open_channel
 from trunkline.config import Config
-from trunkline.config.policy_table import read_policy
+from trunkline.config.policy_table import PolicySettings, check_policy, fill_policy
+from trunkline.config.substitute import Surroundings
 from trunkline.documents.parse import as_table, parse_toml
 from trunkline.gateway.arguments import Arguments
 from trunkline.gateway.backend import Backend, Connect, Owner
@@ -209,8 +211,11 @@ class Stage:
     def _begin(self) -> None:
         """Let the client in, as the configuration has it."""
         parsed = parse_toml("\n".join(self.config), "trunkline.toml")
-        policy = read_policy(as_table(parsed.tree) or {}, self.servers, parsed.report)
+        tree: dict[str, Any] = {"servers": self.servers} | (as_table(parsed.tree) or {})
+        check_policy(tree, parsed.report)
         parsed.report.check()
+        filled = fill_policy(tree, Surroundings({}, Path()), parsed.report)
+        policy = msgspec.convert(filled, PolicySettings)
         config = Config(policy=policy, source=Path("trunkline.toml"))
         authority = authority_of(config)
         self.gateway.registry.show(view_of(config, authority))

@@ -4,7 +4,7 @@ import pytest
 
 from trunkline.assembly.upstreams import settings_of, share_of, tokens_of
 from trunkline.config import Config, HttpSettings, ServerSettings
-from trunkline.config.model import OAuthSettings
+from trunkline.config.oauth_table import OAuthSettings
 from trunkline.gateway.gateway import MAX_CALLS
 
 BUSY = ServerSettings(name="busy", command="x", max_in_flight=65536, max_queue=65536)

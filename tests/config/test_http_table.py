@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from trunkline.config import AddressError, Config, ConfigErrors, load, split_address
+from trunkline.config import Config, ConfigErrors, HttpSettings, load
 from trunkline.config.http_table import TAKEN
-from trunkline.config.model import HttpSettings
 from trunkline.transports.http_message import HttpLimits
 from trunkline.transports.http_rules import HttpRules
 
@@ -105,25 +104,6 @@ def test_an_address_of_a_network_is_refused_with_the_reason_and_a_remedy(
     (error,) = errors_of(tmp_path, f'listen = "{host}:8080"')
     assert error.startswith("2: http.listen: expected a loopback address: nobody is asked who they")
     assert "write 127.0.0.1, localhost or [::1]" in error
-
-
-@pytest.mark.parametrize(
-    ("address", "place"),
-    [
-        ("127.0.0.1:8080", ("127.0.0.1", 8080)),
-        ("127.1.2.3:0", ("127.1.2.3", 0)),
-        ("localhost:1", ("localhost", 1)),
-        ("[::1]:65535", ("::1", 65535)),
-    ],
-)
-def test_an_address_of_loopback_is_a_host_and_a_port(address: str, place: tuple[str, int]) -> None:
-    assert split_address(address) == place
-
-
-@pytest.mark.parametrize("address", ["", "8080", ":8080", "::1:80", "a b:80", "0.0.0.0:80"])
-def test_any_other_is_refused(address: str) -> None:
-    with pytest.raises(AddressError, match=r"expected a (host and a port|loopback address).*; w"):
-        split_address(address)
 
 
 @pytest.mark.parametrize(("given", "missing"), [("certificate", "key"), ("key", "certificate")])

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from tests.documents.test_toml_lines import DOCUMENTS
 from tests.jsonrpc.test_raw import JSON
 from tests.test_docs import blocks
+from trunkline.config.gateway_table import GatewaySettings
 from trunkline.config.load import MAX_CLIENT_FILE, MAX_FILE, load, read
-from trunkline.config.model import Config, GatewaySettings, ServerSettings
+from trunkline.config.model import Config
+from trunkline.config.server_table import ServerSettings
 from trunkline.documents.errors import ConfigErrors
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "config.md"
@@ -269,7 +271,7 @@ def test_what_was_substituted_is_never_shown(tmp_path: Path) -> None:
 
 def test_a_draft_is_read_without_any_variable(tmp_path: Path) -> None:
     draft = read(write(tmp_path, GOOD))
-    assert draft.gateway["name"] == "home"
+    assert draft.tables["gateway"]["name"] == "home"
     assert draft.entries[0].table["headers"] == {"Authorization": "Bearer ${TRACKER_TOKEN}"}
     with pytest.raises(ConfigErrors):
         read(write(tmp_path, BAD))

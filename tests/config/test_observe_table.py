@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.config import Config, ConfigErrors, load, read, to_toml
+from trunkline.config import (
+    Config,
+    ConfigErrors,
+    LogSettings,
+    MetricsSettings,
+    TracesSettings,
+    load,
+    read,
+    to_toml,
+)
 
 ENV = {"HOME": "/nonexistent", "TOKEN": "s3cret", "EMPTY": "", "ODD": "a b", "LINES": "a\nb"}
 
@@ -91,3 +100,29 @@ def test_what_was_read_can_be_written_down_references_and_all(tmp_path: Path) ->
     again = to_toml(read(write(tmp_path, text)))
     assert "${TOKEN}" in again
     assert loaded(tmp_path, again).traces.headers == {"X": "s3cret"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "place"),
+    [
+        (MetricsSettings(), None),
+        (MetricsSettings(path="/m"), "/m"),
+        (MetricsSettings(listen="127.0.0.1:1"), "/metrics"),
+        (MetricsSettings(listen="127.0.0.1:1", path="/m"), "/m"),
+    ],
+)
+def test_metrics_are_nowhere_unless_they_were_asked_for(
+    settings: MetricsSettings, place: str | None
+) -> None:
+    assert settings.place == place
+
+
+def test_printing_shows_no_secret() -> None:
+    shown = repr(MetricsSettings(path="/m", token="s3cret"))
+    shown += repr(TracesSettings(endpoint="http://h?key=s3cret", headers={"x": "s3cret"}))
+    assert "s3cret" not in shown
+
+
+def test_what_is_quiet_is_the_default() -> None:
+    assert TracesSettings().endpoint is None
+    assert (LogSettings().format, LogSettings().level) == ("auto", None)

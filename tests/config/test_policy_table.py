@@ -125,6 +125,11 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     assert [error.partition(":")[0] for error in errors_of(tmp_path, text)] == ["3", "5", "8"]
 
 
+def test_a_rule_that_breaks_the_types_hides_no_mistake_of_another(tmp_path: Path) -> None:
+    found = errors_of(tmp_path, '[roles.""]\n[[policy]]\nalow = "*"\n[[policy]]\nroles = ["dev"]')
+    assert [error.split(": ")[1] for error in found] == ['roles.""', "policy[0].alow", "policy[1]"]
+
+
 def test_a_role_that_no_table_is_about_is_noted_where_there_are_tables(tmp_path: Path) -> None:
     rule = f'{RULE}roles = ["dve", "dev"]'
     (note,) = loaded(tmp_path, f"{rule}\n[roles.dev]").notes

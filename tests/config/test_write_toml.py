@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from trunkline.config.load import load, read
 from trunkline.config.model import Config
@@ -183,3 +184,50 @@ def test_what_http_names_by_a_path_is_found_from_anywhere(folder: Path) -> None:
     _, config = moved(folder, old)
     assert config.http == load(old, ENVIRON).http
     assert config.http.certificate == str(folder / "old" / "cert.pem")
+
+
+def test_a_registry_is_found_from_anywhere(folder: Path) -> None:
+    old = folder / "old" / "trunkline.toml"
+    old.write_text('[servers.books]\nbuiltin = "sources"\nregistry = "sub/books.json"')
+    _, config = moved(folder, old)
+    assert config.servers == load(old, ENVIRON).servers
+    assert config.servers[0].registry == str(folder / "old" / "sub" / "books.json")
+
+
+GOVERNED = """\
+[limits]
+default_rpm = 5
+[limits.tools]
+"a__*" = 60
+a__x = { rpm = 30, total_rpm = 300 }
+[limits.subjects]
+
+[roles.dev]
+permissions = ["tools.read"]
+[roles."on call"]
+
+[[policy]]
+deny = ["a__*", "b"]
+servers = ["a"]
+annotations = { readOnlyHint = false }
+[[policy]]
+allow = "*"
+roles = ["dev"]
+when = "has(args.x) && args.x == '\\"'"
+
+[servers.a]
+command = "x"
+"""
+
+
+def test_who_may_do_what_and_how_much_is_not_lost(folder: Path) -> None:
+    old = folder / "old" / "trunkline.toml"
+    old.write_text(GOVERNED)
+    text, config = moved(folder, old)
+    expected = load(old, ENVIRON)
+    assert config.limits == expected.limits
+    for ours, theirs in zip(config.policy.roles, expected.policy.roles, strict=True):
+        assert replace(ours, line=theirs.line) == theirs
+    for ours, theirs in zip(config.policy.rules, expected.policy.rules, strict=True):
+        assert replace(ours, line=theirs.line) == theirs
+    assert "a__x = { rpm = 30, total_rpm = 300 }" in text

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jsonrpc.test_raw import JSON
-from trunkline.config.model import ConfigTable, ServerTable
+from trunkline.config.model import ConfigTable
+from trunkline.config.server_table import ServerTable
 from trunkline.documents.errors import key_text
 from trunkline.documents.fit import fit, remedy_for
 from trunkline.documents.lines import KeyPath
@@ -27,6 +28,18 @@ def complaints(value: object, kind: msgspec.inspect.Type = SERVER, root: KeyPath
 
     fit(value, kind, root, complain)
     return found
+
+
+def test_a_list_of_tables_may_say_how_its_header_is_written() -> None:
+    fix = "write [[x]], in double brackets"
+    kind = msgspec.inspect.type_info(
+        Annotated[tuple[ServerTable, ...], msgspec.Meta(extra={"tables": fix})]
+    )
+    assert complaints({}, kind, ("x",)) == [f"x: expected a list of tables; {fix}"]
+    assert complaints(1, kind, ("x",)) == [
+        "x: expected a list, got a whole number; put it in brackets: [ … ]"
+    ]
+    assert complaints([{"command": "x"}], kind, ("x",)) == []
 
 
 def test_what_fits_is_not_complained_of() -> None:

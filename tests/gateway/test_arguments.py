@@ -45,7 +45,7 @@ def check(arguments: Arguments, found: Entry, given: bytes | None, version: str)
     if given is not None:
         params.put("arguments", Raw(given))
     request = Request(1, "tools/call", params.encode())
-    passage = Passage("id", caller, request, found.public, 0.0, 0.0, leaving=[])
+    passage = Passage("id", caller, request, 0.0, 0.0)
     answer = arguments.check(passage, found, params)
     assert passage.status == (None if answer is None else "invalid_arguments")
     return None if answer is None else from_raw(answer)

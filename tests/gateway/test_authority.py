@@ -17,6 +17,7 @@ from tests.gateway.governed import (
 )
 from tests.gateway.letters import Paper, letter
 from tests.gateway.servers import Server, text_of, tool
+from tests.gateway.test_layers import watched
 from trunkline.gateway import authority
 from trunkline.gateway.authority import Authority, client_name
 from trunkline.gateway.events import CallEnded
@@ -33,6 +34,7 @@ from trunkline.routing.policy import Policy, Role
 from trunkline.routing.view import MOST
 
 ERAS = pytest.mark.parametrize("version", ["2025-03-26", "2025-11-25", "2026-07-28"])
+HIDING = "role dev: denied_tools (trunkline.toml:3)"
 NO_ETC = Condition("args.path.startsWith('/etc')")
 READING = Policy([deny("fs__read", condition=NO_ETC, place="policy[0]"), allow(place="policy[1]")])
 
@@ -55,13 +57,17 @@ async def test_what_is_hidden_is_unknown_in_the_same_words_as_what_is_not_there(
 ) -> None:
     server = files()
     async with governed(Policy(roles=ROLES), fs=server) as made:
-        dev = Member(made, DEV, version)
+        dev, ends = Member(made, DEV, version), watched(made)
         assert await dev.names() == ["fs__read"]
         hidden = await dev.refusal("tools/call", name="fs__delete_all")
         missing = await dev.refusal("tools/call", name="fs__delete_nothing")
         assert hidden == (-32602, "Unknown tool: fs__delete_all")
         assert missing == (-32602, "Unknown tool: fs__delete_nothing")
         assert server.count("tools/call") == 0
+        # What an operator reads tells them apart all the same.
+        told = [(each.status, each.name, each.backend, each.rule) for each in ends]
+        assert told[0] == ("unknown", "fs__delete_all", None, HIDING)
+        assert told[1] == ("unknown", "fs__delete_nothing", None, None)
         assert text_of(await Member(made, OPS, version).call("fs__delete_all")) == "delete_all ran"
 
 
@@ -111,7 +117,7 @@ async def test_the_rule_that_decided_is_noted() -> None:
         ("success", "policy[1]"),
         ("denied", "policy[0]"),
         ("success", "policy[1]"),
-        ("unknown", None),
+        ("unknown", HIDING),
     ]
 
 

@@ -30,7 +30,7 @@ class Judge:
 
     def admit(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
         self.judged.append(entry.public)
-        passage.leaving.append(self._give_back)
+        passage.leaving += (self._give_back,)
         if self.why is not None:
             raise self.why
         return self.instead
@@ -39,6 +39,9 @@ class Judge:
         self.judged.append(f"again: {entry.public}")
         if self.why is not None:
             raise self.why
+
+    def hidden_by(self, caller: Caller, entry: Entry) -> str | None:
+        return None
 
     def passes_unknown(self, caller: Caller, backend: str) -> bool:
         return False

@@ -10,13 +10,11 @@ from trunkline.gateway.passage import (
     Passage,
     code_and_kind,
     says_it_failed,
-    size_of,
     status_of,
     trace_of,
 )
-from trunkline.jsonrpc import Due, Raw, Request, RpcError, to_raw
+from trunkline.jsonrpc import UNSET, Due, Raw, Request, RpcError, to_raw
 from trunkline.mcp.caller import Caller
-from trunkline.mcp.meta import Params
 from trunkline.mcp.offer import Kind
 from trunkline.mcp.principal import LOCAL
 from trunkline.mcp.refusal import Refusal, refuse
@@ -27,8 +25,8 @@ ENTRY = Entry(Kind.TOOL, "a__b", "a", "b", Raw(b"{}"))
 
 def passage(**members: Any) -> Passage:
     caller = Caller(LOCAL, "2025-11-25", {}, Raw(b'{"name":"c"}'))
-    request = Request(7, "tools/call", Raw(b'{"name":"a__b"}'))
-    return Passage("id", caller, request, "a__b", 100.0, 1.0, leaving=[], **members)
+    request = members.pop("request", Request(7, "tools/call", Raw(b'{"name":"a__b"}')))
+    return Passage("id", caller, request, 100.0, 1.0, **members)
 
 
 @pytest.mark.parametrize(
@@ -79,21 +77,22 @@ def test_what_it_was_answered_with_is_known() -> None:
     assert code_and_kind(RpcError(5, "", b'{"type":"disabled"}')) == (5, None)
     assert code_and_kind(RpcError(5, "", {"type": 5})) == (5, None)
     assert code_and_kind(None) == (None, None)
-    assert (size_of(Raw(b"[1]")), size_of({})) == (3, 0)
 
 
 def test_the_trace_that_it_belongs_to_comes_with_it() -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    assert trace_of(Params(to_raw({"_meta": {"traceparent": trace}}))) == trace
+    assert trace_of(to_raw({"_meta": {"traceparent": trace}})) == trace
     for wrong in (None, 5, "x" * 100):
-        assert trace_of(Params(to_raw({"_meta": {"traceparent": wrong}}))) is None
-    assert trace_of(Params(b"{}")) is None
+        assert trace_of(to_raw({"_meta": {"traceparent": wrong}})) is None
+    for params in (b"{}", b'{"_meta":["traceparent"]}', b'{"traceparent":"x"}'):
+        assert trace_of(Raw(params)) is None
+    assert trace_of(UNSET) is None
 
 
 def test_what_it_took_is_given_back_once() -> None:
     given: list[int] = []
     one = passage()
-    one.leaving += [lambda: given.append(1), lambda: given.append(2)]
+    one.leaving += (lambda: given.append(1), lambda: given.append(2))
     one.leave()
     one.leave()
     assert given == [1, 2]
@@ -110,11 +109,33 @@ def test_to_stop_it_is_to_answer_with_the_reason() -> None:
 
 def test_its_time_is_divided_between_us_and_the_backend() -> None:
     one = passage(entry=ENTRY, sent=1.5, answered=3.5, rule="r", revision="2025-06-18")
+    one.due = Due()
     end = one.ended(4.0, Raw(b"{}"), None)
+    assert end.passage.due is None  # it has the result, and records wait for long
     assert (end.total, end.upstream, end.at) == (3.0, 2.0, 100.0)
     assert (end.backend, end.backend_revision, end.rule) == ("a", "2025-06-18", "r")
     assert (end.request_id, end.method, end.name) == (7, "tools/call", "a__b")
     assert (end.bytes_in, end.bytes_out, end.revision) == (15, 2, "2025-11-25")
     assert passage(sent=2.0).ended(4.0, None, OSError()).upstream == 2.0
-    early = passage(status="invalid_arguments").ended(1.25, None, None)
+    early = passage(status="invalid_arguments").ended(1.25, {}, None)
+    assert early.bytes_out == 0  # what is not written yet
     assert (early.upstream, early.backend, early.status) == (0.0, None, "invalid_arguments")
+
+
+@pytest.mark.parametrize(
+    ("params", "name"),
+    [
+        (b'{"name":"a","uri":"b"}', "a"),
+        (b'{"uri":"b:c"}', "b:c"),
+        (b'{"name":5}', ""),
+        (b'{"name":{"name":"a"}}', ""),
+        (b"[]", ""),
+        (b"{}", ""),
+        (b'{"name":' + b"[" * 5000, ""),
+    ],
+)
+def test_what_nobody_offers_is_called_what_the_client_called_it(params: bytes, name: str) -> None:
+    one = passage(request=Request(7, "tools/call", Raw(params)))
+    assert one.name == one.ended(2.0, None, None).name == name
+    assert passage(entry=ENTRY, request=one.request).name == "a__b"
+    assert passage(request=Request(7, "tools/call")).name == ""

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
+from tests.calls import ended
 from trunkline.gateway.events import CallEnded
 from trunkline.journal.audit import Audit, Auditor
 from trunkline.journal.head_file import HeadFile
@@ -20,32 +19,23 @@ from trunkline.mcp.principal import Principal
 
 PRESENCE = Presence("0123456789abcdef" * 2, "test", 1, "never")
 
-CALL = CallEnded(
-    id="c1",
-    at=1000.5,
-    request_id=7,
-    trace=None,
-    principal=Principal("key:alice", "alice", ("dev", "ops")),
-    client=Raw(b'{"name":"cursor","version":"1.2"}'),
-    revision="2025-11-25",
-    method="tools/call",
-    name="fs__read_file",
-    backend="fs",
-    backend_revision="2025-06-18",
-    rule="policy 3",
-    status="success",
-    kind=None,
-    code=None,
-    total=0.003,
-    upstream=0.002,
-    bytes_in=120,
-    bytes_out=4000,
-    arguments=Raw(b'{"path":"/a","password":"hunter2"}'),
-)
+CALL: dict[str, Any] = {
+    "id": "c1",
+    "at": 1000.5,
+    "principal": Principal("key:alice", "alice", ("dev", "ops")),
+    "client": Raw(b'{"name":"cursor","version":"1.2"}'),
+    "name": "fs__read_file",
+    "rule": "policy 3",
+    "total": 0.003,
+    "upstream": 0.002,
+    "bytes_in": 120,
+    "bytes_out": 4000,
+    "arguments": Raw(b'{"path":"/a","password":"hunter2"}'),
+}
 
 
 def call(**changes: Any) -> CallEnded:
-    return replace(CALL, **changes)
+    return ended(**(CALL | changes))
 
 
 def scribe(**rules: Any) -> Scribe:

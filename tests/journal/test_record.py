@@ -61,8 +61,12 @@ def test_what_is_not_known_is_left_out() -> None:
 
 @pytest.mark.parametrize("status", STATUSES)
 def test_the_verdict_is_that_of_the_policy(status: str) -> None:
-    expected = {"denied": "deny", "unknown": None, "disabled": None, "rate_limited": None}
+    expected = {"denied": "deny", "unknown": "deny", "disabled": None, "rate_limited": None}
     assert said(scribe().call(call(status=status))).get("verdict") == expected.get(status, "allow")
+
+
+def test_what_does_not_exist_was_not_judged() -> None:
+    assert "verdict" not in said(scribe().call(call(status="unknown", rule=None)))
 
 
 @pytest.mark.parametrize(

@@ -176,12 +176,12 @@ def test_a_mistake_of_our_own_is_survived(tmp_path: Path, caplog: pytest.LogCapt
 
 def test_calls_under_way_are_noted_and_lost_ones_are_told_by_the_next(tmp_path: Path) -> None:
     caller = Caller(LOCAL, "2025-11-25", {}, Raw(b"{}"))
-    request = Request(1, "tools/call", Raw(b"{}"))
+    request = Request(1, "tools/call", Raw(b'{"name":"fs__slow"}'))
     made = Desk(ledger(tmp_path))
     made.writer.start()
     made.put(1, 1)
     made.until(made.written(1))
-    made.under_way.add(Passage("c9", caller, request, "fs__slow", 1000.0, 1.0))
+    made.under_way.add(Passage("c9", caller, request, 1000.0, 1.0))
 
     def noted() -> bool:
         database = sqlite3.connect(tmp_path / "journal.db", timeout=5)

@@ -87,6 +87,8 @@ def test_an_error_may_lack_an_id_but_a_result_may_not(id: bytes) -> None:
     failure = decode(b'{"jsonrpc":"2.0",' + id + b'"error":{"code":1,"message":"x"}}')
     assert isinstance(failure, ErrorResponse)
     assert failure.id is None
+    spaced = b'{"jsonrpc":"2.0","id":1,      "error":{"code":1,"message":"x"},      "a":0}'
+    assert decode(spaced) == ErrorResponse(1, failure.error)
     assert "beside the result" in str(refusal(b'{"jsonrpc":"2.0","result":1}'))
 
 

@@ -120,6 +120,7 @@ def test_a_key_that_occurs_twice_is_refused_however_it_is_spelled(source: bytes)
     "source",
     [
         b'{"\\u0061":1}',
+        b'{"\\u0061\\u0061\\u0061":1,"b":2}',
         b'{"a":{"b":1,"b":2}}',
         b'{"quote\\"":1,"tab\\t":2}',
         b'{"a":"a","b":"\\u0061"}',

@@ -137,3 +137,8 @@ def test_a_fingerprint_is_that_of_what_is_made_from_it(names: frozenset[str]) ->
     assert fingerprint(made) == implied
     assert fingerprint(for_revision(made, "2025-11-25")) == implied
     assert fingerprint(for_revision(made, "2026-07-28")) == implied
+
+
+def test_a_fingerprint_is_declared_with_its_details() -> None:
+    names = frozenset({"roots", "elicitation", "elicitation.url"})
+    assert from_fingerprint(names) == {"roots": {}, "elicitation": {"url": {}}}

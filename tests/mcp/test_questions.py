@@ -362,3 +362,9 @@ def test_several_blocks_reach_only_servers_that_know_them() -> None:
 def test_a_question_may_have_no_params() -> None:
     assert ROOTS.params is UNSET
     assert for_envelope(ROOTS) is ROOTS
+
+
+def test_a_kind_of_question_that_was_not_declared_is_told_from_one_that_is_unknown() -> None:
+    question = Question(ELICIT, Raw(b'{"mode":"url","url":"https://a.example","message":"m"}'))
+    assert undeclared(question, {}).code == -32601
+    assert undeclared(question, {"elicitation": {"form": {}}}).code == -32602

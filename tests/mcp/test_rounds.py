@@ -192,3 +192,14 @@ def test_a_question_without_params_has_none_on_the_wire() -> None:
     assert bytes(write_required({"k": ROOTS})) == (
         b'{"resultType":"input_required","inputRequests":{"k":{"method":"roots/list"}}}'
     )
+
+
+def test_an_answer_is_read_and_put_with_its_state_or_without() -> None:
+    params = Params(Raw(b'{"inputResponses":{"a":{}},"requestState":"s"}'))
+    found = read_retry(params)
+    assert found is not None
+    assert (set(found.answers), found.state) == ({"a"}, "s")
+    put_retry(params, {}, None)
+    assert bytes(params.encode()) == b"{}"
+    put_retry(params, {"b": Raw(b"{}")}, Raw(b'"t"'))
+    assert bytes(params.encode()) == b'{"inputResponses":{"b":{}},"requestState":"t"}'

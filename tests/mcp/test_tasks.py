@@ -329,3 +329,13 @@ def test_a_question_is_asked_without_a_word_of_tasks() -> None:
 def test_a_question_says_of_which_task_it_is(params: Any, id: str | None) -> None:
     assert related_task(to_raw(params)) == id
     assert related_task(UNSET) is None
+
+
+def test_other_extensions_stay_when_ours_is_taken_out() -> None:
+    said = {"_meta": {CAPABILITIES: {"extensions": {TASKS: {}, "x/y": {"a": 1}}}}}
+    params = Params(to_raw(said))
+    put_extension(params, declared=False)
+    assert from_raw(params.meta[CAPABILITIES], dict[str, Any]) == {"extensions": {"x/y": {"a": 1}}}
+    put_extension(params, declared=True)
+    found = from_raw(params.meta[CAPABILITIES], dict[str, Any])
+    assert found == {"extensions": {"x/y": {"a": 1}, TASKS: {}}}

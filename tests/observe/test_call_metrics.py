@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.observe.calls import ended
+from tests.calls import ended
 from tests.observe.test_exposition import parsed
 from trunkline.gateway.events import BackendMoved, Reloaded, TurnedAway
 from trunkline.jsonrpc import Incident

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.observe.calls import ended
+from tests.calls import ended
 from trunkline.gateway.events import BackendMoved, TurnedAway
 from trunkline.jsonrpc import Incident
 from trunkline.observe.log import MOST, WHILE, Log

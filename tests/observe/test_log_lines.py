@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.observe.calls import ended
+from tests.calls import ended
 from trunkline.gateway.events import BackendMoved, Event, Reloaded, Switched, TurnedAway
 from trunkline.jsonrpc import Incident, Raw
 from trunkline.mcp.principal import Principal

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests import calls
 from trunkline.gateway.events import (
     BackendMoved,
     CallEnded,
@@ -12,35 +13,14 @@ from trunkline.gateway.events import (
     Switched,
     TurnedAway,
 )
-from trunkline.jsonrpc import Incident, Raw
+from trunkline.jsonrpc import Incident
 from trunkline.mcp.principal import Principal
 from trunkline.operator.recent import LONGEST, Recent, words
 
 
 def ended(**more: Any) -> CallEnded:
-    given: dict[str, Any] = {
-        "id": "x",
-        "at": 0.0,
-        "request_id": 1,
-        "trace": None,
-        "principal": Principal("idp:anna", "anna"),
-        "client": Raw(b"{}"),
-        "revision": "2025-11-25",
-        "method": "tools/call",
-        "name": "fs__read",
-        "backend": "fs",
-        "backend_revision": None,
-        "rule": None,
-        "status": "success",
-        "kind": None,
-        "code": None,
-        "total": 0.0123,
-        "upstream": 0.01,
-        "bytes_in": 1,
-        "bytes_out": 1,
-        "arguments": Raw(b'{"secret": "hunter22"}'),
-    }
-    return CallEnded(**(given | more))
+    given = {"at": 0.0, "total": 0.0123, "principal": Principal("idp:anna", "anna")}
+    return calls.ended(**(given | more))
 
 
 def said(event: Event) -> str:

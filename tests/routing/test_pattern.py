@@ -20,6 +20,7 @@ from trunkline.routing.pattern import fits, fits_any
         ("f?__r*", "fs__read"),
         ("*", "anything"),
         ("a**b", "ab"),
+        ("*a?c*", "xaabcx"),
     ],
 )
 def test_a_pattern_means_these(pattern: str, name: str) -> None:
@@ -37,6 +38,7 @@ def test_a_pattern_means_these(pattern: str, name: str) -> None:
         ("a?", "a"),
         ("?*", ""),
         ("*b", "ba"),
+        ("*a?c*", "xabx"),
     ],
 )
 def test_a_pattern_does_not_mean_these(pattern: str, name: str) -> None:

@@ -129,6 +129,7 @@ def test_of_several_limits_the_longest_wait_is_told() -> None:
     long, short = demand(1, None, "tool", "ann", "x"), demand(6, 1, "subject", "ann")
     assert quota.enter([short, long], 0) is None
     assert quota.enter([short, long], 0) == Excess(long.key, MINUTE, False)
+    assert quota.enter([long, short], 0) == Excess(long.key, MINUTE, False)
     assert quota.enter([short], 0) == Excess(short.key, SECOND, True)
 
 
@@ -199,3 +200,11 @@ def test_those_who_were_there_first_keep_their_own_when_others_come_too_late() -
     assert quota.enter([bob], 0) == Excess(("subject", "bob"), MINUTE // 2, False)
     assert quota.enter([ann], 0) is None
     assert quota.enter([bob], MINUTE) is None
+
+
+def test_what_has_not_run_out_is_kept_when_room_is_made() -> None:
+    quota = Quota(max_buckets=9)
+    first, second = (Demand(("subject", name), 1, None) for name in "ab")
+    assert quota.enter([first], 0) is None
+    assert quota.enter([second], SECOND) is None
+    assert quota.enter([first], 2 * SECOND) is not None

@@ -7,7 +7,7 @@ takes on, however much its own settings allow it.
 from typing import TYPE_CHECKING
 
 from trunkline.config import Config, ServerSettings
-from trunkline.config.model import OAuthSettings
+from trunkline.config.oauth_table import OAuthSettings
 from trunkline.gateway.gateway import MAX_CALLS
 from trunkline.gateway.upstream import Settings
 

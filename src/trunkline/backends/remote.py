@@ -64,6 +64,8 @@ class Remote:
         """Prepare; `open` takes a link and shakes hands."""
         self.violations = 0
         self.declared: frozenset[str] | None = frozenset()
+        self.version = LATEST_HANDSHAKE
+        """The revision that was agreed on."""
         self._listener = listener
         self._link: Link | None = None
         self._welcome: Welcome | None = None
@@ -92,12 +94,8 @@ class Remote:
         welcome = read_welcome(await link.call("initialize", self._hello, handler=self))
         link.opened(welcome.version, self)
         await link.notify("notifications/initialized", None)
+        self.version = welcome.version
         self._welcome = welcome  # last: whoever sees it may call
-
-    @property
-    def version(self) -> str:
-        """The revision that was agreed on."""
-        return self._welcome.version if self._welcome else LATEST_HANDSHAKE
 
     @property
     def capabilities(self) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def client_config(
 def _url(path: Path) -> str | None:
     """Return where a configuration has MCP over HTTP, None if nowhere that is known before."""
     try:
-        http = msgspec.convert(read(path).http, HttpSettings)
+        http = msgspec.convert(read(path).tables.get("http", {}), HttpSettings)
     except ConfigErrors as wrong:
         fail(WRONG, *map(str, wrong.errors))
     if http.listen is None or http.listen.endswith(":0"):

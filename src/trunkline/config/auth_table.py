@@ -1,6 +1,6 @@
 """The `[auth]` table: who is asked for what, before anybody may call anything.
 
-    [auth] ── check_auth ──> complaints ── settle_auth ──> AuthSettings, secrets and all
+    [auth] ── check_auth ──> complaints ── fill_auth ──> AuthSettings, secrets and all
 
 Refuses to verify anything, and to ask an issuer: whoever uses the settings does.
 
@@ -11,18 +11,17 @@ Rules upheld here:
 4. Printing the settings shows no secret.
 """
 
-import re
 from pathlib import Path
 from typing import Annotated, Literal, cast
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, Struct
 
-from trunkline.config.substitute import Surroundings, path_from
+from trunkline.config.addresses import is_safe
+from trunkline.config.forms import NOT_BLANK, EnvName, Text, form, form_beside_list
+from trunkline.config.substitute import Surroundings, anchored, check_readable, path_from
 from trunkline.documents.errors import Complain, Report
-from trunkline.documents.fit import fit
-from trunkline.documents.parse import Table, as_table
+from trunkline.documents.parse import Table, as_table, table_in
 
 MIN_SECRET = 32
 """How many bytes a secret has at least."""
@@ -30,26 +29,19 @@ MIN_SECRET = 32
 OURS = "trunkline"
 """The issuer and the audience of tokens that `trunkline token mint` makes, unless set."""
 
-_LOOPBACK = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|::1", re.IGNORECASE)
 _SOURCES = ("secret_env", "jwks_url", "jwks_file")
 
-Text = Annotated[str, Meta(pattern=r"^\s*\S[\s\S]*$", extra={"expected": "text that is not blank"})]
+OneText = Annotated[str, form_beside_list(NOT_BLANK, "text that is not blank")]
 Url = Annotated[
     str,
-    Meta(
-        pattern=r"^https?://[^/\s?#\x22\\]+[^\s#\x22\\]*$",
-        extra={"expected": 'a url, such as "https://id.example"'},
-    ),
+    form(r"^https?://[^/\s?#\x22\\]+[^\s#\x22\\]*$", 'a url, such as "https://id.example"'),
 ]
 Scope = Annotated[
     str,
-    Meta(
-        pattern=r"^[\x21\x23-\x5b\x5d-\x7e]+$",  # RFC 6749, 3.3
-        extra={"expected": 'one scope, without spaces and quotes, such as "mcp:tools"'},
+    form(
+        r"^[\x21\x23-\x5b\x5d-\x7e]+$",  # RFC 6749, 3.3
+        'one scope, without spaces and quotes, such as "mcp:tools"',
     ),
-]
-Variable = Annotated[
-    str, Meta(pattern="^[^=\\x00]+$", extra={"expected": "the name of a variable, without ="})
 ]
 
 
@@ -61,11 +53,11 @@ class JwtTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(description='Who gives out the tokens (`iss`); "trunkline" beside a secret_env.'),
     ] = None
     audience: Annotated[
-        Text | tuple[Text, ...] | None,
+        OneText | tuple[Text, ...] | None,
         Meta(description="For whom they must be (`aud`): one of these; the resource unless set."),
     ] = None
     secret_env: Annotated[
-        Variable | None, Meta(description="The variable that has the secret, for HS256.")
+        EnvName | None, Meta(description="The variable that has the secret, for HS256.")
     ] = None
     jwks_url: Annotated[
         Url | None, Meta(description="Where the issuer has its public keys, as a JWKS.")
@@ -151,9 +143,6 @@ class AuthSettings(Struct, frozen=True, kw_only=True):
         return self.jwt is not None or self.keys is not None
 
 
-_AUTH = msgspec.inspect.type_info(AuthTable)
-
-
 def modes_of(table: Table) -> tuple[str, ...]:
     """Return what is accepted: what `mode` says, or else what there are tables for."""
     mode = table.get("mode")
@@ -164,15 +153,12 @@ def modes_of(table: Table) -> tuple[str, ...]:
     return (mode,) if mode in ("jwt", "key") else ()
 
 
-def check_auth(value: object, report: Report) -> Table | None:
-    """Return the table if there is one, complaining about all that can be told without looking."""
-    if value is None:
-        return None
-    fit(value, _AUTH, ("auth",), report.error)
-    table = as_table(value)
+def check_auth(tree: Table, report: Report) -> None:
+    """Complain about all that can be told without looking; what breaks the types is passed over."""
+    table = as_table(tree.get("auth"))
     if table is None:
-        return None
-    complain, modes, jwt = report.error, modes_of(table), as_table(table.get("jwt", {})) or {}
+        return
+    complain, modes = report.error, modes_of(table)
     if table.get("mode") == "none":
         fix = 'name "jwt" or "key" unless everybody on this machine may call everything'
         report.note(("auth", "mode"), "nobody is asked who they are", fix)
@@ -181,11 +167,10 @@ def check_auth(value: object, report: Report) -> Table | None:
     if "jwt" in modes and "jwt" not in table:
         complain(("auth", "mode"), "there is no table for jwt", "add [auth.jwt]")
     elif "jwt" in modes:
-        _check_jwt(jwt, "resource" in table, complain)
+        _check_jwt(table_in(table, "jwt"), "resource" in table, complain)
     if table.get("required_scopes") and "jwt" not in modes:
         fix = 'leave it out, or add "jwt" to mode'
         complain(("auth", "required_scopes"), "only tokens have scopes", fix)
-    return table
 
 
 def _check_jwt(jwt: Table, has_resource: bool, complain: Complain) -> None:
@@ -202,35 +187,20 @@ def _check_jwt(jwt: Table, has_resource: bool, complain: Complain) -> None:
     if jwt.get("audience") == []:
         complain(("auth", "jwt", "audience"), "expected at least one", "add one")
     url = jwt.get("jwks_url")
-    if isinstance(url, str) and not _is_safe(url):
+    if isinstance(url, str) and not is_safe(url):
         fix = "write https://; http:// is for this machine alone"
         complain(("auth", "jwt", "jwks_url"), "anybody on the way could change the keys", fix)
 
 
-def _is_safe(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # raises where it is none
-    except ValueError:
-        return False
-    return parts.scheme == "https" or bool(_LOOPBACK.fullmatch(parts.hostname or ""))
-
-
-def settle_auth(
-    table: Table | None, around: Surroundings, complain: Complain
-) -> AuthSettings | None:
+def fill_auth(tree: Table, around: Surroundings, report: Report) -> AuthSettings | None:
     """Return the settings of a table that was checked, complaining of what is not there."""
+    table = as_table(tree.get("auth"))
     if table is None:
         return None
-    modes, jwt = modes_of(table), as_table(table.get("jwt")) or {}
-    secret = _secret(jwt, around, complain) if "jwt" in modes else None
+    modes, jwt = modes_of(table), table_in(table, "jwt")
+    secret = _secret(jwt, around, report.error) if "jwt" in modes else None
     if "jwt" in modes and isinstance(name := jwt.get("jwks_file"), str):
-        try:
-            path_from(name, around).open("rb").close()
-        except (OSError, ValueError) as why:
-            reason = (getattr(why, "strerror", None) or "not a file name").lower()
-            fix = "check its name, as seen from the config file, and its permissions"
-            complain(("auth", "jwt", "jwks_file"), f"cannot be read: {reason}", fix)
+        check_readable(path_from(name, around), ("auth", "jwt", "jwks_file"), report.error)
     try:
         found = msgspec.convert(table, AuthTable)
     except msgspec.ValidationError:
@@ -242,6 +212,16 @@ def settle_auth(
         required_scopes=found.required_scopes,
         max_failures=found.max_failures,
     )
+
+
+def portable_auth(table: Table, folder: Path) -> Table:
+    """Return the table as it can stand in any folder."""
+    inner = {name: table_in(table, name) for name in ("jwt", "key") if name in table}
+    rest = {key: value for key, value in table.items() if key not in inner}
+    if "key" in modes_of(table):
+        inner["key"] = {"file": KeyTable().file} | inner.get("key", {})
+    files = ("jwks_file", "file")
+    return rest | {name: anchored(each, files, folder) for name, each in inner.items()}
 
 
 def _secret(jwt: Table, around: Surroundings, complain: Complain) -> bytes | None:

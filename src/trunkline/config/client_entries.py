@@ -17,7 +17,7 @@ import re
 from typing import Any, NamedTuple, cast
 
 from trunkline.config.entry import BELONGS, KINDS, KNOWN, Entry
-from trunkline.config.model import MAX_NAME
+from trunkline.config.server_table import MAX_NAME
 from trunkline.documents.errors import Report, meant
 from trunkline.documents.fit import SURROGATE
 from trunkline.documents.lines import KeyPath

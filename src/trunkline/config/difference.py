@@ -12,7 +12,8 @@ Rules upheld here:
 
 from msgspec import Struct
 
-from trunkline.config.model import Config, ServerSettings
+from trunkline.config.model import Config
+from trunkline.config.server_table import ServerSettings
 
 UNSTARTED = frozenset(
     (

@@ -8,13 +8,13 @@ Rules upheld here:
 2. A complaint names the key as the file has it, whatever we call it.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec.inspect
 from msgspec import Struct, field
 
-from trunkline.config.model import ServerTable
 from trunkline.config.oauth_table import check_oauth
+from trunkline.config.server_table import ServerName, ServerTable
 from trunkline.documents.errors import Complain, meant
 from trunkline.documents.fit import fit
 from trunkline.documents.lines import KeyPath
@@ -33,6 +33,7 @@ BUILTIN = dict.fromkeys(
 """Keys that mean something only to one of the servers that are part of Trunkline."""
 
 _TYPE = msgspec.inspect.type_info(ServerTable)
+_NAME = msgspec.inspect.type_info(ServerName)
 KNOWN = tuple(ServerTable.__struct_fields__)
 
 
@@ -56,15 +57,28 @@ class Entry(Struct, frozen=True):
         return lambda path, why, fix: complain(self.place(path), why, fix)
 
 
-class _Sense(NamedTuple):
-    why: str
-    fix: str
-
-
-_NONE = _Sense(
+_NO_TABLE = ("expected a table", "write [servers.NAME]")
+_NOTHING = (
     "no command and no url",
     'add command = "…" for a program, or url = "https://…" for a server elsewhere',
 )
+
+
+def own_servers(value: object, complain: Complain) -> list[Entry]:
+    """Return the servers of a `trunkline.toml`, complaining of their names and of what is none."""
+    servers = as_table(value)
+    if servers is None:
+        complain(("servers",), *_NO_TABLE)
+    entries: list[Entry] = []
+    for name, inside in (servers or {}).items():
+        root = ("servers", name)
+        fit(name, _NAME, root, complain)
+        table = as_table(inside)
+        if table is None:
+            complain(root, *_NO_TABLE)
+        else:
+            entries.append(Entry(name, table, root))
+    return entries
 
 
 def check_entry(entry: Entry, complain: Complain) -> None:
@@ -75,7 +89,7 @@ def check_entry(entry: Entry, complain: Complain) -> None:
     given = [kind for kind in KINDS if kind in table]
     # Who misspelt "command" hears of that; that there is none would be the same thing again.
     if not given and not any(meant(key, KINDS) for key in table if key not in KNOWN):
-        complain((), *_NONE)
+        complain((), *_NOTHING)
     for other in given[1:]:
         why = f"{given[0]} and {other} are both given"
         complain((other,), why, "keep one: they are different kinds of server")

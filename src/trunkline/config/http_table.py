@@ -1,4 +1,4 @@
-"""The `[http]` table, beyond the types of its keys: what must go together, and what must not.
+"""The `[http]` table: how clients reach the gateway; what must go together, and what must not.
 
     [http] ── check_http ──> complaints ── fill_http ──> files where they really are
 
@@ -12,65 +12,116 @@ Rules upheld here:
 """
 
 import re
-from typing import NoReturn
+from pathlib import Path
+from typing import Annotated
 
-from trunkline.config.model import ADDRESS, HttpSettings
-from trunkline.config.substitute import Surroundings, path_from
+from msgspec import Meta, Struct
+
+from trunkline.config.addresses import AddressError, is_loopback, split_address
+from trunkline.config.auth_table import modes_of
+from trunkline.config.forms import ADDRESS, DAY, MIB, Seconds, Text, UrlPath, form
+from trunkline.config.substitute import Surroundings, anchored, check_readable, path_from
 from trunkline.documents.errors import Complain, Report
-from trunkline.documents.parse import Table
+from trunkline.documents.parse import Table, table_in
 
 FILES = ("certificate", "key")
 """The keys that name files."""
 
+PATHS = ("path", "sse_path", "ws_path")
+"""The keys that say where the ways in are."""
+
 TAKEN = ("/messages", "/health", "/healthz", "/ready", "/readyz")
 """Where something is already, whatever the configuration says."""
 
-_PATHS = ("path", "sse_path", "ws_path")
-_LOOPBACK = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|::1", re.IGNORECASE)
+Address = Annotated[str, form(ADDRESS, 'a host and a port, such as "127.0.0.1:8080"')]
+Host = Annotated[
+    str,
+    form(
+        r"^(\*|(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?)$",
+        'the name of a host, such as "gateway.example", or "*"',
+    ),
+]
+Origin = Annotated[
+    str,
+    form(
+        r"^(\*|[A-Za-z][A-Za-z0-9+.-]*://[^/\s]+)$",
+        'an origin, such as "https://app.example", or "*"',
+    ),
+]
+
+
+class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How clients reach the gateway by HTTP; without `listen` they do not."""
+
+    listen: Annotated[
+        Address | None,
+        Meta(description="Where to listen: an address and a port; without [auth], loopback's."),
+    ] = None
+    path: Annotated[UrlPath, Meta(description="Where MCP is, for clients of all revisions.")] = (
+        "/mcp"
+    )
+    sse_path: Annotated[
+        UrlPath, Meta(description="Where clients of HTTP+SSE (2024-11-05) begin.")
+    ] = "/sse"
+    ws_path: Annotated[UrlPath, Meta(description="Where clients come by WebSocket.")] = "/ws"
+    allowed_hosts: Annotated[
+        tuple[Host, ...],
+        Meta(description="Names of the gateway in Host headers, beside those of loopback."),
+    ] = ()
+    allowed_origins: Annotated[
+        tuple[Origin, ...],
+        Meta(description="Pages that may call the gateway, beside those of loopback."),
+    ] = ()
+    certificate: Annotated[
+        Text | None, Meta(description="A file with the certificate and its chain, for TLS.")
+    ] = None
+    key: Annotated[Text | None, Meta(description="A file with the certificate's key.")] = None
+    head_timeout: Annotated[
+        Seconds, Meta(description="Seconds until the head of a request must be there.")
+    ] = 10.0
+    body_timeout: Annotated[
+        Seconds, Meta(description="Seconds until the body of a request must be there.")
+    ] = 30.0
+    write_timeout: Annotated[
+        Seconds, Meta(description="Seconds that a client may go without reading.")
+    ] = 30.0
+    max_body: Annotated[
+        int, Meta(ge=1024, le=1024 * MIB, description="The longest body of a request, in bytes.")
+    ] = 4 * MIB
+    max_connections: Annotated[int, Meta(ge=1, le=1_000_000, description="Connections in all.")] = (
+        16384
+    )
+    max_connections_per_address: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Connections from one address.")
+    ] = 8192
+    max_in_flight: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Calls under way in all.")
+    ] = 16384
+    max_in_flight_per_principal: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Calls under way of one principal.")
+    ] = 8192
+    max_sessions: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Sessions of clients up to 2025-11-25.")
+    ] = 10_000
+    session_idle: Annotated[
+        Seconds, Meta(description="Seconds without a message after which a session is over.")
+    ] = 1800.0
+    session_life: Annotated[
+        Annotated[float, Meta(gt=0, le=366 * DAY)],
+        Meta(description="Seconds after which a session is over, however busy it is."),
+    ] = 86400.0
+    keep_alive: Annotated[
+        Seconds, Meta(description="Seconds that a stream may be silent before a comment is sent.")
+    ] = 15.0
+
+
 _DEFAULTS = HttpSettings()
 
 
-class AddressError(ValueError):
-    """An address at which nobody can, or may, listen: why, and what to write instead."""
-
-    def __init__(self, why: str, fix: str) -> None:
-        super().__init__(f"{why}; {fix}")
-        self.why, self.fix = why, fix
-
-
-def split_address(address: str, guarded: bool = False) -> tuple[str, int]:
-    """Return the host and the port of HOST:PORT.
-
-    Raises AddressError for what is none, and, unless those who come are asked who they are, for
-    what is not loopback's.
-    """
-    if not re.fullmatch(ADDRESS, address):
-        _refuse("expected a host and a port", "write 127.0.0.1:8080, or [::1]:8080")
-    host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if int(port) > 65535:
-        _refuse("expected a port of at most 65535", "choose another; 0 is any that is free")
-    if not guarded and not is_loopback(host):
-        _refuse(
-            "expected a loopback address: nobody is asked who they are, so that whoever "
-            "reaches the gateway may call everything",
-            "write 127.0.0.1, localhost or [::1], or say in [auth] who is let in",
-        )
-    return host, int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether a host is this machine, as seen from itself."""
-    return _LOOPBACK.fullmatch(host) is not None
-
-
-def _refuse(why: str, fix: str) -> NoReturn:
-    raise AddressError(why, fix)
-
-
-def check_http(table: Table, report: Report, guarded: bool) -> None:
+def check_http(tree: Table, report: Report) -> None:
     """Complain about all that the types do not say; what breaks those is passed over."""
-    listen, complain = table.get("listen"), report.error
+    table, complain = table_in(tree, "http"), report.error
+    listen, guarded = table.get("listen"), bool(modes_of(table_in(tree, "auth")))
     if isinstance(listen, str) and re.fullmatch(ADDRESS, listen):
         try:
             host, _ = split_address(listen, guarded)
@@ -97,7 +148,7 @@ def _note_exposure(table: Table, report: Report) -> None:
 
 def _check_paths(table: Table, complain: Complain) -> None:
     seen: dict[object, str] = {}
-    for key in _PATHS:
+    for key in PATHS:
         path = table.get(key, getattr(_DEFAULTS, key))
         if not isinstance(path, str):
             continue
@@ -111,18 +162,18 @@ def _check_paths(table: Table, complain: Complain) -> None:
             complain(("http", named), f"the same as {both}", "choose another path")
 
 
-def fill_http(table: Table, around: Surroundings, complain: Complain) -> Table:
+def fill_http(tree: Table, around: Surroundings, report: Report) -> Table:
     """Return the table with its files as seen from anywhere, complaining of those not there."""
-    table = dict(table)
+    table = dict(table_in(tree, "http"))
     for key in FILES:
         if isinstance(name := table.get(key), str):
             path = path_from(name, around)
             table[key] = str(path)
             around.files.append(path)
-            try:
-                path.open("rb").close()
-            except (OSError, ValueError) as why:  # ValueError: a NUL in its name
-                reason = (getattr(why, "strerror", None) or "not a file name").lower()
-                fix = "check its name, as seen from the config file, and its permissions"
-                complain(("http", key), f"cannot be read: {reason}", fix)
+            check_readable(path, ("http", key), report.error)
     return table
+
+
+def portable_http(table: Table, folder: Path) -> Table:
+    """Return the table as it can stand in any folder."""
+    return anchored(table, FILES, folder)

@@ -12,27 +12,22 @@ Rules upheld here:
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
 
-from trunkline.config.substitute import Surroundings, path_from, substitute
-from trunkline.documents.errors import Complain
-from trunkline.documents.parse import Table
+from trunkline.config.addresses import split_url
+from trunkline.config.forms import MIB, form
+from trunkline.config.substitute import Surroundings, is_relative, path_from, substitute
+from trunkline.documents.errors import Complain, Report
+from trunkline.documents.parse import Table, table_in
 
 SQLITE = "sqlite:///"
 POSTGRESQL = ("postgresql://", "postgres://")
 
-_MIB = 1024 * 1024
 _FIX = 'write "sqlite:///FILE", "postgresql://…", or "" for no journal'
 
 KeyPattern = Annotated[
-    str,
-    Meta(
-        pattern=r"^\S(.*\S)?$",
-        max_length=128,
-        extra={"expected": "the name of an argument, with * and ? for what may vary"},
-    ),
+    str, form(r"^\S(.*\S)?$", "the name of an argument, with * and ? for what may vary", 128)
 ]
 
 
@@ -55,7 +50,7 @@ class JournalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Meta(description="Keys of arguments that are hidden, beside those that always are."),
     ] = ()
     max_arguments: Annotated[
-        int, Meta(ge=256, le=_MIB, description="Bytes of arguments in one record.")
+        int, Meta(ge=256, le=MIB, description="Bytes of arguments in one record.")
     ] = 4096
     queue: Annotated[
         int, Meta(ge=100, le=1_000_000, description="Events that may wait to be written.")
@@ -77,33 +72,30 @@ class JournalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return f"JournalSettings(…, arguments={self.arguments!r})"
 
 
-def check_journal(table: Table, complain: Complain) -> None:
+def check_journal(tree: Table, report: Report) -> None:
     """Complain about all that the types do not say; what breaks those is passed over."""
-    url = table.get("url")
-    if not isinstance(url, str) or url == "" or "$" in url:
-        return  # references are looked at once they are resolved
-    _check(url, complain)
+    url = table_in(tree, "journal").get("url")
+    if isinstance(url, str) and url and "$" not in url:  # else it is looked at once it is filled in
+        _check(url, report.error)
 
 
 def _check(url: str, complain: Complain) -> None:
+    path = ("journal", "url")
     if url.startswith(POSTGRESQL):
         if find_spec("psycopg") is None:
             fix = "install it: pip install 'trunkline[postgresql]'"
-            complain(("journal", "url"), "PostgreSQL needs a driver that is not there", fix)
-        try:
-            _ = urlsplit(url).port
-        except ValueError:
-            complain(
-                ("journal", "url"), "no address can be read from it", "write it as psql has it"
-            )
+            complain(path, "PostgreSQL needs a driver that is not there", fix)
+        if split_url(url) is None:
+            complain(path, "no address can be read from it", "write it as psql has it")
     elif not (url.startswith(SQLITE) and url.removeprefix(SQLITE).strip()):
-        complain(("journal", "url"), "expected a file or a database", _FIX)
+        complain(path, "expected a file or a database", _FIX)
     elif "\0" in url:
-        complain(("journal", "url"), "a NUL is in it", "take it out")
+        complain(path, "a NUL is in it", "take it out")
 
 
-def fill_journal(table: Table, around: Surroundings, complain: Complain) -> Table:
+def fill_journal(tree: Table, around: Surroundings, report: Report) -> Table:
     """Return the table with references resolved, and its file as seen from anywhere."""
+    table = table_in(tree, "journal")
     url = table.get("url")
     if not isinstance(url, str) or not url:
         return table
@@ -112,16 +104,24 @@ def fill_journal(table: Table, around: Surroundings, complain: Complain) -> Tabl
     def problem(why: str, fix: str) -> None:
         nonlocal broken
         broken = True
-        complain(("journal", "url"), why, fix)
+        report.error(("journal", "url"), why, fix)
 
     filled = substitute(url, around, problem)
     if broken:
         return table
     if filled != url:
-        _check(filled, complain)
+        _check(filled, report.error)
     if filled.startswith(SQLITE):
         filled = f"{SQLITE}{path_from(filled.removeprefix(SQLITE), around)}"
     return table | {"url": filled}
+
+
+def portable_journal(table: Table, folder: Path) -> Table:
+    """Return the table as it can stand in any folder."""
+    file = file_of(table.get("url", ""))
+    if file is None or not is_relative(str(file)):
+        return table
+    return table | {"url": f"{SQLITE}{folder / file}"}
 
 
 def file_of(url: str) -> Path | None:

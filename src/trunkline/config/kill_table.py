@@ -8,29 +8,21 @@ Rules upheld here:
 2. Where each switch stands is known: who wants to revive it is sent there.
 """
 
-from collections.abc import Collection
 from typing import Annotated, cast
 
 from msgspec import Meta, Struct, field
 
-from trunkline.documents.errors import Complain, meant, quoted
-from trunkline.documents.lines import Lines
-from trunkline.documents.parse import Table
+from trunkline.config.forms import ToolPattern, form
+from trunkline.config.substitute import Surroundings
+from trunkline.documents.errors import Report, meant, quoted
+from trunkline.documents.parse import Table, table_in
 
-ToolPattern = Annotated[
-    str,
-    Meta(
-        pattern="^[A-Za-z0-9_*?-]+$",
-        max_length=128,
-        extra={"expected": "the name of a tool, with * and ? for what may vary"},
-    ),
-]
 Named = Annotated[
     str,
-    Meta(
-        pattern=r"^[^\x00-\x1f\x7f-\x9f]+$",
-        max_length=256,
-        extra={"expected": "a name of up to 256 characters, none of them a control character"},
+    form(
+        r"^[^\x00-\x1f\x7f-\x9f]+$",
+        "a name of up to 256 characters, none of them a control character",
+        256,
     ),
 ]
 
@@ -62,24 +54,28 @@ class KillSettings(KillTable, frozen=True, kw_only=True):
     lines: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
 
 
-def check_kill(table: Table, servers: Collection[str], complain: Complain) -> None:
+def check_kill(tree: Table, report: Report) -> None:
     """Complain about servers that are not there; what breaks the types is passed over."""
-    for index, name in enumerate(_names(table, "servers")):
+    servers = table_in(tree, "servers")
+    for index, name in enumerate(_names(table_in(tree, "kill_switch"), "servers")):
         if isinstance(name, str) and name not in servers:
             close = meant(name, servers)
             fix = f"did you mean {quoted(close)}?" if close else "name one that is below [servers]"
-            complain(("kill_switch", "servers", index), f"there is no server {quoted(name)}", fix)
+            path = ("kill_switch", "servers", index)
+            report.error(path, f"there is no server {quoted(name)}", fix)
 
 
-def places(table: Table, lines: Lines) -> dict[tuple[str, str], int]:
-    """Return where in the file each switch stands, by key and name."""
+def fill_kill(tree: Table, _: Surroundings, report: Report) -> Table:
+    """Return the table, and with it where in the file each switch stands, by key and name."""
+    table = table_in(tree, "kill_switch")
     found: dict[tuple[str, str], int] = {}
     for key in LISTS:
         for index, name in enumerate(_names(table, key)):
-            found.setdefault((key, str(name)), lines.find(("kill_switch", key, index)).line)
+            place = report.lines.find(("kill_switch", key, index))
+            found.setdefault((key, str(name)), place.line)
     if table.get("all"):
-        found["all", ""] = lines.find(("kill_switch", "all")).line
-    return found
+        found["all", ""] = report.lines.find(("kill_switch", "all")).line
+    return table | {"lines": found}
 
 
 def _names(table: Table, key: str) -> list[object]:

@@ -7,31 +7,20 @@
 Refuses to know tools: what a pattern fits is found out when servers have said what they offer.
 """
 
-from collections.abc import Iterable
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from trunkline.documents.errors import Complain
-from trunkline.documents.parse import Table, as_table
+from trunkline.config.forms import WILDCARD, form
+from trunkline.documents.errors import Report
+from trunkline.documents.parse import Table, table_in
 
 _MOST = 1_000_000_000
 
-Pattern = Annotated[
-    str,
-    Meta(
-        pattern="^[A-Za-z0-9_*?-]+$",
-        max_length=128,
-        extra={"expected": "a name, with * and ? for what may vary"},
-    ),
-]
+Pattern = Annotated[str, form(WILDCARD, "a name, with * and ? for what may vary", 128)]
 Who = Annotated[
     str,
-    Meta(
-        pattern=r"^\S([\s\S]*\S)?$",
-        max_length=256,
-        extra={"expected": "up to 256 characters, without white space around them"},
-    ),
+    form(r"^\S([\s\S]*\S)?$", "up to 256 characters, without white space around them", 256),
 ]
 Many = Annotated[int, Meta(ge=1, le=_MOST)]
 
@@ -92,9 +81,9 @@ class LimitsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = field(default_factory=dict[str, int | LimitTable])
 
 
-def check_limits(table: Table, servers: Iterable[str], complain: Complain) -> None:
+def check_limits(tree: Table, report: Report) -> None:
     """Complain of limits that could never hold; what breaks the types is passed over."""
-    known = set(servers)
-    for name in as_table(table.get("servers")) or {}:
+    known = table_in(tree, "servers")
+    for name in table_in(table_in(tree, "limits"), "servers"):
         if name not in known and not set(name) & set("*?"):
-            complain(("limits", "servers", name), "no server has this name", "correct it")
+            report.error(("limits", "servers", name), "no server has this name", "correct it")

@@ -1,4 +1,4 @@
-"""The `[servers.NAME.oauth]` table, beyond the types of its keys: what must go together.
+"""The `[servers.NAME.oauth]` table: how the gateway gets tokens, and what must go together.
 
     oauth ── check_oauth ──> complaints ── fill_oauth ──> with its secret, wherever that stood
 
@@ -10,16 +10,46 @@ Rules upheld here:
 3. No complaint shows a value: by now it may be a secret.
 """
 
-import re
-from urllib.parse import urlsplit
+from typing import Annotated, Literal
 
+from msgspec import Meta, Struct
+
+from trunkline.config.addresses import is_bare, is_safe
+from trunkline.config.forms import EnvName, Text
 from trunkline.config.substitute import Surroundings
 from trunkline.documents.errors import Complain
 from trunkline.documents.parse import Table, as_table
 
 _SECRETS = ("client_secret", "client_secret_env")
-_LOOPBACK = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|::1", re.IGNORECASE)
-_NOT_IN_URL = re.compile(r"[^\x21-\x7e]")
+
+
+class OAuthSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the gateway gets tokens of its own for a server: OAuth 2 client credentials."""
+
+    token_url: Annotated[
+        Text, Meta(description="Where tokens are given out: https://, or http:// on loopback.")
+    ]
+    client_id: Annotated[Text, Meta(description="Who the gateway is to whoever gives out tokens.")]
+    client_secret: Annotated[
+        Text | None, Meta(description="The gateway's secret; write ${VAR} or ${file:…}.")
+    ] = None
+    client_secret_env: Annotated[
+        EnvName | None, Meta(description="The variable that holds the gateway's secret.")
+    ] = None
+    auth: Annotated[
+        Literal["basic", "post"],
+        Meta(description="How the secret is sent: in a header, or in the form."),
+    ] = "basic"
+    scope: Annotated[Text | None, Meta(description="What the tokens are to be good for.")] = None
+    audience: Annotated[
+        Text | None, Meta(description="Whom the tokens are for, where that is asked for so.")
+    ] = None
+    resource: Annotated[
+        Text | None, Meta(description="Whom the tokens are for, as RFC 8707 has it: a URL.")
+    ] = None
+
+    def __repr__(self) -> str:
+        return f"OAuthSettings({self.token_url!r}, …)"
 
 
 def check_oauth(table: Table, complain: Complain) -> None:
@@ -52,19 +82,6 @@ def fill_oauth(table: Table, around: Surroundings, complain: Complain) -> None:
         else:
             oauth["client_secret"] = secret
     url = oauth.get("token_url")
-    if isinstance(url, str) and not _is_safe(url):
+    if isinstance(url, str) and not (url.isascii() and is_bare(url) and is_safe(url)):
         why = "expected https:// and a host, or http:// on this machine"
         complain(("oauth", "token_url"), why, "write the whole address")
-
-
-def _is_safe(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # raises where it is none
-    except ValueError:
-        return False
-    if _NOT_IN_URL.search(url) or not parts.hostname or parts.username is not None:
-        return False
-    return parts.scheme == "https" or (
-        parts.scheme == "http" and _LOOPBACK.fullmatch(parts.hostname) is not None
-    )

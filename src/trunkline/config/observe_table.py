@@ -1,71 +1,122 @@
-"""The tables `[metrics]`, `[traces]` and `[log]`, beyond the types of their keys.
+"""The tables `[metrics]`, `[traces]` and `[log]`: what is to be seen of the gateway.
 
-    tables ── check_observe ──> complaints ── fill_observe ──> variables and references resolved
+    tables ── check_metrics ──> complaints ── fill_… ──> variables and references resolved
 
 Refuses to listen and to connect: whoever does finds out whether that works.
 
 Rules upheld here:
 1. Metrics are at a path of their own, and beyond loopback only for those who have a token.
 2. A collector is at an address that can be connected to, and its headers are ones.
-3. No complaint shows a value: by now it may be a secret.
+3. Neither a complaint nor printing a table shows a token, or what a header was given.
 """
 
 import re
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
-import msgspec
-import msgspec.inspect
+from msgspec import Meta, Struct, field
 
-from trunkline.config.http_table import TAKEN, AddressError, split_address
-from trunkline.config.model import HttpSettings
-from trunkline.config.observe_settings import (
-    LogSettings,
-    MetricsSettings,
-    MetricsTable,
-    TracesSettings,
+from trunkline.config.addresses import AddressError, is_bare, split_address
+from trunkline.config.forms import (
+    ADDRESS,
+    HEADER_VALUE,
+    HeaderName,
+    Share,
+    Text,
+    UrlPath,
+    form,
 )
-from trunkline.config.settle import each_text
-from trunkline.config.substitute import Surroundings, substitute
-from trunkline.documents.errors import Complain
-from trunkline.documents.fit import fit
+from trunkline.config.http_table import PATHS, TAKEN, HttpSettings
+from trunkline.config.substitute import Surroundings, each_text, substitute
+from trunkline.documents.errors import Complain, Report
 from trunkline.documents.lines import KeyPath
-from trunkline.documents.parse import Table, as_table
+from trunkline.documents.parse import Table, table_in
 
-TABLES = {
-    "metrics": msgspec.inspect.type_info(MetricsTable),
-    "traces": msgspec.inspect.type_info(TracesSettings),
-    "log": msgspec.inspect.type_info(LogSettings),
-}
-
-_PATHS = ("path", "sse_path", "ws_path")
 _HTTP = HttpSettings()
-_HEADER = re.compile(r"[\t\x20-\x7e]*")
 _TOKEN = re.compile(r"[\x21-\x7e]+")
-_NOT_IN_URL = re.compile(r"[\x00-\x20\x7f]")
 _OURS = frozenset(("connection", "content-length", "content-type", "host", "transfer-encoding"))
 
 
-class Observed(NamedTuple):
-    """What the three tables say."""
+class MetricsTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where metrics are to be read; nowhere unless `listen` or `path` is set."""
 
-    metrics: MetricsSettings
-    traces: TracesSettings
-    log: LogSettings
+    listen: Annotated[
+        Annotated[str, form(ADDRESS, 'a host and a port, such as "127.0.0.1:9201"')] | None,
+        Meta(description="An address of their own, with health beside them; else that of [http]."),
+    ] = None
+    path: Annotated[
+        UrlPath | None,
+        Meta(description="Where they are at that address; /metrics if only `listen` is set."),
+    ] = None
+    token_env: Annotated[
+        Annotated[str, form("^[A-Za-z_][A-Za-z0-9_]*$", "the name of a variable, not its value")]
+        | None,
+        Meta(description="The variable whose value must come as a bearer token."),
+    ] = None
+    max_series: Annotated[
+        int, Meta(ge=10, le=100_000, description="Series of calls; what comes later is `other`.")
+    ] = 5000
 
 
-def check_observe(tree: Table, complain: Complain) -> Table:
-    """Return the three tables, complaining about all that can be seen without the surroundings."""
-    found: Table = {}
-    for name, kind in TABLES.items():
-        value = tree.get(name, {})
-        fit(value, kind, (name,), complain)
-        found[name] = as_table(value) or {}
-    _check_metrics(found["metrics"], as_table(tree.get("http", {})) or {}, complain)
-    return found
+class MetricsSettings(MetricsTable, frozen=True, kw_only=True):
+    """Where metrics are to be read, and by whom."""
+
+    token: str | None = None
+
+    @property
+    def place(self) -> str | None:
+        """The path at which they are, None if they are nowhere."""
+        return self.path or (None if self.listen is None else "/metrics")
+
+    def __repr__(self) -> str:
+        return f"MetricsSettings({self.listen!r}, {self.place!r}, …)"
 
 
-def _check_metrics(table: Table, http: Table, complain: Complain) -> None:
+class TracesSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where traces go; nowhere unless `endpoint` is set."""
+
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        "url": 'write "endpoint"',
+        "ratio": 'write "sample"',
+        "sample_rate": 'write "sample"',
+    }
+
+    endpoint: Annotated[
+        Text | None,
+        Meta(description="Where an OTLP collector takes them over HTTP; /v1/traces unless it says"),
+    ] = None
+    sample: Annotated[
+        Share,
+        Meta(description="The share of calls that begin a trace, where the client has none."),
+    ] = 0.1
+    service_name: Annotated[
+        Text, Meta(description="How the gateway is called in traces: `service.name`.")
+    ] = "trunkline"
+    headers: Annotated[
+        dict[HeaderName, str],
+        Meta(description="Headers to send to the collector; `${VAR}` stands for a variable."),
+    ] = field(default_factory=dict[str, str])
+
+    def __repr__(self) -> str:
+        return f"TracesSettings({self.sample!r}, {self.service_name!r}, …)"
+
+
+class LogSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is written to stderr."""
+
+    format: Annotated[
+        Literal["auto", "json", "text"],
+        Meta(description="For programs, for people, or whichever reads it."),
+    ] = "auto"
+    level: Annotated[
+        Literal["debug", "info", "warning", "error", "off"] | None,
+        Meta(description="How grave it must be; info over HTTP and warning over stdio unless set."),
+    ] = None
+
+
+def check_metrics(tree: Table, report: Report) -> None:
+    """Complain about all that can be seen without the surroundings."""
+    table, http = table_in(tree, "metrics"), table_in(tree, "http")
     listen, path = table.get("listen"), table.get("path")
     if isinstance(listen, str) and "token_env" not in table:
         try:
@@ -74,35 +125,17 @@ def _check_metrics(table: Table, http: Table, complain: Complain) -> None:
             if "loopback" not in wrong.why:
                 return  # its form was complained of
             why = "expected a loopback address: everybody who reaches it could read them"
-            complain(("metrics", "listen"), why, "set token_env as well, or write 127.0.0.1")
-    taken = (*TAKEN, *(http.get(key, getattr(_HTTP, key)) for key in _PATHS))
+            report.error(("metrics", "listen"), why, "set token_env as well, or write 127.0.0.1")
+    taken = (*TAKEN, *(http.get(key, getattr(_HTTP, key)) for key in PATHS))
     if path in taken:
-        complain(("metrics", "path"), "something else is there already", "choose another path")
+        report.error(("metrics", "path"), "something else is there already", "choose another path")
 
 
-def fill_observe(tables: Table, around: Surroundings, complain: Complain) -> Observed | None:
-    """Return what the tables say, with all that they refer to; None where that is not good."""
-    good = True
-
-    def problem(path: KeyPath, why: str, fix: str) -> None:
-        nonlocal good
-        good = False
-        complain(path, why, fix)
-
-    metrics = dict(tables.get("metrics", {}))
-    if isinstance(name := metrics.get("token_env"), str):
-        metrics["token"] = _token(name, around, problem)
-    traces = _traces(dict(tables.get("traces", {})), around, problem)
-    if not good:
-        return None
-    try:
-        return Observed(
-            msgspec.convert(metrics, MetricsSettings),
-            msgspec.convert(traces, TracesSettings),
-            msgspec.convert(tables.get("log", {}), LogSettings),
-        )
-    except msgspec.ValidationError:
-        return None  # which was complained of when the types were looked at
+def fill_metrics(tree: Table, around: Surroundings, report: Report) -> Table:
+    """Return the table with the token that its variable has."""
+    table = table_in(tree, "metrics")
+    name = table.get("token_env")
+    return table | {"token": _token(name, around, report.error)} if isinstance(name, str) else table
 
 
 def _token(name: str, around: Surroundings, complain: Complain) -> str | None:
@@ -114,36 +147,24 @@ def _token(name: str, around: Surroundings, complain: Complain) -> str | None:
     return value
 
 
-def _traces(table: Table, around: Surroundings, complain: Complain) -> Table:
+def fill_traces(tree: Table, around: Surroundings, report: Report) -> Table:
+    """Return the table with its references resolved, complaining of what cannot be used."""
+    table, complain = dict(table_in(tree, "traces")), report.error
+
+    def change(text: str, at: KeyPath) -> str:
+        return substitute(text, around, lambda why, fix: complain(at, why, fix))
+
     for key in ("endpoint", "headers"):
         if key in table:
-            table[key] = _resolved(table[key], ("traces", key), around, complain)
+            table[key] = each_text(table[key], ("traces", key), change)
     endpoint = table.get("endpoint")
-    if isinstance(endpoint, str) and not _is_url(endpoint):
+    if isinstance(endpoint, str) and not is_bare(endpoint):
         why = "expected http:// or https:// and a host, without a name and a password in it"
         complain(("traces", "endpoint"), why, "write the whole address")
-    headers = as_table(table.get("headers", {})) or {}
-    for name, value in headers.items():
-        if isinstance(value, str) and not _HEADER.fullmatch(value):
+    for name, value in table_in(table, "headers").items():
+        if isinstance(value, str) and not HEADER_VALUE.fullmatch(value):
             why = "no HTTP header can carry it"
             complain(("traces", "headers", name), why, "use one line of plain ASCII")
         if name.lower() in _OURS:
             complain(("traces", "headers", name), "this one is ours to send", "leave it out")
     return table
-
-
-def _resolved(value: Any, path: KeyPath, around: Surroundings, complain: Complain) -> Any:
-    def change(text: str, at: KeyPath) -> str:
-        return substitute(text, around, lambda why, fix: complain(at, why, fix))
-
-    return each_text(value, path, change)
-
-
-def _is_url(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        _ = parts.port  # raises where it is none
-    except ValueError:
-        return False
-    is_web = parts.scheme in {"http", "https"} and bool(parts.hostname) and "@" not in parts.netloc
-    return is_web and _NOT_IN_URL.search(text) is None

@@ -9,45 +9,34 @@ Rules upheld here:
 2. A condition is read when the file is: one that means nothing is a mistake, with line and column.
 """
 
-from collections.abc import Iterable
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
-import msgspec.inspect
 from msgspec import Meta, Struct
 
+from trunkline.config.forms import NOT_BLANK, form, form_beside_list
+from trunkline.config.substitute import Surroundings
 from trunkline.documents.errors import Report, meant, quoted
-from trunkline.documents.fit import fit
 from trunkline.documents.lines import KeyPath
-from trunkline.documents.parse import Table
+from trunkline.documents.parse import Table, as_table, table_in
 from trunkline.routing.conditions import MAX_LENGTH, Condition, ConditionError
 from trunkline.routing.policy import Permission
 
 RoleName = Annotated[
-    str,
-    Meta(
-        pattern=r"^\S[^\x00-\x1f]*$",
-        max_length=128,
-        extra={"expected": "the name of a role, up to 128 characters"},
-    ),
+    str, form(r"^\S[^\x00-\x1f]*$", "the name of a role, up to 128 characters", 128)
 ]
-_EXPECTED = {"expected": "the name of a tool, or a URI, with * and ? for what may vary"}
-OfferPattern = Annotated[str, Meta(pattern=r"^[^\s\x00-\x1f]+$", max_length=512, extra=_EXPECTED)]
-# Without its pattern, which is looked at apart: msgspec 0.22 frees one twice that stands beside a
-# list in a union, and takes the interpreter down as it ends.
-OnePattern = Annotated[str, Meta(max_length=512, extra=_EXPECTED)]
+_OFFER = (
+    r"^[^\s\x00-\x1f]+$",
+    "the name of a tool, or a URI, with * and ? for what may vary",
+    512,
+)
+OfferPattern = Annotated[str, form(*_OFFER)]
+OnePattern = Annotated[str, form_beside_list(*_OFFER)]
 NamePatterns = Annotated[tuple[RoleName, ...], Meta(min_length=1)]
 OfferPatterns = Annotated[tuple[OfferPattern, ...], Meta(min_length=1)]
 KindName = Literal["tool", "prompt", "resource", "template"]
 Hint = Literal["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"]
-When = Annotated[
-    str,
-    Meta(
-        pattern=r"^\s*\S[\s\S]*$",
-        max_length=MAX_LENGTH,
-        extra={"expected": f"a condition of up to {MAX_LENGTH} characters"},
-    ),
-]
+When = Annotated[str, form(NOT_BLANK, f"a condition of up to {MAX_LENGTH} characters", MAX_LENGTH)]
 
 
 class RoleTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -131,66 +120,58 @@ class PolicySettings(Struct, frozen=True, kw_only=True):
 
 ROLES = Annotated[dict[RoleName, RoleTable], Meta(description="Roles, by name.")]
 RULES = Annotated[
-    tuple[RuleTable, ...], Meta(description="Rules, in order: the first that matches decides.")
+    tuple[RuleTable, ...],
+    Meta(
+        description="Rules, in order: the first that matches decides.",
+        extra={"tables": "write [[policy]], in double brackets"},
+    ),
 ]
 
-_PATTERN = msgspec.inspect.type_info(OfferPattern)
-_ROLES = msgspec.inspect.type_info(dict[RoleName, RoleTable])
-_RULES = msgspec.inspect.type_info(tuple[RuleTable, ...])
+
+def check_policy(tree: Table, report: Report) -> None:
+    """Complain about rules that make no sense; those that break the types are passed over."""
+    for number, value in enumerate(_rules(tree)):
+        try:
+            rule = msgspec.convert(value, RuleTable)
+        except msgspec.ValidationError:
+            continue
+        _check_rule(rule, ("policy", number), tree, report)
 
 
-def read_policy(tree: Table, servers: Iterable[str], report: Report) -> PolicySettings:
-    """Return what a file says about who may do what, complaining of what makes no sense."""
-    broken: list[KeyPath] = []
+def fill_policy(tree: Table, _: Surroundings, report: Report) -> Table:
+    """Return roles and rules, each with its line."""
 
-    def complain(path: KeyPath, why: str, fix: str) -> None:
-        broken.append(path)
-        report.error(path, why, fix)
+    def at(path: KeyPath, value: object, **more: str) -> Table:
+        return (as_table(value) or {}) | more | {"line": report.lines.find(path).line}
 
-    roles, rules = tree.get("roles", {}), tree.get("policy", [])
-    fit(roles, _ROLES, ("roles",), complain)
-    if isinstance(rules, dict):
-        complain(("policy",), "expected a list of tables", "write [[policy]], in double brackets")
-    else:
-        fit(rules, _RULES, ("policy",), complain)
-    if broken:
-        return PolicySettings()
-    found = _settings(cast("dict[str, Table]", roles), cast("list[Table]", rules), report)
-    for number, rule in enumerate(found.rules):
-        _check_rule(rule, ("policy", number), tuple(servers), report)
-    _note_unknown_roles(found, report)
-    return found
+    roles = table_in(tree, "roles").items()
+    return {
+        "roles": [at(("roles", name), value, name=name) for name, value in roles],
+        "rules": [at(("policy", number), rule) for number, rule in enumerate(_rules(tree))],
+    }
 
 
-def _settings(roles: dict[str, Table], rules: list[Table], report: Report) -> PolicySettings:
-    """Return what tables say that were found to be good, and where each of them stands."""
-
-    def at(*path: str | int) -> Table:
-        return {"line": report.lines.find(path).line}
-
-    named = [table | {"name": name} | at("roles", name) for name, table in roles.items()]
-    ordered = [table | at("policy", number) for number, table in enumerate(rules)]
-    return PolicySettings(
-        roles=tuple(msgspec.convert(table, RoleSettings) for table in named),
-        rules=tuple(msgspec.convert(table, RuleSettings) for table in ordered),
-    )
+def _rules(tree: Table) -> list[Any]:
+    found = tree.get("policy")
+    return cast("list[Any]", found) if isinstance(found, list) else []
 
 
-def _check_rule(
-    rule: RuleSettings, path: KeyPath, servers: tuple[str, ...], report: Report
-) -> None:
+def _check_rule(rule: RuleTable, path: KeyPath, tree: Table, report: Report) -> None:
+    servers, roles = table_in(tree, "servers"), table_in(tree, "roles")
     if (rule.allow is None) == (rule.deny is None):
         said = "it does neither" if rule.allow is None else "it says both"
         report.error(path, f"a rule allows or denies: {said}", 'write allow = "…" or deny = "…"')
-    for key, pattern in (("allow", rule.allow), ("deny", rule.deny)):
-        if isinstance(pattern, str):
-            fit(pattern, _PATTERN, (*path, key), report.error)
     for number, server in enumerate(rule.servers or ()):
         if server not in servers:
             other = meant(server, servers)
             fix = f'did you mean "{other}"?' if other else "name one of [servers.NAME]"
             report.error((*path, "servers", number), f"there is no server {quoted(server)}", fix)
-    if rule.hints and rule.kinds is not None and "tool" not in rule.kinds:
+    # Where there are no tables of roles, whatever a token says is one.
+    for number, name in enumerate((rule.roles or ()) if roles else ()):
+        if name not in roles:
+            at = (*path, "roles", number)
+            report.note(at, f"there is no [roles.{quoted(name)}]", "check its spelling")
+    if rule.annotations and rule.kinds is not None and "tool" not in rule.kinds:
         why = "only tools have annotations, and the rule is about other kinds"
         report.error((*path, "annotations"), why, 'leave it out, or add "tool" to kinds')
     if rule.when is not None:
@@ -199,13 +180,3 @@ def _check_rule(
         except ConditionError as why:
             place = f"in line {why.line}, column {why.column} of the condition"
             report.error((*path, "when"), f"{why.why}, {place}", "see the reference for conditions")
-
-
-def _note_unknown_roles(found: PolicySettings, report: Report) -> None:
-    """Note roles in rules that no table is about: where there are tables, that may be a slip."""
-    known = {role.name for role in found.roles}
-    for number, rule in enumerate(found.rules):
-        for place, name in enumerate(rule.roles or ()):
-            if known and name not in known:
-                path: KeyPath = ("policy", number, "roles", place)
-                report.note(path, f"there is no [roles.{quoted(name)}]", "check its spelling")

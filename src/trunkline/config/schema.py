@@ -15,18 +15,16 @@ import msgspec
 
 from trunkline.config.auth_table import AuthTable, JwtTable, KeyTable
 from trunkline.config.entry import BELONGS, BUILTIN, KINDS
+from trunkline.config.gateway_table import GatewaySettings
+from trunkline.config.http_table import HttpSettings
 from trunkline.config.journal_table import JournalSettings
 from trunkline.config.kill_table import KillTable
 from trunkline.config.limits_table import LimitsSettings, LimitTable, OwnLimitTable
-from trunkline.config.model import (
-    ConfigTable,
-    GatewaySettings,
-    HttpSettings,
-    OAuthSettings,
-    ServerTable,
-)
-from trunkline.config.observe_settings import LogSettings, MetricsTable, TracesSettings
+from trunkline.config.model import ConfigTable
+from trunkline.config.oauth_table import OAuthSettings
+from trunkline.config.observe_table import LogSettings, MetricsTable, TracesSettings
 from trunkline.config.policy_table import RoleTable, RuleTable
+from trunkline.config.server_table import ServerTable
 from trunkline.documents.schema import without_null
 
 FILE = "trunkline.schema.json"

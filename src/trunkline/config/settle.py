@@ -7,18 +7,17 @@ Rules upheld here:
 """
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
-from urllib.parse import urlsplit
 
 import msgspec
 
+from trunkline.config.addresses import is_web
 from trunkline.config.entry import Entry
 from trunkline.config.env_file import parse_env_file
-from trunkline.config.model import ServerSettings
+from trunkline.config.forms import HEADER_VALUE
 from trunkline.config.oauth_table import fill_oauth
-from trunkline.config.substitute import Surroundings, path_from, read_small, substitute
+from trunkline.config.server_table import ServerSettings
+from trunkline.config.substitute import Surroundings, each_text, path_from, read_small, substitute
 from trunkline.documents.errors import Complain, quoted
 from trunkline.documents.lines import KeyPath
 from trunkline.documents.parse import Table, as_table
@@ -26,11 +25,11 @@ from trunkline.documents.parse import Table, as_table
 SUBSTITUTED = ("command", "args", "env", "env_file", "cwd", "url", "headers", "registry", "oauth")
 """The keys of a server in which references are resolved."""
 
-# Tab and visible characters; RFC 9110, 5.5. Others may be sent, but nobody agrees on what they are.
-_HEADER = re.compile(r"[\t\x20-\x7e]*")
+PATHS = ("cwd", "env_file", "registry")
+"""Those that are seen from the config file."""
+
 _TOLERANCE = 0.01
 _NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")
-_NOT_IN_URL = re.compile(r"[\x00-\x20\x7f]")
 
 
 def fill(entry: Entry, around: Surroundings, complain: Complain) -> Table:
@@ -56,7 +55,7 @@ def fill(entry: Entry, around: Surroundings, complain: Complain) -> Table:
     for key in SUBSTITUTED:
         if key in table:
             table[key] = each_text(table[key], (key,), resolve)
-    for key in ("cwd", "env_file", "registry"):
+    for key in PATHS:
         if isinstance(name := table.get(key), str) and (key,) not in broken:
             table[key] = str(path_from(name, around))
     if ("env_file",) not in broken:
@@ -72,24 +71,6 @@ def settings(entry: Entry, table: Table) -> ServerSettings:
     return msgspec.convert(table | {"name": entry.name}, ServerSettings)
 
 
-def each_text(value: Any, path: KeyPath, change: Callable[[str, KeyPath], str]) -> Any:
-    """Return a text, a list of texts or a table of texts with every text in it changed.
-
-    What is none of these stays as it is and is not looked into: it may be deeper than we can go.
-    """
-
-    def changed(item: Any, path: KeyPath) -> Any:
-        return change(item, path) if isinstance(item, str) else item
-
-    if isinstance(value, list):
-        items = enumerate(cast("list[Any]", value))
-        return [changed(item, (*path, index)) for index, item in items]
-    if isinstance(value, dict):
-        table = cast("Table", value)
-        return {key: changed(item, (*path, key)) for key, item in table.items()}
-    return changed(value, path)
-
-
 def _ignore(path: KeyPath, why: str, fix: str) -> None:
     """Take no complaint."""
 
@@ -98,23 +79,13 @@ def _unusable(text: str, key: str) -> tuple[str, str] | None:
     """Return why the value of `key` could not be used, and what to do."""
     if _NO_TEXT.search(text):
         return "a NUL or half a character is in it", "take it out"
-    if key == "headers" and not _HEADER.fullmatch(text):
+    if key == "headers" and not HEADER_VALUE.fullmatch(text):
         return "no HTTP header can carry it", "use one line of plain ASCII"
-    if key == "url" and not _is_url(text):
+    if key == "url" and not is_web(text):
         return "expected http:// or https:// and a host", "write the whole address"
-    if key in {"command", "cwd", "env_file", "registry"} and not text.strip():
+    if key in {"command", *PATHS} and not text.strip():
         return "it is blank", "give it a value, or leave the key out"
     return None
-
-
-def _is_url(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        _ = parts.port  # raises where it is none
-    except ValueError:
-        return False
-    is_web = parts.scheme in {"http", "https"} and bool(parts.hostname)
-    return is_web and _NOT_IN_URL.search(text) is None
 
 
 def _check_weights(table: Table, complain: Complain) -> None:

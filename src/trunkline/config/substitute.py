@@ -21,13 +21,15 @@ Rules upheld here:
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 from msgspec import Struct, field
 
-from trunkline.documents.errors import quoted
+from trunkline.documents.errors import Complain, quoted
+from trunkline.documents.lines import KeyPath
+from trunkline.documents.parse import Table
 
 MAX_FILE = 64 * 1024
 """How long a file may be that `${file:…}` or `env_file` names, in bytes."""
@@ -76,6 +78,24 @@ class Surroundings(Struct, frozen=True):
             "workspaceFolderBasename": project.name,
             "userHome": self.home,
         }.get(name, os.sep)
+
+
+def each_text(value: Any, path: KeyPath, change: Callable[[str, KeyPath], str]) -> Any:
+    """Return a text, a list of texts or a table of texts with every text in it changed.
+
+    What is none of these stays as it is and is not looked into: it may be deeper than we can go.
+    """
+
+    def changed(item: Any, path: KeyPath) -> Any:
+        return change(item, path) if isinstance(item, str) else item
+
+    if isinstance(value, list):
+        items = enumerate(cast("list[Any]", value))
+        return [changed(item, (*path, index)) for index, item in items]
+    if isinstance(value, dict):
+        table = cast("Table", value)
+        return {key: changed(item, (*path, key)) for key, item in table.items()}
+    return changed(value, path)
 
 
 def parts(text: str, is_client: bool) -> list[str | Reference]:
@@ -179,6 +199,26 @@ def path_from(name: str, around: Surroundings) -> Path:
     return around.folder / name
 
 
+def is_relative(name: str) -> bool:
+    """Tell whether a path means something else in another folder."""
+    return not name.startswith("~/") and not Path(name).is_absolute()
+
+
+def anchored(table: Table, keys: Iterable[str], folder: Path) -> Table:
+    """Return a table in which the files that `keys` name are found from any folder."""
+    files = {key: table[key] for key in keys if key in table}
+    return table | {key: str(folder / name) for key, name in files.items() if is_relative(name)}
+
+
+def check_readable(path: Path, at: KeyPath, complain: Complain) -> None:
+    """Complain of a file that is not there, or not ours to read."""
+    try:
+        path.open("rb").close()
+    except (OSError, ValueError) as why:
+        fix = "check its name, as seen from the config file, and its permissions"
+        complain(at, f"cannot be read: {_reason(why)}", fix)
+
+
 def read_small(path: Path, name: str, problem: Problem) -> str | None:
     """Return the text of a file, which the config calls `name`; or None, with a problem."""
     shown = quoted(name)
@@ -194,7 +234,12 @@ def read_small(path: Path, name: str, problem: Problem) -> str | None:
         problem(f"the file {shown} is no text", "name another")
     except UnicodeDecodeError:
         problem(f"the file {shown} is not UTF-8", "save it as UTF-8")
-    except (OSError, ValueError) as why:  # ValueError: a NUL in its name
-        reason = (getattr(why, "strerror", None) or "not a file name").lower()
-        problem(f"the file {shown} cannot be read: {reason}", "check its name and its permissions")
+    except (OSError, ValueError) as why:
+        fix = "check its name and its permissions"
+        problem(f"the file {shown} cannot be read: {_reason(why)}", fix)
     return None
+
+
+def _reason(why: OSError | ValueError) -> str:
+    # A ValueError is about a NUL in the name.
+    return (getattr(why, "strerror", None) or "not a file name").lower()

@@ -10,17 +10,21 @@ Rules upheld here:
 import json
 import os
 import re
-from pathlib import Path
 from typing import Any, cast
 
-from trunkline.config.auth_table import KeyTable, modes_of
 from trunkline.config.client_entries import safe_names
 from trunkline.config.entry import KNOWN, Entry
-from trunkline.config.http_table import FILES
-from trunkline.config.journal_table import SQLITE
 from trunkline.config.load import Draft
-from trunkline.config.settle import SUBSTITUTED, each_text
-from trunkline.config.substitute import Reference, Surroundings, parts, variable_of
+from trunkline.config.settle import PATHS, SUBSTITUTED
+from trunkline.config.substitute import (
+    Reference,
+    Surroundings,
+    each_text,
+    is_relative,
+    parts,
+    variable_of,
+)
+from trunkline.config.tables import TABLES
 from trunkline.documents.errors import quoted
 from trunkline.documents.lines import KeyPath
 from trunkline.documents.parse import Table, as_table
@@ -42,18 +46,7 @@ def to_toml(*drafts: Draft) -> str:
     written: dict[str, Table] = {}
     for draft in drafts:
         lines.append(f"# from {quoted(str(draft.file))}")
-        if draft is drafts[0] and draft.gateway:
-            lines += ["", "[gateway]", *_pairs(draft.gateway)]
-        if draft is drafts[0] and draft.http:
-            lines += ["", "[http]", *_pairs(_portable_http(draft))]
-        if draft is drafts[0] and draft.kill_switch:
-            lines += ["", "[kill_switch]", *_pairs(draft.kill_switch)]
-        if draft is drafts[0] and draft.auth is not None:
-            lines += _auth(draft.auth, draft.file.absolute().parent)
-        for name, table in draft.observe.items() if draft is drafts[0] else ():
-            lines += _observe(name, table) if table else []
-        if draft is drafts[0] and draft.journal:
-            lines += ["", "[journal]", *_pairs(_portable_journal(draft))]
+        lines += _gateway(draft) if draft is drafts[0] else []
         for entry in draft.entries:
             table = _portable(entry, draft)
             if written.get(entry.name) != table:
@@ -78,7 +71,7 @@ def _portable(entry: Entry, draft: Draft) -> Table:
     table = {key: entry.table[key] for key in KNOWN if key in entry.table}
 
     def write(text: str, path: KeyPath) -> str:
-        return _template(text, path[0] in {"cwd", "env_file"}, around)
+        return _template(text, path[0] in PATHS, around)
 
     for key in SUBSTITUTED:
         if key in table:
@@ -86,49 +79,33 @@ def _portable(entry: Entry, draft: Draft) -> Table:
     return table
 
 
-def _portable_http(draft: Draft) -> Table:
-    """Return the `[http]` table as it can stand anywhere: what it names by a path is absolute."""
-    folder = draft.file.absolute().parent
-    files = {key: draft.http[key] for key in FILES if key in draft.http}
-    return draft.http | {
-        key: str(folder / name) for key, name in files.items() if _is_relative(name)
-    }
-
-
-def _auth(auth: Table, folder: Path) -> list[str]:
-    """Return the lines of `[auth]`, as they can stand anywhere."""
-    tables = {key: as_table(auth[key]) or {} for key in ("jwt", "key") if key in auth}
-    lines = ["", "[auth]", *_pairs({key: auth[key] for key in auth if key not in tables})]
-    if "key" in modes_of(auth):
-        tables["key"] = {"file": KeyTable().file} | tables.get("key", {})
-    for name, table in tables.items():
-        files = {key: table[key] for key in ("jwks_file", "file") if key in table}
-        absolute = {key: str(folder / at) for key, at in files.items() if _is_relative(at)}
-        lines += ["", f"[auth.{name}]", *_pairs(table | absolute)]
+def _gateway(draft: Draft) -> list[str]:
+    """Return the lines of all tables but the servers', as they can stand anywhere."""
+    lines: list[str] = []
+    for name, ways in TABLES.items():
+        value = draft.tables.get(name)
+        if isinstance(value, list):
+            for each in cast("list[Table]", value):
+                lines += ["", f"[[{name}]]", *_pairs(each)]
+        elif value is not None:
+            folder = draft.file.absolute().parent
+            lines += ["", *_table(name, ways.portable(value, folder) if ways.portable else value)]
     return lines
 
 
-def _portable_journal(draft: Draft) -> Table:
-    """Return the `[journal]` table as it can stand anywhere."""
-    url = draft.journal.get("url", "")
-    name = url.removeprefix(SQLITE)
-    if name == url or not _is_relative(name):
-        return draft.journal
-    return draft.journal | {"url": f"{SQLITE}{draft.file.absolute().parent / name}"}
-
-
-def _observe(name: str, table: Table) -> list[str]:
-    """Return the lines of one of the tables about what is to be seen of the gateway."""
-    headers = as_table(table.get("headers")) or {}
-    rest = {key: value for key, value in table.items() if key != "headers"}
-    lines = ["", f"[{name}]", *_pairs(rest)]
-    return [*lines, "", f"[{name}.headers]", *_pairs(headers)] if headers else lines
+def _table(name: str, table: Table) -> list[str]:
+    """Return the lines of a table, and then those of the tables in it."""
+    inner = {key: found for key, value in table.items() if (found := as_table(value)) is not None}
+    lines = [f"[{name}]", *_pairs({k: v for k, v in table.items() if k not in inner})]
+    for key, value in inner.items():
+        lines += ["", f"[{name}.{_key(key)}]", *_pairs(value)]
+    return lines
 
 
 def _template(text: str, is_path: bool, around: Surroundings) -> str:
     """Write a text with references so that it means the same in our own files."""
     found = parts(text, around.is_client)
-    if is_path and isinstance(start := found[0], str) and _is_relative(start):
+    if is_path and isinstance(start := found[0], str) and is_relative(start):
         found[0] = f"{around.folder}{os.sep}{start}"  # not joined as a Path: its last slash stays
     written = literal = ""
     for piece, is_reference in (_piece(part, around) for part in found):
@@ -139,10 +116,6 @@ def _template(text: str, is_path: bool, around: Surroundings) -> str:
         else:
             literal += piece
     return written + _DOLLARS.sub(_twice, literal)
-
-
-def _is_relative(path: str) -> bool:
-    return not path.startswith("~/") and not Path(path).is_absolute()
 
 
 def _twice(found: re.Match[str]) -> str:
@@ -204,6 +177,8 @@ def _value(value: Any) -> str:
         return _text(value)
     if isinstance(value, list):
         return f"[{', '.join(map(_value, cast('list[Any]', value)))}]"
+    if (table := as_table(value)) is not None:
+        return f"{{ {', '.join(_pairs(table))} }}"
     return json.dumps(value)
 
 

@@ -44,20 +44,22 @@ _WORDS: dict[type, _Found] = {
 
 def fit(value: object, kind: kinds.Type, path: KeyPath, complain: Complain) -> None:
     """Complain about every place in `value` that is not as `kind` wants it."""
-    kind, expected = _plain(kind)
+    kind, words = _plain(kind)
     match kind:
         case kinds.StructType() | kinds.DictType():
             if _is(value, dict, path, complain):
                 _fit_table(cast("dict[str, Any]", value), kind, path, complain)
         case kinds.VarTupleType():
-            if _is(value, list, path, complain):
+            if "tables" in words and isinstance(value, dict):
+                complain(path, "expected a list of tables", words["tables"])
+            elif _is(value, list, path, complain):
                 _fit_list(cast("list[Any]", value), kind, path, complain)
         case kinds.UnionType():
             fit(value, _meant(value, kind), path, complain)
         case kinds.LiteralType():
             _fit_choice(value, kind, path, complain)
         case kinds.StrType():
-            _fit_text(value, kind, expected, path, complain)
+            _fit_text(value, kind, words, path, complain)
         case kinds.IntType() | kinds.FloatType():
             _fit_number(value, kind, path, complain)
         case _:
@@ -72,22 +74,21 @@ def _meant(value: object, kind: kinds.UnionType) -> kinds.Type:
     return next((each for each in kind.types if wanted and isinstance(each, wanted)), plain)
 
 
-def _plain(kind: kinds.Type) -> tuple[kinds.Type, str]:
-    """Return the type without None and without what is said about it; and its words, if any."""
-    expected = ""
+def _plain(kind: kinds.Type) -> tuple[kinds.Type, dict[str, str]]:
+    """Return the type without None and without what is said about it; and that in our words."""
+    words: dict[str, str] = {}
     while True:
         if isinstance(kind, kinds.Metadata):
-            extra = cast("dict[str, str]", kind.extra or {})
-            expected = extra.get("expected", expected)
+            words |= cast("dict[str, str]", kind.extra or {})
             kind = kind.type
         elif isinstance(kind, kinds.UnionType):
             # Neither TOML nor a client's file says null: there, None is the absence of the key.
             choices = [each for each in kind.types if not isinstance(each, kinds.NoneType)]
             if len(choices) > 1:
-                return kind, expected
+                return kind, words
             kind = choices[0]
         else:
-            return kind, expected
+            return kind, words
 
 
 def _is(value: object, wanted: type, path: KeyPath, complain: Complain) -> bool:
@@ -158,15 +159,16 @@ def remedy_for(
 
 
 def _fit_text(
-    value: object, kind: kinds.StrType, expected: str, path: KeyPath, complain: Complain
+    value: object, kind: kinds.StrType, words: dict[str, str], path: KeyPath, complain: Complain
 ) -> None:
     if not _is(value, str, path, complain):
         return
     text = cast("str", value)
     is_short = kind.max_length is None or len(text) <= kind.max_length
+    pattern = kind.pattern or words.get("pattern")
     # fullmatch, since "$" also matches before a newline at the end.
-    if not is_short or (kind.pattern and not re.fullmatch(kind.pattern, text)):
-        complain(path, f"expected {expected}", "choose another")
+    if not is_short or (pattern and not re.fullmatch(pattern, text)):
+        complain(path, f"expected {words.get('expected', '')}", "choose another")
     elif SURROGATE.search(text):
         complain(path, "half a character is in it", "take it out")
 

@@ -55,6 +55,11 @@ def as_table(value: object) -> Table | None:
     return cast("Table", value) if isinstance(value, dict) else None
 
 
+def table_in(table: Table, key: str) -> Table:
+    """Return the table at `key`, an empty one if there is none."""
+    return as_table(table.get(key)) or {}
+
+
 def parse_toml(text: str, file: str) -> Parsed:
     """Read TOML; what is wrong with it is in the report, and then it may not be done."""
     text = text.replace("\r\n", "\n")

@@ -58,6 +58,11 @@ class Authority:
         """Tell whether an offer exists for a caller: whether some call of it could be allowed."""
         return self.standing(caller, entry).visible
 
+    def hidden_by(self, caller: Caller, entry: Entry) -> str | None:
+        """Return the rule that hides an offer from a caller; None if it is not hidden."""
+        standing = self.standing(caller, entry)
+        return None if standing.visible else standing.final.rule
+
     def check(self, passage: Passage, entry: Entry, params: Params) -> None:
         """Refuse what is not allowed, and note the rule that decided; raises `not_allowed`."""
         standing = self.standing(passage.caller, entry)

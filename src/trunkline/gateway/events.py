@@ -11,49 +11,9 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from trunkline.jsonrpc import Id, Incident, Raw
+from trunkline.gateway.passage import CallEnded
+from trunkline.jsonrpc import Incident
 from trunkline.jsonrpc.incident import Report, answer_for, print_incident
-from trunkline.mcp.principal import Principal
-
-
-class CallEnded(Struct, frozen=True, gc=False):
-    """One call, whatever its end: there is exactly one of these for every call."""
-
-    id: str
-    """The gateway's own name for the call: what a client's error, a log and a trace name, too."""
-    at: float
-    """When it came, in seconds since 1970."""
-    request_id: Id
-    """The client's name for it."""
-    trace: str | None
-    """The `traceparent` that came with it, if one did; our own span's if that is recorded."""
-    principal: Principal
-    client: Raw
-    """What the client calls itself, as it said it."""
-    revision: str
-    method: str
-    name: str
-    """What was asked for: a tool, also one called by way of `call_tool`, a prompt, or a URI."""
-    backend: str | None
-    """Who offers it; None for what does not exist, or not for this caller."""
-    backend_revision: str | None
-    rule: str | None
-    """The rule that decided, if one did."""
-    status: str
-    """How it ended: one of STATUSES."""
-    kind: str | None
-    """The kind of the refusal, as in `error.data.type`."""
-    code: int | None
-    """The code of the error that was answered."""
-    total: float
-    """How long it took in all, in seconds."""
-    upstream: float
-    """How much of that was the backend's."""
-    bytes_in: int
-    bytes_out: int
-    arguments: Raw | None
-    """What was asked, as it was forwarded; whoever keeps it redacts it first."""
-
 
 STATUSES = (
     "success",
@@ -128,6 +88,7 @@ class Events:
         self._listeners: tuple[Listener, ...] = ()
         self._of_calls: tuple[Listener, ...] = ()
         self._of_failures: tuple[Listener, ...] = ()
+        """Those who are told of calls that were not carried out; of all calls some of them are."""
         self.hears_calls = False
         """Whether anybody listens to calls: most events are those."""
         self.hears_failures = False
@@ -148,7 +109,7 @@ class Events:
         self._listeners = (*self._listeners, listener)
         if calls == "all":
             self._of_calls = (*self._of_calls, listener)
-        elif calls == "failed":
+        if calls != "none":
             self._of_failures = (*self._of_failures, listener)
         self._count()
         return lambda: self._forget(listener)
@@ -161,17 +122,15 @@ class Events:
 
     def _count(self) -> None:
         self.hears_calls = bool(self._of_calls)
-        self.hears_failures = bool(self._of_calls or self._of_failures)
-
-    def _whom(self, event: Event) -> tuple[Listener, ...]:
-        if type(event) is not CallEnded:
-            return self._listeners
-        went_well = event.status in _CARRIED_OUT
-        return self._of_calls if went_well else (*self._of_calls, *self._of_failures)
+        self.hears_failures = bool(self._of_failures)
 
     def tell(self, event: Event) -> None:
         """Tell everybody."""
-        for listener in self._whom(event):
+        if type(event) is not CallEnded:
+            listeners = self._listeners
+        else:
+            listeners = self._of_calls if event.status in _CARRIED_OUT else self._of_failures
+        for listener in listeners:
             try:
                 listener(event)
             except Exception as why:

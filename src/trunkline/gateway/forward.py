@@ -12,7 +12,9 @@ Rules upheld here:
 
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from trunkline.gateway.client import Client
 from trunkline.gateway.layers import Layers
@@ -66,13 +68,13 @@ class Forwarder:
         self, request: Request, params: Params, way: Way, client: Client, check: Check | None = None
     ) -> Awaitable[Raw]:
         """Pass a request on; raises RpcError at once, or when awaited."""
-        passage = self.layers.begin(request, params, client.caller, client)
+        passage = self.layers.begin(request, client.caller, client)
         walk = Walk(request, params, client, check, passage)
         try:
             if self.registry.settled:
                 return self._pass(walk, self.find(params, way, request.method, client))
         except BaseException as why:
-            self.layers.end(passage, error=why)
+            self._give_up(walk, why)
             raise
         return self._forward_later(walk, way)
 
@@ -81,8 +83,17 @@ class Forwarder:
             entry = await self.find_patiently(walk.params, way, walk.request.method, walk.client)
             return await self._pass(walk, entry)
         except BaseException as why:
-            self.layers.end(walk.passage, error=why)
+            self._give_up(walk, why)
             raise
+
+    def _give_up(self, walk: "Walk", why: BaseException) -> None:
+        """Note that a call has ended without a result, and which rule hides what it named."""
+        passage, method = walk.passage, walk.request.method
+        if passage is not None and passage.entry is None and method in _NAMED:
+            entry = self.registry.catalog.find(_NAMED[method][0], passage.name)
+            if entry is not None:
+                passage.rule = self.layers.hidden_by(walk.client.caller, entry)
+        self.layers.end(passage, error=why)
 
     def list(
         self, method: str, params: Params, write: Callable[[Kind], Raw]
@@ -190,9 +201,9 @@ class Forwarder:
         return self.registry.view.visible(caller, entry)
 
     def _pass(self, walk: "Walk", entry: Entry) -> Awaitable[Raw]:
-        request, params, _, check, passage = walk
-        if check is not None:
-            check(entry, params)
+        request, params, passage = walk.request, walk.params, walk.passage
+        if walk.check is not None:
+            walk.check(entry, params)
         instead = self.layers.admit(passage, entry, params)
         if instead is not None:
             self.layers.end(passage, instead)
@@ -261,7 +272,7 @@ class Forwarder:
         return upstreams[0] if len(upstreams) == 1 else None
 
 
-class Walk(NamedTuple):
+class Walk(Struct, frozen=True):
     """A request on its way to whoever offers what it names."""
 
     request: Request

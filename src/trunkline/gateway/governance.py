@@ -41,6 +41,10 @@ class Governance:
             self.authority.check(passage, entry, params)
         return None if self.arguments is None else self.arguments.check(passage, entry, params)
 
+    def hidden_by(self, caller: Caller, entry: Entry) -> str | None:
+        """Return the rule that hides an offer from a caller; None if it is not hidden."""
+        return None if self.authority is None else self.authority.hidden_by(caller, entry)
+
     def passes_unknown(self, caller: Caller, backend: str) -> bool:
         """Tell whether a request that only a backend may understand is passed on to it.
 

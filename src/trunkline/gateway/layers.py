@@ -11,23 +11,20 @@ Rules upheld here:
 3. Every call that began ends exactly once.
 """
 
+import itertools
 import random
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-import msgspec
-
 from trunkline.gateway.client import Client
 from trunkline.gateway.events import Events
-from trunkline.gateway.passage import Passage, trace_of
+from trunkline.gateway.passage import Passage
 from trunkline.jsonrpc import Due, Raw, Request, RpcError
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
 from trunkline.routing.catalog import Entry
-
-_bits = random.getrandbits  # names need to differ, not to be hard to guess
 
 
 class Governor(Protocol):
@@ -42,6 +39,10 @@ class Governor(Protocol):
 
     def readmit(self, caller: Caller, entry: Entry) -> None:
         """Let a call go on that was interrupted to ask something; raises RpcError."""
+        ...
+
+    def hidden_by(self, caller: Caller, entry: Entry) -> str | None:
+        """Return the rule that hides an offer from a caller; None if it is not hidden."""
         ...
 
     def passes_unknown(self, caller: Caller, backend: str) -> bool:
@@ -82,22 +83,12 @@ class Layers:
         self._today = today
 
     def begin(
-        self, request: Request, params: Params, caller: Caller, client: Client | None = None
+        self, request: Request, caller: Caller, client: Client | None = None
     ) -> Passage | None:
         """Note that a call has come; None if nobody wants to know, and nobody judges."""
         if self.governor is None and self.tracer is None and not self.events.hears_failures:
             return None
-        name = params.get("name") or params.get("uri")
-        passage = Passage(
-            f"{_bits(128):032x}",
-            caller,
-            request,
-            _text(name),
-            self._today(),
-            self._now(),
-            leaving=[],
-        )
-        passage.trace = trace_of(params)
+        passage = Passage(_new_id(), caller, request, self._today(), self._now())
         if self.tracer is not None:
             self.tracer.begin(passage, client)
         self.under_way.add(passage)
@@ -146,13 +137,17 @@ class Layers:
         if heard or passage.span is not None:
             ended = passage.ended(now, result, error)
             if passage.span is not None:
-                passage.span.end(passage, ended)
+                passage.span.end(ended)
             self.events.tell(ended)
 
     def readmit(self, caller: Caller, entry: Entry) -> None:
         """Let a call go on that was interrupted to ask something; raises RpcError."""
         if self.governor is not None:
             self.governor.readmit(caller, entry)
+
+    def hidden_by(self, caller: Caller, entry: Entry) -> str | None:
+        """Return the rule that hides an offer from a caller; None if it is not hidden."""
+        return None if self.governor is None else self.governor.hidden_by(caller, entry)
 
     def passes_unknown(self, caller: Caller, backend: str) -> bool:
         """Tell whether a request that only a backend may understand is passed on to it."""
@@ -170,12 +165,10 @@ class Layers:
         return len(stopped)
 
 
-_read_text = msgspec.json.Decoder(str).decode
+_run = f"{random.getrandbits(64):016x}"
+_count = itertools.count(random.getrandbits(16))
 
 
-def _text(raw: Raw | None) -> str:
-    """Return what a call names, as far as it names anything."""
-    try:
-        return "" if raw is None else _read_text(raw)
-    except ValueError:
-        return ""
+def _new_id() -> str:
+    """Return a name for a call: it needs to differ from all others, not to be hard to guess."""
+    return f"{_run}{next(_count):016x}"

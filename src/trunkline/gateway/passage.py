@@ -2,7 +2,8 @@
 
     begun ──found──> admitted ──sent──> answered ──> CallEnded, once, whatever its end
 
-Refuses to decide: it takes down what others decided.
+Refuses to decide: it takes down what others decided. What only few want to know, such as the name
+of what nobody offers, is found out when they ask: every call comes this way, and most end well.
 """
 
 import asyncio
@@ -11,11 +12,11 @@ from typing import Protocol, cast
 
 from msgspec import Struct
 
-from trunkline.gateway.events import CallEnded
-from trunkline.jsonrpc import Due, Raw, Request, RpcError, from_raw
+from trunkline.jsonrpc import Due, Id, Raw, Request, RpcError, from_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params, peek
 from trunkline.mcp.offer import Kind
+from trunkline.mcp.principal import Principal
 from trunkline.mcp.refusal import Refusal
 from trunkline.routing.catalog import Entry
 
@@ -33,7 +34,7 @@ class Span(Protocol):
         """Have the backend know for which span it works."""
         ...
 
-    def end(self, passage: "Passage", ended: CallEnded) -> None:
+    def end(self, ended: "CallEnded") -> None:
         """Take down how the call ended; never raises."""
         ...
 
@@ -42,15 +43,18 @@ class Passage(Struct, eq=False):
     """One call on its way."""
 
     id: str
+    """The gateway's own name for the call."""
     caller: Caller
     request: Request
-    name: str
     at: float
+    """When it came, in seconds since 1970."""
     began: float
+    """The same on a clock that nobody sets."""
     entry: Entry | None = None
     revision: str | None = None
     """The revision that the backend speaks."""
     trace: str | None = None
+    """The `traceparent` that it goes by, where somebody has found out or given it one."""
     rule: str | None = None
     """The rule that decided, if one did."""
     status: str | None = None
@@ -59,18 +63,26 @@ class Passage(Struct, eq=False):
     sent: float | None = None
     """When it was handed to the backend, on the clock of `began`."""
     answered: float | None = None
-    leaving: list[Callable[[], None]] = []
+    leaving: tuple[Callable[[], None], ...] = ()
     """What is to be done when it has ended: handed back, counted out."""
     due: Due | None = None
-    """What is waited for, once it is under way; to cancel it is to stop the call."""
+    """What is waited for, while it is under way; to cancel it is to stop the call."""
     stopped: RpcError | None = None
     """Why it must not go on, if it was stopped before it was under way."""
     span: "Span | None" = None
     """What a trace will show of it, if it is part of one that is recorded."""
 
+    @property
+    def name(self) -> str:
+        """What is asked for: a tool, also one called by way of `call_tool`, a prompt, or a URI."""
+        entry = self.entry
+        if entry is not None and entry.kind is Kind.TOOL:
+            return entry.public
+        return named_in(self.request.params)
+
     def leave(self) -> None:
         """Hand back what was taken for it."""
-        leaving, self.leaving = self.leaving, []
+        leaving, self.leaving = self.leaving, ()
         for step in leaving:
             step()
 
@@ -80,38 +92,108 @@ class Passage(Struct, eq=False):
         if self.due is not None:
             self.due.cancel(why)
 
-    def ended(self, now: float, result: object, error: BaseException | None) -> CallEnded:
+    def ended(self, now: float, result: object, error: BaseException | None) -> "CallEnded":
         """Return what is to be known of it in the end."""
         # With as few steps as can be: every call ends here, and most end well.
-        entry, request, caller, status = self.entry, self.request, self.caller, self.status
+        self.due = None  # which has the result, and is not to keep it
+        sent, asked = self.sent, self.request.params
         code, kind = (None, None) if error is None else code_and_kind(error)
-        if status is None:
-            status = status_of(result, error, kind, entry)
-        named = entry is not None and entry.kind is Kind.TOOL
-        # In the order of its members: to name twenty of them would take longer than all else here.
         return CallEnded(
-            self.id,
-            self.at,
-            request.id,
-            self.trace,
-            caller.principal,
-            caller.client,
-            caller.version,
-            request.method,
-            # Of a call by way of `call_tool`, the tool that it is really about.
-            entry.public if entry is not None and named else self.name,
-            None if entry is None else entry.backend,
-            self.revision,
-            self.rule,
-            status,
+            self,
+            self.status or status_of(result, error, kind, self.entry),
             kind,
             code,
             now - self.began,
-            0.0 if self.sent is None else (self.answered or now) - self.sent,
-            size_of(request.params),
-            size_of(result),
-            self.arguments,
+            0.0 if sent is None else (self.answered or now) - sent,
+            len(asked) if isinstance(asked, Raw) else 0,
+            len(result) if isinstance(result, Raw) else 0,
         )
+
+
+class CallEnded(Struct, frozen=True, gc=False):
+    """One call, whatever its end: there is exactly one of these for every call."""
+
+    passage: Passage
+    """The call itself, on which nobody works any more."""
+    status: str
+    """How it ended: one of STATUSES."""
+    kind: str | None
+    """The kind of the refusal, as in `error.data.type`."""
+    code: int | None
+    """The code of the error that was answered."""
+    total: float
+    """How long it took in all, in seconds."""
+    upstream: float
+    """How much of that was the backend's."""
+    bytes_in: int
+    bytes_out: int
+
+    @property
+    def id(self) -> str:
+        """The gateway's own name for the call: what a client's error, a log and a trace name."""
+        return self.passage.id
+
+    @property
+    def at(self) -> float:
+        """When it came, in seconds since 1970."""
+        return self.passage.at
+
+    @property
+    def request_id(self) -> Id:
+        """The client's name for it."""
+        return self.passage.request.id
+
+    @property
+    def trace(self) -> str | None:
+        """The `traceparent` that came with it, if one did; our own span's if that is recorded."""
+        passage = self.passage
+        return passage.trace or trace_of(passage.request.params)
+
+    @property
+    def principal(self) -> Principal:
+        """Who called."""
+        return self.passage.caller.principal
+
+    @property
+    def client(self) -> Raw:
+        """What the client calls itself, as it said it."""
+        return self.passage.caller.client
+
+    @property
+    def revision(self) -> str:
+        """The revision that the client speaks."""
+        return self.passage.caller.version
+
+    @property
+    def method(self) -> str:
+        """The method that was called."""
+        return self.passage.request.method
+
+    @property
+    def name(self) -> str:
+        """What was asked for."""
+        return self.passage.name
+
+    @property
+    def backend(self) -> str | None:
+        """Who offers it; None for what does not exist, or not for this caller."""
+        entry = self.passage.entry
+        return None if entry is None else entry.backend
+
+    @property
+    def backend_revision(self) -> str | None:
+        """The revision that the backend speaks."""
+        return self.passage.revision
+
+    @property
+    def rule(self) -> str | None:
+        """The rule that decided, if one did."""
+        return self.passage.rule
+
+    @property
+    def arguments(self) -> Raw | None:
+        """What was asked, as it was forwarded; whoever keeps it redacts it first."""
+        return self.passage.arguments
 
 
 _STATUS = {
@@ -167,18 +249,28 @@ def says_it_failed(result: Raw) -> bool:
         return False
 
 
-def size_of(value: object) -> int:
-    """Return how many bytes something has that came, or goes, as it is."""
-    return len(value) if isinstance(value, Raw) else 0
-
-
-def trace_of(params: Params) -> str | None:
-    """Return the `traceparent` that came with a call."""
-    if params.get("_meta") is None:
+def trace_of(params: object) -> str | None:
+    """Return the `traceparent` that came with a call, to go by its params."""
+    if not isinstance(params, Raw) or _TRACE.encode() not in bytes(params):
         return None
     try:
-        raw = params.meta.get(_TRACE)
+        raw = Params(params).meta.get(_TRACE)
     except RpcError:
         return None  # whoever carries out the call says what is wrong with it
     value = None if raw is None else peek(raw)
     return value if isinstance(value, str) and len(value) <= 64 else None
+
+
+class _Named(Struct):
+    name: object = None
+    uri: object = None
+
+
+def named_in(params: object) -> str:
+    """Return what the params of a call name, as far as they name anything."""
+    try:
+        found = from_raw(params, _Named) if isinstance(params, Raw) else _Named()
+    except (ValueError, RecursionError):
+        return ""
+    name = found.name if found.name is not None else found.uri
+    return name if isinstance(name, str) else ""

@@ -349,7 +349,7 @@ class Session:
         self._registry.forget_level(self)
 
 
-class OnLine(NamedTuple):
+class OnLine(msgspec.Struct, frozen=True):
     """A client, reached by the line of one of its calls."""
 
     session: Session

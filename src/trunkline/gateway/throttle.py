@@ -47,7 +47,7 @@ class Throttle:
         if excess is not None:
             raise _refusal(excess, entry, passage.caller.version)
         if demands.held:
-            passage.leaving.append(partial(self._quota.leave, demands.held))
+            passage.leaving += (partial(self._quota.leave, demands.held),)
 
 
 def _refusal(excess: Excess, entry: Entry, version: str) -> RpcError:

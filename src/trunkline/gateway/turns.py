@@ -12,7 +12,9 @@ here. All have the same patience, so the oldest is the first to lose it.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
+
+from msgspec import Struct
 
 from trunkline.jsonrpc import Due, due
 
@@ -28,7 +30,7 @@ class Patron(Protocol):
         ...
 
 
-class _Term(NamedTuple):
+class _Term(Struct, frozen=True):
     until: float
     patron: Patron
 
@@ -56,12 +58,14 @@ class Turns:
 
     def take(self, begin: Begin, patron: Patron) -> Due:
         """Have `begin` called, now or when it is its turn; raises what it raises, if now."""
-        if self._working >= self.at_once:
+        if self._working < self.at_once:
+            turn = due(begin())
+            self._working += 1
+            turn.then(self._ended)
+        else:
             turn = Due()
             turn.then(self._left)
             self._queue[turn] = begin
-        else:
-            turn = self._begin(begin)
         # Kept: to find it out costs a system call, up to Python 3.11.
         loop = self._loop = self._loop or asyncio.get_running_loop()
         if not turn.done:
@@ -85,21 +89,16 @@ class Turns:
         if self._terms and self._loop is not None:
             latest = self._loop.time() + seconds
             for turn, term in self._terms.items():
-                self._terms[turn] = term._replace(until=min(term.until, latest))
+                self._terms[turn] = _Term(min(term.until, latest), term.patron)
             self.close()
             self._timer = self._loop.call_at(next(iter(self._terms.values())).until, self._check)
         self.lend(more)
 
-    def _begin(self, begin: Begin) -> Due:
-        doing: Due = due(begin())
-        self._working += 1
-        doing.then(self._ended)
-        return doing
-
     def _ended(self, doing: Due) -> None:
         self._working -= 1
         self._terms.pop(doing, None)
-        self._begin_more()
+        if self._queue:
+            self._begin_more()
 
     def _begin_more(self) -> None:
         while self._queue and self._working < self.at_once:
@@ -109,10 +108,12 @@ class Turns:
         """Begin what has waited; from now on to stop it is to stop what is being done."""
         begin = self._queue.pop(turn)
         try:
-            doing = self._begin(begin)
+            doing: Due = due(begin())
         except Exception as why:
             turn.fail(why)
             return
+        self._working += 1
+        doing.then(self._ended)
         turn.stop_by(lambda turn: doing.cancel(turn.why))
         doing.then(turn.follow)
 

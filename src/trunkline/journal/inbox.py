@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from trunkline.gateway.events import CallEnded
 from trunkline.journal.record import Happening
-from trunkline.jsonrpc import Raw
+from trunkline.jsonrpc import Raw, Request, to_raw
 
 WhenFull = Literal["block", "drop"]
 
@@ -135,5 +135,14 @@ class Inbox:
 
 
 def _lighten(event: CallEnded) -> CallEnded:
-    """Return an event that holds nothing of the request any more."""
-    return replace(event, arguments=_LEFT_OUT, client=Raw(bytes(event.client)))
+    """Return an event that holds nothing of what the client sent, but for what it asked for."""
+    passage = event.passage
+    named = to_raw({"name": passage.name})
+    light = replace(
+        passage,
+        caller=replace(passage.caller, client=Raw(bytes(passage.caller.client))),
+        request=Request(passage.request.id, passage.request.method, named),
+        trace=event.trace,
+        arguments=_LEFT_OUT,
+    )
+    return replace(event, passage=light)

@@ -33,7 +33,8 @@ _MAX_ADDRESSES = 16
 _MAX_CLIENTS = 256
 _MAX_LABELS = 1024
 
-_UNJUDGED = frozenset({"unknown", "disabled", "rate_limited"})
+_VERDICTS = {"denied": "deny", **dict.fromkeys(("unknown", "disabled", "rate_limited"))}
+"""What the policy said of calls that ended so, None if it was not asked; else it allowed them."""
 
 Happening = CallEnded | BackendMoved | Switched | Reloaded | TurnedAway
 """What is written down."""
@@ -126,24 +127,25 @@ class Scribe:
             )
 
     def _call(self, event: CallEnded) -> Entry:
-        principal = event.principal
-        name, subject = event.name, principal.subject
+        passage, status, upstream = event.passage, event.status, event.upstream
+        caller, request, entry, at = passage.caller, passage.request, passage.entry, passage.at
+        principal, rule, name = caller.principal, passage.rule, passage.name
         if len(name) > MAX_NAME or "\0" in name or ":" in name:
             name = _name(name)
-        subject = self._label(subject)
-        client, version = self._client(event.client)
-        at, status, upstream = event.at, event.status, event.upstream
+        subject = self._label(principal.subject)
+        client, version = self._client(caller.client)
+        backend = None if entry is None else entry.backend
         body = self._encode(
             Call(
                 at,
                 self.gateway,
-                event.id,
-                _id(event.request_id),
+                passage.id,
+                request.id if type(request.id) is int else _id(request.id),
                 subject,
                 client,
                 version,
-                event.revision,
-                event.method,
+                caller.version,
+                request.method,
                 name,
                 status,
                 int((event.total - upstream) * 1e6) / 1e3,  # `round` would take ten times as long
@@ -152,16 +154,16 @@ class Scribe:
                 event.bytes_out,
                 self._label(principal.roles[0]) if principal.roles else None,
                 event.trace,
-                event.backend,
-                event.backend_revision,
-                _verdict(status),
-                None if event.rule is None else self._label(event.rule),
+                backend,
+                passage.revision,
+                "deny" if rule and status == "unknown" else _VERDICTS.get(status, "allow"),
+                None if rule is None else self._label(rule),
                 event.kind,
                 event.code,
-                self.redactor.keep(event.arguments),
+                self.redactor.keep(passage.arguments),
             )
         )
-        return Entry(at, "call", name, subject, event.backend or "", status, body)
+        return Entry(at, "call", name, subject, backend or "", status, body)
 
     def _label(self, text: str) -> str:
         """Return what is said again and again, cut once."""
@@ -258,13 +260,6 @@ def _told(value: Any) -> Any:
 
 
 def _id(id: Id) -> str | int | None:
-    if type(id) is int or id is None:
+    if id is None or type(id) is int:
         return id
     return cut(id) if type(id) is str else cut(repr(id))
-
-
-def _verdict(status: str) -> str | None:
-    """Return what the policy said of a call; None where it was not asked."""
-    if status == "denied":
-        return "deny"
-    return None if status in _UNJUDGED else "allow"

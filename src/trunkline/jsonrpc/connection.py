@@ -142,7 +142,8 @@ class Connection:
                     noted = self._on(event)
                     if noted is not None:
                         await self._finish_telling(noted)
-                await self._sender.flush()
+                if self._peer.backlog:
+                    await self._sender.flush()
         finally:
             await self._end()
 
@@ -329,7 +330,9 @@ class Connection:
         return False
 
     def _on(self, event: Event) -> Coroutine[Any, Any, None] | None:
-        if isinstance(event, Called):
+        if type(event) is Returned:
+            self._settle(event)
+        elif isinstance(event, Called):
             self._start(event)
         elif isinstance(event, Notified):
             return self._tell(event.notification)

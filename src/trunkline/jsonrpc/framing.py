@@ -18,6 +18,10 @@ MAX_LINE = 16 * 1024 * 1024
 """The default limit of one line, in bytes, its end not counted."""
 
 
+_BLANK = b" \t\r\x0b\x0c"
+"""What a line may end in that is nothing, or not part of it."""
+
+
 class Framer:
     """Cuts one byte stream into payloads."""
 
@@ -38,14 +42,18 @@ class Framer:
 
         An accusation stands where its line stood.
         """
-        first, *others = chunk.split(b"\n")
-        self._keep(first)
+        *lines, rest = chunk.split(b"\n")
         found: list[bytes | RemoteProtocolError] = []
-        for line in others:
-            ended = self._end_line()
+        for line in lines:
+            # A whole line in one piece is what it looks like, unless it has to be looked at.
+            if self._length or len(line) > self._max_line or line[-1:] in _BLANK:
+                self._keep(line)
+                ended = self._end_line()
+            else:
+                ended = line
             if ended:
                 found.append(ended)
-            self._keep(line)
+        self._keep(rest)
         if self._length > self._max_line + 1 and not self._dropping:
             # One byte of grace: it may be the "\r" of a line that is just short enough.
             self._pieces.clear()

@@ -139,6 +139,8 @@ class Peer:
             message = decode(payload, max_payload, max_batch if self.batch == "allow" else 0)
         except RemoteProtocolError as violation:
             return self._take(violation, None)
+        if type(message) is Response:
+            return self._take_answer(message)  # what a gateway reads most, with fewest steps
         if not isinstance(message, Batch):
             return self._take(message, None)
         reply = _BatchReply(len(message.entries))
@@ -189,10 +191,10 @@ class Peer:
 
     def _take_answer(self, answer: Response | ErrorResponse) -> list[Event]:
         id = answer.id
-        if id in self._forgotten:
-            self._forgotten.remove(id)
-            return []  # too late; the other side could not know
-        if not isinstance(id, int) or id not in self._calls:
+        if id not in self._calls:
+            if id in self._forgotten:
+                self._forgotten.remove(id)
+                return []  # too late; the other side could not know
             error = RpcError.invalid_request(f"no call in flight has id {id!r}")
             return [Violated(RemoteProtocolError(error))]
         original_id = self._retire(id)
@@ -267,10 +269,9 @@ class Peer:
         """Return the next payload to send, if there is one."""
         return self._outgoing.popleft() if self._outgoing else None
 
-    @property
-    def next_outgoing(self) -> bytes | None:
-        """The payload that `outgoing` would return."""
-        return self._outgoing[0] if self._outgoing else None
+    def hold_back(self, payload: bytes) -> None:
+        """Have a payload that could not be sent be the next again."""
+        self._outgoing.appendleft(payload)
 
     @property
     def backlog(self) -> int:

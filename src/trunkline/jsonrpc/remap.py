@@ -44,7 +44,7 @@ class IdRemapper:
     def restore(self, gateway_id: object) -> tuple[Id, str] | None:
         """Return the original id and the backend, and forget them; None if nothing is pending."""
         # Python takes True and 1.0 for 1: what is not an int was never given out.
-        if not isinstance(gateway_id, int) or isinstance(gateway_id, bool):
+        if type(gateway_id) is not int:
             return None
         with self._lock:
             return self._pending.pop(gateway_id, None)

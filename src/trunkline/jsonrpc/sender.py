@@ -37,7 +37,9 @@ class Sender:
         self._give_up = give_up
         self._spawn = spawn
         self._room = asyncio.Event()
+        self._sending = False
         self._idle = asyncio.Event()
+        """Set when nobody is sending, for those who wait for that."""
         self._idle.set()
         self._began = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -46,19 +48,20 @@ class Sender:
 
     def push(self) -> None:
         """Send all that waits without waiting, as far as the channel takes it; the rest follows."""
-        if self._idle.is_set() and self._offer is not None:
-            while (payload := self._peer.next_outgoing) is not None:
-                if not self._offer(payload):
+        if self._sending:
+            return
+        peer, offer = self._peer, self._offer
+        if offer is not None:
+            while (payload := peer.outgoing()) is not None:
+                if not offer(payload):
+                    peer.hold_back(payload)
                     break
-                self._peer.outgoing()
-            else:
-                return
-        if self._peer.backlog and self._idle.is_set():
+        if peer.backlog:
             self._spawn(self.flush())
 
     async def flush(self) -> None:
         """Send all that waits, or leave it to the one who is sending; wait while it is too much."""
-        if not self._idle.is_set():
+        if self._sending:
             if self._peer.backlog >= MAX_BACKLOG:
                 self._room.clear()
                 await self._room.wait()
@@ -66,6 +69,7 @@ class Sender:
         share = self._peer.backlog
         if not share:
             return
+        self._sending = True
         self._idle.clear()
         try:
             while share and (payload := self._peer.outgoing()) is not None:
@@ -77,6 +81,7 @@ class Sender:
         except (ConnectionLost, OSError) as why:
             self._give_up(str(why))
         finally:
+            self._sending = False
             self._idle.set()
             if self._peer.backlog:
                 self._spawn(self.flush())
@@ -85,7 +90,7 @@ class Sender:
 
     async def finish(self) -> None:
         """Wait until nothing is left to send."""
-        while self._peer.backlog or not self._idle.is_set():
+        while self._peer.backlog or self._sending:
             await self.flush()
             await self._idle.wait()
 
@@ -104,7 +109,7 @@ class Sender:
 
     def _check(self) -> None:
         self._timer = None
-        if self._idle.is_set():
+        if not self._sending:
             return
         loop = asyncio.get_running_loop()
         left = self._began + self._timeout - loop.time()

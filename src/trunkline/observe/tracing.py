@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from trunkline.gateway.client import Client
 from trunkline.gateway.events import CallEnded
-from trunkline.gateway.passage import Passage
+from trunkline.gateway.passage import Passage, trace_of
 from trunkline.jsonrpc.incident import Report, answer_for
 from trunkline.mcp.meta import Params
 from trunkline.observe import trace_context
@@ -61,7 +61,8 @@ class Tracer:
     def begin(self, passage: Passage, client: Client | None) -> None:
         """Give a call its span, if it is to be recorded."""
         arrival = _arrival(client)
-        text, state, in_meta = passage.trace, None, passage.trace is not None
+        text, state = trace_of(passage.request.params), None
+        in_meta = text is not None
         if text is None and arrival is not None:
             text = _header(arrival, b"traceparent", 64)
             state = _header(arrival, b"tracestate", MAX_STATE)
@@ -114,15 +115,15 @@ class Recording:
             params.put_meta(TRACESTATE, self._state)
         params.put_meta(TRACEPARENT, trace_context.write(self.trace, self._sent))
 
-    def end(self, passage: Passage, ended: CallEnded) -> None:
+    def end(self, ended: CallEnded) -> None:
         """Record how the call ended."""
         try:
-            self._record(passage, ended)
+            self._record(ended)
         except Exception as why:
             answer_for(why, ended.method, self._tracer.report)
 
-    def _record(self, passage: Passage, ended: CallEnded) -> None:
-        parent, take = self._parent, self._tracer.take
+    def _record(self, ended: CallEnded) -> None:
+        parent, take, passage = self._parent, self._tracer.take, ended.passage
         about = _about(ended)
         failure = _failure(ended)
         server = Span(

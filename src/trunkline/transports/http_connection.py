@@ -332,7 +332,10 @@ class HttpConnection(asyncio.Protocol):
         if last:
             self._end(linger=bool(unread))
         elif not self._advancing:
-            self._run()
+            if self._held or self._ended or self._behind or self._reader.busy:
+                self._run()
+            else:
+                self._arm()  # the usual case, and a quick one
 
     def leave_http(self) -> ByteStream:
         """Become a stream of bytes."""
