@@ -20,7 +20,9 @@ from trunkline.journal.store import Row, StoreError
 from trunkline.journal.writer import Writer
 from trunkline.jsonrpc import Raw, Request
 from trunkline.mcp.caller import Caller
+from trunkline.mcp.offer import Kind
 from trunkline.mcp.principal import LOCAL
+from trunkline.routing.catalog import Entry
 
 PATIENCE = 20.0
 
@@ -209,7 +211,7 @@ def test_of_many_calls_those_under_way_for_longest_are_noted_and_what_is_learnt_
     caller = Caller(LOCAL, "2025-11-25", {}, Raw(b"{}"))
     request = Request(1, "tools/call", Raw(b"{}"))
     made = Desk(ledger(tmp_path))
-    calls = [Passage(f"c{n}", caller, request, f"t{n}", 1000.0 - n, 1.0) for n in range(200)]
+    calls = [Passage(f"c{n}", caller, request, 1000.0 - n, 1.0) for n in range(200)]
     made.under_way.update(calls)
     made.writer.start()
 
@@ -222,8 +224,9 @@ def test_of_many_calls_those_under_way_for_longest_are_noted_and_what_is_learnt_
     made.until(made.written(1))
     made.until(lambda: noted()[0] == 200)
     assert [each["id"] for each in noted()[1]] == [f"c{n}" for n in range(199, 149, -1)]
-    calls[199].name = "known by now"
-    made.until(lambda: noted()[1][0]["name"] == "known by now")
+    assert noted()[1][0]["backend"] is None
+    calls[199].entry = Entry(Kind.TOOL, "fs__slow", "fs", "slow", Raw(b"{}"))
+    made.until(lambda: noted()[1][0]["backend"] == "fs")
     assert noted()[0] == 200
     made.under_way.clear()
     made.writer.close(PATIENCE)
