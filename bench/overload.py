@@ -24,21 +24,6 @@ LIMIT = 0.050
 ROOM = 64 + 1024
 """How many calls one server may have, under way and waiting."""
 
-STUCK = """
-import json, sys, time
-for line in sys.stdin:
-    asked = json.loads(line)
-    method, id = asked["method"], asked.get("id")
-    if method == "tools/call":
-        time.sleep(3600)
-    tools = [{"name": "t", "inputSchema": {"type": "object"}}]
-    welcome = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
-               "serverInfo": {"name": "stuck", "version": "1"}}
-    result = {"initialize": welcome, "tools/list": {"tools": tools}}.get(method, {})
-    if id is not None:
-        print(json.dumps({"jsonrpc": "2.0", "id": id, "result": result}), flush=True)
-"""
-
 PREFIX = "io.modelcontextprotocol/"
 META = {
     PREFIX + "protocolVersion": "2026-07-28",
@@ -47,7 +32,7 @@ META = {
 }
 
 
-def config(port: int, script: Path) -> str:
+def config(port: int) -> str:
     """Return the configuration of the gateway."""
     return f"""
 [gateway]
@@ -56,7 +41,7 @@ state = ""
 listen = "127.0.0.1:{port}"
 [servers.stuck]
 command = "{sys.executable}"
-args = ["{script}"]
+args = ["-m", "trunkline.benchmark.stuck"]
 era = "handshake"
 timeout = 600
 [servers.good]
@@ -77,7 +62,7 @@ class Client:
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams
-        params = {"name": name, "arguments": {"text": "x"}, "_meta": META}
+        params = {"name": name, "arguments": {"size": 1}, "_meta": META}
         said = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
         body = json.dumps(said).encode()
         head = (
@@ -99,11 +84,11 @@ async def timed(clients: list[Client], name: str, rounds: int) -> list[float]:
         began = time.perf_counter()
         said = await client.call(name)
         taken = time.perf_counter() - began
-        if name == "stuck__t":
+        if name == "stuck__echo":
             assert said["error"]["data"]["type"] == "upstream_unavailable", said
             assert said["error"]["data"]["retryAfter"] > 0, said
         else:
-            assert "result" in said, said
+            assert "isError" not in said["result"], said
         return taken
 
     found: list[float] = []
@@ -123,11 +108,11 @@ async def play(port: int, calls: int) -> None:
     """Fill the server that hangs, and measure."""
     one, many = [Client(port)], [Client(port) for _ in range(64)]
     show("the other server, at rest, one by one", await timed(one, "good__echo", 500))
-    waiting = [asyncio.create_task(Client(port).call("stuck__t")) for _ in range(calls)]
+    waiting = [asyncio.create_task(Client(port).call("stuck__echo")) for _ in range(calls)]
     await until(lambda: _is_full(waiting))
-    alone = await timed(one, "stuck__t", 500)
+    alone = await timed(one, "stuck__echo", 500)
     show("refused, one by one", alone)
-    crowd = await timed(many, "stuck__t", 20)
+    crowd = await timed(many, "stuck__echo", 20)
     show("refused, 64 at a time", crowd)
     show("the other server, meanwhile, one by one", await timed(one, "good__echo", 500))
     print(f"aim: refused within {LIMIT * 1e3:g} ms: {'met' if alone[-1] < LIMIT else 'MISSED'}")
@@ -148,9 +133,8 @@ async def run(calls: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     port = random.randrange(20000, 30000)
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        script, file = Path(folder) / "stuck.py", Path(folder) / "trunkline.toml"
-        script.write_text(STUCK, encoding="utf-8")
-        file.write_text(config(port, script), encoding="utf-8")
+        file = Path(folder) / "trunkline.toml"
+        file.write_text(config(port), encoding="utf-8")
         gateway = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "trunkline", "serve", "--config", str(file)
         )

@@ -19,6 +19,7 @@ from tests.gateway.servers import tool
 from tests.identities import real_claims
 from tests.jsonrpc.test_channel import settle
 from tests.test_app_http import HERE, MODERN, call_modern, enveloped, post, websocket
+from tests.test_app_reload import Desk, listening
 from tests.test_http_eras import OURS
 from tests.transports.faulty import faulty
 from tests.transports.test_asgi import Server
@@ -29,6 +30,8 @@ from trunkline.gateway.events import Event, TurnedAway
 
 CANARY = "canary-7d3f1c"
 """A part of every token in these tests: nobody but the gateway may ever see it."""
+
+AUTH = f'[auth.jwt]\nsecret_env = "SECRET"\nissuer = "{ISSUER}"\naudience = "{AUDIENCE}"\n'
 
 
 def app(auth: AuthSettings | None = None, *servers: ServerSettings) -> App:
@@ -72,21 +75,25 @@ async def test_those_who_are_turned_away_are_told_of() -> None:
 
 
 async def test_the_guard_is_changed_while_it_stands_there(tmp_path: Path) -> None:
-    made = app()
-    async with asyncio.timeout(20), made.running(), made.listening(HERE):
-        url = f"{made.origins[0]}/mcp"
+    desk = Desk(tmp_path, AUTH, OPERATOR, environ={"SECRET": SECRET.decode()})
+    bad = tmp_path / "keys.json"
+    bad.write_text("nonsense")
+    bad.chmod(0o600)
+    async with listening(desk, HERE) as origin:
         given = bearer()
-        assert (await fetch(url, hello(), given)).status == 200
-        made.guard_by(settings(issuer="https://other.example"))
-        assert (await fetch(url, hello(), given)).status == 401
-        bad = tmp_path / "keys.json"
-        bad.write_text("nonsense")
-        bad.chmod(0o600)
-        with pytest.raises(ValueError, match="keys"):
-            made.guard_by(AuthSettings(keys=bad))
-        assert (await fetch(url, hello(), given)).status == 401
-        made.guard_by(settings())
-        assert (await fetch(url, hello(), given)).status == 200
+
+        async def status() -> int:
+            return (await fetch(f"{origin}/mcp", hello(), given)).status
+
+        assert await status() == 200
+        other = AUTH.replace(ISSUER, "https://other.example")
+        assert (await desk.reload(other, OPERATOR)).problem is None
+        assert await status() == 401
+        refused = await desk.reload('[auth]\nmode = "key"', OPERATOR)
+        assert f"{bad}: " in (refused.problem or "")
+        assert await status() == 401
+        assert (await desk.reload(AUTH, OPERATOR)).problem is None
+        assert await status() == 200
 
 
 async def test_a_door_whose_guard_cannot_be_made_is_not_opened(tmp_path: Path) -> None:
@@ -145,7 +152,6 @@ async def test_so_is_its_websocket() -> None:
 
 # Over stdio
 
-AUTH = f'[auth.jwt]\nsecret_env = "SECRET"\nissuer = "{ISSUER}"\naudience = "{AUDIENCE}"\n'
 SERVE = [sys.executable, "-m", "trunkline", "serve", "--stdio", "--config"]
 
 

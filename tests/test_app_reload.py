@@ -64,6 +64,7 @@ def text_of(answer: Any) -> str:
 
 
 HTTP = "[http]\nlisten = '127.0.0.1:0'\n"
+AUTH = "[auth.jwt]\nissuer = 'https://id.example'\naudience = 'trunkline'\nsecret_env = 'SECRET'\n"
 
 
 @asynccontextmanager
@@ -340,15 +341,12 @@ async def test_a_reload_in_a_folder_without_a_file_changes_nothing() -> None:
 async def test_who_is_asked_for_a_token_is_another_matter_from_one_to_the_next(
     tmp_path: Path,
 ) -> None:
-    auth = (
-        "[auth.jwt]\nissuer = 'https://id.example'\naudience = 'trunkline'\nsecret_env = 'SECRET'\n"
-    )
     desk = Desk(tmp_path, HTTP, OPERATOR, environ={"SECRET": "s" * 64})
     async with listening(desk) as origin:
         assert (await fetch(f"{origin}/mcp", hello())).status == 200
-        assert "auth" in str((await desk.reload(HTTP, OPERATOR, auth)).changed)
+        assert "auth" in str((await desk.reload(HTTP, OPERATOR, AUTH)).changed)
         assert (await fetch(f"{origin}/mcp", hello())).status == 401
-        await desk.reload(HTTP, OPERATOR, auth, "[gateway]\nname = 'b'")
+        await desk.reload(HTTP, OPERATOR, AUTH, "[gateway]\nname = 'b'")
         assert (await fetch(f"{origin}/mcp", hello())).status == 401
         await desk.reload(HTTP, OPERATOR)
         assert (await fetch(f"{origin}/mcp", hello())).status == 200
@@ -357,10 +355,7 @@ async def test_who_is_asked_for_a_token_is_another_matter_from_one_to_the_next(
 async def test_an_address_that_is_open_to_all_is_never_left_without_a_guard(
     tmp_path: Path,
 ) -> None:
-    auth = (
-        "[auth.jwt]\nissuer = 'https://id.example'\naudience = 'trunkline'\nsecret_env = 'SECRET'\n"
-    )
-    desk = Desk(tmp_path, OPERATOR, auth, environ={"SECRET": "s" * 64})
+    desk = Desk(tmp_path, OPERATOR, AUTH, environ={"SECRET": "s" * 64})
     async with listening(desk, HttpSettings(listen="0.0.0.0:0")):
         (place,) = desk.app.origins
         origin = place.replace("0.0.0.0", "127.0.0.1")
@@ -431,3 +426,20 @@ async def test_the_terms_of_the_journal_change_and_its_place_does_not(tmp_path: 
         assert desk.app.journal.status().queue_limit == 777
         assert "journal.url" in outcome.postponed
         assert desk.app.journal.status().url.endswith("a.db")
+
+
+async def test_an_operator_s_server_that_is_new_is_told_of_what_happens_and_never_paused(
+    tmp_path: Path,
+) -> None:
+    desk = Desk(tmp_path, "[gateway]\nname = 'a'")
+    caller = Caller(LOCAL, "2025-11-25", {}, Raw(b"{}"))
+    async with asyncio.timeout(20), desk.app.running():
+        assert desk.app.desk.logs().lines == ()
+        await desk.reload(OPERATOR)
+        await desk.until_tool("me__status")
+        desk.app.desk.pause("ann")
+        assert desk.app.desk.logs().lines[-1].endswith("the gateway is paused by ann")
+        assert desk.app.switches.passes_unknown(caller, "me")
+        # Its name alone makes nobody an operator.
+        await desk.reload(BROKEN.replace("broken", "me"))
+        assert not desk.app.switches.passes_unknown(caller, "me")

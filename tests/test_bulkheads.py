@@ -34,20 +34,7 @@ SHARE = 500
 BULK = "x" * 4000
 """So much that a pipe that nobody reads is full long before all of it is written."""
 
-STUCK = """
-import json, sys, time
-for line in sys.stdin:
-    message = json.loads(line)
-    method, id = message["method"], message.get("id")
-    if method == "tools/call":
-        time.sleep(3600)
-    tools = [{"name": "t", "inputSchema": {"type": "object"}}]
-    welcome = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
-               "serverInfo": {"name": "stuck", "version": "1"}}
-    result = {"initialize": welcome, "tools/list": {"tools": tools}}.get(method, {})
-    if id is not None:
-        print(json.dumps({"jsonrpc": "2.0", "id": id, "result": result}), flush=True)
-"""
+MUCH = {"size": 1, "text": BULK}
 
 GOOD = f"""
 [servers.good]
@@ -60,15 +47,16 @@ Ask = Callable[[str], Awaitable[Any]]
 
 
 @asynccontextmanager
-async def stuck_child(folder: Path) -> AsyncGenerator[str]:
-    script = folder / "stuck.py"
-    script.write_text(STUCK)
-    yield f'command = "{sys.executable}"\nargs = ["{script}"]\nera = "handshake"'
+async def stuck_child() -> AsyncGenerator[str]:
+    yield f'''
+command = "{sys.executable}"
+args = ["-m", "trunkline.benchmark.stuck"]
+era = "handshake"'''
 
 
 @asynccontextmanager
-async def stuck_http(folder: Path) -> AsyncGenerator[str]:
-    web = Web(tools=[{"name": "t", "inputSchema": {"type": "object"}}])
+async def stuck_http() -> AsyncGenerator[str]:
+    web = Web(tools=[{"name": "echo", "inputSchema": {"type": "object"}}])
     web.reactions["tools/call"] = Hold()
     async with faulty(web.play) as server:
         yield f'url = "{server.url}"'
@@ -113,7 +101,7 @@ async def on_a_line(app: App) -> AsyncGenerator[Ask]:
     await line.tell(note("notifications/initialized"))
 
     async def ask(name: str) -> Any:
-        return await line.ask("tools/call", name=name, arguments={"text": BULK})
+        return await line.ask("tools/call", name=name, arguments=MUCH)
 
     yield ask
     await line.aclose()
@@ -158,7 +146,7 @@ async def in_a_session(app: App) -> AsyncGenerator[Ask]:
     await door.push(note("notifications/initialized"), **session)
 
     async def ask(name: str) -> Any:
-        body = call(len(door.papers), "tools/call", name=name, arguments={"text": BULK})
+        body = call(len(door.papers), "tools/call", name=name, arguments=MUCH)
         return read(await door.push(body, **session))
 
     yield ask
@@ -170,7 +158,7 @@ async def in_envelopes(app: App) -> AsyncGenerator[Ask]:
     door = Door(app)
 
     async def ask(name: str) -> Any:
-        body = call(1, "tools/call", name=name, arguments={"text": BULK}, _meta=meta())
+        body = call(1, "tools/call", name=name, arguments=MUCH, _meta=meta())
         headers = {"mcp_protocol_version": "2026-07-28", "mcp_method": "tools/call"}
         return read(await door.push(body, mcp_name=name, **headers))
 
@@ -185,13 +173,13 @@ async def test_a_server_that_hangs_leaves_the_others_their_room(
 ) -> None:
     monkeypatch.setattr(composition, "CHILD_GRACE", 0.05)
     http = f"[http]\nmax_in_flight = {2 * SHARE}\nmax_in_flight_per_principal = {2 * SHARE}"
-    async with asyncio.timeout(20), stuck(tmp_path) as server:
+    async with asyncio.timeout(20), stuck() as server:
         text = config(tmp_path, http, f"[servers.stuck]\n{server}\n", GOOD)
         app = App(load(Path(text), {}))
         async with app.running() as gateway:
             await gateway.registry.wait_settled()
             async with front(app) as ask:
-                waiting = [asyncio.create_task(ask("stuck__t")) for _ in range(CALLS)]
+                waiting = [asyncio.create_task(ask("stuck__echo")) for _ in range(CALLS)]
                 for done in islice(asyncio.as_completed(waiting), CALLS - SHARE):
                     refusal = (await done)["error"]["data"]
                     assert refusal["type"] == "upstream_unavailable"
@@ -199,7 +187,7 @@ async def test_a_server_that_hangs_leaves_the_others_their_room(
                 assert gateway.registry.upstream("stuck").snapshot().in_flight == SHARE
                 for _ in range(20):
                     answer = await ask("good__echo")
-                    assert "content" in answer, answer
+                    assert answer["content"] == [{"type": "text", "text": "x"}]
                 for each in waiting:
                     each.cancel()
                 await asyncio.gather(*waiting, return_exceptions=True)

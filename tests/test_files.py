@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.files import alone, replace_file
+from trunkline.files import Watched, alone, read_file, replace_file, stamp_of
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -68,3 +68,34 @@ def test_another_that_never_finishes_is_not_waited_for_for_ever(tmp_path: Path) 
         raise AssertionError("expected to be alone")
     with alone(path, patience=0.0):
         pass
+
+
+async def test_a_file_that_comes_changes_or_goes_has_changed_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    file = Watched(path)
+    assert not await file.has_changed()
+    for content in (b"old", b"other", None):
+        if content is None:
+            path.unlink()
+        else:
+            replace_file(path, content)
+        assert await file.has_changed()
+        assert not await file.has_changed()
+
+
+def test_what_is_not_there_and_what_cannot_be_have_no_stamp(tmp_path: Path) -> None:
+    assert stamp_of(tmp_path) is not None
+    assert stamp_of(tmp_path / "none") is None
+    assert stamp_of(Path("a\0b")) is None
+
+
+def test_no_more_of_a_file_is_read_than_it_may_have(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    replace_file(path, b"four")
+    assert read_file(path, 4) == b"four"
+    with pytest.raises(ValueError, match="expected at most 3 bytes"):
+        read_file(path, 3)
+    with pytest.raises(ValueError, match="expected at most 1000 bytes"):
+        read_file(Path("/dev/zero"), 1000)
+    with pytest.raises(FileNotFoundError):
+        read_file(tmp_path / "none", 3)

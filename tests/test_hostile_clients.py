@@ -28,7 +28,7 @@ STRICT = HttpLimits(
     idle_timeout=0.3,
     write_timeout=0.2,
     half_closed=0.05,
-    linger=0.1,
+    linger=1.0,  # nobody waits for it here, and a busy machine may well be late
     max_body=64 * 1024,
     high_water=4096,
 )

@@ -23,15 +23,14 @@ from trunkline.assembly.governance import prepare_governance
 from trunkline.assembly.guarding import Guarding
 from trunkline.assembly.journal import journal_of, state_of, terms_of
 from trunkline.assembly.observe import Doors, Observation, Reporter
-from trunkline.assembly.operator import commands_of, desk_of
+from trunkline.assembly.operator import commands_of, desk_of, follow
 from trunkline.assembly.reload import Apply, Change, Outcome, Reloader, digest_of
 from trunkline.assembly.servers import Servers
-from trunkline.assembly.switches import stopped_by_file, switch_file, switches_of
+from trunkline.assembly.switches import operators, stopped_by_file, switch_file, switches_of
 from trunkline.assembly.upstreams import settings_of
 from trunkline.assembly.view import LISTED, SHOWN
 from trunkline.backends.verdicts import Verdicts
 from trunkline.config import (
-    AuthSettings,
     Config,
     HttpSettings,
     ServerSettings,
@@ -150,14 +149,16 @@ class App:
         change.postpone("gateway.state", "journal.url", "metrics", "traces", "log")
         servers = live_servers(new).values()
         backends = [(settings_of(server, new), self.servers.connect(server)) for server in servers]
-        identity, limits, stopped = identity_of(new), parking_of(new), stopped_by_file(new)
+        identity, limits = identity_of(new), parking_of(new)
+        stopped, exempt = stopped_by_file(new), operators(new)
         govern = prepare_governance(gateway, new, self.switches)
         announced = LISTED if difference.touches(*SHOWN) else frozenset[str]()
 
         def apply() -> None:
             self.config = new
             self.servers.keep(servers, (*difference.removed, *difference.restarted))
-            self.switches.follow(stopped)
+            self.switches.follow(stopped, exempt)
+            follow(self.desk, new)
             if self.journal is not None:
                 self.journal.adopt(terms_of(new.journal))
             gateway.introduce(identity)
@@ -345,10 +346,6 @@ class App:
             self._door = HttpServer(self.gateway, rules_of(http), self.report, guard, pages)
             self.gateway.registry.start()
         return self._door
-
-    def guard_by(self, auth: AuthSettings | None) -> None:
-        """Ask as `auth` has it from now on; raises ValueError, and then nothing is different."""
-        self._guarding.change(auth, self.config.http, self._door)
 
     def _tell_of(self, address: str, why: str) -> None:
         self.gateway.layers.events.tell(TurnedAway(address, why))

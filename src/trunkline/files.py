@@ -1,4 +1,4 @@
-"""Files of ours: replaced as a whole or not at all, by one process at a time.
+"""Files: replaced as a whole or not at all, by one process at a time; and whether one has changed.
 
 Rules upheld here:
 1. Whoever reads a file that is replaced finds all of it, old or new, after a crash as well.
@@ -6,6 +6,7 @@ Rules upheld here:
 3. One who holds a file and never finishes is not waited for for ever.
 """
 
+import asyncio
 import os
 import sys
 import tempfile
@@ -13,6 +14,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeAlias
 
 if sys.platform != "win32":
     import fcntl
@@ -21,6 +23,39 @@ PATIENCE = 2.0
 """How long, in seconds, another who writes is waited for."""
 
 _PAUSE = 0.01
+
+Stamp: TypeAlias = tuple[int, int, int] | None
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Return what changes when a file does, without reading it; None if it is not there."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):  # also for a name that can be no file's
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def read_file(path: Path, most: int) -> bytes:
+    """Read a file of at most so many bytes; raises OSError, and ValueError for a longer one."""
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"expected at most {most} bytes")
+    return content
+
+
+class Watched:
+    """A file that is looked at now and then."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamp = stamp_of(path)
+
+    async def has_changed(self) -> bool:
+        """Tell whether it is another than at the last look."""
+        before, self._stamp = self._stamp, await asyncio.to_thread(stamp_of, self.path)
+        return self._stamp != before
 
 
 def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:

@@ -13,13 +13,19 @@ from trunkline.operator.desk import Desk
 
 
 @pytest.mark.parametrize(
-    ("name", "offered"),
-    [("operator", "status"), ("sources", "get_sources"), ("search", "find_tools")],
+    ("server", "offered"),
+    [
+        (ServerSettings(name="it", builtin="operator"), "status"),
+        (ServerSettings(name="it", builtin="sources"), "get_sources"),
+        (ServerSettings(name="it", builtin="search"), "find_tools"),
+    ],
 )
-async def test_every_one_that_can_be_named_offers_its_tools(name: str, offered: str) -> None:
+async def test_every_one_that_can_be_named_offers_its_tools(
+    server: ServerSettings, offered: str
+) -> None:
     gateway = Gateway(Identity("g", "1"), random.random)
     desk = Desk(gateway, Switches(gateway.layers, gateway.registry))
-    backend = builtin(ServerSettings(name="it", builtin=name), desk)  # pyright: ignore[reportArgumentType]
+    backend = builtin(server, desk)
     try:
         assert offered in {offer.key for offer in await backend.offers()}
     finally:

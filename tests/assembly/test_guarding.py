@@ -57,14 +57,14 @@ async def test_a_guard_is_changed_whole_and_what_was_proven_is_not_any_more() ->
     door = HttpServer(House(), guard=guard, pages=pages | {"/metrics": other})
     request = asked(authorization=f"Bearer {token(**real_claims())}")
     assert isinstance(await door.identify(request), Principal)
-    made.change(settings(issuer="https://other.example"), HTTP, door)
+    made.prepare(settings(issuer="https://other.example"), HTTP, door)()
     assert door.guard.recognise(request) is None
     assert not isinstance(await door.identify(request), Principal)
     assert guard.recognise(request) is None  # the old one has forgotten everybody
-    made.change(None, HTTP, door)
+    made.prepare(None, HTTP, door)()
     assert await door.identify(request) is LOCAL
     assert list(door.pages) == ["/metrics"]
-    made.change(settings(), HTTP, door)
+    made.prepare(settings(), HTTP, door)()
     assert len(door.pages) == 3
     made.stop()
     await door.aclose()
@@ -81,7 +81,7 @@ async def test_a_guard_that_cannot_be_made_changes_nothing(tmp_path: Path) -> No
     bad.write_text("nonsense")
     bad.chmod(0o600)
     with pytest.raises(ValueError, match=r"keys\.json"):
-        made.change(AuthSettings(keys=bad), HTTP, door)
+        made.prepare(AuthSettings(keys=bad), HTTP, door)
     assert door.guard is guard
     assert guard.recognise(request) is not None
     assert made.asks
@@ -92,5 +92,5 @@ async def test_a_guard_that_cannot_be_made_changes_nothing(tmp_path: Path) -> No
 
 async def test_without_a_door_the_next_one_is_guarded_as_it_says() -> None:
     made = guarding(settings())
-    made.change(None, HTTP, None)
+    made.prepare(None, HTTP, None)()
     assert not made.asks

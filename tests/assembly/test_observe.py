@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.assembly.test_traces import collecting
 from tests.cli.samples import fetch
 from tests.test_app_http import HERE, enveloped
 from trunkline.app import DEFAULT, App
@@ -19,6 +20,7 @@ from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.events import Event
 from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Incident
+from trunkline.observe import exporter
 
 
 @pytest.fixture
@@ -90,16 +92,22 @@ async def test_a_listener_that_fails_at_everything_is_no_end_of_incidents(stderr
     assert [line["incident"] for line in lines(stderr)] == ["abc"]
 
 
-async def test_that_traces_are_not_delivered_is_said_and_that_they_are_again(stderr: int) -> None:
-    app = app_with(traces=TracesSettings(endpoint="http://127.0.0.1:1"))
-    assert app.observation.traces is not None
-    async with app.observation.watching(stdio=False):
-        note = app.observation.traces.exporter._note  # pyright: ignore[reportPrivateUsage]
-        note("it answered\n503")
-        note("it answered 503")
-        note(None)
+async def test_that_traces_are_not_delivered_is_said_and_that_they_are_again(
+    stderr: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter, "BATCH", 1)
+    async with collecting() as collector:
+        app = app_with(traces=TracesSettings(endpoint=collector.url))
+        assert app.observation.traces is not None
+        spans = app.observation.traces.exporter
+        async with app.observation.watching(stdio=False):
+            for status, told in ((400, 1), (400, 2), (200, 3)):
+                collector.answers_with(status)
+                spans.take(b"")
+                while spans.sent + spans.dropped < told:
+                    await asyncio.sleep(0)
     assert [line["message"] for line in lines(stderr)] == [
-        "traces are not delivered: it answered\\u000a503",
+        "traces are not delivered: it answered 400",
         "traces are delivered again",
     ]
 

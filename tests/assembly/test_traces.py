@@ -14,6 +14,7 @@ from trunkline.app import DEFAULT, App
 from trunkline.assembly.traces import Traces, endpoint_of, place_of
 from trunkline.config import Config, ServerSettings, TracesSettings
 from trunkline.jsonrpc import print_incident
+from trunkline.observe.exporter import Delivery
 from trunkline.transports.exchange import Exchange, HttpRequest
 from trunkline.transports.http_listener import HttpListener
 
@@ -23,8 +24,12 @@ class Collector:
 
     def __init__(self) -> None:
         self.posted: asyncio.Queue[HttpRequest] = asyncio.Queue()
-        self.answer: Callable[[Exchange], None] = lambda exchange: exchange.respond(200)
+        self.answer: Callable[[Exchange], None]
+        self.answers_with(200)
         self.url = ""
+
+    def answers_with(self, status: int, *headers: tuple[bytes, bytes]) -> None:
+        self.answer = lambda exchange: exchange.respond(status, headers)
 
     def take(self, exchange: Exchange) -> None:
         self.posted.put_nowait(exchange.request)
@@ -72,11 +77,11 @@ async def test_a_call_is_seen_by_the_collector(calls: Any) -> None:
     assert ("mcp.session.id" in said) == (calls is call_in_session)
 
 
-async def deliver(url: str) -> tuple[Any, Traces]:
+async def deliver(url: str) -> Delivery:
     config = Config(traces=TracesSettings(endpoint=url))
     traces = Traces(config, lambda problem: None, print_incident)
     try:
-        return await traces._deliver([b""]), traces  # pyright: ignore[reportPrivateUsage]
+        return await traces.deliver([b""])
     finally:
         await traces.aclose()
 
@@ -88,15 +93,15 @@ async def test_a_collector_that_refuses_says_whether_to_come_back(
     status: int, again: bool, after: float
 ) -> None:
     async with collecting() as collector:
-        collector.answer = lambda exchange: exchange.respond(status, [(b"retry-after", b"7")])
-        found, _ = await deliver(collector.url)
+        collector.answers_with(status, (b"retry-after", b"7"))
+        found = await deliver(collector.url)
     assert (found.problem, found.again, found.after) == (f"it answered {status}", again, after)
 
 
 async def test_a_collector_that_is_not_there_is_asked_again_later() -> None:
     async with collecting() as collector:
         url = collector.url
-    found, _ = await deliver(url)
+    found = await deliver(url)
     assert found.problem
     assert found.again
 
@@ -105,7 +110,7 @@ async def test_one_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("trunkline.assembly.traces.TIMEOUT", 0.01)
     async with collecting() as collector:
         collector.answer = lambda exchange: None
-        found, _ = await deliver(collector.url)
+        found = await deliver(collector.url)
     assert found == ("no answer within 0.01 s", True, None)
 
 

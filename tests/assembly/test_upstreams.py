@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.assembly.upstreams import settings_of, share_of, tokens_of
+from trunkline.assembly.upstreams import grant_of, settings_of, share_of, tokens_of
 from trunkline.config import Config, HttpSettings, ServerSettings
 from trunkline.config.oauth_table import OAuthSettings
 from trunkline.gateway.gateway import MAX_CALLS
@@ -45,7 +45,6 @@ def test_what_is_part_of_us_needs_no_pings() -> None:
 
 
 def test_who_gives_out_tokens_is_told_all_that_the_settings_say() -> None:
-    assert tokens_of(None) is None
     settings = OAuthSettings(
         token_url="https://id.example/token",
         client_id="gateway",
@@ -54,10 +53,9 @@ def test_who_gives_out_tokens_is_told_all_that_the_settings_say() -> None:
         scope="a b",
         resource="https://x.example",
     )
-    tokens = tokens_of(settings)
-    assert tokens is not None
-    grant = tokens._grant  # pyright: ignore[reportPrivateUsage]
+    grant = grant_of(settings)
     assert (grant.token_url, grant.client_id) == (settings.token_url, "gateway")
     assert (grant.client_secret, grant.in_form) == ("s3cr3t", True)
     assert grant.wishes == {"scope": "a b", "resource": "https://x.example"}
-    assert "s3cr3t" not in repr(tokens) + repr(settings)
+    assert tokens_of(None) is None
+    assert "s3cr3t" not in repr(tokens_of(settings)) + repr(grant) + repr(settings)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.transports.exchanges import asked
 from trunkline.auth.metadata import WELL_KNOWN, Resource
+from trunkline.auth.proof import Fault
 
 PUBLIC = Resource(
     url="https://gw.example/mcp", servers=("https://id.example",), scopes=("mcp:tools", "b")
@@ -83,8 +84,8 @@ def test_who_made_no_mistake_is_told_of_none() -> None:
     ("fault", "status"),
     [("invalid_request", 400), ("invalid_token", 401), ("insufficient_scope", 403)],
 )
-def test_a_mistake_has_its_status_and_its_name(fault: "object", status: int) -> None:
-    challenge = PUBLIC.challenge(asked(), 'a "quoted" \\ reason', fault)  # pyright: ignore[reportArgumentType]
+def test_a_mistake_has_its_status_and_its_name(fault: Fault, status: int) -> None:
+    challenge = PUBLIC.challenge(asked(), 'a "quoted" \\ reason', fault)
     assert challenge.status == status
     found = told(challenge.headers[0][1])
     assert (found["error"], found["error_description"]) == (fault, "a 'quoted' / reason")

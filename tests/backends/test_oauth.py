@@ -34,11 +34,19 @@ class Issuer:
 
     def __init__(self) -> None:
         self.asked: list[Seen] = []
+        self.left = 0
+        """How many have read their answer and gone."""
         self.answers: list[Any] = []
         self.life: Any = 3600
         self.held: asyncio.Event | None = None
 
     async def play(self, line: Line) -> None:
+        try:
+            await self._serve(line)
+        finally:
+            self.left += 1
+
+    async def _serve(self, line: Line) -> None:
         while True:
             self.asked.append(await line.request())
             if self.held is not None:
@@ -173,8 +181,9 @@ async def test_one_that_cannot_be_renewed_is_used_to_its_end(
         while len(issuer.asked) < 2:
             await asyncio.sleep(0)
         assert await tokens.fresh() == shown(1)
-        while tokens._fetching is not None:  # pyright: ignore[reportPrivateUsage]
+        while issuer.left < 2:  # then it has been read, and the connection is closed
             await asyncio.sleep(0)
+        await settle()
         now = 10.0
         assert await tokens.fresh() == shown(3)
 
@@ -217,14 +226,21 @@ async def test_what_is_no_token_is_told_apart_and_nothing_is_given_away(
 
 
 @tidy
-async def test_one_that_lasts_for_ever_is_renewed_all_the_same() -> None:
-    issuer = Issuer()
+async def test_one_that_lasts_for_ever_is_renewed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    issuer, now = Issuer(), 0.0
     issuer.life = 1e300
+    monkeypatch.setattr(oauth, "_now", lambda: now)
     async with issuing(issuer) as tokens:
         await tokens.fresh()
-        token = tokens._token  # pyright: ignore[reportPrivateUsage]
-        assert token is not None
-        assert token.ends - token.since == oauth.MAX_LIFE
+        now = oauth.MAX_LIFE - oauth.EARLY - 1
+        assert tokens.current() == shown(1)
+        await settle()
+        assert len(issuer.asked) == 1
+        now = oauth.MAX_LIFE
+        assert tokens.current() is None
+        assert await tokens.fresh() == shown(2)
 
 
 @tidy

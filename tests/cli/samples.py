@@ -4,15 +4,19 @@ import asyncio
 import json
 import ssl
 import sys
+from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import typer
+from typer.main import get_group
 from typer.testing import CliRunner, Result
 
 from trunkline.cli.program import program
 
+ROOT = Path(__file__).parents[2]
 SERVER = Path(__file__).with_name("mcp_server.py")
 
 
@@ -36,6 +40,24 @@ def config(folder: Path, *tables: str) -> str:
 def run(*arguments: str) -> Result:
     """Run a command in this process; what it prints and how it ends is in the result."""
     return CliRunner().invoke(program, list(arguments))
+
+
+def commands_of(found: typer.Typer) -> Mapping[str, Any]:
+    """Return the commands of a program, by their names."""
+    return get_group(found).commands
+
+
+def expect_explained(command: Any, *name: str) -> None:
+    """Expect that a command explains itself, and that the manual has it and all its options."""
+    done = run(*name, "--help")
+    assert (done.exit_code, "Usage: " in done.stdout) == (0, True)
+    text = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    _, heading, section = text.partition(f"### `trunkline {' '.join(name)}`\n")
+    assert heading
+    section = section.split("\n#")[0]
+    for parameter in command.params:
+        if parameter.opts[0].startswith("--"):
+            assert f"`{parameter.opts[0]}" in section, parameter.opts[0]
 
 
 class Answer(NamedTuple):

@@ -111,5 +111,15 @@ def test_a_record_that_makes_no_sense_is_shown_as_far_as_it_goes(tmp_path: Path,
     assert ledger(tmp_path).store.url.endswith("journal.db")
 
 
+def test_no_name_in_a_record_reaches_a_terminal_as_more_than_text(
+    tmp_path: Path, file: str
+) -> None:
+    meddle(tmp_path, "UPDATE record SET name = 'x' || char(27) || '[2J' WHERE seq = 5")
+    for command in ("verify", "query"):
+        said = audit(file, command).stdout
+        assert "x\\x1b[2J" in said
+        assert "\x1b" not in said
+
+
 def test_without_wishes_all_is_meant() -> None:
     assert Wanted().as_filter() == Filter()

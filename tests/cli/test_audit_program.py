@@ -1,13 +1,11 @@
 """The arguments of `trunkline audit`."""
 
 import pytest
-import typer
 
-from tests.cli.samples import run
-from tests.test_docs import ROOT
+from tests.cli.samples import commands_of, expect_explained, run
 from trunkline.cli.audit_program import audit_program
 
-COMMANDS = typer.main.get_group(audit_program).commands
+COMMANDS = commands_of(audit_program)
 
 
 def test_without_a_command_help_is_given() -> None:
@@ -15,10 +13,5 @@ def test_without_a_command_help_is_given() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_and_option_is_in_the_manual(command: str) -> None:
-    text = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
-    _, found, section = text.partition(f"### `trunkline audit {command}`\n")
-    assert found
-    section = section.partition("\n## ")[0]
-    for parameter in COMMANDS[command].params:
-        assert f"`{parameter.opts[0]}" in section, parameter.opts[0]
+def test_every_command_explains_itself_and_has_its_place_in_the_manual(command: str) -> None:
+    expect_explained(COMMANDS[command], "audit", command)

@@ -1,9 +1,15 @@
 """`trunkline find`, against real processes."""
 
+import asyncio
 import json
+import os
+import sys
 from pathlib import Path
 
 from tests.cli.samples import BROKEN, OPERATOR, child, config, run
+from trunkline.cli.state_folder import state_folder
+from trunkline.operator.switch_file import SwitchFile
+from trunkline.routing.switches import Switch, What
 
 
 def test_the_best_match_comes_first(tmp_path: Path) -> None:
@@ -36,3 +42,12 @@ def test_a_server_that_is_not_ready_is_told_of(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "me__status" in done.stdout
     assert done.stderr.startswith("trunkline: broken is waiting: cannot start")
+
+
+async def test_what_is_stopped_is_not_found(tmp_path: Path) -> None:
+    file = config(tmp_path, child("small", "one_echo", "two_echo"))
+    folder = state_folder(os.environ, sys.platform)
+    assert folder is not None
+    await SwitchFile(folder, Path(file)).keep(Switch(What.TOOL, "small__one_echo"), True)
+    done = await asyncio.to_thread(run, "find", "echo", "--json", "--config", file)
+    assert [tool["name"] for tool in json.loads(done.stdout)] == ["small__two_echo"]

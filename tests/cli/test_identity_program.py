@@ -1,17 +1,15 @@
 """The commands of `trunkline token` and `trunkline key`, and their arguments."""
 
 import pytest
-import typer
 
-from tests.cli.samples import run
-from tests.test_docs import ROOT
+from tests.cli.samples import commands_of, expect_explained, run
 from trunkline.cli.identity_program import key_program, token_program
 
 PROGRAMS = {"token": token_program, "key": key_program}
 COMMANDS = {
     (name, command): found
     for name, program in PROGRAMS.items()
-    for command, found in typer.main.get_group(program).commands.items()  # pyright: ignore[reportAttributeAccessIssue]
+    for command, found in commands_of(program).items()
 }
 
 
@@ -26,15 +24,7 @@ def test_all_that_an_operator_does_is_there() -> None:
 def test_every_command_explains_itself_and_has_its_place_in_the_manual(
     command: tuple[str, str],
 ) -> None:
-    done = run(*command, "--help")
-    assert (done.exit_code, "Usage: " in done.stdout) == (0, True)
-    text = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
-    _, heading, section = text.partition(f"### `trunkline {' '.join(command)}`\n")
-    assert heading
-    section = section.split("\n#")[0]
-    for parameter in COMMANDS[command].params:
-        if parameter.opts[0].startswith("--"):
-            assert f"`{parameter.opts[0]}" in section, parameter.opts[0]
+    expect_explained(COMMANDS[command], *command)
 
 
 @pytest.mark.parametrize(

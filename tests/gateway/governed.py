@@ -4,6 +4,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from tests.gateway.letters import Paper, meta
 from tests.gateway.servers import Server, gateway, running, tool
 from trunkline.gateway.authority import Authority
@@ -15,6 +17,7 @@ from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
 from trunkline.mcp.offer import Kind
 from trunkline.mcp.principal import Principal
+from trunkline.routing.conditions import Condition
 from trunkline.routing.policy import Policy, Role, Rule
 from trunkline.routing.view import View
 
@@ -34,6 +37,11 @@ ROLES = {
     "dev": Role(frozenset({"*"}), ("fs__delete_*",), "trunkline.toml:3"),
     "viewer": Role(frozenset({"tools.read"})),
 }
+
+
+ERAS = pytest.mark.parametrize("version", ["2025-03-26", "2025-11-25", "2026-07-28"])
+NO_ETC = Condition("args.path.startsWith('/etc')")
+READING = Policy([deny("fs__read", condition=NO_ETC, place="policy[0]"), allow(place="policy[1]")])
 
 
 def files() -> Server:

@@ -21,6 +21,7 @@ from trunkline.jsonrpc import (
     from_raw,
     pipe,
 )
+from trunkline.mcp.cacheable import Freshness
 
 Answer = Callable[[Any], Any]
 
@@ -111,6 +112,26 @@ class Server:
             heard, params = await self.news.get()
             if heard == method:
                 return params
+
+
+class Silent:
+    """A backend to which nothing matters but what a test makes of it."""
+
+    version = "2025-11-25"
+    freshness = Freshness()
+
+    def __init__(self) -> None:
+        self.capabilities: dict[str, Any] = {"tools": {}}
+        self.ended = asyncio.Event()
+
+    async def tell(self, method: str, params: Any) -> None: ...
+    async def ping(self) -> None: ...
+    async def follow(self, uri: str) -> None: ...
+    async def unfollow(self, uri: str) -> None: ...
+    async def set_level(self, level: str) -> None: ...
+
+    async def wait_ended(self) -> None:
+        await self.ended.wait()
 
 
 class Hold:

@@ -6,7 +6,10 @@ import pytest
 
 from tests.gateway.governed import (
     DEV,
+    ERAS,
+    NO_ETC,
     OPS,
+    READING,
     ROLES,
     Member,
     allow,
@@ -33,10 +36,7 @@ from trunkline.routing.conditions import Condition
 from trunkline.routing.policy import Policy, Role
 from trunkline.routing.view import MOST
 
-ERAS = pytest.mark.parametrize("version", ["2025-03-26", "2025-11-25", "2026-07-28"])
 HIDING = "role dev: denied_tools (trunkline.toml:3)"
-NO_ETC = Condition("args.path.startsWith('/etc')")
-READING = Policy([deny("fs__read", condition=NO_ETC, place="policy[0]"), allow(place="policy[1]")])
 
 
 def somebody(*roles: str, name: str = "p", client: str = "{}") -> Caller:

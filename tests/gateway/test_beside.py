@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from tests.gateway.servers import Silent
 from trunkline.gateway.backend import Owner
 from trunkline.gateway.beside import Beside, needs_lease
 from trunkline.gateway.upstream import Settings, State, Upstream
 from trunkline.jsonrpc import Raw, RpcError, from_raw, to_raw
-from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.capabilities import fingerprint
 from trunkline.mcp.meta import Params
@@ -58,32 +58,19 @@ class Ear:
         return Call(self.caller, 1, method, Params(Raw(b"{}")), "s")
 
 
-class Told:
+class Told(Silent):
     """A server that answers with what it was told that it may ask."""
 
-    version = "2025-11-25"
-    freshness = Freshness()
-
     def __init__(self, declared: frozenset[str] | None, tells_calls_apart: bool = True) -> None:
+        super().__init__()
         self.declared = declared
         self.tells_calls_apart = tells_calls_apart
-        self.capabilities: dict[str, Any] = {"tools": {}}
-        self.ended = asyncio.Event()
 
     async def offers(self) -> tuple[Offer, ...]:
         return ()
 
     async def call(self, call: Call, client: object) -> Raw:
         return to_raw({"content": [], "told": " ".join(sorted(self.declared or ()))})
-
-    async def tell(self, method: str, params: Any) -> None: ...
-    async def ping(self) -> None: ...
-    async def follow(self, uri: str) -> None: ...
-    async def unfollow(self, uri: str) -> None: ...
-    async def set_level(self, level: str) -> None: ...
-
-    async def wait_ended(self) -> None:
-        await self.ended.wait()
 
     async def aclose(self) -> None:
         self.ended.set()

@@ -1,6 +1,8 @@
 """A backend that fails again and again is left alone, and only it; then one call finds out."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from tests.gateway.servers import (
     Hold,
     Server,
+    User,
     add,
     gateway,
     one_tool,
@@ -225,18 +228,25 @@ async def test_an_open_circuit_refuses_at_once_and_others_are_unaffected() -> No
     assert states == ["starting", "ready", *circuit, "stopped"]
 
 
-@pytest.mark.holds("M12")
-async def test_one_call_finds_out_and_meanwhile_all_others_are_refused() -> None:
+@asynccontextmanager
+async def finding_out() -> AsyncGenerator[tuple[Failing, User, Hold, "asyncio.Task[Any]"]]:
+    """Have a call find out whether a server is well again; that hangs on an answer."""
     bad = Failing()
     made = gateway()
     add(made, "bad", bad, timeout=0.01, breaker_threshold=1, breaker_recovery=RECOVERY)
     async with running(made, bad), user(made) as somebody:
         await somebody.refusal("tools/call", {"name": "bad__echo"})
         over(made, "bad")
-        made.registry.upstream("bad").turns._seconds = 60.0  # pyright: ignore[reportPrivateUsage]
+        made.registry.upstream("bad").turns.adopt(0, 60.0)
         bad.methods["tools/call"] = hold = Hold()
         probe = asyncio.create_task(somebody.call("bad__echo"))
         await hold.begun.wait()
+        yield bad, somebody, hold, probe
+
+
+@pytest.mark.holds("M12")
+async def test_one_call_finds_out_and_meanwhile_all_others_are_refused() -> None:
+    async with finding_out() as (_, somebody, hold, probe):
         for _ in range(3):
             assert (await somebody.unavailable("bad__echo")).data["state"] == "half_open"
         hold.let_go.set()
@@ -245,16 +255,7 @@ async def test_one_call_finds_out_and_meanwhile_all_others_are_refused() -> None
 
 
 async def test_a_client_that_gives_up_the_one_that_finds_out_leaves_it_to_the_next() -> None:
-    bad = Failing()
-    made = gateway()
-    add(made, "bad", bad, timeout=0.01, breaker_threshold=1, breaker_recovery=RECOVERY)
-    async with running(made, bad), user(made) as somebody:
-        await somebody.refusal("tools/call", {"name": "bad__echo"})
-        over(made, "bad")
-        made.registry.upstream("bad").turns._seconds = 60.0  # pyright: ignore[reportPrivateUsage]
-        bad.methods["tools/call"] = hold = Hold()
-        probe = asyncio.create_task(somebody.call("bad__echo"))
-        await hold.begun.wait()
+    async with finding_out() as (bad, somebody, _, probe):
         await bad.until_heard("notifications/cancelled")  # of the one that took too long
         await somebody.tell("notifications/cancelled", {"requestId": 3})
         await bad.until_heard("notifications/cancelled")

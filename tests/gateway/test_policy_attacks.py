@@ -8,7 +8,10 @@ import pytest
 from tests.backends.search_gateway import searching
 from tests.gateway.governed import (
     DEV,
+    ERAS,
+    NO_ETC,
     OPS,
+    READING,
     ROLES,
     Member,
     allow,
@@ -23,10 +26,6 @@ from trunkline.jsonrpc import Raw, RpcError, to_raw
 from trunkline.mcp.principal import Principal
 from trunkline.routing.conditions import Condition
 from trunkline.routing.policy import Policy
-
-ERAS = pytest.mark.parametrize("version", ["2025-03-26", "2025-11-25", "2026-07-28"])
-NO_ETC = Condition("args.path.startsWith('/etc')")
-READING = Policy([deny("fs__read", condition=NO_ETC), allow()])
 
 
 @pytest.mark.parametrize(

@@ -326,14 +326,20 @@ async def test_one_that_cannot_be_sent_has_ended_too() -> None:
         assert made.layers.under_way == set()
 
 
-async def test_a_parked_call_is_stopped_its_server_told_and_its_retry_refused() -> None:
+@asynccontextmanager
+async def parked() -> AsyncGenerator[tuple[Gateway, Switches, Curious, Poster, dict[str, Any]]]:
+    """Have a call parked; yields what answers what it asks as well."""
     server = Curious(("elicitation/create", FORM))
     made = gateway(s=server)
     switches = switched(made)
     async with running(made, server):
         client = await poster(made)
         asked = await client.call("s__t", _meta=ASKABLE)
-        again = retry(asked, YES, _meta=ASKABLE)
+        yield made, switches, server, client, retry(asked, YES, _meta=ASKABLE)
+
+
+async def test_a_parked_call_is_stopped_its_server_told_and_its_retry_refused() -> None:
+    async with parked() as (made, switches, server, client, again):
         killed = Switch(What.TOOL, "s__t")
         assert (await switches.kill(killed)).ended == 1
         await server.until_heard("notifications/cancelled")
@@ -347,15 +353,10 @@ async def test_a_parked_call_is_stopped_its_server_told_and_its_retry_refused() 
 
 
 async def test_a_parked_call_of_a_subject_is_stopped_too() -> None:
-    server = Curious(("elicitation/create", FORM))
-    made = gateway(s=server)
-    switches = switched(made)
-    async with running(made, server):
-        client = await poster(made)
-        asked = await client.call("s__t", _meta=ASKABLE)
+    async with parked() as (_, switches, server, client, again):
         assert (await switches.kill(POSTER)).ended == 1
         await server.until_heard("notifications/cancelled")
-        assert (await refusal(client, "s__t", **retry(asked, YES, _meta=ASKABLE))).code == 4031
+        assert (await refusal(client, "s__t", **again)).code == 4031
 
 
 # Pause
@@ -390,13 +391,7 @@ async def test_a_pause_answers_calls_with_disabled_and_keeps_ping_and_lists() ->
 
 
 async def test_a_parked_call_outlasts_a_pause() -> None:
-    server = Curious(("elicitation/create", FORM))
-    made = gateway(s=server)
-    switches = switched(made)
-    async with running(made, server):
-        client = await poster(made)
-        asked = await client.call("s__t", _meta=ASKABLE)
-        again = retry(asked, YES, _meta=ASKABLE)
+    async with parked() as (_, switches, _, client, again):
         switches.pause()
         assert (await refusal(client, "s__t", **again)).message == "The gateway is paused"
         switches.resume()

@@ -120,11 +120,11 @@ async def test_a_file_that_is_read_again_stops_what_it_says_by_now_and_nothing_e
     async with running(made, server), user(made) as client:
         made.layers.events.listen(events.append)
         await switches.kill(POSTER)
-        switches.follow({A: "t:2"})
+        switches.follow({A: "t:2"}, frozenset())
         assert (await refusal(client)).message == "Server is disabled: a"
-        switches.follow({A: "t:3"})
+        switches.follow({A: "t:3"}, frozenset())
         assert switches.stopped()[0] == Stopped("server", "a", "t:3")
-        switches.follow({})
+        switches.follow({}, frozenset())
         await client.call("a__echo")
         assert [each.what for each in switches.stopped()] == ["subject"]
     told = [(e.what, e.off, e.by) for e in events if isinstance(e, Switched)]

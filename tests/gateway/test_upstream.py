@@ -8,6 +8,7 @@ import pytest
 from tests.gateway.servers import (
     Hold,
     Server,
+    Silent,
     add,
     gateway,
     one_tool,
@@ -22,7 +23,6 @@ from trunkline.gateway.backend import Listener
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.upstream import Settings, State, Upstream
 from trunkline.jsonrpc import Raw, RpcError, pipe
-from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.offer import Kind, Offer
 from trunkline.mcp.principal import Principal
@@ -30,21 +30,18 @@ from trunkline.routing import backoff
 from trunkline.routing.call import Call
 
 
-class Fake:
+class Fake(Silent):
     """A backend, and everybody else as it sees them."""
-
-    version = "2025-11-25"
 
     declared: frozenset[str] = frozenset()
     tells_calls_apart = True
 
     def __init__(self) -> None:
-        self.capabilities: dict[str, Any] = {"tools": {}}
+        super().__init__()
         self.caller = Caller(Principal("p"), "2025-11-25", {}, Raw(b"{}"))
         self.listed: list[str] = []
         self.failure: Exception | None = None
         self.at_listing: list[asyncio.Event] = []
-        self.ended = asyncio.Event()
         self.may_close = asyncio.Event()
         self.closing = asyncio.Event()
         self.closed = 0
@@ -61,17 +58,7 @@ class Fake:
     async def call(self, call: Call, client: object) -> Raw:
         return call.params.encode()
 
-    freshness = Freshness()
     party = object()
-
-    async def tell(self, method: str, params: Any) -> None: ...
-    async def ping(self) -> None: ...
-    async def follow(self, uri: str) -> None: ...
-    async def unfollow(self, uri: str) -> None: ...
-    async def set_level(self, level: str) -> None: ...
-
-    async def wait_ended(self) -> None:
-        await self.ended.wait()
 
     async def aclose(self) -> None:
         self.closing.set()

@@ -111,7 +111,8 @@ def test_a_uri_is_recorded_without_its_secrets() -> None:
 
 
 def test_what_cannot_be_written_down_whole_is_written_down_all_the_same() -> None:
-    broken = call(principal=Principal("x", "x", (3,)))  # pyright: ignore[reportArgumentType]
+    roles: Any = (3,)
+    broken = call(principal=Principal("x", "x", roles))
     assert said(scribe().call(broken))["problem"] == "TypeError"
 
 

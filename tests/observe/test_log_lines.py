@@ -18,9 +18,11 @@ from trunkline.observe.log_lines import (
     as_json,
     as_text,
     line_of,
+    line_of_traces,
     places_of,
-    visible,
+    shown,
 )
+from trunkline.visible import visible
 
 NOW = 1_700_000_000.25
 
@@ -36,8 +38,8 @@ def facts(event: Event) -> dict[str, Any]:
 def test_a_call_tells_who_what_and_how_but_not_with_what() -> None:
     call = ended(status="denied", kind="not_allowed", code=-32003, rule="policy[2]", trace="00-…")
     assert text(call) == (
-        "2023-11-14T22:13:20.250Z info    tools/call fs__read: denied (not_allowed) in 12 ms, "
-        "for ann, call 0123456789abcdef0123456789abcdef"
+        "2023-11-14T22:13:20.250Z info    ann called fs__read: denied (not_allowed) in 12 ms, "
+        "call 0123456789abcdef0123456789abcdef"
     )
     found = facts(call)
     assert (found["event"], found["client"], found["rule"]) == (
@@ -57,25 +59,32 @@ def test_what_follows_the_question_mark_of_a_resource_stays_where_it_is() -> Non
 @pytest.mark.parametrize(
     ("event", "level", "expected"),
     [
-        (ended(), "debug", "tools/call fs__read: success in 12 ms, for ann"),
+        (ended(), "debug", "ann called fs__read: success in 12 ms, call 0123"),
         (BackendMoved("fs", "ready", None, None), "info", "server fs is ready"),
         (
             BackendMoved("fs", "waiting", "it ended", 2.0),
             "warning",
             "server fs is waiting: it ended; next try in 2 s",
         ),
-        (Switched("tool", "fs__rm", True, "ann"), "warning", "tool fs__rm stopped by ann"),
-        (Switched("all", "", False, "ann"), "info", "all let go on by ann"),
+        (Switched("tool", "fs__rm", True, "ann"), "warning", "tool fs__rm is stopped by ann"),
+        (Switched("all", "", False, "ann"), "info", "all is revived by ann"),
         (Reloaded(None, ("servers.fs",)), "info", "the configuration was read again: servers.fs"),
         (Reloaded(None), "info", "nothing has changed"),
         (Reloaded("no"), "error", "the configuration was not taken: no"),
-        (TurnedAway("192.0.2.1", "no token"), "info", "turned away 192.0.2.1: no token"),
+        (TurnedAway("192.0.2.1", "no token"), "info", "192.0.2.1 was turned away: no token"),
     ],
 )
 def test_every_event_has_its_line(event: Event, level: str, expected: str) -> None:
     assert line_of(event).level == level
     assert expected in text(event)
     assert facts(event)["level"] == level
+
+
+def test_whether_traces_are_delivered_has_its_line() -> None:
+    bad = line_of_traces("it answered\n503")
+    assert (bad.level, bad.text) == ("warning", "traces are not delivered: it answered\\x0a503")
+    good = line_of_traces(None)
+    assert (good.level, good.text) == ("info", "traces are delivered again")
 
 
 def fail(value: str) -> None:
@@ -137,12 +146,12 @@ def test_nothing_that_a_client_says_makes_a_second_line(
             assert line.endswith(b"\n")
             found = line.decode().removesuffix("\n")
             assert len(found.splitlines()) == 1
-            assert visible(found[:MAX_TEXT]) == found[:MAX_TEXT]
+            assert visible(found) == found
 
 
 @given(WILD)
 def test_what_others_chose_is_cut_short(said: str) -> None:
-    assert len(visible(said)) <= MAX_TEXT * 6
+    assert len(shown(said)) <= MAX_TEXT * 6
 
 
 def test_at_a_terminal_the_time_is_short_and_what_is_grave_has_a_colour() -> None:

@@ -207,10 +207,8 @@ async def test_a_question_that_is_withdrawn_is_not_answered() -> None:
     assert not hold.begun.is_set()
 
 
-@tidy
-async def test_a_server_cannot_ask_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamable, "MAX_ASKED", 2)
-    monkeypatch.setattr(streamable, "MAX_SAYING", 1)
+def asking_nine() -> tuple[Web, Ear, asyncio.Event]:
+    """Return a server that asks nine things, and who answers them once it is let go."""
     let_go = asyncio.Event()
 
     async def think() -> Any:
@@ -219,6 +217,14 @@ async def test_a_server_cannot_ask_without_end(monkeypatch: pytest.MonkeyPatch) 
     web, ear = Web(), Ear()
     ear.answer = think
     web.reactions["tools/call"] = streams(*(question(n, f"q{n}") for n in range(9)), result())
+    return web, ear, let_go
+
+
+@tidy
+async def test_a_server_cannot_ask_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamable, "MAX_ASKED", 2)
+    monkeypatch.setattr(streamable, "MAX_SAYING", 1)
+    web, ear, let_go = asking_nine()
     async with in_session(web) as link:
         calling = asyncio.create_task(call(link, handler=ear))
         await ear.asked.wait()
@@ -235,14 +241,7 @@ async def test_who_takes_long_to_answer_keeps_nobody_else_from_being_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(streamable, "MAX_SAYING", 1)
-    let_go = asyncio.Event()
-
-    async def think() -> Any:
-        await let_go.wait()
-
-    web, ear = Web(), Ear()
-    ear.answer = think
-    web.reactions["tools/call"] = streams(*(question(n, f"q{n}") for n in range(9)), result())
+    web, ear, let_go = asking_nine()
     async with in_session(web) as link:
         await call(link, handler=ear)
         assert len(ear.heard) == 9

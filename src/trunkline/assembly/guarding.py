@@ -1,7 +1,7 @@
 """Guarding: who stands at the door, as `[auth]` has it now, and who takes their place later.
 
     Guarding ──open──> a guard and its pages, for a new door
-             ──change──> others for the same door, when the configuration has changed
+             ──prepare──> others for the same door, when the configuration has changed
              ──identify──> who started this process, for stdio
 
 Refuses to import what makes sure of anybody unless somebody is asked: a client that starts us over
@@ -69,12 +69,6 @@ class Guarding:
                 door.pages = {**kept, **pages}
 
         return apply
-
-    def change(
-        self, auth: AuthSettings | None, http: HttpSettings, door: "HttpServer | None"
-    ) -> None:
-        """Do so at once."""
-        self.prepare(auth, http, door)()
 
     def _make(self, auth: AuthSettings | None, http: HttpSettings) -> "TokenGuard | None":
         if auth is None or not auth.asks:

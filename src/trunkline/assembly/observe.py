@@ -132,10 +132,6 @@ class Observation:
 
     def _hear_of_traces(self, problem: str | None) -> None:
         if self.log is not None:
-            from trunkline.observe.log_lines import Line, visible  # noqa: PLC0415  see above
+            from trunkline.observe.log_lines import line_of_traces  # noqa: PLC0415  see above
 
-            if problem is None:
-                line = Line("info", "traces", "traces are delivered again")
-            else:
-                line = Line("warning", "traces", f"traces are not delivered: {visible(problem)}")
-            self.log.log.say(line)
+            self.log.log.say(line_of_traces(problem))

@@ -9,22 +9,26 @@ from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.switches import NotSwitched, Switches
 from trunkline.jsonrpc import RpcError
 from trunkline.operator.desk import Desk, Done
-from trunkline.operator.recent import Recent
 
 REFUSED = 1
 """The code of what the control socket refuses; whoever asks reads the message."""
 
 
 def desk_of(config: Callable[[], Config], gateway: Gateway, switches: Switches) -> Desk:
-    """Return the desk; it listens to what happens only where somebody can ask it over MCP."""
+    """Return the desk; what it hides are the secrets that the configuration has by then."""
 
     def hide(text: str) -> str:
         return without_secrets(text, *config().servers)
 
-    recent = Recent(hide)
-    if any(server.builtin == "operator" and not server.disabled for server in config().servers):
-        gateway.layers.events.listen(recent.note)
-    return Desk(gateway, switches, recent, hide)
+    desk = Desk(gateway, switches, hide=hide)
+    follow(desk, config())
+    return desk
+
+
+def follow(desk: Desk, config: Config) -> None:
+    """Have the desk listen to what happens only where somebody can ask it over MCP."""
+    if any(server.builtin == "operator" and not server.disabled for server in config.servers):
+        desk.listen()
 
 
 def commands_of(desk: Desk) -> dict[str, Callable[..., Any]]:

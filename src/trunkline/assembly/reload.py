@@ -44,6 +44,7 @@ from msgspec import Struct, field
 
 from trunkline.config import Config, ConfigError, ConfigErrors, load
 from trunkline.config.difference import Difference, difference
+from trunkline.files import Stamp, stamp_of
 from trunkline.jsonrpc.incident import Report, answer_for, print_incident
 
 PAUSE = 1.0
@@ -66,7 +67,6 @@ _ONCE = b"once"
 """The digest of what can be read only once."""
 
 Apply: TypeAlias = Callable[[], None]
-Stamp: TypeAlias = tuple[int, int, int] | None
 
 
 class Change(Struct, frozen=True):
@@ -300,21 +300,17 @@ def digest_of(files: Iterable[Path]) -> bytes:
     for path in files:
         whole.update(hashlib.sha256(os.fsencode(path)).digest())
         try:
-            content = b"" if _is_no_file(path) else path.read_bytes()
-            whole.update(hashlib.sha256(content).digest())
+            whole.update(b"" if _is_no_file(path) else _digest_of(path))
         except (OSError, ValueError) as why:
             whole.update(str(getattr(why, "errno", None)).encode())
     return whole.digest()
 
 
+def _digest_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
 def stamps_of(files: Iterable[Path]) -> tuple[Stamp, ...]:
     """Return what tells quickly that files may have changed."""
-    return tuple(map(_stamp_of, files))
-
-
-def _stamp_of(path: Path) -> Stamp:
-    try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return tuple(map(stamp_of, files))

@@ -46,7 +46,7 @@ class Traces:
             "service.version": __version__,
             "service.instance.id": str(uuid4()),
         }
-        self.exporter = Exporter(self._deliver, tell, random.random)
+        self.exporter = Exporter(self.deliver, tell, random.random)
         places = {server.name: place_of(server) for server in config.servers}
         self.tracer = Tracer(self.exporter.take, settings.sample, places, report)
 
@@ -57,7 +57,8 @@ class Traces:
         exposition.counter("trunkline_spans_sent_total", "Spans delivered.", lambda: spans.sent)
         exposition.counter("trunkline_spans_dropped_total", "Spans lost.", lambda: spans.dropped)
 
-    async def _deliver(self, batch: list[bytes]) -> Delivery:
+    async def deliver(self, batch: list[bytes]) -> Delivery:
+        """Offer a batch to the collector; return what came of it."""
         body = envelope(batch, self._resource, _SCOPE)
         try:
             async with asyncio.timeout(TIMEOUT):

@@ -12,7 +12,7 @@ from trunkline.gateway.gateway import MAX_CALLS
 from trunkline.gateway.upstream import Settings
 
 if TYPE_CHECKING:
-    from trunkline.backends.oauth import Tokens
+    from trunkline.backends.oauth import Grant, Tokens
 
 
 def settings_of(server: ServerSettings, config: Config) -> Settings:
@@ -46,15 +46,20 @@ def tokens_of(oauth: OAuthSettings | None) -> "Tokens | None":
     """Return what gets tokens for a server, if the settings name somebody who gives them out."""
     if oauth is None:
         return None
-    from trunkline.backends.oauth import Grant, Tokens  # noqa: PLC0415  only whoever has it waits
+    from trunkline.backends.oauth import Tokens  # noqa: PLC0415  only whoever has it waits
+
+    return Tokens(grant_of(oauth))
+
+
+def grant_of(oauth: OAuthSettings) -> "Grant":
+    """Return what is said to somebody who gives out tokens."""
+    from trunkline.backends.oauth import Grant  # noqa: PLC0415  see above
 
     wishes = {"scope": oauth.scope, "audience": oauth.audience, "resource": oauth.resource}
-    return Tokens(
-        Grant(
-            token_url=oauth.token_url,
-            client_id=oauth.client_id,
-            client_secret=oauth.client_secret or "",
-            in_form=oauth.auth == "post",
-            wishes={key: value for key, value in wishes.items() if value is not None},
-        )
+    return Grant(
+        token_url=oauth.token_url,
+        client_id=oauth.client_id,
+        client_secret=oauth.client_secret or "",
+        in_form=oauth.auth == "post",
+        wishes={key: value for key, value in wishes.items() if value is not None},
     )

@@ -26,7 +26,10 @@ MAX_NAME = 256
 MAX_ROLES = 64
 MAX_SCOPES = 256
 
-_NAME = re.compile(rf"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,{MAX_NAME}}}")
+CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
+"""What no name has in it, for a class of characters in a pattern."""
+
+_NAME = re.compile(rf"[^{CONTROL}]{{1,{MAX_NAME}}}")
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 

@@ -27,10 +27,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from trunkline.auth.claims import MAX_NAME, MAX_ROLES
-from trunkline.auth.key_sets import stamp_of
+from trunkline.auth.claims import CONTROL, MAX_NAME, MAX_ROLES
 from trunkline.auth.proof import Proof, Unproven
-from trunkline.files import alone, replace_file
+from trunkline.files import Watched, alone, replace_file
 from trunkline.mcp.principal import Principal
 
 PREFIX = "tlk_"
@@ -40,7 +39,7 @@ MAX_FILE = 16 * 1024 * 1024
 _BITS = 256
 _log = logging.getLogger(__name__)
 
-_Name = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$", max_length=MAX_NAME)]
+_Name = Annotated[str, Meta(pattern=rf"^[^{CONTROL}]*\S[^{CONTROL}]*$", max_length=MAX_NAME)]
 _Time = Annotated[datetime, Meta(tz=True)]
 
 
@@ -82,8 +81,7 @@ class KeyFile:
         """Read it; raises BadKeyFile."""
         self.edition = 0
         """How often the keys have been others."""
-        self._path = path
-        self._stamp = stamp_of(path)
+        self._file = Watched(path)
         self._found = _by_digest(read_keys(path))
 
     def find(self, key: str, now: float) -> Proof:
@@ -99,12 +97,10 @@ class KeyFile:
 
     async def look(self) -> None:
         """Read the file again if it has changed; what is no good is not taken."""
-        stamp = await asyncio.to_thread(stamp_of, self._path)
-        if stamp == self._stamp:
+        if not await self._file.has_changed():
             return
-        self._stamp = stamp
         try:
-            self._found = _by_digest(await asyncio.to_thread(read_keys, self._path))
+            self._found = _by_digest(await asyncio.to_thread(read_keys, self._file.path))
             self.edition += 1
         except BadKeyFile as why:
             _log.warning("the old keys are kept: %s", why)

@@ -26,6 +26,7 @@ from joserfc.jwk import ECKey, Key, OctKey, OKPKey, RSAKey
 from msgspec import Struct
 
 from trunkline.auth.signatures import MIN_RSA, PUBLIC, SHARED, Header, fits
+from trunkline.files import Watched, read_file
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.transports.http_client import ClientLimits, HttpClient
 
@@ -110,9 +111,8 @@ class FileKeys:
     def __init__(self, path: Path) -> None:
         """Read it; raises ValueError or OSError."""
         self.edition = 0
-        self._path = path
-        self._stamp = stamp_of(path)
-        self._keys = parse_key_set(path.read_bytes())
+        self._file = Watched(path)
+        self._keys = parse_key_set(read_file(path, MAX_SIZE))
 
     def find(self, header: Header) -> list[Key] | None:
         """Return the keys of the set that may have signed a token."""
@@ -123,15 +123,14 @@ class FileKeys:
 
     async def look(self) -> None:
         """Read the file again if it has another stamp; what is no good is not taken."""
-        stamp = await asyncio.to_thread(stamp_of, self._path)
-        if stamp == self._stamp:
+        if not await self._file.has_changed():
             return
-        self._stamp = stamp
+        path = self._file.path
         try:
-            self._keys = parse_key_set(await asyncio.to_thread(self._path.read_bytes))
+            self._keys = parse_key_set(await asyncio.to_thread(read_file, path, MAX_SIZE))
             self.edition += 1
         except (OSError, ValueError) as why:
-            _log.warning("%s: no good, so that the old keys are kept: %s", self._path, why)
+            _log.warning("%s: no good, so that the old keys are kept: %s", path, why)
 
 
 class RemoteKeys:
@@ -262,12 +261,3 @@ def _matching(keys: Iterable[PublicKey], header: Header) -> list[Key]:
     if header.kid is None:
         return [fitting[0].key] if len(fitting) == 1 else []
     return [each.key for each in fitting if each.kid == header.kid][:MAX_TRIED]
-
-
-def stamp_of(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes when a file does; None if it is not there."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

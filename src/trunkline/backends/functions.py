@@ -15,6 +15,7 @@ Refuses to be slow on behalf of a tool: what takes time is async.
 import asyncio
 import inspect
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -24,11 +25,13 @@ from trunkline.jsonrpc import INVALID_PARAMS, Raw, RpcError, to_raw
 from trunkline.jsonrpc.params import Invoke, invoker, params_type
 from trunkline.jsonrpc.raw import first_byte
 from trunkline.mcp.cacheable import Freshness
+from trunkline.mcp.caller import Caller
 from trunkline.mcp.offer import Kind, Offer
 from trunkline.mcp.versions import LATEST_HANDSHAKE, V2025_06_18, V2025_11_25
 from trunkline.routing.call import Call
 
 _OBJECT = ord("{")
+_asking: ContextVar[Caller] = ContextVar("asking")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -87,7 +90,14 @@ class Functions:
         return tuple(Offer(Kind.TOOL, name, definition) for name, (_, definition) in found)
 
     async def call(self, call: Call, client: Client) -> Raw:
-        """Run a function."""
+        """Run a function, on behalf of whoever asks."""
+        token = _asking.set(call.caller)
+        try:
+            return await self._run(call)
+        finally:
+            _asking.reset(token)
+
+    async def _run(self, call: Call) -> Raw:
         if call.method != "tools/call":
             raise RpcError.method_not_found(call.method)
         params = call.params
@@ -142,6 +152,11 @@ class Functions:
     async def aclose(self) -> None:
         """End."""
         self._ended.set()
+
+
+def asking() -> Caller:
+    """Return who has the function called that asks this."""
+    return _asking.get()
 
 
 def tool_result(value: Any, version: str) -> Raw:

@@ -9,17 +9,14 @@ Refuses to carry out `call_tool`: the gateway takes the wrapping off before it l
 call is (gateway/wrapped), and from there it is the call of that tool and nothing else.
 """
 
-from contextvars import ContextVar
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from trunkline.backends.functions import Functions
-from trunkline.gateway.client import Client
+from trunkline.backends.functions import Functions, asking
 from trunkline.gateway.finder import Finder
 from trunkline.jsonrpc import Raw, RpcError
 from trunkline.mcp.caller import Caller
-from trunkline.routing.call import Call
 from trunkline.routing.tool_index import Found, description_of, signature_of
 from trunkline.routing.view import CALL_TOOL
 
@@ -41,8 +38,6 @@ Arguments = Annotated[
     dict[str, Any], Meta(description="The tool's arguments, as its inputSchema has them.")
 ]
 
-_asking: ContextVar[Caller] = ContextVar("asking")
-
 
 class FoundTool(Struct, frozen=True):
     """One tool that was found; `arguments` are its parameters on one line, `?` if optional."""
@@ -63,21 +58,13 @@ class Search(Functions):
         self.tool("describe_tool", readOnlyHint=True, openWorldHint=False)(self.describe_tool)
         self.tool(CALL_TOOL)(self.call_tool)
 
-    async def call(self, call: Call, client: Client) -> Raw:
-        """Run one of the tools on behalf of whoever asks."""
-        token = _asking.set(call.caller)
-        try:
-            return await super().call(call, client)
-        finally:
-            _asking.reset(token)
-
     def find_tools(self, query: Query, limit: Limit = LIMIT, backend: Backend | None = None) -> Any:
         """Find tools by what they do, best match first.
 
         There are more tools than those listed: look here before you say that something cannot be
         done. Call what you find with call_tool; use describe_tool if the arguments are not clear.
         """
-        caller = _asking.get()
+        caller = asking()
         if backend is not None:
             self._expect_backend(caller, backend)
         return self._find(caller, query, limit, backend)
@@ -100,7 +87,7 @@ class Search(Functions):
 
     def describe_tool(self, name: Name) -> Raw:
         """Return the whole definition of one tool: its description and its inputSchema."""
-        caller = _asking.get()
+        caller = asking()
         entry = self._finder.tool(caller, name)
         if entry is None:
             close = self._finder.closest(caller, name, _CLOSE)

@@ -22,9 +22,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
-from trunkline.files import alone, replace_file
+from trunkline.files import alone, read_file, replace_file
 from trunkline.jsonrpc import Raw, from_raw
 from trunkline.mcp.versions import Era
+from trunkline.visible import visible
 
 FILE = "eras.json"
 
@@ -164,15 +165,11 @@ def _note(book: dict[str, Known], news: dict[str, Known | None]) -> None:
 def _read(file: Path) -> dict[str, Known]:
     """Read a file; of one that makes no sense, say so."""
     try:
-        with file.open("rb") as opened:
-            found = opened.read(MAX_FILE + 1)
-        if len(found) > MAX_FILE:
-            raise ValueError(f"expected at most {MAX_FILE} bytes")
-        book = msgspec.json.decode(found, type=_Book).servers
+        book = msgspec.json.decode(read_file(file, MAX_FILE), type=_Book).servers
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as why:
-        reason = str(why).encode("unicode_escape").decode()  # it may quote what is in there
+        reason = visible(str(why))  # it may quote what is in there
         _log.warning("trunkline: %s is ignored: %s", file, reason)
         return {}
     _note(book, {})

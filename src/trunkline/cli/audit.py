@@ -23,6 +23,7 @@ from trunkline.journal.audit import Auditor
 from trunkline.journal.chain import SIZE, Head
 from trunkline.journal.store import Filter, Row, Store, StoreError, each_row
 from trunkline.jsonrpc import Raw, from_raw
+from trunkline.visible import visible_lines
 
 _COLUMNS = ("time", "status", "took", "subject", "server", "what", "why")
 _STEP = 2000
@@ -102,7 +103,7 @@ def verify(option: Path | None, expected: str | None, as_json: bool) -> None:
         print_json({"ok": audit.ok, "journal": place.shown} | msgspec.to_builtins(audit))
     else:
         for finding in audit.findings:
-            print(finding.text)
+            print(visible_lines(finding.text))
         if audit.more:
             print(f"and {audit.more} more")
         say(*audit.notes)
@@ -184,18 +185,20 @@ def seen(row: Row) -> _Seen:
 def cells(row: Row) -> tuple[str, ...]:
     """Return a record as the cells of a table."""
     found = seen(row)
-    took = ""
-    if found.gateway_ms is not None and found.upstream_ms is not None:
-        took = f"{found.gateway_ms + found.upstream_ms:.1f} ms"
-    return (
-        shown(row.at),
-        row.status,
-        took,
-        row.subject,
-        row.backend,
-        row.name if row.kind == "call" else f"({row.kind}) {row.name}".rstrip(),
-        why(found),
-    )
+    end = (row.subject, row.backend, topic(row), why(found))
+    return (shown(row.at), row.status, took(found), *end)
+
+
+def took(found: _Seen) -> str:
+    """Say how long a call took; nothing of what is none."""
+    if found.gateway_ms is None or found.upstream_ms is None:
+        return ""
+    return f"{found.gateway_ms + found.upstream_ms:.1f} ms"
+
+
+def topic(row: Row) -> str:
+    """Say what a record is about."""
+    return row.name if row.kind == "call" else f"({row.kind}) {row.name}".rstrip()
 
 
 def why(found: _Seen) -> str:

@@ -21,7 +21,6 @@ from trunkline.cli.screen import (
     WRONG,
     fail,
     first_line,
-    plain,
     print_json,
     progress,
 )
@@ -48,6 +47,7 @@ from trunkline.mcp.offer import Kind
 from trunkline.mcp.versions import LATEST_HANDSHAKE
 from trunkline.routing.call import withdrawal
 from trunkline.routing.naming import SEPARATOR
+from trunkline.visible import visible_lines
 
 _CLOSE = 5
 """How many names are suggested for one that is unknown."""
@@ -205,7 +205,7 @@ def _show(raw: Raw, as_json: bool) -> None:
     else:
         text = as_text(result)
         if sys.stdout.isatty() or failed:
-            text = plain(text)
+            text = visible_lines(text)
         print(text, file=sys.stderr if failed else sys.stdout)
     if failed:
         raise SystemExit(FAILED)

@@ -1,6 +1,8 @@
 """`trunkline find`: which tool does what is asked for, ranked as a model would get it."""
 
 import asyncio
+import os
+import sys
 from pathlib import Path
 
 from msgspec import Struct
@@ -9,6 +11,7 @@ from trunkline.app import App
 from trunkline.cli.config_choice import choose_config
 from trunkline.cli.screen import FAILED, fail, first_line, print_json, print_table, progress, say
 from trunkline.cli.startup import Startup
+from trunkline.cli.state_folder import state_folder
 from trunkline.config import Config
 from trunkline.control import ServerStatus, server_statuses
 from trunkline.gateway.finder import Finder
@@ -50,7 +53,7 @@ async def find_tools(
     config: Config, query: str, limit: int, timeout: float | None = None
 ) -> tuple[list[FoundTool], tuple[ServerStatus, ...]]:
     """Return the tools that match best, and how the servers were when asked."""
-    app = App(config)
+    app = App(config, state_folder(os.environ, sys.platform))
     caller = Caller(LOCAL, LATEST_HANDSHAKE, {}, Raw(b"{}"))
     with progress("starting") as show:
         async with app.running() as gateway:

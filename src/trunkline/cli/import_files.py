@@ -16,8 +16,9 @@ from typing import Any
 
 import msgspec
 
-from trunkline.cli.screen import FAILED, WRONG, fail, plain, say
+from trunkline.cli.screen import FAILED, WRONG, fail, say
 from trunkline.config import ClientFile, ConfigErrors, Draft, find_client_files, read, to_toml
+from trunkline.visible import visible_lines
 
 _HIDDEN = "…"
 
@@ -85,7 +86,7 @@ def is_ours(table: dict[str, Any]) -> bool:
 def _print(drafts: list[Draft]) -> None:
     if sys.stdout.isatty():
         say("values of env and headers are not shown here; --write PATH writes them")
-        print(plain(to_toml(*map(_discreet, drafts))))
+        print(visible_lines(to_toml(*map(_discreet, drafts))))
     else:
         print(to_toml(*drafts))
 

@@ -6,7 +6,6 @@ Rules upheld here:
 2. Colours and things that move are for terminals alone, and NO_COLOR is heeded.
 """
 
-import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -14,16 +13,16 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from trunkline.visible import visible_lines
+
 FAILED = 1
 WRONG = 2
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def say(*lines: str) -> None:
     """Tell a person something, beside the result."""
     for line in lines:
-        print(plain(line), file=sys.stderr, flush=True)
+        print(visible_lines(line), file=sys.stderr, flush=True)
 
 
 def fail(code: int, *lines: str) -> NoReturn:
@@ -32,15 +31,9 @@ def fail(code: int, *lines: str) -> NoReturn:
     raise SystemExit(code)
 
 
-def plain(text: str) -> str:
-    """Return `text` with its control characters made visible, and nothing that cannot be sent."""
-    text = text.replace("\r\n", "\n").encode("utf-8", "replace").decode()
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
-
-
 def first_line(text: str) -> str:
     """Return the first line of `text` that is not blank."""
-    return next((plain(line.strip()) for line in text.splitlines() if line.strip()), "")
+    return next((visible_lines(line.strip()) for line in text.splitlines() if line.strip()), "")
 
 
 def print_json(value: Any) -> None:
@@ -53,7 +46,7 @@ def print_table(
 ) -> None:
     """Print a table; the columns named in `numbers` stand to the right."""
     right = set(numbers)
-    cells = [[plain(cell).replace("\n", " ") for cell in row] for row in rows]
+    cells = [[visible_lines(cell).replace("\n", " ") for cell in row] for row in rows]
     if sys.stdout.isatty():
         _print_rich_table(columns, cells, right)
         return
@@ -110,11 +103,13 @@ _STYLES = {
 def print_heading(text: str) -> None:
     """Print a line that stands above others."""
     if not sys.stdout.isatty():
-        print(plain(text))
+        print(visible_lines(text))
         return
     from rich.console import Console  # noqa: PLC0415
 
-    Console().print(plain(text), style="bold", markup=False, highlight=False, soft_wrap=True)
+    Console().print(
+        visible_lines(text), style="bold", markup=False, highlight=False, soft_wrap=True
+    )
 
 
 @contextmanager
@@ -126,5 +121,5 @@ def progress(text: str) -> Generator[Callable[[str], None]]:
     from rich.console import Console  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    with Console(stderr=True).status(Text(plain(text))) as status:
-        yield lambda text: status.update(Text(plain(text)))
+    with Console(stderr=True).status(Text(visible_lines(text))) as status:
+        yield lambda text: status.update(Text(visible_lines(text)))

@@ -12,10 +12,11 @@ from pathlib import Path
 import msgspec
 
 from trunkline.assembly.journal import store_at
-from trunkline.cli.audit import Wanted, for_programs, place_for, seen, why
-from trunkline.cli.screen import plain, say
+from trunkline.cli.audit import Wanted, for_programs, place_for, seen, took, topic, why
+from trunkline.cli.screen import say
 from trunkline.cli.when import shown
 from trunkline.journal.store import Filter, Row, Store, StoreError
+from trunkline.visible import visible_lines
 
 LOOK = 0.2
 """How many seconds pass between two looks."""
@@ -105,19 +106,15 @@ def _printer() -> Callable[[Row], None]:
 def line(row: Row) -> list[tuple[str, str]]:
     """Return a record as parts of a line, with how they look."""
     found = seen(row)
-    took = ""
-    if found.gateway_ms is not None and found.upstream_ms is not None:
-        took = f"{found.gateway_ms + found.upstream_ms:.1f} ms"
     is_call = row.kind == "call"
     style = _STYLES.get(row.status, _FAILED) if is_call else "cyan"
-    name = row.name if is_call else f"({row.kind}) {row.name}".rstrip()
     parts = [
         (shown(row.at), "dim"),
         (f"{row.status or row.kind:<12}", style),
-        (f"{took:>10}", ""),
+        (f"{took(found):>10}", ""),
         (found.gateway.partition("@")[0], "dim"),
         (row.subject, "blue"),
-        (name, "bold" if is_call else "cyan"),
+        (topic(row), "bold" if is_call else "cyan"),
         (why(found), style),
     ]
-    return [(plain(text).replace("\n", " "), style) for text, style in parts if text]
+    return [(visible_lines(text).replace("\n", " "), style) for text, style in parts if text]

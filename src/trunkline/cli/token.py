@@ -11,9 +11,10 @@ from trunkline.auth.minting import Wish, read_unverified
 from trunkline.auth.minting import mint as mint_token
 from trunkline.auth.proof import Unproven
 from trunkline.cli.config_choice import choose_config
-from trunkline.cli.screen import FAILED, WRONG, fail, plain, print_json, print_table, say
+from trunkline.cli.screen import FAILED, WRONG, fail, print_json, print_table, say
 from trunkline.cli.when import read_duration
 from trunkline.config import AuthSettings
+from trunkline.visible import visible_lines
 
 MAX_INPUT = 64 * 1024
 
@@ -93,10 +94,10 @@ def _print(report: dict[str, Any]) -> None:
             print()
     verdict = report["verdict"]
     if not verdict["good"]:
-        print(plain(f"not good: {verdict['why']}"))
+        print(visible_lines(f"not good: {verdict['why']}"))
         return
     roles = ", ".join(verdict["roles"]) or "none"
-    print(plain(f"good: {verdict['id']}, subject {verdict['subject']}, roles: {roles}"))
+    print(visible_lines(f"good: {verdict['id']}, subject {verdict['subject']}, roles: {roles}"))
 
 
 def _text(key: str, value: Any) -> str:

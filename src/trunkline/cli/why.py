@@ -19,7 +19,7 @@ from trunkline.assembly.policy import policy_of
 from trunkline.cli.call import is_found
 from trunkline.cli.config_choice import choose_config
 from trunkline.cli.judging import name_suffices, owner_of
-from trunkline.cli.screen import FAILED, WRONG, fail, plain, print_json, progress
+from trunkline.cli.screen import FAILED, WRONG, fail, print_json, progress
 from trunkline.cli.startup import Startup
 from trunkline.cli.state_folder import state_folder
 from trunkline.config import Config
@@ -29,6 +29,7 @@ from trunkline.mcp.offer import Kind
 from trunkline.routing.catalog import Catalog, Entry
 from trunkline.routing.legible import Arguments, read_arguments
 from trunkline.routing.policy import Policy, Standing, Verdict, What, Who
+from trunkline.visible import visible_lines
 
 _KINDS = {kind.name.lower(): kind for kind in Kind}
 
@@ -152,14 +153,14 @@ _WORDS = {
 def _print(answer: Answer, asked: Asked) -> None:
     roles = f" ({', '.join(asked.who.roles)})" if asked.who.roles else ""
     words = _WORDS[answer.verdict]
-    print(plain(words.format(who=f"{asked.who.subject}{roles}", tool=answer.tool)))
+    print(visible_lines(words.format(who=f"{asked.who.subject}{roles}", tool=answer.tool)))
     if answer.verdict == "depends":
         for condition in answer.conditions:
-            print(plain(f"rule: {condition}"))
-        print(plain(f"else: {answer.otherwise}, {answer.rule}"))
+            print(visible_lines(f"rule: {condition}"))
+        print(visible_lines(f"else: {answer.otherwise}, {answer.rule}"))
     else:
-        print(plain(f"rule: {answer.rule}{answer.note and f'; {answer.note}'}"))
+        print(visible_lines(f"rule: {answer.rule}{answer.note and f'; {answer.note}'}"))
     if answer.servers_started:
-        print(plain(f"servers: started; {answer.server} offers it"))
+        print(visible_lines(f"servers: started; {answer.server} offers it"))
     else:
         print("servers: not started; nobody was asked whether there is such a thing")

@@ -185,11 +185,12 @@ class Switches:
             self._layers.events.tell(Switched(PAUSE, "", wanted, by))
         return Switching(changed)
 
-    def follow(self, file: Mapping[Switch, str]) -> None:
-        """Stop what the file stops by now, and no longer what only it did."""
+    def follow(self, file: Mapping[Switch, str], exempt: frozenset[str]) -> None:
+        """Stop what the file stops by now, and no longer what only it did; `exempt` as ever."""
         before, self._file = self._file, dict(file)
         changed = before.keys() ^ self._file.keys()
-        if changed:
+        if changed or exempt != self._exempt:
+            self._exempt = exempt
             self._put_in_force(*changed)
         for switch in sorted(changed):
             off = switch in self._file

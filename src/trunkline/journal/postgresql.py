@@ -11,7 +11,7 @@ Rules upheld here:
 import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, LiteralString
+from typing import Any, LiteralString, cast
 
 import psycopg
 from psycopg import sql
@@ -176,8 +176,8 @@ class PostgresStore:
         where, values = conditions(wanted, "%s", "LIKE")
         order = "DESC" if newest else "ASC"
         # Of our own words alone: what somebody wrote is in the values.
-        end = sql.SQL(f"WHERE {where} ORDER BY seq {order} LIMIT %s")  # pyright: ignore[reportArgumentType]
-        found = self._rows(end, *values, limit)
+        ours = cast("LiteralString", f"WHERE {where} ORDER BY seq {order} LIMIT %s")
+        found = self._rows(sql.SQL(ours), *values, limit)
         return found[::-1] if newest else found
 
     def _rows(self, end: sql.SQL, *values: object) -> list[Row]:

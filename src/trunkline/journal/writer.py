@@ -27,6 +27,7 @@ from trunkline.journal.inbox import Inbox, Losses
 from trunkline.journal.ledger import Ledger, Retention
 from trunkline.journal.record import Entry, Scribe
 from trunkline.journal.store import Presence, StoreError
+from trunkline.routing import backoff
 
 BATCH = 1000
 """How many records are in one transaction at most."""
@@ -169,7 +170,7 @@ class Writer:
         for start in range(0, len(events), _SLICE):
             entries += scribe.write(events[start : start + _SLICE])
             if not self._closing.is_set():
-                time.sleep(_BREATH)
+                time.sleep(_BREATH)  # a thread of our own: it lets go of the interpreter, rule 2
         self._entries = entries
 
     # The calls under way
@@ -230,14 +231,14 @@ class Writer:
         self._broken = True
         if self._ledger is not None:
             self._ledger.store.close()
-        pause = min(SHORTEST * 2.0 ** min(progress.failures - 1, 16), LONGEST)
-        pause *= 1 + random.random() / 4  # noqa: S311  so that many do not come back at once
+        chance = random.random()  # noqa: S311  nobody gains anything by knowing it
+        pause = backoff.delay(progress.failures, chance, SHORTEST, LONGEST)
         left = self._deadline - time.monotonic()
         if self._closing.is_set():
             if left <= pause:
                 progress.given_up = len(self._entries) + len(self._inbox)
                 return True
-            time.sleep(pause)
+            time.sleep(pause)  # a thread of our own, with nothing left to be woken by
         else:
             self._closing.wait(pause)
         return False

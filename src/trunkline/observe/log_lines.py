@@ -11,7 +11,6 @@ Rules upheld here:
 2. What others chose is cut short.
 """
 
-import re
 from datetime import UTC, datetime
 from pathlib import PurePath
 from traceback import StackSummary, walk_tb
@@ -29,8 +28,10 @@ from trunkline.gateway.events import (
     TurnedAway,
     Unchecked,
 )
+from trunkline.gateway.telling import brief, words
 from trunkline.jsonrpc import Incident, RpcError
 from trunkline.mcp.meta import Params
+from trunkline.visible import visible
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 
@@ -42,10 +43,6 @@ MAX_TEXT = 300
 MAX_FRAMES = 12
 """How many places of a traceback are shown, the innermost first."""
 
-# Ends of lines, whatever controls a terminal, and what turns the direction of text.
-_CONTROL = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
 _COLOURS = {"debug": "2", "warning": "33", "error": "31"}
 _GRAVITY: dict[str, Level] = {
     "idle": "debug",
@@ -67,11 +64,9 @@ class Line(Struct, frozen=True):
     facts: dict[str, Any] = {}
 
 
-def visible(text: str) -> str:
-    """Return a text of somebody else's, short, and with what is not to be seen made visible."""
-    if len(text) > MAX_TEXT:
-        text = text[: MAX_TEXT - 1] + "…"
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+def shown(text: str) -> str:
+    """Return a text of somebody else's as it may stand in a line."""
+    return visible(text, MAX_TEXT)
 
 
 def line_of(event: Event) -> Line:
@@ -80,35 +75,33 @@ def line_of(event: Event) -> Line:
         return _call(event)
     if isinstance(event, BackendMoved):
         return _moved(event)
+    text = words(event, shown)
     if isinstance(event, Switched):
-        what = event.what if event.what in ("all", "pause") else f"{event.what} {event.name}"
-        text = f"{visible(what)} {'stopped' if event.off else 'let go on'} by {visible(event.by)}"
-        facts = {"what": event.what, "name": visible(event.name), "off": event.off}
+        facts = {"what": event.what, "name": shown(event.name), "off": event.off}
         return Line("warning" if event.off else "info", "switch", text, facts)
     if isinstance(event, Reloaded):
-        return _reloaded(event)
+        return _reloaded(event, text)
     if isinstance(event, TurnedAway):
-        facts = {"address": visible(event.address), "why": visible(event.why)}
-        return Line("info", "turned_away", "turned away {address}: {why}".format(**facts), facts)
+        facts = {"address": shown(event.address), "why": shown(event.why)}
+        return Line("info", "turned_away", text, facts)
     if isinstance(event, Unchecked):
-        facts = {"tool": visible(event.name), "backend": event.backend, "why": visible(event.why)}
-        text = "the arguments of {tool} are not checked: {why}".format(**facts)
+        facts = {"tool": shown(event.name), "backend": event.backend, "why": shown(event.why)}
         return Line("warning", "unchecked", text, facts)
-    return _incident(event)
+    return _incident(event, text)
 
 
 def _call(event: CallEnded) -> Line:
-    name = visible(event.name.partition("?")[0] if event.method == "resources/read" else event.name)
+    told = brief(event)
     facts: dict[str, Any] = {
         "call": event.id,
         "method": event.method,
-        "name": name,
+        "name": shown(told.name),
         "backend": event.backend,
         "status": event.status,
         "error": event.kind,
         "code": event.code,
         "rule": event.rule,
-        "subject": visible(event.principal.subject),
+        "subject": shown(told.subject),
         "client": _client(event),
         "revision": event.revision,
         "ms": round(event.total * 1000, 2),
@@ -116,57 +109,57 @@ def _call(event: CallEnded) -> Line:
         "trace": event.trace,
     }
     level: Level = "debug" if event.status == "success" else "info"
-    text = f"{event.method} {name}: {event.status}"
-    if event.code is not None:
-        text += f" ({event.kind or event.code})"
-    text += f" in {facts['ms']:g} ms, for {facts['subject']}, call {event.id}"
     known = {key: value for key, value in facts.items() if value is not None}
-    return Line(level, f"call_{event.status}", text, known)
+    return Line(level, f"call_{event.status}", f"{words(told, shown)}, call {event.id}", known)
 
 
 def _client(event: CallEnded) -> str | None:
     """Return what a client calls itself."""
     try:
-        return visible(Params(event.client).text("name"))
+        return shown(Params(event.client).text("name"))
     except RpcError:
         return None
 
 
 def _moved(event: BackendMoved) -> Line:
     facts: dict[str, Any] = {"backend": event.name, "state": event.state}
-    text = f"server {event.name} is {event.state}"
     if event.error is not None:
-        facts["error"] = visible(event.error)
-        text += f": {facts['error']}"
+        facts["error"] = shown(event.error)
     if event.retry_in is not None:
         facts["retry_in"] = event.retry_in
-        text += f"; next try in {event.retry_in:g} s"
     level = _GRAVITY.get(event.state, "warning")
-    return Line(level, f"backend_{event.state}", text, facts)
+    return Line(level, f"backend_{event.state}", words(event, shown), facts)
 
 
-def _reloaded(event: Reloaded) -> Line:
+def _reloaded(event: Reloaded, text: str) -> Line:
     if event.problem is not None:
-        problem = visible(event.problem)
-        text = f"the configuration was not taken: {problem}"
-        return Line("error", "reload_refused", text, {"problem": problem})
-    changed = [visible(each) for each in event.changed]
-    text = "the configuration was read again: " + (", ".join(changed) or "nothing has changed")
-    return Line("info", "reloaded", text, {"changed": changed})
+        return Line("error", "reload_refused", text, {"problem": shown(event.problem)})
+    return Line("info", "reloaded", text, {"changed": [shown(each) for each in event.changed]})
 
 
-def _incident(incident: Incident) -> Line:
+def _incident(incident: Incident, text: str) -> Line:
     error = incident.error
     places = places_of(error)
     kinds = " from ".join(type(each).__qualname__ for each in _chain(error))
-    method = visible(incident.method)
-    text = f"incident {incident.id} in {method or 'the gateway'}: {kinds}"
+    text += f": {kinds}"
     if isinstance(error, OSError) and error.strerror:
-        text += f" ({visible(error.strerror)})"
+        text += f" ({shown(error.strerror)})"
     if places:
         text += " at " + " < ".join(places)
-    facts = {"incident": incident.id, "method": method, "error": kinds, "places": places}
+    facts = {
+        "incident": incident.id,
+        "method": shown(incident.method),
+        "error": kinds,
+        "places": places,
+    }
     return Line("error", "incident", text, facts)
+
+
+def line_of_traces(problem: str | None) -> Line:
+    """Return that traces are not delivered, and why, or that they are again."""
+    if problem is None:
+        return Line("info", "traces", "traces are delivered again")
+    return Line("warning", "traces", f"traces are not delivered: {shown(problem)}")
 
 
 def _chain(error: BaseException) -> list[BaseException]:

@@ -88,7 +88,14 @@ class Desk:
         self.switches = switches
         self._recent = Recent(hide) if recent is None else recent
         self._hide = hide
+        self._listening = False
         self._began = time.monotonic()
+
+    def listen(self) -> None:
+        """Take note of what happens from now on: `logs` tells of it."""
+        if not self._listening:
+            self._listening = True
+            self.gateway.layers.events.listen(self._recent.note)
 
     def status(self) -> Status:
         """Return how the gateway is."""

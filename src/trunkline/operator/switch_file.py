@@ -16,14 +16,14 @@ import asyncio
 import hashlib
 import logging
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from trunkline.files import alone, replace_file
+from trunkline.files import alone, read_file, replace_file
 from trunkline.routing.switches import EVERYTHING, Switch, read_switch
+from trunkline.visible import visible
 
 MAX_FILE = 1024 * 1024
 """How large a file may be, in bytes, to be read."""
@@ -84,18 +84,14 @@ class SwitchFile:
     def _read(self) -> tuple[frozenset[Switch], str | None]:
         """Return what the file says, and what is wrong with it."""
         try:
-            with self.path.open("rb") as opened:
-                content = opened.read(MAX_FILE + 1)
-            if len(content) > MAX_FILE:
-                raise ValueError(f"expected at most {MAX_FILE} bytes")
-            book = msgspec.json.decode(content, type=_Book)
+            book = msgspec.json.decode(read_file(self.path, MAX_FILE), type=_Book)
             return frozenset(read_switch(entry.what, entry.name) for entry in book.stopped), None
         except (FileNotFoundError, NotADirectoryError):
             return frozenset(), None
         except OSError as why:
             return frozenset([EVERYTHING]), (why.strerror or str(why)).lower()
         except (ValueError, RecursionError) as why:  # also of msgspec
-            return frozenset([EVERYTHING]), str(why).encode("unicode_escape").decode()
+            return frozenset([EVERYTHING]), visible(str(why))
 
     def _update(self, switch: Switch, off: bool) -> str | None:
         try:
@@ -103,8 +99,7 @@ class SwitchFile:
             with alone(self.path):
                 found, problem = self._read()
                 if problem is not None:
-                    with suppress(OSError):
-                        self.path.replace(self.path.with_suffix(".unreadable"))
+                    self.path.replace(self.path.with_suffix(".unreadable"))
                 found = found | {switch} if off else found - {switch}
                 entries = tuple(_Entry(each.what.value, each.name) for each in sorted(found))
                 content = msgspec.json.encode(_Book(entries, self._config))

@@ -7,19 +7,14 @@ Refuses to offer the latter by itself: an agent that may call any tool could rev
 has killed. Which are offered is the configuration's to say, and who may call them the policy's.
 """
 
-from contextvars import ContextVar
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from trunkline.backends.functions import Answer, Functions
-from trunkline.gateway.client import Client
+from trunkline.backends.functions import Answer, Functions, asking
 from trunkline.gateway.switches import NotSwitched
-from trunkline.jsonrpc import Raw
-from trunkline.mcp.caller import Caller
 from trunkline.operator.desk import LINES, Desk, Done, Logs, Status
 from trunkline.operator.recent import MOST
-from trunkline.routing.call import Call
 
 What = Annotated[
     Literal["tool", "server", "subject", "all"],
@@ -33,8 +28,6 @@ Name = Annotated[
     ),
 ]
 Lines = Annotated[int, Meta(description=f"How many lines, 1 to {MOST}; {LINES} unless set.")]
-
-_asking: ContextVar[Caller] = ContextVar("asking")
 
 
 class Operator(Functions):
@@ -56,14 +49,6 @@ class Operator(Functions):
                 ("revive", self.revive, False),
             ):
                 self.tool(name, output=Done, destructiveHint=destroys, **change)(function)
-
-    async def call(self, call: Call, client: Client) -> Raw:
-        """Run one of the tools on behalf of whoever asks."""
-        token = _asking.set(call.caller)
-        try:
-            return await super().call(call, client)
-        finally:
-            _asking.reset(token)
 
     def status(self) -> Status:
         """Say how the gateway is.
@@ -106,7 +91,7 @@ class Operator(Functions):
 
 
 def _who() -> str:
-    return _asking.get().principal.subject
+    return asking().principal.subject
 
 
 def _said(done: Done) -> Answer:

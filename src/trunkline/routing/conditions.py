@@ -110,7 +110,7 @@ def _compile(source: str, names: tuple[str, ...]) -> Any:
 
 @cache
 def _environment(names: tuple[str, ...]) -> Any:
-    # Only whoever has conditions waits for it.
+    # Only whoever has conditions waits for it; it says nothing of its types.
     from cel_expr_python import cel  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
 
     text = cel.Type.STRING

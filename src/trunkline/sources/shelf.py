@@ -18,6 +18,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from trunkline.documents.errors import ConfigError, ConfigErrors
+from trunkline.files import Stamp, stamp_of
 from trunkline.sources.changes import BadLog, verify_log
 from trunkline.sources.edit import log_path, read_log
 from trunkline.sources.keys import is_same_key
@@ -29,7 +30,7 @@ LOOK_AGAIN = 1.0
 
 _log = logging.getLogger(__name__)
 
-FileStamp: TypeAlias = tuple[tuple[int, int, int] | None, ...]
+FileStamp: TypeAlias = tuple[Stamp, ...]
 
 
 class LogState(Struct, frozen=True):
@@ -112,15 +113,7 @@ class Shelf:
 
 
 def _stamp_of(path: Path | None) -> FileStamp:
-    return () if path is None else (_one_stamp(path), _one_stamp(log_path(path)))
-
-
-def _one_stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return () if path is None else (stamp_of(path), stamp_of(log_path(path)))
 
 
 def _log_state(path: Path | None, loaded: Loaded) -> LogState | None:

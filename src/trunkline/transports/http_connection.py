@@ -229,10 +229,9 @@ class HttpConnection(asyncio.Protocol):
         self._closing = self._ended = True
         self.deadline = math.inf
         self._reader.stop()
-        if self._room is not None:
-            self._room.set()
-        if self._incoming is not None:
-            self._incoming.set()
+        for event in (self._room, self._incoming):
+            if event is not None:
+                event.set()
         if self._exchange is not None:
             self._exchange.gone()
 
@@ -326,16 +325,13 @@ class HttpConnection(asyncio.Protocol):
 
     def ended(self, last: bool) -> None:
         """Go on to the next exchange, unless that was the last."""
-        unread = self._paused or self._reader.rest
         self._exchange = None
         self._awaiting, self.deadline = _NOTHING, math.inf
         if last:
-            self._end(linger=bool(unread))
+            self._end(linger=bool(self._paused or self._reader.rest))
         elif not self._advancing:
-            if self._held or self._ended or self._behind or self._reader.busy:
-                self._run()
-            else:
-                self._arm()  # the usual case, and a quick one
+            waiting = self._held or self._ended or self._behind or self._reader.busy
+            (self._run if waiting else self._arm)()  # the latter is usual, and quick
 
     def leave_http(self) -> ByteStream:
         """Become a stream of bytes."""
