@@ -258,15 +258,16 @@ async def test_a_developer_sees_and_calls_what_the_role_may_and_all_is_recorded(
     assert text(first)
     assert 0 < refusal(second, "rate_limited", asker.revision)["retryAfter"] <= 60
     role = f"role dev: tools.execute ({place.line('[roles.dev]')})"
+    hidden = f"role dev: denied_tools ({place.line('[roles.dev]')})"
     rule = f"policy[0] ({place.line('[[policy]]')})"
     assert await place.records(subject, len(calls)) == [
         (*each, asker.revision)
         for each in (
             ("sdk__echo", "success", "allow", role),
-            ("sdk__hold", "unknown", None, None),
+            ("sdk__hold", "unknown", "deny", hidden),
             ("nobody__home", "unknown", None, None),
-            ("me__status", "unknown", None, None),
-            ("me__kill", "unknown", None, None),
+            ("me__status", "unknown", "deny", hidden),
+            ("me__kill", "unknown", "deny", hidden),
             ("sdk__echo", "denied", "deny", rule),
             ("sdk__echo", "invalid_arguments", "allow", role),
             ("sdk__revision", "success", "allow", role),
