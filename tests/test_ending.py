@@ -138,6 +138,19 @@ async def test_a_call_in_the_middle_is_answered_and_the_code_is_zero(
 
 
 @pytest.mark.holds("M16")
+@pytest.mark.parametrize("said", [b"", HELLO], ids=["nothing", "hello"])
+async def test_a_client_that_goes_while_servers_start_leaves_nothing_running(
+    said: bytes, tmp_path: Path
+) -> None:
+    process = await start(tmp_path, "--config", config(tmp_path, TOOLS))
+    assert process.stdin is not None
+    process.stdin.write(said)
+    process.stdin.close()
+    async with asyncio.timeout(20):
+        assert await process.wait() == 0
+
+
+@pytest.mark.holds("M16")
 async def test_a_call_over_http_is_answered_and_nobody_else_let_in(
     tmp_path: Path, pipes: Pipes
 ) -> None:
