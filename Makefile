@@ -2,6 +2,7 @@
 #   make serve    run Trunkline on its embedded default        make test     the tests
 #   make check    formatting, types, imports, budgets, docs    make bench    comparisons, stored; a soak
 #   make fuzz     four minutes of fuzzing                        make docs     the manual, in site/
+#   make test-on PYTHON=python3.13   the tests on another Python, in an environment of its own
 #   make test-outside   against programs that we did not write  make lock     new locks
 #   make conformance    the official MCP suite, directly and through the gateway
 #   make bench-finding  how well tools are found, over those of real servers
@@ -13,7 +14,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 FUZZ_SECONDS ?= 60
 
-.PHONY: serve test test-pure test-doing test-outside conformance check bench bench-finding bench-hop bench-layers fuzz docs lock update clean
+.PHONY: serve test test-on test-pure test-doing test-outside conformance check bench bench-finding bench-hop bench-layers fuzz docs lock update clean
 
 # $(call environment,directory,lock): a virtual environment with exactly what the lock names.
 # The marker is touched last, so that an interrupted installation starts again.
@@ -54,6 +55,9 @@ PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -n 2
 test: $(VENV)/.test
 	$(MAKE) --no-print-directory test-pure
 	$(MAKE) --no-print-directory test-doing
+
+test-on:
+	$(MAKE) --no-print-directory test VENV=.venv-$(notdir $(PYTHON))
 
 test-pure: $(VENV)/.test
 	$(PYTEST) --cov --cov-report=term $(ARGS) $(PURE)
