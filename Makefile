@@ -49,7 +49,9 @@ serve: $(VENV)/.test
 	@$(BIN)/trunkline serve $(or $(ARGS),--http 127.0.0.1:8080)
 
 # Two halves, each on two cores: the pure packages, whose every branch must be covered, and the rest.
+# How the code is written is looked at by `check`.
 PURE := tests/jsonrpc tests/mcp tests/routing
+STYLE := tests/test_style.py tests/test_requirements.py
 PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -n 2
 
 test: $(VENV)/.test
@@ -63,7 +65,7 @@ test-pure: $(VENV)/.test
 	$(PYTEST) --cov --cov-report=term $(ARGS) $(PURE)
 
 test-doing: $(VENV)/.test
-	$(PYTEST) --no-cov $(ARGS) tests $(PURE:%=--ignore=%)
+	$(PYTEST) --no-cov $(ARGS) tests $(PURE:%=--ignore=%) $(STYLE:%=--ignore=%)
 
 # npm packages come with their own lock; node and npm must be there, and it is an error if not.
 # It brings a Node of its own as well: the Inspector wants a newer one than most machines have.
@@ -95,7 +97,7 @@ check: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest tests/test_style.py tests/test_requirements.py
+	$(BIN)/python -m pytest -p no:cacheprovider -n 2 --no-cov $(STYLE)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 docs: $(VENV)/.check
