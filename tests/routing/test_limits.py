@@ -95,12 +95,3 @@ def test_roles_that_change_are_looked_up_again() -> None:
     ledger = Ledger(Limits(roles={"dev": Limit(1)}))
     assert ledger.demands(ANN, entry()).all
     assert not ledger.demands(Principal("key:ann", "ann", ("guest",)), entry()).all
-
-
-def test_who_calls_the_same_again_and_who_comes_between_comes_under_its_own() -> None:
-    ledger, same, other = Ledger(Limits(default_rpm=9)), entry("a"), entry("b")
-    first = ledger.demands(ANN, same)
-    assert ledger.demands(ANN, same) is first
-    assert ledger.demands(ANN, other) != first
-    assert ledger.demands(Principal("bob"), other) != ledger.demands(ANN, other)
-    assert ledger.demands(ANN, same) == first

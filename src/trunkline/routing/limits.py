@@ -68,18 +68,9 @@ class Ledger:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._known: dict[tuple[str, tuple[str, ...], str, str], Demands] = {}
-        self._last: tuple[Principal, Entry, Demands] | None = None
 
     def demands(self, principal: Principal, entry: Entry) -> Demands:
         """Return the limits that a call of `entry` comes under."""
-        last = self._last  # the next call is often like the last one
-        if last is not None and last[0] is principal and last[1] is entry:
-            return last[2]
-        found = self._find(principal, entry)
-        self._last = (principal, entry, found)
-        return found
-
-    def _find(self, principal: Principal, entry: Entry) -> Demands:
         name = _name(entry)
         key = (principal.id, principal.roles, name, entry.backend)
         found = self._known.get(key)
