@@ -1,11 +1,13 @@
 """What governing and recording cost: the same gateway with more and more switched on, in one run.
 
-    python -m bench.layers [--rounds N] [--seconds S] [--no-store]
+    python -m bench.layers [--generations G] [--rounds N] [--seconds S] [--no-store]
 
 Every variant is a `trunkline serve --http` of its own before its own fast stdio server, all on one
 core, with the load on the other. A machine is faster at one moment than at the next, so every
 variant is measured between two measurements of the plain one, many times and shortly: what counts
-is the median of its shares of what the plain one did right before and after.
+is the median of its shares of what the plain one did right before and after. And one process is
+faster than its twin, by where its memory happens to lie: `twin` shows by how much, and all are
+started anew a few times.
 """
 
 import argparse
@@ -72,7 +74,8 @@ def variants(collector: int) -> list[Variant]:
     """Return all ways, the plain one first."""
     traces = f'[traces]\nendpoint = "http://127.0.0.1:{collector}/v1/traces"\nsample = 0.1\n'
     return [
-        Variant("plain", _PLAIN, _NO_JOURNAL, 1.0),
+        Variant("plain", _PLAIN, _NO_JOURNAL, 0.0),
+        Variant("twin", _PLAIN, _NO_JOURNAL, 0.0),
         Variant("all layers", "", _GOVERNED + _NO_JOURNAL, 0.85),
         Variant("journal and metrics", _PLAIN, _JOURNAL + _METRICS, 0.9),
         Variant("traces, one in ten", _PLAIN, _NO_JOURNAL + traces, 0.85),
@@ -148,19 +151,40 @@ async def collect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
-async def run(rounds: int, seconds: float) -> dict[str, Any]:
+async def run(generations: int, rounds: int, seconds: float) -> dict[str, Any]:
     pair = cores()
     if pair is not None:
         os.sched_setaffinity(0, {pair[1]})
     collector = await asyncio.start_server(collect, "127.0.0.1", 0)
-    plan = Plan(seconds=seconds)
+    tried = variants(collector.sockets[0].getsockname()[1])
+    found: dict[str, list[Share]] = {}
+    for _ in range(generations):
+        await one_generation(tried, rounds, Plan(seconds=seconds), found)
+    collector.close()
+    return {
+        variant.name: {
+            "rate": round(median(one.rate for one in found[variant.name])),
+            "cpu_us": round(1e6 * median(one.cpu for one in found[variant.name]), 1),
+            "of_plain": round(median(one.of_plain for one in found[variant.name]), 3),
+            "of_plain_by_cpu": round(median(one.of_plain_by_cpu for one in found[variant.name]), 3),
+            "wanted": variant.wanted,
+        }
+        for variant in tried
+    }
+
+
+async def one_generation(
+    tried: list[Variant], rounds: int, plan: Plan, found: "dict[str, list[Share]]"
+) -> None:
+    """Start every variant anew, and measure for some rounds."""
+    pair = cores()
     with tempfile.TemporaryDirectory() as folder:
         running: list[Running] = []
         try:
-            for variant in variants(collector.sockets[0].getsockname()[1]):
+            for variant in tried:
                 core = pair[0] if pair else None
-                running.append(await begin(variant, Path(folder), core))
-            found: dict[str, list[Share]] = {}
+                one = await begin(variant, Path(folder), core)
+                running.append(one)
             for _ in range(rounds):
                 for name, share in (await one_round(running, plan)).items():
                     found.setdefault(name, []).append(share)
@@ -168,17 +192,6 @@ async def run(rounds: int, seconds: float) -> dict[str, Any]:
             for each in running:
                 each.session.close()
                 await each.program.stop()
-            collector.close()
-    return {
-        name: {
-            "rate": round(median(one.rate for one in each)),
-            "cpu_us": round(1e6 * median(one.cpu for one in each), 1),
-            "of_plain": round(median(one.of_plain for one in each), 3),
-            "of_plain_by_cpu": round(median(one.of_plain_by_cpu for one in each), 3),
-            "wanted": next(one.variant.wanted for one in running if one.variant.name == name),
-        }
-        for name, each in found.items()
-    }
 
 
 class Share(NamedTuple):
@@ -213,14 +226,15 @@ async def once(each: Running, plan: Plan) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.layers", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--generations", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.4)
     parser.add_argument("--no-store", action="store_true")
     options = parser.parse_args()
     machine = about() | {"load average before": f"{load_average():.2f}"}
     keep_memory()
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        found = runner.run(run(options.rounds, options.seconds))
+        found = runner.run(run(options.generations, options.rounds, options.seconds))
     print("| | calls/s | CPU µs a call | of plain | by CPU | wanted |\n|---|--:|--:|--:|--:|--:|")
     for name, each in found.items():
         print(
@@ -228,7 +242,7 @@ def main() -> None:
             f"| {each['of_plain_by_cpu']:.2f} | {each['wanted'] or '–'} |"
         )
     if not options.no_store:
-        settings = {"rounds": options.rounds, "seconds": options.seconds, "at once": AT_ONCE}
+        settings = vars(options) | {"at once": AT_ONCE}
         stored = {"about": machine, "settings": settings, "variants": found}
         RESULTS.write_text(json.dumps(stored, indent=2, ensure_ascii=False) + "\n")
         print(f"\nStored in {RESULTS}.")
