@@ -298,6 +298,29 @@ async def test_a_breakdown_does_not_stop_the_watch(
     assert "oops" in caplog.text
 
 
+@tidy
+async def test_a_breakdown_is_told_of_once_until_it_is_over_or_another_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(guard, "LOOK_AGAIN", 0.0)
+    looks = iter(["a", "a", "a", "b", "b", "", "b", "b"])
+    done = asyncio.Event()
+
+    class Fickle(SharedSecret):
+        async def look(self) -> None:
+            word = next(looks, None)
+            if word is None:
+                done.set()
+            elif word:
+                raise RuntimeError(word)
+
+    house = House(source=Fickle(secret_key(SECRET)))
+    async with asyncio.timeout(5), watching(house):
+        await done.wait()
+    told = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert told == ["a", "b", "b"]
+
+
 async def test_who_stops_forgets_everybody() -> None:
     house = House()
     request: Any = bearing(token())
