@@ -19,7 +19,7 @@ from trunkline.auth.key_file import KeyFile, add_key, revoke_key
 from trunkline.auth.key_sets import KeySource, RemoteKeys, SharedSecret
 from trunkline.auth.metadata import Resource
 from trunkline.auth.signatures import secret_key
-from trunkline.auth.verifier import Tokens, Verifier
+from trunkline.auth.verifier import JwtVerifier, Verifier
 from trunkline.mcp.principal import Principal
 from trunkline.transports.exchange import HttpRequest
 from trunkline.transports.http_guard import Challenge
@@ -34,7 +34,7 @@ class House:
         self.clock = Clock()
         self.told: list[tuple[str, str]] = []
         expected = Expected(issuer=ISSUER, audiences=frozenset((AUDIENCE,)))
-        tokens = Tokens(expected, source or SharedSecret(secret_key(SECRET)))
+        tokens = JwtVerifier(expected, source or SharedSecret(secret_key(SECRET)))
         verifier = Verifier(tokens, KeyFile(keys) if keys else None, self.clock)
         self.guard = TokenGuard(
             verifier, Resource(), most, lambda address, why: self.told.append((address, why))
