@@ -6,22 +6,17 @@ Servers are started only if rules read what only they know: annotations, or who 
 """
 
 import asyncio
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from msgspec import Struct
 
-from trunkline.app import App
 from trunkline.assembly.policy import policy_of
-from trunkline.cli.call import is_found
 from trunkline.cli.config_choice import choose_config
 from trunkline.cli.judging import name_suffices, owner_of
-from trunkline.cli.screen import FAILED, WRONG, fail, print_json, progress
-from trunkline.cli.startup import Startup
-from trunkline.cli.state_folder import state_folder
+from trunkline.cli.screen import FAILED, WRONG, fail, print_json
+from trunkline.cli.startup import is_found, started
 from trunkline.config import Config
 from trunkline.gateway.authority import what_is
 from trunkline.jsonrpc import Raw
@@ -122,12 +117,8 @@ def _verdict(standing: Standing, arguments: Arguments | None) -> Verdict:
 
 async def _look_up(config: Config, asked: Asked, timeout: float | None) -> What:
     """Start the servers, and return what they say of an offer; else end with 1."""
-    app = App(config, state_folder(os.environ, sys.platform))
-    with progress("starting") as show:
-        async with app.running() as gateway:
-            registry = gateway.registry
-            await Startup(registry, show).wait(timeout, lambda: is_found(registry, asked.name))
-            entry = _find(registry.catalog, asked)
+    async with started(config, timeout, lambda registry: is_found(registry, asked.name)) as there:
+        entry = _find(there.gateway.registry.catalog, asked)
     return what_is(entry) if entry is not None else _unknown(asked)
 
 
