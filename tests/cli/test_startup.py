@@ -95,8 +95,12 @@ async def test_a_question_is_asked_while_everything_runs_and_then_nothing_does(
 async def test_a_question_that_has_no_answer_ends_what_was_started_as_well(tmp_path: Path) -> None:
     loaded = load(Path(config(tmp_path, OPERATOR)), {})
     kept: list[Started] = []
-    with pytest.raises(KeyError):
+
+    async def ask() -> None:
         async with asyncio.timeout(20), started(loaded) as there:
             kept.append(there)
             raise KeyError
+
+    with pytest.raises(KeyError):
+        await ask()
     assert {status.state for status in kept[0].statuses()} == {"stopped"}

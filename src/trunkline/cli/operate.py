@@ -15,7 +15,16 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from trunkline.cli.ps import headline
-from trunkline.cli.screen import FAILED, WRONG, fail, print_heading, print_json, print_table, say
+from trunkline.cli.screen import (
+    FAILED,
+    WRONG,
+    fail,
+    print_heading,
+    print_json,
+    print_lines,
+    print_table,
+    say,
+)
 from trunkline.control import GatewayStatus, Sighting, request, sightings
 from trunkline.jsonrpc import ConnectionLost, RpcError, from_raw
 from trunkline.operator.desk import Done
@@ -89,7 +98,7 @@ def _tell(choice: Choice, method: str, params: dict[str, Any], as_json: bool, sa
     else:
         for each in outcomes:
             if each.done is not None:
-                print(f"{each.pid}  {each.done.message}")
+                print_lines(f"{each.pid}  {each.done.message}")
                 say(*(f"{each.pid}  note: {note}" for note in each.done.notes))
     refused = [f"{each.pid}  {each.refused}" for each in outcomes if each.refused]
     deaf = [each.pid for each in outcomes if each.done is None and each.refused is None]
@@ -164,8 +173,9 @@ def _line(sighting: Sighting) -> str:
 
 def _print(status: GatewayStatus) -> None:
     print_heading(headline(status))
-    print(f"{status.name} {status.version}, {'paused' if status.paused else 'running'}, ", end="")
-    print("1 call in flight" if status.in_flight == 1 else f"{status.in_flight} calls in flight")
+    state = "paused" if status.paused else "running"
+    calls = "1 call" if status.in_flight == 1 else f"{status.in_flight} calls"
+    print_lines(f"{status.name} {status.version}, {state}, {calls} in flight")
     if status.stopped:
         print_table(_STOPPED, [(each.what, each.name, each.by) for each in status.stopped])
     rows = [

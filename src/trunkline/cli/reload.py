@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from trunkline.assembly.reload import Outcome
-from trunkline.cli.screen import FAILED, fail, print_heading, print_json, say
+from trunkline.cli.screen import FAILED, fail, print_heading, print_json, print_lines, say
 from trunkline.control import Sighting, request, sightings
 from trunkline.jsonrpc import ConnectionLost, RpcError, from_raw
 
@@ -66,11 +66,8 @@ def _print(each: Reload) -> None:
     outcome = each.outcome
     print_heading(f"{each.pid}  {each.config or 'embedded default'}")
     if outcome.problem is not None and not outcome.changed:
-        print("not reloaded: what was running goes on")
+        print_lines("not reloaded: what was running goes on")
         return
-    for line in outcome.changed or ("nothing has changed",):
-        print(line)
-    for key in outcome.postponed:
-        print(f"{key}: waits for the next start")
-    for note in outcome.notes:
-        print(f"note: {note}")
+    print_lines(*(outcome.changed or ("nothing has changed",)))
+    print_lines(*(f"{key}: waits for the next start" for key in outcome.postponed))
+    print_lines(*(f"note: {note}" for note in outcome.notes))

@@ -15,7 +15,7 @@ from msgspec import Struct
 from trunkline.assembly.policy import policy_of
 from trunkline.cli.config_choice import choose_config
 from trunkline.cli.judging import name_suffices, owner_of
-from trunkline.cli.screen import FAILED, WRONG, fail, print_json
+from trunkline.cli.screen import FAILED, WRONG, fail, print_json, print_lines
 from trunkline.cli.startup import is_found, started
 from trunkline.config import Config
 from trunkline.gateway.authority import what_is
@@ -24,7 +24,6 @@ from trunkline.mcp.offer import Kind
 from trunkline.routing.catalog import Catalog, Entry
 from trunkline.routing.legible import Arguments, read_arguments
 from trunkline.routing.policy import Policy, Standing, Verdict, What, Who
-from trunkline.visible import visible_lines
 
 _KINDS = {kind.name.lower(): kind for kind in Kind}
 
@@ -144,14 +143,14 @@ _WORDS = {
 def _print(answer: Answer, asked: Asked) -> None:
     roles = f" ({', '.join(asked.who.roles)})" if asked.who.roles else ""
     words = _WORDS[answer.verdict]
-    print(visible_lines(words.format(who=f"{asked.who.subject}{roles}", tool=answer.tool)))
+    print_lines(words.format(who=f"{asked.who.subject}{roles}", tool=answer.tool))
     if answer.verdict == "depends":
         for condition in answer.conditions:
-            print(visible_lines(f"rule: {condition}"))
-        print(visible_lines(f"else: {answer.otherwise}, {answer.rule}"))
+            print_lines(f"rule: {condition}")
+        print_lines(f"else: {answer.otherwise}, {answer.rule}")
     else:
-        print(visible_lines(f"rule: {answer.rule}{answer.note and f'; {answer.note}'}"))
+        print_lines(f"rule: {answer.rule}{answer.note and f'; {answer.note}'}")
     if answer.servers_started:
-        print(visible_lines(f"servers: started; {answer.server} offers it"))
+        print_lines(f"servers: started; {answer.server} offers it")
     else:
-        print("servers: not started; nobody was asked whether there is such a thing")
+        print_lines("servers: not started; nobody was asked whether there is such a thing")
