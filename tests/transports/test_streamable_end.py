@@ -329,6 +329,7 @@ async def test_after_the_end_nothing_begins() -> None:
         await link.aclose()
         before = asyncio.all_tasks()
         link.opened("2025-11-25", Ear())
+        assert asyncio.all_tasks() == before  # at once: one that began would not last
         calling = asyncio.create_task(call(link))
         await asyncio.sleep(0)
         calling.cancel()
