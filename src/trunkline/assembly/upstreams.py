@@ -21,7 +21,7 @@ def settings_of(server: ServerSettings, config: Config) -> Settings:
     at_once = min(server.max_in_flight, share)
     return Settings(
         name=server.name,
-        prefix=server.name if server.prefix is None else server.prefix,
+        prefix=server.shown_prefix,
         timeout=server.timeout,
         start_timeout=server.start_timeout,
         max_restarts=server.max_restarts,

@@ -14,6 +14,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
+import msgspec
+
 from trunkline.cli.ps import headline
 from trunkline.cli.screen import (
     FAILED,
@@ -113,14 +115,7 @@ def _tell(choice: Choice, method: str, params: dict[str, Any], as_json: bool, sa
 def _as_json(outcome: Outcome) -> dict[str, Any]:
     if outcome.done is None:
         return {"pid": outcome.pid, "refused": outcome.refused}
-    done = outcome.done
-    return {
-        "pid": outcome.pid,
-        "changed": done.changed,
-        "message": done.message,
-        "calls_ended": done.calls_ended,
-        "notes": done.notes,
-    }
+    return {"pid": outcome.pid, **msgspec.structs.asdict(outcome.done)}
 
 
 async def _request_all(

@@ -23,9 +23,9 @@ from trunkline.jsonrpc import Raw
 from trunkline.mcp.offer import Kind
 from trunkline.routing.catalog import Catalog, Entry
 from trunkline.routing.legible import Arguments, read_arguments
-from trunkline.routing.policy import Policy, Standing, Verdict, What, Who
+from trunkline.routing.policy import KIND_NAMES, Policy, Standing, Verdict, What, Who
 
-_KINDS = {kind.name.lower(): kind for kind in Kind}
+_KINDS = {name: kind for kind, name in KIND_NAMES.items()}
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ def answer_for(policy: Policy, asked: Asked, what: What, started: bool) -> Answe
             for rule in standing.conditional
             if rule.condition is not None
         ),
-        kind=asked.kind.name.lower(),
+        kind=KIND_NAMES[asked.kind],
         tool=what.name,
         server=what.backend or None,
         servers_started=started,
@@ -128,7 +128,7 @@ def _find(catalog: Catalog, asked: Asked) -> Entry | None:
 
 
 def _unknown(asked: Asked) -> NoReturn:
-    kind = asked.kind.name.lower()
+    kind = KIND_NAMES[asked.kind]
     fail(FAILED, f"unknown {kind}: {asked.name}; no server that could be started offers it")
 
 
