@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from trunkline.cli.ps import headline
+from trunkline.cli.ps import gateways, headline
 from trunkline.cli.screen import (
     FAILED,
     WRONG,
@@ -27,7 +27,7 @@ from trunkline.cli.screen import (
     print_table,
     say,
 )
-from trunkline.control import GatewayStatus, Sighting, request, sightings
+from trunkline.control import GatewayStatus, Sighting, request
 from trunkline.jsonrpc import ConnectionLost, RpcError, from_raw
 from trunkline.operator.desk import Done
 from trunkline.routing.switches import read_switch
@@ -138,9 +138,7 @@ async def _request(to: Sighting, method: str, params: dict[str, Any]) -> Outcome
 
 async def _choose(choice: Choice, safe: bool) -> list[Sighting]:
     """Return the gateways that are meant, or say which there are and end."""
-    unsafe: list[OSError] = []
-    found = await sightings(os.environ, unsafe.append)
-    say(*(f"trunkline: did not look for gateways there: {why}" for why in unsafe))
+    found = await gateways(os.environ)
     if choice.pid is not None:
         named = [each for each in found if each.pid == choice.pid]
         if not named:
