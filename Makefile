@@ -2,6 +2,7 @@
 #   make serve    run Trunkline on its embedded default        make test     the tests
 #   make check    formatting, types, imports, budgets, docs    make bench    comparisons, stored; a soak
 #   make fuzz     four minutes of fuzzing                        make docs     the manual, in site/
+#   make test-on PYTHON=python3.13   the tests on another Python, in an environment of its own
 #   make test-outside   against programs that we did not write  make lock     new locks
 #   make conformance    the official MCP suite, directly and through the gateway
 #   make bench-finding  how well tools are found, over those of real servers
@@ -13,7 +14,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 FUZZ_SECONDS ?= 60
 
-.PHONY: serve test test-pure test-doing test-outside conformance check bench bench-finding bench-hop bench-layers fuzz docs lock update clean
+.PHONY: serve test test-on test-pure test-doing test-outside conformance check bench bench-finding bench-hop bench-layers fuzz docs lock update clean
 
 # $(call environment,directory,lock): a virtual environment with exactly what the lock names.
 # The marker is touched last, so that an interrupted installation starts again.
@@ -48,18 +49,23 @@ serve: $(VENV)/.test
 	@$(BIN)/trunkline serve $(or $(ARGS),--http 127.0.0.1:8080)
 
 # Two halves, each on two cores: the pure packages, whose every branch must be covered, and the rest.
+# How the code is written is looked at by `check`.
 PURE := tests/jsonrpc tests/mcp tests/routing
+STYLE := tests/test_style.py tests/test_requirements.py
 PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -n 2
 
 test: $(VENV)/.test
 	$(MAKE) --no-print-directory test-pure
 	$(MAKE) --no-print-directory test-doing
 
+test-on:
+	$(MAKE) --no-print-directory test VENV=.venv-$(notdir $(PYTHON))
+
 test-pure: $(VENV)/.test
 	$(PYTEST) --cov --cov-report=term $(ARGS) $(PURE)
 
 test-doing: $(VENV)/.test
-	$(PYTEST) --no-cov $(ARGS) tests $(PURE:%=--ignore=%)
+	$(PYTEST) --no-cov $(ARGS) tests $(PURE:%=--ignore=%) $(STYLE:%=--ignore=%)
 
 # npm packages come with their own lock; node and npm must be there, and it is an error if not.
 # It brings a Node of its own as well: the Inspector wants a newer one than most machines have.
@@ -91,7 +97,7 @@ check: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest tests/test_style.py tests/test_requirements.py
+	$(BIN)/python -m pytest -p no:cacheprovider -n 2 --no-cov $(STYLE)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 docs: $(VENV)/.check

@@ -3,9 +3,9 @@
     python -m bench.layers [--rounds N] [--seconds S] [--no-store]
 
 Every variant is a `trunkline serve --http` of its own before its own fast stdio server, all on one
-core, with the load on the other. Rounds go through the variants in turns, so that noise hits all
-alike; what counts is the median, over the rounds, of each one's share of the plain one's rate and
-of its processor time in the same round.
+core, with the load on the other. A machine is faster at one moment than at the next, so every
+variant is measured between two measurements of the plain one, many times and shortly: what counts
+is the median of its shares of what the plain one did right before and after.
 """
 
 import argparse
@@ -160,43 +160,61 @@ async def run(rounds: int, seconds: float) -> dict[str, Any]:
             for variant in variants(collector.sockets[0].getsockname()[1]):
                 core = pair[0] if pair else None
                 running.append(await begin(variant, Path(folder), core))
-            found = [await one_round(running, plan) for _ in range(rounds)]
+            found: dict[str, list[Share]] = {}
+            for _ in range(rounds):
+                for name, share in (await one_round(running, plan)).items():
+                    found.setdefault(name, []).append(share)
         finally:
             for each in running:
                 each.session.close()
                 await each.program.stop()
             collector.close()
     return {
-        each.variant.name: {
-            "rate": round(median(row[each.variant.name][0] for row in found)),
-            "cpu_us": round(1e6 * median(row[each.variant.name][1] for row in found), 1),
-            "of_plain": round(
-                median(row[each.variant.name][0] / row["plain"][0] for row in found), 3
-            ),
-            "of_plain_by_cpu": round(
-                median(row["plain"][1] / row[each.variant.name][1] for row in found), 3
-            ),
-            "wanted": each.variant.wanted,
+        name: {
+            "rate": round(median(one.rate for one in each)),
+            "cpu_us": round(1e6 * median(one.cpu for one in each), 1),
+            "of_plain": round(median(one.of_plain for one in each), 3),
+            "of_plain_by_cpu": round(median(one.of_plain_by_cpu for one in each), 3),
+            "wanted": next(one.variant.wanted for one in running if one.variant.name == name),
         }
-        for each in running
+        for name, each in found.items()
     }
 
 
-async def one_round(running: list[Running], plan: Plan) -> dict[str, tuple[float, float]]:
-    """Measure every variant once: calls in a second, and processor seconds of a call."""
-    found: dict[str, tuple[float, float]] = {}
-    for each in running:
-        before = each.program.cpu_seconds()
-        figures = await measure(each.session, AT_ONCE, SIZE, plan)
-        cpu = (each.program.cpu_seconds() - before) / figures.in_all
-        found[each.variant.name] = (figures.rate, cpu)
+class Share(NamedTuple):
+    """What one variant did once: calls in a second, processor seconds of a call, and of plain."""
+
+    rate: float
+    cpu: float
+    of_plain: float
+    of_plain_by_cpu: float
+
+
+async def one_round(running: list[Running], plan: Plan) -> dict[str, Share]:
+    """Measure every variant once, and the plain one before and after each."""
+    plain, *others = running
+    before = await once(plain, plan)
+    found = {plain.variant.name: Share(*before, 1.0, 1.0)}
+    for each in others:
+        rate, cpu = await once(each, plan)
+        after = await once(plain, plan)
+        usual, usual_cpu = ((a + b) / 2 for a, b in zip(before, after, strict=True))
+        found[each.variant.name] = Share(rate, cpu, rate / usual, usual_cpu / cpu)
+        before = after
     return found
+
+
+async def once(each: Running, plan: Plan) -> tuple[float, float]:
+    """Return how many calls in a second, and what each took of the processor, in seconds."""
+    before = each.program.cpu_seconds()
+    figures = await measure(each.session, AT_ONCE, SIZE, plan)
+    return figures.rate, (each.program.cpu_seconds() - before) / figures.in_all
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.layers", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--seconds", type=float, default=0.4)
     parser.add_argument("--no-store", action="store_true")
     options = parser.parse_args()
     machine = about() | {"load average before": f"{load_average():.2f}"}

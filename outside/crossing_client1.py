@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mcp import ClientSession, StdioServerParameters, types
-from mcp.client.stdio import stdio_client
+from mcp import ClientSession, types
 from mcp.client.streamable_http import streamablehttp_client
 from pydantic import AnyUrl
+from sdk1_session import session_over, stdio
 
 warnings.simplefilter("ignore", DeprecationWarning)
 
@@ -59,22 +59,15 @@ async def hear(message: Any) -> None:
 
 @asynccontextmanager
 async def connected(target: str, *args: str) -> AsyncIterator[ClientSession]:
-    if target.startswith("http"):
-        transport = streamablehttp_client(target)
-    else:
-        transport = stdio_client(StdioServerParameters(command=target, args=list(args)))
-    async with (
-        transport as (read, write, *_),
-        ClientSession(
-            read,
-            write,
-            sampling_callback=sample,
-            elicitation_callback=elicit,
-            list_roots_callback=list_roots,
-            logging_callback=logged.put,
-            message_handler=hear,
-        ) as session,
-    ):
+    by_http = target.startswith("http")
+    async with session_over(
+        streamablehttp_client(target) if by_http else stdio(target, *args),
+        sampling_callback=sample,
+        elicitation_callback=elicit,
+        list_roots_callback=list_roots,
+        logging_callback=logged.put,
+        message_handler=hear,
+    ) as (session, *_):
         yield session
 
 

@@ -5,8 +5,8 @@ import json
 import sys
 from typing import Any
 
-from mcp import ClientSession, StdioServerParameters, types
-from mcp.client.stdio import stdio_client
+from mcp import types
+from sdk1_session import session_over, stdio
 
 
 async def sample(context: Any, params: Any) -> types.CreateMessageResult:
@@ -19,13 +19,11 @@ async def elicit(context: Any, params: Any) -> types.ElicitResult:
 
 
 async def main(command: str, *args: str) -> None:
-    parameters = StdioServerParameters(command=command, args=list(args))
     async with (
         asyncio.timeout(90),
-        stdio_client(parameters) as (read, write),
-        ClientSession(
-            read, write, sampling_callback=sample, elicitation_callback=elicit
-        ) as session,
+        session_over(
+            stdio(command, *args), sampling_callback=sample, elicitation_callback=elicit
+        ) as (session,),
     ):
         hello = await session.initialize()
         names: set[str] = set()

@@ -9,24 +9,22 @@ import sys
 import warnings
 from typing import Any
 
-from mcp import ClientSession, StdioServerParameters
-from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamablehttp_client
+from sdk1_session import session_over, stdio
 
 warnings.simplefilter("ignore", DeprecationWarning)
 
 
 def connect(way: str, place: str, *args: str) -> Any:
     if way == "stdio":
-        return stdio_client(StdioServerParameters(command=place, args=list(args)))
+        return stdio(place, *args)
     return streamablehttp_client(place)
 
 
 async def main(*place: str) -> None:
     async with (
         asyncio.timeout(60),
-        connect(*place) as (read, write, *_),
-        ClientSession(read, write) as session,
+        session_over(connect(*place)) as (session, *_),
     ):
         hello = await session.initialize()
         tools = [tool.name for tool in (await session.list_tools()).tools]

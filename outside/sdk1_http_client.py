@@ -17,6 +17,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamablehttp_client
 from mcp.client.websocket import websocket_client
 from pydantic import AnyUrl
+from sdk1_session import session_over
 
 warnings.simplefilter("ignore", DeprecationWarning)  # of two of these three clients
 
@@ -54,17 +55,13 @@ async def begin(progress: float, total: float | None, message: str | None) -> No
 @asynccontextmanager
 async def connected(way: str, url: str) -> AsyncIterator[ClientSession]:
     client = {"mcp": streamablehttp_client, "sse": sse_client, "ws": websocket_client}[way]
-    async with (
-        client(url) as (read, write, *more),
-        ClientSession(
-            read,
-            write,
-            sampling_callback=sample,
-            elicitation_callback=elicit,
-            logging_callback=logged.put,
-            message_handler=hear,
-        ) as session,
-    ):
+    async with session_over(
+        client(url),
+        sampling_callback=sample,
+        elicitation_callback=elicit,
+        logging_callback=logged.put,
+        message_handler=hear,
+    ) as (session, *more):
         hello = await session.initialize()
         found["server"] = hello.serverInfo.model_dump(mode="json")
         found["version"] = hello.protocolVersion

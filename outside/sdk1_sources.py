@@ -10,9 +10,8 @@ import sys
 import warnings
 from typing import Any
 
-from mcp import ClientSession, StdioServerParameters
-from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamablehttp_client
+from sdk1_session import session_over, stdio
 
 warnings.simplefilter("ignore", DeprecationWarning)
 
@@ -20,14 +19,13 @@ warnings.simplefilter("ignore", DeprecationWarning)
 def connect(way: str, *place: str) -> Any:
     if way == "mcp":
         return streamablehttp_client(place[0])
-    return stdio_client(StdioServerParameters(command=place[0], args=list(place[1:])))
+    return stdio(*place)
 
 
 async def main(way: str, *place: str) -> None:
     async with (
         asyncio.timeout(60),
-        connect(way, *place) as (read, write, *_),
-        ClientSession(read, write) as session,
+        session_over(connect(way, *place)) as (session, *_),
     ):
         hello = await session.initialize()
         tools = (await session.list_tools()).tools

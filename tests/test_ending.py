@@ -5,9 +5,11 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -67,8 +69,8 @@ async def answer_to(process: Process, id: Any) -> Any:
                 return found
 
 
-def call(name: str, arguments: dict[str, str]) -> bytes:
-    return message("tools/call", {"name": f"small__{name}", "arguments": arguments}, id="c")
+def call(name: str, arguments: dict[str, str], id: str = "c") -> bytes:
+    return message("tools/call", {"name": f"small__{name}", "arguments": arguments}, id=id)
 
 
 async def serve_http(folder: Path) -> tuple[Process, str]:
@@ -136,6 +138,19 @@ async def test_a_call_in_the_middle_is_answered_and_the_code_is_zero(
 
 
 @pytest.mark.holds("M16")
+@pytest.mark.parametrize("said", [b"", HELLO], ids=["nothing", "hello"])
+async def test_a_client_that_goes_while_servers_start_leaves_nothing_running(
+    said: bytes, tmp_path: Path
+) -> None:
+    process = await start(tmp_path, "--config", config(tmp_path, TOOLS))
+    assert process.stdin is not None
+    process.stdin.write(said)
+    process.stdin.close()
+    async with asyncio.timeout(20):
+        assert await process.wait() == 0
+
+
+@pytest.mark.holds("M16")
 async def test_a_call_over_http_is_answered_and_nobody_else_let_in(
     tmp_path: Path, pipes: Pipes
 ) -> None:
@@ -187,6 +202,77 @@ async def test_a_server_that_hears_nothing_does_not_hold_up_the_end(
     async with asyncio.timeout(20):
         assert await process.wait() == 0
     await until_gone(left)
+
+
+# Without a word
+
+
+async def noted(folder: Path) -> tuple[int, int]:
+    """Return how many calls are in flight, to go by the journal, and how many it has the end of."""
+    await asyncio.sleep(0)
+    try:
+        with closing(
+            sqlite3.connect(f"file:{folder / 'journal.db'}?mode=ro", uri=True)
+        ) as database:
+            (calls,) = database.execute(
+                "SELECT count(*) FROM record WHERE kind = 'call'"
+            ).fetchone()
+            ((in_flight,),) = database.execute("SELECT in_flight FROM presence").fetchall()
+    except (sqlite3.OperationalError, ValueError):
+        return 0, 0  # it is just being made
+    return in_flight, calls
+
+
+async def audit(file: str, *arguments: str) -> str:
+    command = [sys.executable, "-m", "trunkline", "audit", *arguments, "--config", file]
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
+    async with asyncio.timeout(20):
+        out, _ = await process.communicate()
+    assert process.returncode == 0, out
+    return out.decode()
+
+
+@pytest.mark.holds("I8.7")
+@pytest.mark.parametrize("load", [0, 100])
+async def test_after_sigkill_the_journal_is_whole_and_says_which_calls_were_in_flight(
+    load: int, tmp_path: Path
+) -> None:
+    kept = '[gateway]\nstate = "state"'
+    file = config(tmp_path, kept, child("small", "echo", "wait", more="max_in_flight = 200"))
+    process = await start(tmp_path, "--config", file)
+    await ask(process, HELLO)
+    assert process.stdin is not None
+    process.stdin.write(READY + call("echo", {}, "started"))
+    await answer_to(process, "started")
+    process.stdin.write(b"".join(call("wait", {}, f"hangs {n}") for n in range(3)))
+    process.stdin.write(call("echo", {}, "after"))
+    await answer_to(process, "after")  # so that the server has taken on those before it
+    many = b"".join(call("echo", {}, f"quick {n}") for n in range(load)) + call("echo", {}, "last")
+    in_flight = ended = 0
+    async with asyncio.timeout(30):
+        while in_flight < 3 or ended < 3 * load:
+            if load:
+                process.stdin.write(many)
+                await answer_to(process, "last")
+            in_flight, ended = await noted(tmp_path / "state")
+    if load:
+        process.stdin.write(many)
+        await process.stdin.drain()
+    process.kill()
+    async with asyncio.timeout(20):
+        await process.communicate()
+        heir = await start(tmp_path, "--config", file)
+        await ask(heir, HELLO)
+        await heir.communicate(READY + call("echo", {}))
+    assert heir.returncode == 0
+    found = [each["record"] for each in json.loads(await audit(file, "query", "--json"))]
+    (lost,) = [record for record in found if record["kind"] == "lost"]
+    assert 3 <= lost["in_flight"] <= 3 + load + bool(load)
+    oldest = lost["calls"][:3]  # of many, those that have been under way for longest
+    assert [(each["name"], each["backend"]) for each in oldest] == 3 * [("small__wait", "small")]
+    assert len({each["id"] for each in oldest}) == 3
+    assert lost["name"].partition("@")[0] == f"trunkline:{process.pid}"
+    assert "records, whole" in await audit(file, "verify")
 
 
 # The last steps

@@ -59,7 +59,20 @@ async def test_a_scrape_of_the_main_address_tells_how_everything_is(tmp_path: Pa
     assert found["trunkline_build_info"][0][0]["version"] == __version__
     assert found["trunkline_log_dropped_total"] == [({}, 0)]
     assert found["trunkline_journal_dropped_total"] == [({}, 0)]
+    assert found["trunkline_journal_failing"] == [({}, 0)]
     assert "trunkline_journal_queue" in found
+    assert "trunkline_journal_written_total" in found
+
+
+async def test_a_journal_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").write_bytes(b"not a journal" * 1000)
+    app = app_with(tmp_path, path="/metrics")
+    async with at(app) as origin:
+        found: dict[str, Any] = {"trunkline_journal_failing": [({}, 0)]}
+        while found["trunkline_journal_failing"] != [({}, 1)]:
+            found = parsed((await fetch(f"{origin}/metrics")).body.decode())
+        assert found["trunkline_journal_written_total"] == [({}, 0)]
+        assert found["trunkline_journal_queue"][0][1] > 0
 
 
 @pytest.mark.holds("O0.13")
@@ -135,7 +148,9 @@ async def test_the_dashboard_is_valid_and_names_no_metric_that_does_not_exist(
         re.findall(r"\b(?:trunkline|process)_[a-z_]+", " ".join([*targets, *map(str, variables)]))
     )
     assert len(named) > 15
-    assert named - every_name(await observed(tmp_path)) == set()
+    known = every_name(await observed(tmp_path))
+    assert named - known == set()
+    assert {name for name in known if "_journal_" in name} - named == set()
     ids = [panel["id"] for panel in board["panels"]]
     assert len(ids) == len(set(ids))
 

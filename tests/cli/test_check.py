@@ -123,3 +123,24 @@ def test_ctrl_c_ends_it_without_a_traceback_and_with_nothing_left(tmp_path: Path
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == ""
     assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+
+
+def test_bad_keys_are_told_and_end_with_one(tmp_path: Path) -> None:
+    table = (
+        '[auth]\nmode = ["key", "jwt"]\n[auth.jwt]\nissuer = "https://id.example"\naudience = "x"'
+    )
+    url = 'jwks_url = "https://id.example/jwks"'
+    file = config(tmp_path, table, url, OPERATOR)
+    assert run("key", "add", "ci", "--role", "dev", "--config", file).exit_code == 0
+    good = run("check", "--config", file)
+    keys = tmp_path / "keys.json"
+    assert good.exit_code == 0, good.output
+    assert f"\nkeys: auth.key.file: {keys}: 1 good\n" in good.stdout
+    assert "\nkeys: auth.jwt.jwks_url: https://id.example/jwks: only its form is" in good.stdout
+    keys.write_text('{"keys": [{"id": "ci"}]}', encoding="utf-8")
+    bad = run("check", "--config", file)
+    assert bad.exit_code == 1
+    assert f"\nbad keys: auth.key.file: {keys}: object missing required field" in bad.stdout
+    report = json.loads(run("check", "--json", "--config", file).stdout)
+    assert (report["ok"], [each["ok"] for each in report["keys"]]) == (False, [False, True])
+    assert report["servers"][0]["state"] == "ready"

@@ -1,11 +1,13 @@
 """The thread that writes: whatever becomes of the store, nothing is lost that has room."""
 
+import json
 import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,9 @@ from trunkline.journal.store import Row, StoreError
 from trunkline.journal.writer import Writer
 from trunkline.jsonrpc import Raw, Request
 from trunkline.mcp.caller import Caller
+from trunkline.mcp.offer import Kind
 from trunkline.mcp.principal import LOCAL
+from trunkline.routing.catalog import Entry
 
 PATIENCE = 20.0
 
@@ -196,6 +200,34 @@ def test_calls_under_way_are_noted_and_lost_ones_are_told_by_the_next(tmp_path: 
     (lost,) = [row for row in rows(tmp_path)[len(before) :] if row.kind == "lost"]
     assert '"in_flight":1' in lost.body
     assert "fs__slow" in lost.body
+    made.under_way.clear()
+    made.writer.close(PATIENCE)
+
+
+@pytest.mark.holds("I8.7")
+def test_of_many_calls_those_under_way_for_longest_are_noted_and_what_is_learnt_of_them(
+    tmp_path: Path,
+) -> None:
+    caller = Caller(LOCAL, "2025-11-25", {}, Raw(b"{}"))
+    request = Request(1, "tools/call", Raw(b"{}"))
+    made = Desk(ledger(tmp_path))
+    calls = [Passage(f"c{n}", caller, request, 1000.0 - n, 1.0) for n in range(200)]
+    made.under_way.update(calls)
+    made.writer.start()
+
+    def noted() -> tuple[int, list[Any]]:
+        with closing(sqlite3.connect(tmp_path / "journal.db", timeout=5)) as database:
+            found = database.execute("SELECT in_flight, calls FROM presence").fetchall()
+        return (found[0][0], json.loads(found[0][1] or "[]")) if found else (0, [])
+
+    made.put(1, 1)
+    made.until(made.written(1))
+    made.until(lambda: noted()[0] == 200)
+    assert [each["id"] for each in noted()[1]] == [f"c{n}" for n in range(199, 149, -1)]
+    assert noted()[1][0]["backend"] is None
+    calls[199].entry = Entry(Kind.TOOL, "fs__slow", "fs", "slow", Raw(b"{}"))
+    made.until(lambda: noted()[1][0]["backend"] == "fs")
+    assert noted()[0] == 200
     made.under_way.clear()
     made.writer.close(PATIENCE)
 

@@ -305,8 +305,10 @@ def test_order_white_space_spelling_and_unknown_members_make_no_difference(paylo
     assert decode(payload) == Request(1, "m", {"_meta": {}, "x": 1})
 
 
-def test_params_or_a_method_of_an_answer_are_just_unknown_members() -> None:
-    assert decode(b'{"jsonrpc":"2.0","id":1,"result":1,"params":"x"}') == Response(1, 1)
+@pytest.mark.parametrize("answer", [b'"result":1', b'"error":{"code":1,"message":"m"}'])
+def test_params_or_a_method_of_an_answer_are_just_unknown_members(answer: bytes) -> None:
+    plain = decode(b'{"jsonrpc":"2.0","id":1,' + answer + b"}")
+    assert decode(b'{"jsonrpc":"2.0","id":1,' + answer + b',"params":"x"}') == plain
 
 
 @pytest.mark.holds("S2.19", "C9")

@@ -2,9 +2,11 @@
 
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trunkline.routing import words as module
 from trunkline.routing.words import MAX_TEXT, MAX_WORD, fold, split_words, stem, stems
 
 
@@ -69,6 +71,17 @@ def test_a_word_that_capitals_part_has_the_stem_of_the_whole_as_well() -> None:
 def test_what_only_looks_like_an_ending_stays() -> None:
     for word in ("status", "class", "this", "s3s", "bring", "löschens", "add", "bus"):
         assert stem(word) == word
+
+
+def test_few_words_are_remembered_and_no_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_REMEMBERED", 3)
+    remembered: dict[str, list[str]] = vars(module)["_STEMS"]
+    remembered.clear()
+    long = "x" * 30
+    for word in ("one", "two", "two", "three", "four", long, "搜索", "one"):
+        assert stems(word) == [stem(word)]
+        assert len(remembered) <= 3
+    assert list(remembered) == ["four", "one"]
 
 
 @given(st.text())

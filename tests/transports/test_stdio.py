@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ParamSpec
 
 import pytest
+import uvloop
 
 from tests.jsonrpc.test_channel import is_stuck, settle, stop
 from trunkline.jsonrpc import Connection, ConnectionLost, Peer, RemoteProtocolError, from_raw
@@ -396,3 +397,20 @@ async def test_many_children_live_and_end_at_the_same_time() -> None:
         await child.send(b"%d" % number)
     assert [await child.receive() for child in children] == [b"%d" % n for n in range(20)]
     await asyncio.gather(*(child.aclose() for child in children))
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_start_that_is_cancelled_is_cancelled_at_whatever_step(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def cancel_after(steps: int) -> None:
+        starting = asyncio.create_task(Child.start(["cat"]))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        starting.cancel()
+        await starting
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        for steps in range(4):
+            with pytest.raises(asyncio.CancelledError):
+                runner.run(cancel_after(steps))

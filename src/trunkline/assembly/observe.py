@@ -82,6 +82,12 @@ class Observation:
             words = "Records that the journal had no room for."
             dropped = "trunkline_journal_dropped_total"
             exposition.counter(dropped, words, lambda: journal.status().dropped)
+            words = "Records that are in the journal."
+            written = "trunkline_journal_written_total"
+            exposition.counter(written, words, lambda: journal.status().written)
+            words = "Whether the journal cannot be written."
+            failing = "trunkline_journal_failing"
+            exposition.gauge(failing, words, lambda: int(journal.status().error is not None))
 
     @property
     def pages(self) -> "Pages":

@@ -220,10 +220,12 @@ def parse_key_set(body: bytes) -> tuple[PublicKey, ...]:
         raise ValueError(f"expected at most {MAX_SIZE} bytes")
     try:
         found = msgspec.json.decode(body, type=dict[str, Any]).get("keys")
-    except (msgspec.DecodeError, RecursionError):
-        found = None
+    except (msgspec.DecodeError, RecursionError) as why:
+        raise ValueError(
+            f'expected a JWKS, a JSON object with "keys": {str(why).lower()}'
+        ) from None
     if not isinstance(found, list):
-        raise ValueError('expected a JWKS, a JSON object with "keys"')  # noqa: TRY004
+        raise ValueError('expected a JWKS, a JSON object with "keys", a list')  # noqa: TRY004
     entries = cast("list[object]", found)
     if len(entries) > MAX_KEYS:
         raise ValueError(f"expected at most {MAX_KEYS} keys, got {len(entries)}")

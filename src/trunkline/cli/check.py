@@ -1,4 +1,4 @@
-"""`trunkline check`: tells whether the configuration is good and the servers start."""
+"""`trunkline check`: tells whether the configuration and its keys are good and servers start."""
 
 import asyncio
 import os
@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from trunkline.app import App
+from trunkline.assembly.key_material import Material, examine_keys
 from trunkline.cli.config_choice import choose_config, place
 from trunkline.cli.screen import (
     FAILED,
@@ -47,11 +48,13 @@ class ServerReport(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True):
-    """What became of all servers."""
+    """What became of all servers, and of what else the configuration names."""
 
     ok: bool
     config: str
     servers: tuple[ServerReport, ...]
+    keys: tuple[Material, ...]
+    """What `[auth]` names keys in."""
     collisions: tuple[dict[str, str], ...]
     unchecked: dict[str, str]
     """The tools whose arguments cannot be checked, and why not."""
@@ -86,10 +89,13 @@ async def examine(config: Config, timeout: float | None = None) -> Report:
         else ServerReport(name=server.name, state=_DISABLED)
         for server in config.servers
     )
+    keys = examine_keys(config.auth)
     return Report(
-        all(server.state in {_READY, _DISABLED} for server in servers),
+        all(server.state in {_READY, _DISABLED} for server in servers)
+        and all(each.ok for each in keys),
         place(config),
         servers,
+        keys,
         tuple(map(_collision, catalog.collisions)),
         _unchecked(config, catalog),
         config.notes,
@@ -147,6 +153,8 @@ def _print(report: Report) -> None:
     for server in report.servers:
         if server.stderr and server.state not in {_READY, _DISABLED}:
             print(f"{server.name} last said: {first_line(server.stderr)}")
+    for each in report.keys:
+        print(f"{'keys' if each.ok else 'bad keys'}: {each.setting}: {each.place}: {each.told}")
     for collision in report.collisions:
         print(
             f"collision: {collision['kind']}: {first_line(collision['name'])} is that of"

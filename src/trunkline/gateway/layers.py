@@ -166,9 +166,9 @@ class Layers:
 
 
 _run = f"{random.getrandbits(64):016x}"
-_count = itertools.count(random.getrandbits(16))
+_count = itertools.count(10**15)  # as long as what it follows: to write a number is quick
 
 
 def _new_id() -> str:
     """Return a name for a call: it needs to differ from all others, not to be hard to guess."""
-    return f"{_run}{next(_count):016x}"
+    return f"{_run}{next(_count)}"

@@ -105,10 +105,13 @@ class Switches:
 
     def check(self, caller: Caller, entry: Entry) -> None:
         """Refuse what is stopped; raises `disabled`."""
-        if self.active:
-            why = self._refusal(caller, entry)
-            if why is not None:
-                raise why
+        if not self.active:
+            return
+        found = self._stops.find(caller.principal, entry)
+        if found is not None:
+            raise refusal(found, caller.version)
+        if self.paused and entry.backend not in self._exempt:
+            raise paused(caller.version)
 
     def stops(self, caller: Caller, entry: Entry) -> bool:
         """Tell whether an offer is stopped for a caller, and so on none of its lists.
@@ -135,14 +138,6 @@ class Switches:
         by_file = [(switch, place) for switch, place in self._file.items()]
         by_order = [(switch, OPERATOR) for switch in self._ordered]
         return tuple(Stopped(s.what.value, s.name, by) for s, by in sorted(by_file + by_order))
-
-    def _refusal(self, caller: Caller, entry: Entry) -> RpcError | None:
-        found = self._stops.find(caller.principal, entry)
-        if found is not None:
-            return refusal(found, caller.version)
-        if self.paused and entry.backend not in self._exempt:
-            return paused(caller.version)
-        return None
 
     # Switching
 

@@ -17,6 +17,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection
+from heapq import nsmallest
 
 import msgspec
 from msgspec import Struct
@@ -48,7 +49,7 @@ PRUNE_AFTER = 5000
 """After how many seconds, or records, it is looked whether something is to go."""
 
 MAX_CALLS = 50
-"""How many calls under way are noted by name."""
+"""How many calls under way are noted by name: those that have been so for longest."""
 
 _SLICE = 32
 _BREATH = 0.0002
@@ -136,7 +137,7 @@ class Writer:
         self._fill()
         presence = self._seen()
         if self._entries or presence is not None:
-            ledger.append(self._entries, presence or self._now())
+            ledger.append(self._entries, presence or self._presence)
             self.progress.written += len(self._entries)
             self._since_prune += len(self._entries)
             self._entries = []
@@ -176,22 +177,24 @@ class Writer:
 
     def _seen(self) -> Presence | None:
         """Return how we are now, if that is not what was noted last."""
-        count = len(self._under_way())
-        return self._now() if count != self._presence.in_flight else None
+        before, now = self._presence, self._now()
+        is_noted = (before.in_flight, before.calls) == (now.in_flight, now.calls)
+        return None if is_noted else now
 
     def _now(self) -> Presence:
+        under_way = self._under_way()
         try:
-            calls = list(self._under_way())
-        except RuntimeError:  # it has changed while we looked
+            calls = list(under_way)
+        except RuntimeError:  # it has changed while we looked: how many there are is known
             calls = []
         shown = [
             {"id": each.id, "at": each.at, "name": each.name[:128], "backend": _backend(each)}
-            for each in calls[:MAX_CALLS]
+            for each in nsmallest(MAX_CALLS, calls, key=_began)
         ]
         self._presence = msgspec.structs.replace(
             self._presence,
             at=time.time(),
-            in_flight=len(calls),
+            in_flight=len(calls) or len(under_way),
             calls=msgspec.json.encode(shown).decode(),
         )
         return self._presence
@@ -263,6 +266,10 @@ def _lost(scribe: Scribe, losses: Losses, when_full: str) -> Entry:
         since=losses.since,
         until=losses.until,
     )
+
+
+def _began(passage: Passage) -> float:
+    return passage.at
 
 
 def _backend(passage: Passage) -> str | None:

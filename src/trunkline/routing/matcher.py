@@ -54,6 +54,9 @@ _MAX_GUESSED = 8  # words of one query: each is compared with all that there are
 Allow: TypeAlias = Callable[[str], bool]
 """Tells by its key whether a document may be found."""
 
+_Postings: TypeAlias = dict[str, float]
+"""How much a word says in each document that has it, by key."""
+
 
 class Field(NamedTuple):
     """How much a word in this field counts, and how many words are usual in it."""
@@ -75,17 +78,6 @@ class Match(NamedTuple):
 
     key: str
     score: float
-
-
-class _Postings(dict[str, float]):
-    """How much a word says in each document that has it, by key."""
-
-    __slots__ = ("most",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.most = 0.0
-        """Nowhere does it say more; it may have, in a document that is gone."""
 
 
 class _Sense(NamedTuple):
@@ -118,7 +110,6 @@ class _Kept(NamedTuple):
     """What is remembered of a document: enough to take it out again."""
 
     names: tuple[str, ...]
-    folded: tuple[str, ...]
     words: tuple[str, ...]
 
 
@@ -132,7 +123,9 @@ class Matcher:
         self._postings: dict[str, _Postings] = {}
         self._kept: dict[str, _Kept] = {}
         self._named: dict[str, tuple[str, ...]] = {}
+        # Made when a query needs them, and again after a change.
         self._sorted: list[str] | None = None
+        self._most: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -147,17 +140,16 @@ class Matcher:
         key, names = document.key, document.names
         self.remove(key)
         shares = self._shares(document.fields)
-        folded = {fold(name) for name in (key, *names)}
-        self._kept[key] = _Kept(names, tuple(folded), tuple(shares))
+        self._kept[key] = _Kept(names, tuple(shares))
+        self._most.clear()
         known = self._postings
         for word, share in shares.items():
-            postings = known.get(word)
-            if postings is None:
-                postings = known[word] = _Postings()
+            if word in known:
+                known[word][key] = share
+            else:
+                known[word] = {key: share}
                 self._sorted = None
-            postings[key] = share
-            postings.most = max(postings.most, share)
-        for name in folded:
+        for name in {fold(name) for name in (key, *names)}:
             self._named[name] = (*self._named.get(name, ()), key)
 
     def remove(self, key: str) -> None:
@@ -165,13 +157,14 @@ class Matcher:
         kept = self._kept.pop(key, None)
         if kept is None:
             return
+        self._most.clear()
         for word in kept.words:
             postings = self._postings[word]
             del postings[key]
             if not postings:
                 del self._postings[word]
                 self._sorted = None
-        for name in kept.folded:
+        for name in {fold(name) for name in (key, *kept.names)}:
             self._named[name] = tuple(other for other in self._named[name] if other != key)
             if not self._named[name]:
                 del self._named[name]
@@ -184,7 +177,10 @@ class Matcher:
                 words = stems(text)
                 each = weight / (1 - _LENGTH + _LENGTH * len(words) / usual)
                 for word in words:
-                    counts[word] = counts.get(word, 0.0) + each
+                    if word in counts:
+                        counts[word] += each
+                    else:
+                        counts[word] = each
         idle, slow = self._lexicon.idle, _SATURATION
         return {word: n / (slow + n) for word, n in counts.items() if word not in idle}
 
@@ -249,12 +245,16 @@ class Matcher:
         asked = [word] if word in meant else meant or [word]
         weight = max(self._rarity(each) for each in asked)
         # A like word is worth no more for being rarer.
-        ways = [
-            (self._postings[each], share * min(weight, self._rarity(each)))
-            for each, share in meant.items()
-        ]
-        most = max((factor * postings.most for postings, factor in ways), default=0.0)
+        factors = {each: share * min(weight, self._rarity(each)) for each, share in meant.items()}
+        ways = [(self._postings[each], factor) for each, factor in factors.items()]
+        most = max((factor * self._most_of(each) for each, factor in factors.items()), default=0.0)
         return _Sense(word, weight, most, ways)
+
+    def _most_of(self, word: str) -> float:
+        """Return how much a word says where it says most."""
+        if word not in self._most:
+            self._most[word] = max(self._postings[word].values())
+        return self._most[word]
 
     def _asked(self, query: str) -> list[str]:
         """Return the words of a query, each once, without those that say nothing."""

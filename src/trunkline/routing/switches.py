@@ -72,6 +72,8 @@ class Stops:
         self._patterns = tuple(sorted(name for name in tools if "*" in name or "?" in name))
         self._tools = tools.difference(self._patterns)
         self._all = EVERYTHING in self.switches
+        self._wide = bool(self._servers or self._subjects or self._all)
+        """Whether more than tools is stopped; mostly it is not, and every call asks."""
         self._known: dict[tuple[str, str, str], bool] = {}
         """Tools that were looked at: every call asks, and the answer never changes."""
 
@@ -83,7 +85,7 @@ class Stops:
 
     def find(self, principal: Principal, entry: Entry) -> Switch | None:
         """Return what stops an offer for somebody, with the name that they know it by."""
-        found = self.find_backend(principal, entry.backend)
+        found = self.find_backend(principal, entry.backend) if self._wide else None
         if found is None and entry.kind is Kind.TOOL and self._stops_tool(entry):
             return Switch(What.TOOL, entry.public)
         return found

@@ -10,6 +10,7 @@ Rules upheld here:
 2. Whatever stands in a definition, it costs at most that one tool its words, never the index.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
@@ -39,6 +40,7 @@ MAX_SIGNATURE = 500
 """The longest line of arguments, in characters."""
 
 _CHOICES, _MAX_CHOICE = 6, 24
+_END = re.compile(r"\.[ \n]|\n\n")  # of a sentence
 
 
 class Found(NamedTuple):
@@ -148,8 +150,8 @@ def signature_of(definition: Raw) -> str:
 def summary(description: str) -> str:
     """Return the first sentence of a description, with whatever space is before it."""
     text = description[:MAX_SUMMARY]
-    ends = [place for end in (". ", ".\n", "\n\n") if (place := text.find(end, 1)) > 0]
-    return text[: min(ends) + 1] if ends else text
+    end = _END.search(text, 1)
+    return text[: end.start() + 1] if end else text
 
 
 def _kind(schema: object) -> str:

@@ -20,7 +20,7 @@ import unicodedata
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import chain
-from typing import TypeAlias
+from typing import TypeVar
 
 MAX_TEXT = 4000
 """How much of a text is read, in characters."""
@@ -29,9 +29,9 @@ MAX_WORD = 64
 """The longest word; what is longer, and hardly one, falls into pieces."""
 
 _REMEMBERED = 32768  # words, of which most are seen again and again
+_MEMORABLE = 24  # characters: what is longer is hardly seen again
 
-_Read: TypeAlias = Callable[[str], tuple[str, ...]]
-_Change: TypeAlias = Callable[[tuple[str, ...]], tuple[str, ...]]
+_Made = TypeVar("_Made")
 
 _SIGNS = re.compile(
     "[\u2010-\u2027\u2030-\u205e\u2190-\u245f\u2500-\u2bff]"
@@ -51,39 +51,69 @@ _SIBILANT = ("ses", "xes", "zes", "ches", "shes")
 _SINGULAR = ("ss", "us", "is")
 
 
+class _Memory(dict[str, _Made]):
+    """What is made of each written word: a lookup for most, as few words make up most texts."""
+
+    def __init__(self, make: Callable[[str], _Made]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, written: str) -> _Made:
+        made = self._make(written)
+        if len(written) <= _MEMORABLE and written.isascii():
+            if len(self) >= _REMEMBERED:
+                self.clear()
+            self[written] = made
+        return made
+
+
 def split_words(text: str) -> list[tuple[str, ...]]:
     """Return the words of a text in order, folded, each as the parts that its capitals show."""
-    return _each_word(text, _parts, _same)
+    return list(chain.from_iterable(map(_words_of, _written(text))))
 
 
 def stems(text: str) -> list[str]:
     """Return the stems of each word's parts, and of the whole: GitHub is one word as well."""
-    return list(chain.from_iterable(_each_word(text, _forms, _forms_of)))
-
-
-def _each_word(text: str, plain: _Read, foreign: _Change) -> list[tuple[str, ...]]:
-    """Return what `plain` makes of each ASCII word of a text, and `foreign` of others' parts."""
-    text = text[:MAX_TEXT]
-    if not text.isascii():
-        text = unicodedata.normalize("NFC", text)  # first: an apostrophe goes between letters
-    if "'" in text or "\u2019" in text:
-        text = _APOSTROPHE.sub("", text)
-    if not text.isascii():
-        text = _SIGNS.sub(" ", text)  # most texts have nothing else that is not plain
-    if text.isascii():
-        return list(map(plain, _PLAIN.findall(text)))
-    found: list[tuple[str, ...]] = []
-    for chunk in text.split():
-        if chunk.isascii():
-            found += map(plain, _PLAIN.findall(chunk))
-        else:
-            found += map(foreign, _foreign(chunk))
-    return found
+    return list(chain.from_iterable(map(_STEMS.__getitem__, _written(text))))
 
 
 def fold(text: str) -> str:
     """Return the words of a text with single spaces between them: equal for equal texts."""
-    return " ".join(chain.from_iterable(split_words(text)))
+    return " ".join(filter(None, map(_FOLDED.__getitem__, _written(text))))
+
+
+def _written(text: str) -> list[str]:
+    """Return what spaces part, or underscores; a full stop may still cling to it."""
+    return text[:MAX_TEXT].replace("_", " ").split()
+
+
+def _words_of(written: str) -> list[tuple[str, ...]]:
+    """Return the words of what has no spaces."""
+    if written.isascii() and "'" not in written:
+        return [_parts(word) for word in _PLAIN.findall(written)]
+    text = unicodedata.normalize("NFC", written)  # first: an apostrophe goes between letters
+    text = _SIGNS.sub(" ", _APOSTROPHE.sub("", text))
+    found: list[tuple[str, ...]] = []
+    for chunk in text.split():
+        found += map(_parts, _PLAIN.findall(chunk)) if chunk.isascii() else _foreign(chunk)
+    return found
+
+
+def _stems_of(written: str) -> list[str]:
+    found: list[str] = []
+    for parts in _words_of(written):
+        found += map(stem, parts)
+        if len(parts) > 1:
+            found.append(stem("".join(parts)))
+    return found
+
+
+def _folded(written: str) -> str:
+    return " ".join(chain.from_iterable(_words_of(written)))
+
+
+_STEMS = _Memory(_stems_of)
+_FOLDED = _Memory(_folded)
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -117,24 +147,8 @@ def _strip_plural(word: str) -> str:
     return word
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def _forms(word: str) -> tuple[str, ...]:
-    """Return the stems of a plain word."""
-    return _forms_of(_parts(word))
-
-
-def _forms_of(parts: tuple[str, ...]) -> tuple[str, ...]:
-    found = tuple(map(stem, parts))
-    return found if len(parts) == 1 else (*found, stem("".join(parts)))
-
-
-def _same(parts: tuple[str, ...]) -> tuple[str, ...]:
-    return parts
-
-
-@lru_cache(maxsize=_REMEMBERED)
 def _parts(word: str) -> tuple[str, ...]:
-    """Return the parts of a plain word; most are seen again and again."""
+    """Return the parts of a plain word."""
     if word.islower():
         return (word,)
     return tuple(_HUMP.sub(" ", word).lower().split())

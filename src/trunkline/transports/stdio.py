@@ -23,10 +23,10 @@ import secrets
 import signal
 import termios
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from subprocess import Popen, TimeoutExpired
-from typing import IO, Self, cast
+from typing import IO, Any, Self, cast
 
 from trunkline.jsonrpc import ConnectionLost, RemoteProtocolError, frame
 from trunkline.jsonrpc.framing import MAX_LINE
@@ -107,7 +107,7 @@ class Child:
         process = spawn(argv, environment, cwd, token)
         child = cls(process, argv[0], token, grace=grace, stderr_lines=stderr_lines)
         try:
-            await child._open()
+            await _whole(child._open())
         except BaseException:
             child._kill_kin()
             child._bury()
@@ -387,6 +387,20 @@ class _Tail(asyncio.Protocol):
 def _show(line: bytes) -> str:
     text = line[:STDERR_LINE].decode(errors="replace").removesuffix("\r")
     return text + "…" if len(line) > STDERR_LINE else text
+
+
+async def _whole(opening: Coroutine[Any, Any, None]) -> None:
+    """Connect all pipes or none, also for whoever is cancelled meanwhile: it takes a moment only.
+
+    uvloop closes the descriptor of a pipe whose connecting is cancelled, and the file that has it
+    does so again: an error that hides the cancellation, or somebody else's descriptor.
+    """
+    task = asyncio.create_task(opening)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise
 
 
 async def _ended(process: "Popen[bytes]") -> None:

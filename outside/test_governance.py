@@ -1,0 +1,365 @@
+"""Governance as clients meet it that we did not write: who sees what, and how each no sounds."""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import httpx2
+import jwt
+import pytest
+import pytest_asyncio
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.auth import ProtectedResourceMetadata
+
+from outside.clients import ENVELOPE, HANDSHAKE, client
+from outside.gateway import Gateway, configure, gateway, sdk
+from outside.program import HERE, PYTHON_1, run
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning"),
+]
+
+OLD = "2025-06-18"
+MODES = {"legacy": HANDSHAKE, "auto": ENVELOPE}
+SECRET = "a secret that has more than 32 bytes"
+ISSUER = "https://id.example"
+HEAD = f"""
+[gateway]
+state = "state"
+[auth]
+mode = ["jwt", "key"]
+[auth.jwt]
+secret_env = "OUTSIDE_SECRET"
+issuer = "{ISSUER}"
+[roles.admin]
+permissions = ["*"]
+[roles.dev]
+permissions = ["tools.execute"]
+denied_tools = ["*__hold", "me__*"]
+[roles.watcher]
+permissions = ["tools.read"]
+[limits.tools]
+sdk__revision = 1
+[[policy]]
+deny = "sdk__echo"
+when = "has(args.message) && type(args.message) == string && args.message.contains('secret plan')"
+"""
+
+KINDS = {
+    "not_allowed": (-32003, 4030),
+    "rate_limited": (-32004, 4290),
+    "disabled": (-32005, 4031),
+}
+"""The codes of refusals, for clients of the handshake and of the envelope era."""
+
+
+class Asker(NamedTuple):
+    """A client, what it comes with, and the revision that it then speaks."""
+
+    program: str
+    proof: str
+    revision: str
+    mode: str = "legacy"
+
+
+ASKERS = [
+    Asker("python2", "key", HANDSHAKE),
+    Asker("python2", "minted", ENVELOPE, "auto"),
+    Asker("python1", "signed", HANDSHAKE),
+    Asker("python1", "key", OLD),
+    Asker("typescript1", "minted", HANDSHAKE),
+    Asker("typescript2", "signed", HANDSHAKE),
+    Asker("typescript2", "key", ENVELOPE, "auto"),
+]
+
+
+class Place:
+    """A gateway with keys and rules, its command line, and whoever wants to come in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.house: Gateway
+        self.known: dict[Asker, dict[str, str]] = {}
+        """What each of the askers sends to be let in as a developer."""
+
+    async def command(self, *arguments: str, at: bool = True) -> str:
+        """Run a command of ours; return what it printed."""
+        config = ("--config", str(self.folder / "trunkline.toml")) if at else ()
+        code, out, err = await run(sys.executable, "-m", "trunkline", *arguments, *config)
+        assert code == 0, out + err
+        return out.strip()
+
+    def line(self, text: str) -> str:
+        """Return where a line of the configuration is, as rules are named."""
+        path = self.folder / "trunkline.toml"
+        return f"{path.name}:{path.read_text().splitlines().index(text) + 1}"
+
+    async def switch(self, *arguments: str) -> None:
+        """Stop something, or let it go on, by the command line."""
+        await self.command(*arguments, "--pid", str(self.house.program.process.pid), at=False)
+
+    async def headers(self, proof: str, subject: str, role: str | None) -> dict[str, str]:
+        """Return what one sends who has a key, a token of ours, or one of somebody else's."""
+        if proof == "key":
+            made = await self.command("key", "add", subject, "--role", str(role))
+        elif proof == "minted":
+            made = await self.command("token", "mint", "--sub", subject, "--role", str(role))
+        else:
+            now = int(time.time())
+            claims = {
+                "iss": ISSUER,
+                "aud": "trunkline",
+                "sub": subject,
+                "iat": now,
+                "exp": now + 600,
+            }
+            made = jwt.encode(claims | ({"role": role} if role else {}), SECRET, "HS256")
+        return {"Authorization": f"Bearer {made}"}
+
+    async def records(self, subject: str, count: int) -> list[tuple[Any, ...]]:
+        """Return what the journal says of so many calls of somebody, once it has them."""
+        found: list[Any] = []
+        async with asyncio.timeout(30):
+            while len(found) < count:
+                told = await self.command("audit", "query", "--subject", subject, "--json")
+                found = [each["record"] for each in json.loads(told)]
+        members = ("name", "status", "verdict", "rule", "revision")
+        return [tuple(each.get(member) for member in members) for each in found]
+
+
+def name_of(asker: Asker) -> str:
+    return f"{asker.program}-{asker.proof}-{asker.revision}"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
+    made = Place(tmp_path_factory.mktemp("governed"))
+    # The path of a socket is short.
+    with TemporaryDirectory() as runtime, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", runtime)
+        patch.setenv("OUTSIDE_SECRET", SECRET)
+        async with sdk(2) as (_, url):
+            servers = {
+                "sdk": {"url": url},
+                "me": {"builtin": "operator", "operator_tools": "all"},
+            }
+            configure(made.folder, servers, HEAD)
+            given = [made.headers(asker.proof, name_of(asker), "dev") for asker in ASKERS]
+            made.known = dict(zip(ASKERS, await asyncio.gather(*given), strict=True))
+            async with gateway(made.folder, servers, HEAD) as made.house:
+                await until_ready(made.house)
+                yield made
+
+
+async def until_ready(house: Gateway) -> None:
+    async with asyncio.timeout(30), httpx2.AsyncClient() as http:
+        while (await http.get(f"{house.place}/readyz")).status_code != 200:
+            pass
+
+
+# What clients say and hear
+
+
+async def ask(place: Place, asker: Asker, headers: dict[str, str], calls: list[Any]) -> Any:
+    """Have a client list all tools, and call some of them."""
+    url, wishes = place.house.mcp, {"headers": headers, "calls": calls, "revision": asker.revision}
+    if asker.program == "python2":
+        return await ask_python_2(url, asker.mode, headers, calls)
+    if asker.program == "python1":
+        command = [PYTHON_1, HERE / "sdk1_calls.py", url]
+    else:
+        command = ["node", HERE / "ts_calls.mjs", asker.program[-1], asker.mode, url]
+    code, out, err = await run(*command, json.dumps(wishes))
+    assert code == 0, err
+    return json.loads(out)
+
+
+async def ask_python_2(url: str, mode: str, headers: dict[str, str], calls: list[Any]) -> Any:
+    async with httpx2.AsyncClient(headers=headers) as http:
+        transport: Any = streamable_http_client(url, http_client=http)
+        async with client(transport, mode) as made:
+            return {
+                "revision": made.protocol_version,
+                "tools": [tool.name for tool in (await made.list_tools()).tools],
+                "answers": [await answer(made, *each) for each in calls],
+            }
+
+
+async def answer(made: Client, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    try:
+        result = await made.call_tool(tool, arguments)
+    except MCPError as error:
+        return {"error": error.error.model_dump(mode="json")}
+    return {"result": result.model_dump(mode="json", by_alias=True)}
+
+
+def text(found: dict[str, Any]) -> str:
+    assert not found["result"].get("isError"), found
+    return found["result"]["content"][0]["text"]
+
+
+def refusal(found: dict[str, Any], kind: str, revision: str) -> dict[str, Any]:
+    """Expect a refusal of a kind, with its code; return what else it says."""
+    error = found["error"]
+    assert (error["data"]["type"], error["code"]) == (kind, KINDS[kind][revision == ENVELOPE])
+    return error["data"]
+
+
+def expect_unknown(found: dict[str, Any], tool: str) -> None:
+    assert found["error"]["code"] == -32602
+    assert f"Unknown tool: {tool}" in found["error"]["message"]
+
+
+def expect_misfit(found: dict[str, Any], revision: str) -> None:
+    """Expect to hear that arguments do not fit: from 2025-11-25 on, where a model reads it."""
+    if revision == OLD:
+        assert found["error"]["code"] == -32602
+        said = found["error"]["message"]
+    else:
+        assert found["result"]["isError"] is True
+        said = found["result"]["content"][0]["text"]
+    assert "message" in said
+    assert "string" in said
+
+
+@pytest.mark.parametrize("asker", ASKERS, ids=name_of)
+async def test_a_developer_sees_and_calls_what_the_role_may_and_all_is_recorded(
+    place: Place, asker: Asker
+) -> None:
+    subject = name_of(asker)
+    calls = [
+        ("sdk__echo", {"message": "hello"}),
+        ("sdk__hold", {}),
+        ("nobody__home", {}),
+        ("me__status", {}),
+        ("me__kill", {"what": "all"}),
+        ("sdk__echo", {"message": "the secret plan"}),
+        ("sdk__echo", {"message": 7}),
+        ("sdk__revision", {}),
+        ("sdk__revision", {}),
+    ]
+    found = await ask(place, asker, place.known[asker], calls)
+    assert found["revision"] == asker.revision
+    assert {"sdk__echo", "sdk__revision", "sdk__released"} <= set(found["tools"])
+    assert not [name for name in found["tools"] if name == "sdk__hold" or name.startswith("me__")]
+    hello, *unknown, plan, misfit, first, second = found["answers"]
+    assert text(hello) == "Echo: hello"
+    for (tool, _), said in zip(calls[1:5], unknown, strict=True):
+        expect_unknown(said, tool)
+    refusal(plan, "not_allowed", asker.revision)
+    expect_misfit(misfit, asker.revision)
+    assert text(first)
+    assert 0 < refusal(second, "rate_limited", asker.revision)["retryAfter"] <= 60
+    role = f"role dev: tools.execute ({place.line('[roles.dev]')})"
+    hidden = f"role dev: denied_tools ({place.line('[roles.dev]')})"
+    rule = f"policy[0] ({place.line('[[policy]]')})"
+    assert await place.records(subject, len(calls)) == [
+        (*each, asker.revision)
+        for each in (
+            ("sdk__echo", "success", "allow", role),
+            ("sdk__hold", "unknown", "deny", hidden),
+            ("nobody__home", "unknown", None, None),
+            ("me__status", "unknown", "deny", hidden),
+            ("me__kill", "unknown", "deny", hidden),
+            ("sdk__echo", "denied", "deny", rule),
+            ("sdk__echo", "invalid_arguments", "allow", role),
+            ("sdk__revision", "success", "allow", role),
+            ("sdk__revision", "rate_limited", None, None),
+        )
+    ]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_one_who_only_looks_sees_all_and_calls_nothing(place: Place, mode: str) -> None:
+    headers = await place.headers("signed", f"watcher-{mode}", "watcher")
+    asker = Asker("python2", "signed", MODES[mode], mode)
+    found = await ask(place, asker, headers, [("sdk__echo", {"message": "x"}), ("me__pause", {})])
+    assert {"sdk__echo", "sdk__hold", "me__pause"} <= set(found["tools"])
+    for said in found["answers"]:
+        refusal(said, "not_allowed", MODES[mode])
+
+
+@pytest.mark.parametrize("role", ["nobody", None])
+async def test_one_whose_role_nobody_knows_sees_nothing(place: Place, role: str | None) -> None:
+    headers = await place.headers("signed", "stranger", role)
+    asker = Asker("python2", "signed", ENVELOPE, "auto")
+    found = await ask(place, asker, headers, [("sdk__echo", {"message": "x"})])
+    assert found["tools"] == []
+    expect_unknown(found["answers"][0], "sdk__echo")
+
+
+@pytest.mark.parametrize("asker", ASKERS[:2], ids=name_of)
+async def test_what_is_killed_is_disabled_until_it_is_revived(place: Place, asker: Asker) -> None:
+    headers = await place.headers("signed", "ada", "dev")
+    calls = [("sdk__say", {}), ("sdk__echo", {"message": "x"})]
+    await place.switch("kill", "tool", "sdk__say")
+    try:
+        killed, other = (await ask(place, asker, headers, calls))["answers"]
+    finally:
+        await place.switch("revive", "tool", "sdk__say")
+    assert refusal(killed, "disabled", asker.revision)["what"] == "tool"
+    assert text(other) == "Echo: x"
+    again, _ = (await ask(place, asker, headers, calls))["answers"]
+    assert text(again) == "said"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_an_operator_pauses_everybody_over_mcp_and_lets_them_go_on(
+    place: Place, mode: str
+) -> None:
+    asker, echo = Asker("python2", "signed", MODES[mode], mode), ("sdk__echo", {"message": "x"})
+    admin = await place.headers("signed", "root", "admin")
+    dev = await place.headers("signed", "ada", "dev")
+    found = await ask(place, asker, admin, [("me__status", {}), ("me__pause", {}), echo])
+    assert {"me__status", "me__pause", "me__resume", "sdk__hold"} <= set(found["tools"])
+    status, paused, stopped = found["answers"]
+    assert '"sdk"' in json.dumps(status["result"]["structuredContent"])
+    text(paused)
+    refusal(stopped, "disabled", MODES[mode])
+    held = await ask(place, asker, dev, [echo])
+    assert "sdk__echo" in held["tools"]
+    assert refusal(held["answers"][0], "disabled", MODES[mode])["what"] == "pause"
+    resumed, status = (await ask(place, asker, admin, [("me__resume", {}), ("me__status", {})]))[
+        "answers"
+    ]
+    text(resumed)
+    assert status["result"]["structuredContent"]
+    assert text((await ask(place, asker, dev, [echo]))["answers"][0]) == "Echo: x"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_without_credentials_the_client_learns_where_to_get_some(
+    place: Place, mode: str
+) -> None:
+    refused: list[httpx2.Response] = []
+
+    async def note(response: httpx2.Response) -> None:
+        refused.append(response)
+
+    async with httpx2.AsyncClient(event_hooks={"response": [note]}) as http:
+        transport: Any = streamable_http_client(place.house.mcp, http_client=http)
+        with pytest.raises(BaseException) as caught:  # noqa: PT011  an MCPError, or a group of them
+            async with client(transport, mode) as made:
+                await made.list_tools()
+        assert not isinstance(caught.value, TimeoutError)
+    assert {response.status_code for response in refused} == {401}
+    url = refused[0].headers["www-authenticate"].partition('resource_metadata="')[2].split('"')[0]
+    async with httpx2.AsyncClient() as http:
+        found = ProtectedResourceMetadata.model_validate_json((await http.get(url)).content)
+    assert str(found.resource) == place.house.mcp
+    assert [str(server).rstrip("/") for server in found.authorization_servers] == [ISSUER]
+
+
+async def test_afterwards_the_record_is_whole(place: Place) -> None:
+    told = json.loads(await place.command("audit", "verify", "--json"))
+    assert told["ok"], told
+    denied = json.loads(await place.command("audit", "query", "--status", "denied", "--json"))
+    assert denied
+    assert {each["record"]["verdict"] for each in denied} == {"deny"}
