@@ -119,11 +119,11 @@ class Reply:
         self._writer.transport.abort()
 
 
-class Site:
-    """A gateway behind a socket."""
+class Visited:
+    """Whatever listens, as those see it who come by HTTP."""
 
-    def __init__(self, made: Gateway, door: HttpServer, listener: HttpListener) -> None:
-        self.gateway, self.door, self.listener = made, door, listener
+    def __init__(self, listener: HttpListener) -> None:
+        self.listener = listener
         self.port = listener.addresses[0][1]
         self.writers: list[asyncio.StreamWriter] = []
 
@@ -168,10 +168,18 @@ class Site:
         return New(self)
 
 
+class Site(Visited):
+    """A gateway behind a socket, and what is behind its door."""
+
+    def __init__(self, made: Gateway, door: HttpServer, listener: HttpListener) -> None:
+        super().__init__(listener)
+        self.gateway, self.door = made, door
+
+
 class Old:
     """A client of the handshake era."""
 
-    def __init__(self, site: Site, version: str) -> None:
+    def __init__(self, site: Visited, version: str) -> None:
         self.id = ""
         self.welcome: Any = None
         self._site = site
@@ -205,7 +213,7 @@ class Old:
 class New:
     """A client of the envelope era."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Visited) -> None:
         self._site = site
 
     async def send(

@@ -13,7 +13,7 @@ from trunkline.auth.guard import TellAway, TokenGuard
 from trunkline.auth.key_sets import SharedSecret
 from trunkline.auth.metadata import Resource
 from trunkline.auth.signatures import secret_key
-from trunkline.auth.verifier import Tokens, Verifier
+from trunkline.auth.verifier import JwtVerifier, Verifier
 from trunkline.gateway.events import TurnedAway
 from trunkline.gateway.gateway import Gateway
 
@@ -52,7 +52,7 @@ def guard_of(
     clock: Clock, tell: TellAway = nobody, *scopes: str, most: int = 100_000
 ) -> TokenGuard:
     expected = Expected(issuer=ISSUER, audiences=frozenset((AUDIENCE,)), scopes=frozenset(scopes))
-    tokens = Tokens(expected, SharedSecret(secret_key(SECRET)))
+    tokens = JwtVerifier(expected, SharedSecret(secret_key(SECRET)))
     resource = Resource(servers=(ISSUER,), scopes=scopes)
     return TokenGuard(Verifier(tokens, clock=clock), resource, most, tell)
 

@@ -32,7 +32,7 @@ from trunkline.assembly.view import view_of
 from trunkline.backends.open_server import Introduction, open_channel
 from trunkline.config import Config
 from trunkline.config.policy_table import PolicySettings, check_policy, fill_policy
-from trunkline.config.substitute import Surroundings
+from trunkline.config.surroundings import Surroundings
 from trunkline.documents.parse import as_table, parse_toml
 from trunkline.gateway.arguments import Arguments
 from trunkline.gateway.backend import Backend, Connect, Owner

@@ -14,7 +14,7 @@ from tests.backends.test_oauth import Guarded, Issuer
 from tests.cli.samples import config
 from tests.gateway.conftest import no_patience
 from tests.gateway.servers import hello, tool
-from tests.http_client import New, Old, Site
+from tests.http_client import New, Old, Visited
 from tests.transports.exchanges import call
 from tests.transports.faulty import faulty
 from tests.transports.links import no_patience as no_patience_with_links
@@ -51,7 +51,7 @@ for line in sys.stdin:
 class Place:
     """A gateway that listens before a child, and servers of both eras."""
 
-    def __init__(self, app: App, here: Site, webs: tuple[Web, Web], seen: Path) -> None:
+    def __init__(self, app: App, here: Visited, webs: tuple[Web, Web], seen: Path) -> None:
         self.app, self.here, self.webs, self.seen = app, here, webs, seen
 
     async def ask(self, name: str) -> list[str]:
@@ -86,7 +86,7 @@ async def place(
         async with asyncio.timeout(20), app.running() as made:
             await made.registry.wait_settled()
             async with app.listening(settings.http) as listener:
-                here = Site(made, app._open_door(settings.http), listener)  # pyright: ignore[reportPrivateUsage]
+                here = Visited(listener)
                 yield Place(app, here, webs, seen)
                 for writer in here.writers:
                     writer.transport.abort()

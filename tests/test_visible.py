@@ -1,9 +1,11 @@
 """What is not to be seen in a text is spelled out, and all else is as it was."""
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.visible import visible, visible_lines
+from trunkline.visible import visible, visible_json, visible_lines
 
 WILD = st.text(st.characters(), max_size=100)
 
@@ -42,3 +44,11 @@ def test_one_line_is_one_line_that_can_be_encoded(text: str) -> None:
 def test_several_lines_are_lines_that_can_be_shown_by_themselves(text: str) -> None:
     for line in visible_lines(text).split("\n"):
         assert visible(line.replace("\t", " ")) == line.replace("\t", " ")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=100))
+def test_json_that_is_made_visible_means_the_same(text: str) -> None:
+    written = json.dumps({"a": text}, ensure_ascii=False, indent=2)
+    shown = visible_json(written)
+    assert json.loads(shown) == {"a": text}
+    assert visible_lines(shown) == shown

@@ -311,7 +311,7 @@ def _remove_dead(folder: Path) -> None:
         except (ProcessLookupError, OverflowError):
             _remove(path)
         except PermissionError:
-            continue
+            continue  # the number is another user's by now: who asks at the socket finds out
 
 
 def _remove(path: Path) -> None:

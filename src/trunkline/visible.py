@@ -28,6 +28,11 @@ def visible_lines(text: str) -> str:
     return _HIDDEN_IN_LINES.sub(_spell, text.replace("\r\n", "\n"))
 
 
+def visible_json(text: str) -> str:
+    """Return JSON that means the same, with what is not to be seen written as JSON writes it."""
+    return _HIDDEN_IN_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def _spell(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

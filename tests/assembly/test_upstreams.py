@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.assembly.upstreams import grant_of, settings_of, share_of, tokens_of
+from trunkline.assembly.upstreams import credentials_of, grant_of, settings_of, share_of
 from trunkline.config import Config, HttpSettings, ServerSettings
 from trunkline.config.oauth_table import OAuthSettings
 from trunkline.gateway.gateway import MAX_CALLS
@@ -57,5 +57,5 @@ def test_who_gives_out_tokens_is_told_all_that_the_settings_say() -> None:
     assert (grant.token_url, grant.client_id) == (settings.token_url, "gateway")
     assert (grant.client_secret, grant.in_form) == ("s3cr3t", True)
     assert grant.wishes == {"scope": "a b", "resource": "https://x.example"}
-    assert tokens_of(None) is None
-    assert "s3cr3t" not in repr(tokens_of(settings)) + repr(grant) + repr(settings)
+    assert credentials_of(None) is None
+    assert "s3cr3t" not in repr(credentials_of(settings)) + repr(grant) + repr(settings)

@@ -19,7 +19,7 @@ from trunkline.auth.key_file import KeyFile, add_key, revoke_key
 from trunkline.auth.key_sets import KeySource, RemoteKeys, SharedSecret
 from trunkline.auth.metadata import Resource
 from trunkline.auth.signatures import secret_key
-from trunkline.auth.verifier import Tokens, Verifier
+from trunkline.auth.verifier import JwtVerifier, Verifier
 from trunkline.mcp.principal import Principal
 from trunkline.transports.exchange import HttpRequest
 from trunkline.transports.http_guard import Challenge
@@ -34,7 +34,7 @@ class House:
         self.clock = Clock()
         self.told: list[tuple[str, str]] = []
         expected = Expected(issuer=ISSUER, audiences=frozenset((AUDIENCE,)))
-        tokens = Tokens(expected, source or SharedSecret(secret_key(SECRET)))
+        tokens = JwtVerifier(expected, source or SharedSecret(secret_key(SECRET)))
         verifier = Verifier(tokens, KeyFile(keys) if keys else None, self.clock)
         self.guard = TokenGuard(
             verifier, Resource(), most, lambda address, why: self.told.append((address, why))
@@ -296,6 +296,29 @@ async def test_a_breakdown_does_not_stop_the_watch(
         while looks < 3:
             await asyncio.sleep(0)
     assert "oops" in caplog.text
+
+
+@tidy
+async def test_a_breakdown_is_told_of_once_until_it_is_over_or_another_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(guard, "LOOK_AGAIN", 0.0)
+    looks = iter(["a", "a", "a", "b", "b", "", "b", "b"])
+    done = asyncio.Event()
+
+    class Fickle(SharedSecret):
+        async def look(self) -> None:
+            word = next(looks, None)
+            if word is None:
+                done.set()
+            elif word:
+                raise RuntimeError(word)
+
+    house = House(source=Fickle(secret_key(SECRET)))
+    async with asyncio.timeout(5), watching(house):
+        await done.wait()
+    told = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert told == ["a", "b", "b"]
 
 
 async def test_who_stops_forgets_everybody() -> None:

@@ -10,7 +10,7 @@ from trunkline.auth.key_sets import SharedSecret
 from trunkline.auth.minting import Wish, mint, read_unverified
 from trunkline.auth.proof import Unproven
 from trunkline.auth.signatures import secret_key
-from trunkline.auth.verifier import Tokens, Verifier
+from trunkline.auth.verifier import JwtVerifier, Verifier
 
 
 def expected(role_claim: str = "role", *scopes: str) -> Expected:
@@ -30,7 +30,7 @@ async def test_what_is_minted_is_accepted(claim: str) -> None:
     wanted = expected(claim)
     made = mint(WISH, wanted, AUDIENCE, SECRET, NOW)
     clock = Clock()
-    verifier = Verifier(Tokens(wanted, SharedSecret(secret_key(SECRET))), clock=clock)
+    verifier = Verifier(JwtVerifier(wanted, SharedSecret(secret_key(SECRET))), clock=clock)
     proof = await verifier.verify(made)
     assert proof.principal.subject == "ada"
     assert proof.principal.roles == ("dev", "ops")

@@ -28,13 +28,13 @@ from trunkline.auth.key_file import KeyFile, add_key
 from trunkline.auth.key_sets import MIN_INTERVAL, FileKeys, KeySource, RemoteKeys, SharedSecret
 from trunkline.auth.proof import Unproven
 from trunkline.auth.signatures import secret_key
-from trunkline.auth.verifier import Tokens, Verifier
+from trunkline.auth.verifier import JwtVerifier, Verifier
 
 EXPECTED = Expected(issuer=ISSUER, audiences=frozenset((AUDIENCE,)))
 
 
 def by(source: KeySource, **more: Any) -> Verifier:
-    return Verifier(Tokens(EXPECTED, source), clock=more.pop("clock", Clock()), **more)
+    return Verifier(JwtVerifier(EXPECTED, source), clock=more.pop("clock", Clock()), **more)
 
 
 def shared_source() -> SharedSecret:
@@ -161,7 +161,7 @@ async def test_without_any_keys_nobody_can_tell() -> None:
 async def test_keys_and_tokens_are_accepted_side_by_side_or_alone(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     key = add_key(path, "ci", "robot", ("dev",), None)
-    both = Verifier(Tokens(EXPECTED, shared_source()), KeyFile(path), Clock())
+    both = Verifier(JwtVerifier(EXPECTED, shared_source()), KeyFile(path), Clock())
     assert (await both.verify(key)).principal.id == "key:ci"
     assert (await both.verify(token())).principal.subject == "ada"
     assert len(both.sources) == 2
@@ -174,7 +174,7 @@ async def test_keys_and_tokens_are_accepted_side_by_side_or_alone(tmp_path: Path
 async def test_a_subject_that_looks_like_a_key_is_not_one(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     add_key(path, "ci", "robot", ("dev",), None)
-    both = Verifier(Tokens(EXPECTED, shared_source()), KeyFile(path), Clock())
+    both = Verifier(JwtVerifier(EXPECTED, shared_source()), KeyFile(path), Clock())
     proof = await both.verify(token(sub="key:ci"))
     assert proof.principal.id == f"jwt:{ISSUER}|key:ci"
     assert json.loads(path.read_text())["keys"][0]["id"] == "ci"

@@ -3,7 +3,8 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qs
@@ -17,7 +18,7 @@ from tests.transports.faulty import FaultServer, Line, Seen, faulty, ok
 from tests.transports.links import no_patience as no_patience_with_links
 from tests.transports.web import JSON, Modern, Reaction, Web, refuses
 from trunkline.backends import oauth
-from trunkline.backends.oauth import Grant, NoToken, Tokens
+from trunkline.backends.oauth import Grant, NoToken, OAuthCredentials
 from trunkline.backends.open_server import HttpTarget, Introduction
 from trunkline.gateway.backend import Backend
 from trunkline.jsonrpc import ConnectionLost, IdRemapper, RpcError
@@ -71,9 +72,11 @@ def refusing(status: str, error: Any = None, **more: Any) -> bytes:
 
 
 @asynccontextmanager
-async def issuing(issuer: Issuer, **grant: Any) -> AsyncGenerator[Tokens]:
+async def issuing(
+    issuer: Issuer, clock: Callable[[], float] = time.monotonic, **grant: Any
+) -> AsyncGenerator[OAuthCredentials]:
     async with faulty(issuer.play) as there:
-        tokens = Tokens(of(there, **grant))
+        tokens = OAuthCredentials(of(there, **grant), clock)
         tokens.join()
         yield tokens
         await tokens.leave()
@@ -88,7 +91,7 @@ def shown(number: int) -> tuple[bytes, bytes]:
     return b"authorization", f"Bearer {CANARY}{number}".encode()
 
 
-async def problem(tokens: Tokens) -> NoToken:
+async def problem(tokens: OAuthCredentials) -> NoToken:
     with pytest.raises(NoToken) as failed:
         await tokens.fresh()
     text = repr(failed.value) + str(failed.value) + repr(tokens)
@@ -143,13 +146,10 @@ async def test_all_who_wait_get_the_same_one_and_who_gives_up_takes_nothing_away
 
 
 @tidy
-async def test_one_that_is_about_to_end_is_renewed_while_it_is_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_one_that_is_about_to_end_is_renewed_while_it_is_used() -> None:
     issuer, now = Issuer(), 1000.0
     issuer.life = "3600"  # some write it so
-    monkeypatch.setattr(oauth, "_now", lambda: now)
-    async with issuing(issuer) as tokens:
+    async with issuing(issuer, lambda: now) as tokens:
         await tokens.fresh()
         now = 1000.0 + 3539
         assert tokens.current() == shown(1)
@@ -167,13 +167,10 @@ async def test_one_that_is_about_to_end_is_renewed_while_it_is_used(
 
 
 @tidy
-async def test_one_that_cannot_be_renewed_is_used_to_its_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_one_that_cannot_be_renewed_is_used_to_its_end() -> None:
     issuer, now = Issuer(), 0.0
     issuer.life = 10
-    monkeypatch.setattr(oauth, "_now", lambda: now)
-    async with issuing(issuer) as tokens:
+    async with issuing(issuer, lambda: now) as tokens:
         await tokens.fresh()
         issuer.answers = [refusing("503 Later")]
         now = 8.5
@@ -220,19 +217,16 @@ async def test_what_is_no_token_is_told_apart_and_nothing_is_given_away(
         await line.send(answer if isinstance(answer, bytes) else ok(json.dumps(answer).encode()))
 
     async with faulty(once) as there:
-        error = await problem(Tokens(of(there)))
+        error = await problem(OAuthCredentials(of(there)))
         assert why in str(error)
         assert str(error).startswith("no token: ")
 
 
 @tidy
-async def test_one_that_lasts_for_ever_is_renewed_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_one_that_lasts_for_ever_is_renewed_all_the_same() -> None:
     issuer, now = Issuer(), 0.0
     issuer.life = 1e300
-    monkeypatch.setattr(oauth, "_now", lambda: now)
-    async with issuing(issuer) as tokens:
+    async with issuing(issuer, lambda: now) as tokens:
         await tokens.fresh()
         now = oauth.MAX_LIFE - oauth.EARLY - 1
         assert tokens.current() == shown(1)
@@ -259,14 +253,13 @@ async def test_after_a_failure_nobody_is_asked_for_a_while_and_longer_every_time
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     issuer, now = Issuer(), 0.0
-    monkeypatch.setattr(oauth, "_now", lambda: now)
 
     def doubling(failures: int, chance: float) -> float:
         return 2.0**failures
 
     monkeypatch.setattr(backoff, "delay", doubling)
     issuer.answers = [refusing("500 No")] * 3
-    async with issuing(issuer) as tokens:
+    async with issuing(issuer, lambda: now) as tokens:
         for wait in (2.0, 4.0, 8.0):
             assert (await problem(tokens)).retry_after == wait
             asked = len(issuer.asked)
@@ -319,7 +312,7 @@ async def opened(
 ) -> AsyncGenerator[tuple[Backend, Listener]]:
     remapper, listener = IdRemapper(), Listener()
     async with faulty(issuer.play) as there, faulty(guarded.play) as server:
-        target = HttpTarget(server.url, (), era, credentials=Tokens(of(there)))
+        target = HttpTarget(server.url, (), era, credentials=OAuthCredentials(of(there)))
         backend = await target.open(Introduction("s", remapper, listener, {}, GATEWAY))
         yield backend, listener
         await backend.aclose()

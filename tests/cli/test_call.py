@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.samples import BROKEN, OPERATOR, child, config, run
-from tests.gateway.servers import Server, add, gateway, tool
-from trunkline.cli.call import as_text, call_tool, is_found, read_arguments
+from trunkline.cli.call import as_text, call_tool, read_arguments
 from trunkline.config import load
 from trunkline.jsonrpc import from_raw
 
@@ -118,27 +117,13 @@ async def test_progress_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def progress(text: str) -> Generator[Callable[[str], None]]:
         yield shown.append
 
-    monkeypatch.setattr("trunkline.cli.call.progress", progress)
+    monkeypatch.setattr("trunkline.cli.startup.progress", progress)
     loaded = load(Path(config(tmp_path, child("small", "count"))), {})
     async with asyncio.timeout(20):
         await call_tool(loaded, "small__count", read_arguments(None, ()), None)
     assert "starting small (0 s)" in shown
-    assert shown[-2:] == ["calling small__count", "small__count: 1/2 half"]
-
-
-async def test_a_name_is_found_only_when_no_earlier_server_can_still_claim_it() -> None:
-    made = gateway()
-    for name, prefix in (("first", ""), ("other", "other"), ("last", "last")):
-        add(made, name, Server(tools=[tool("x")]), prefix=prefix)
-    first, other, last = made.registry
-    assert not is_found(made.registry, "last__x")
-    made.registry.start()
-    await made.registry.wait_settled(5)
-    assert is_found(made.registry, "last__x")
-    other.state = type(other.state).STARTING
-    assert is_found(made.registry, "last__x")
-    first.state = type(first.state).STARTING
-    assert not is_found(made.registry, "last__x")
-    assert is_found(made.registry, "x")
-    assert last.settled
-    await made.aclose()
+    assert shown[-3:] == [
+        "calling small__count",
+        "small__count: 1/2 half",
+        "ending what was started",
+    ]

@@ -75,6 +75,49 @@ def test_on_a_terminal_no_value_is_shown(
     assert "hunter22" not in terminal.getvalue() + capsys.readouterr().err
 
 
+OURS = """
+[servers.a]
+url = "https://x.example/mcp?token=hunter22"
+[servers.a.oauth]
+token_url = "https://id.example/token"
+client_id = "me"
+client_secret = "hunter22"
+[servers.b]
+command = "b"
+args = ["--api-key=hunter22", "/data"]
+[journal]
+url = "postgresql://me:hunter22@db.example/j"
+[traces]
+endpoint = "http://127.0.0.1:4318"
+headers = { authorization = "Bearer hunter22" }
+[auth]
+mode = "jwt"
+[auth.jwt]
+issuer = "i"
+audience = "a"
+secret_env = "SECRET_IS_HERE"
+"""
+
+
+def test_on_a_terminal_no_secret_of_our_own_files_is_shown_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    source = tmp_path / "trunkline.toml"
+    source.write_text(OURS)
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    import_files.import_files(source, None, force=False)
+    shown = terminal.getvalue()
+    assert "hunter22" not in shown
+    for seen in ("x.example/mcp", "id.example/token", '"/data"', "SECRET_IS_HERE", "db.example"):
+        assert seen in shown
+    assert "hunter22" in run("import", "--from", str(source)).stdout
+
+
 def test_a_file_that_is_there_is_kept_unless_forced(home: Path, tmp_path: Path) -> None:
     source = str(client_file(tmp_path / "c.json", fs=FS))
     target = tmp_path / "t.toml"

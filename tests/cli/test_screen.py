@@ -1,10 +1,14 @@
 """What is shown: tables, and the text of others, which moves nothing."""
 
+import ast
 import io
+import json
+from pathlib import Path
 
 import pytest
 
 from trunkline.cli import screen
+from trunkline.visible import visible_lines
 
 
 class Terminal(io.StringIO):
@@ -35,6 +39,49 @@ def test_what_cannot_be_encoded_does_not_stop_it(capsys: pytest.CaptureFixture[s
 def test_the_first_line_is_the_first_that_says_something() -> None:
     assert screen.first_line("\n \n  one \ntwo") == "one"
     assert screen.first_line(" \n") == ""
+
+
+def test_a_line_stays_one_whoever_wrote_it(capsys: pytest.CaptureFixture[str]) -> None:
+    screen.print_lines("a\nok\x1b[2J", "b")
+    assert capsys.readouterr().out == "a\\x0aok\\x1b[2J\nb\n"
+
+
+def test_json_moves_no_cursor_and_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    screen.print_json({"a": "\x9b2J\u202e\x1b"})
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == {"a": "\x9b2J\u202e\x1b"}
+    assert visible_lines(printed) == printed
+
+
+def test_lines_of_json_are_changed_for_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = ["\x9b2J", "ü"]
+    assert screen.json_lines(rows) == '"\x9b2J"\n"ü"\n'
+    look(monkeypatch)
+    assert screen.json_lines(rows) == '"\\u009b2J"\n"ü"\n'
+
+
+MODULES = sorted(Path(screen.__file__).parent.glob("*.py"))
+WITH_PRINT = {
+    "__init__",
+    "call",
+    "check",
+    "client_config",
+    "import_files",
+    "program",
+    "screen",
+    "tail",
+}
+"""Those that print a result to the byte, or make it visible themselves."""
+
+
+@pytest.mark.parametrize("path", MODULES, ids=[path.stem for path in MODULES])
+def test_commands_print_by_way_of_the_screen(path: Path) -> None:
+    names = [
+        node.func.id
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    assert "print" not in names or path.stem in WITH_PRINT
 
 
 def test_failing_says_why_on_stderr_and_ends(capsys: pytest.CaptureFixture[str]) -> None:

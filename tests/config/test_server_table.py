@@ -25,6 +25,12 @@ def test_a_server_is_of_the_kind_that_it_is_given(server: ServerSettings, kind: 
     assert server.kind == kind
 
 
+def test_a_server_shows_its_name_before_its_tools_unless_it_has_another_prefix() -> None:
+    assert ServerSettings(name="a", command="x").shown_prefix == "a"
+    assert ServerSettings(name="a", command="x", prefix="b").shown_prefix == "b"
+    assert ServerSettings(name="a", command="x", prefix="").shown_prefix == ""
+
+
 def test_two_servers_share_no_dictionary() -> None:
     one, other = ServerSettings(name="a", command="x"), ServerSettings(name="b", command="x")
     one.env["A"] = "1"

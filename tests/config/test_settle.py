@@ -7,7 +7,7 @@ import pytest
 
 from trunkline.config.entry import Entry
 from trunkline.config.settle import fill, settings
-from trunkline.config.substitute import Surroundings
+from trunkline.config.surroundings import Surroundings
 from trunkline.documents.errors import key_text
 from trunkline.documents.lines import KeyPath
 

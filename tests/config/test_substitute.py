@@ -7,15 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.config.substitute import (
-    MAX_FILE,
-    Reference,
-    Surroundings,
-    parts,
-    path_from,
-    substitute,
-    variable_of,
-)
+from trunkline.config.paths import MAX_FILE
+from trunkline.config.substitute import Reference, parts, substitute, variable_of
+from trunkline.config.surroundings import Surroundings
 
 ENVIRON = {"TOKEN": "abc", "EMPTY": "", "HOME": "/home/me", "API_KEY": "k", "NESTED": "${TOKEN}"}
 HERE = Path("/etc/trunkline")
@@ -151,10 +145,6 @@ def test_a_file_that_is_no_good_is_named_and_its_text_is_not(tmp_path: Path) -> 
 def test_a_file_as_long_as_is_allowed_is_read(tmp_path: Path) -> None:
     (tmp_path / "long").write_text("x" * MAX_FILE)
     assert len(resolve("${file:long}", Surroundings({}, tmp_path))[0]) == MAX_FILE
-
-
-def test_a_path_without_a_home_is_taken_as_it_is() -> None:
-    assert path_from("~/x", Surroundings({}, HERE)) == HERE / "~/x"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from trunkline.gateway.events import (
     TurnedAway,
     Unchecked,
 )
-from trunkline.gateway.telling import brief, words
+from trunkline.gateway.telling import brief, target, words
 from trunkline.jsonrpc import Incident
 
 
@@ -53,6 +53,9 @@ def test_of_a_refused_call_it_says_why() -> None:
 def test_what_follows_the_question_mark_of_a_resource_stays_where_it_is() -> None:
     read = ended(method="resources/read", name="db://x?token=s3cret")
     assert words(read) == "ann asked resources/read of db://x: success in 12 ms"
+    follow = ended(method="resources/subscribe", name="db://x?token=s3cret")
+    assert (target(follow), target(follow, 3)) == ("db://x", "db:")
+    assert target(ended(name="who?")) == "who?"
 
 
 @pytest.mark.parametrize(

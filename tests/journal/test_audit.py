@@ -1,5 +1,6 @@
 """Whether a journal is whole: whatever was done to it is found, and where."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,54 @@ def test_what_was_done_to_a_journal_is_found_with_its_place(
     assert audited.ok == (not found)
     for each in audited.findings:
         assert str(each.first) in each.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "hash = 'text'",
+        "at = 'x'",
+        "body = x'ff'",
+        "body = CAST(x'7bff' AS TEXT)",
+        "name = x'00ff'",
+        """body = '{"kind":"pruned","at":1,"last":"x","hash":"no"}', kind = 'pruned'""",
+        """body = '{"kind":"dropped","at":1,"since":"x"}', kind = 'dropped'""",
+        """body = '{"kind":"missing","at":1,"first":[]}', kind = 'missing'""",
+        """body = '{"kind":"missing","at":1,"first":1e99,"last":null}', kind = 'missing'""",
+    ],
+)
+def test_whatever_is_in_a_record_the_walk_goes_on(tmp_path: Path, change: str) -> None:
+    written(tmp_path, 11).store.close()
+    meddle(tmp_path, f"UPDATE record SET {change} WHERE seq = 7", "DELETE FROM record WHERE seq=11")
+    found = [(each.what, each.first) for each in audit(tmp_path).findings]
+    assert ("altered", 7) in found
+    assert ("missing", 11) in found
+
+
+def chained(*bodies: str, start: int = 1) -> list[Row]:
+    """Return records that follow each other, whatever they say."""
+    found: list[Row] = []
+    before = beginning(CHAIN).hash
+    for seq, body in enumerate(bodies, start):
+        kind = json.loads(body)["kind"]
+        before = follow(before, body.encode())
+        found.append(Row(seq, 1.0, kind, "", "", "", "", before, body))
+    return found
+
+
+def test_what_was_pruned_by_a_record_without_a_good_hash_is_found() -> None:
+    pruned = '{"kind":"pruned","at":1.0,"last":4,"hash":"no hash"}'
+    assert judged(chained('{"kind":"call","at":1.0}', pruned, start=5), 6) == [("altered", 5, 5)]
+
+
+def test_what_is_told_is_bounded_and_the_rest_is_counted() -> None:
+    dropped = ['{"kind":"dropped","at":1.0,"count":2}'] * 150
+    found = Auditor(Head(CHAIN, 150, b"")).walk(chained(*dropped))
+    assert found.ok
+    assert (len(found.notes), found.notes[-1]) == (101, "and 50 more such notes")
+    altered = [row._replace(name="other") for row in made(150)]
+    found = Auditor(Head(CHAIN, 150, b"")).walk(altered)
+    assert (len(found.findings), found.more, found.ok) == (100, 50, False)
 
 
 def test_a_record_that_was_taken_out_and_all_others_moved_up_is_found(tmp_path: Path) -> None:

@@ -248,9 +248,9 @@ async def test_connections_are_bounded_for_each_address() -> None:
                     assert (await client.answer()).status == 200
                 async with connected(listener, HOST) as three:
                     assert (await three.answer()).status == 503
+                assert listener.clients == 2
             await emptied(listener)
-        # What is remembered of those who have gone cannot be seen from outside.
-        assert not listener._by_address  # pyright: ignore[reportPrivateUsage]
+            assert listener.clients == 0
 
 
 # Connections that leave HTTP behind.

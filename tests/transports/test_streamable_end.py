@@ -8,6 +8,7 @@ import pytest
 from tests.jsonrpc.test_channel import is_stuck, settle, stop, tidy
 from tests.transports.faulty import Line, faulty
 from tests.transports.links import (
+    EMPTY,
     SESSION,
     Ear,
     call,
@@ -103,14 +104,16 @@ async def test_what_comes_outside_of_calls_is_heard_and_answered() -> None:
 
 
 @tidy
-async def test_a_server_that_offers_no_such_stream_is_asked_once() -> None:
+async def test_a_server_that_offers_no_such_stream_is_asked_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streamable, "MAX_RETRY", 0.0)  # the next would come at once
     web = Web()
+    web.reactions["tools/call"] = answers({})
     async with in_session(web) as link:
         await web.until("GET")
-        # That nobody listens any more shows nowhere else: the next GET would only come later.
-        ear = link._ear  # pyright: ignore[reportPrivateUsage]
-        assert ear is not None
-        await ear
+        for _ in range(9):
+            await call(link)
     assert len(web.of("GET")) == 1
 
 
@@ -303,7 +306,11 @@ async def test_a_server_that_does_not_say_goodbye_is_left() -> None:
 async def test_who_is_cancelled_while_it_ends_leaves_nothing_either() -> None:
     web, hold, calls = Web(), Hold(), Hold()
     web.reactions |= {"DELETE": hold, "tools/call": calls}
-    async with in_session(web) as link:
+    async with faulty(web.play) as server:
+        client = HttpClient(server.url)
+        link = Streamable(client, "s", IdRemapper(), withdrawal)
+        await link.call("initialize", EMPTY)
+        link.opened(web.version, Ear())
         calling = asyncio.create_task(call(link))
         await calls.begun.wait()
         ending = asyncio.create_task(link.aclose())
@@ -311,8 +318,7 @@ async def test_who_is_cancelled_while_it_ends_leaves_nothing_either() -> None:
         await stop(calling)  # of which the server need not be told any more
         await settle()
         await stop(ending)
-        # Now, and not when the context ends: a link does not say how many it has.
-        assert link._client.connections == 0  # pyright: ignore[reportPrivateUsage]
+        assert client.connections == 0
     assert web.of("notifications/cancelled") == []
 
 
@@ -321,12 +327,12 @@ async def test_after_the_end_nothing_begins() -> None:
     web = Web()
     async with linked(web) as link:
         await link.aclose()
+        before = asyncio.all_tasks()
         link.opened("2025-11-25", Ear())
+        assert asyncio.all_tasks() == before  # at once: one that began would not last
         calling = asyncio.create_task(call(link))
         await asyncio.sleep(0)
         calling.cancel()
         await asyncio.gather(calling, return_exceptions=True)
-        # Before the context ends, which would end them as well.
-        assert link._ear is None  # pyright: ignore[reportPrivateUsage]
-        assert link._saying == set()  # pyright: ignore[reportPrivateUsage]
+        assert asyncio.all_tasks() == before
     assert web.asked == []

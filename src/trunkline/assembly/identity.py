@@ -13,7 +13,7 @@ from trunkline.auth.key_sets import FileKeys, KeySource, RemoteKeys, SharedSecre
 from trunkline.auth.metadata import Resource
 from trunkline.auth.proof import Unproven
 from trunkline.auth.signatures import secret_key
-from trunkline.auth.verifier import Tokens, Verifier
+from trunkline.auth.verifier import JwtVerifier, Verifier
 from trunkline.config import AuthSettings, HttpSettings, JwtSettings
 from trunkline.mcp.principal import Principal
 
@@ -25,7 +25,7 @@ def verifier_of(auth: AuthSettings) -> Verifier:
     """Return what tells whose a token or a key is; raises ValueError for files that are no good."""
     tokens = None
     if auth.jwt is not None:
-        tokens = Tokens(expected_of(auth.jwt, auth.required_scopes), _source_of(auth.jwt))
+        tokens = JwtVerifier(expected_of(auth.jwt, auth.required_scopes), _source_of(auth.jwt))
     return Verifier(tokens, KeyFile(auth.keys) if auth.keys is not None else None)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from trunkline import __version__
 from trunkline.assembly.builtin import builtin
-from trunkline.assembly.upstreams import tokens_of
+from trunkline.assembly.upstreams import credentials_of
 from trunkline.backends.verdicts import Memory, Verdicts, digest
 from trunkline.config import ConfigErrors, ServerSettings
 from trunkline.gateway.backend import Backend, Connect, Owner
@@ -22,7 +22,7 @@ from trunkline.operator.desk import Desk
 from trunkline.transports.stdio import Child
 
 if TYPE_CHECKING:
-    from trunkline.backends.oauth import Tokens
+    from trunkline.backends.oauth import OAuthCredentials
     from trunkline.backends.open_server import Introduction
 
 CHILD_GRACE = 1.0
@@ -71,7 +71,7 @@ class Servers:
         memory = self.memories.setdefault(key, Memory(self._verdicts, key))
         if server.kind == "child":
             return partial(self._start_child, server, memory)
-        return partial(self._open_http, server, memory, tokens_of(server.oauth))
+        return partial(self._open_http, server, memory, credentials_of(server.oauth))
 
     def _memory_key(self, server: ServerSettings) -> str:
         folder = self._folder_of(server)
@@ -108,12 +108,16 @@ class Servers:
         return Path(server.cwd) if server.cwd else self._folder
 
     async def _open_http(
-        self, server: ServerSettings, memory: Memory, tokens: "Tokens | None", listener: Owner
+        self,
+        server: ServerSettings,
+        memory: Memory,
+        credentials: "OAuthCredentials | None",
+        listener: Owner,
     ) -> Backend:
         from trunkline.backends.open_server import HttpTarget  # noqa: PLC0415  see above
 
         headers = [(name.encode(), value.encode()) for name, value in server.headers.items()]
-        target = HttpTarget(str(server.url), headers, server.era, memory, tokens)
+        target = HttpTarget(str(server.url), headers, server.era, memory, credentials)
         return await target.open(self._introduction(server, listener))
 
     def _introduction(self, server: ServerSettings, listener: Owner) -> "Introduction":

@@ -12,7 +12,7 @@ from trunkline.gateway.gateway import MAX_CALLS
 from trunkline.gateway.upstream import Settings
 
 if TYPE_CHECKING:
-    from trunkline.backends.oauth import Grant, Tokens
+    from trunkline.backends.oauth import Grant, OAuthCredentials
 
 
 def settings_of(server: ServerSettings, config: Config) -> Settings:
@@ -21,7 +21,7 @@ def settings_of(server: ServerSettings, config: Config) -> Settings:
     at_once = min(server.max_in_flight, share)
     return Settings(
         name=server.name,
-        prefix=server.name if server.prefix is None else server.prefix,
+        prefix=server.shown_prefix,
         timeout=server.timeout,
         start_timeout=server.start_timeout,
         max_restarts=server.max_restarts,
@@ -42,13 +42,13 @@ def share_of(config: Config) -> int:
     return max(1, taken_on // 2) if several else taken_on
 
 
-def tokens_of(oauth: OAuthSettings | None) -> "Tokens | None":
+def credentials_of(oauth: OAuthSettings | None) -> "OAuthCredentials | None":
     """Return what gets tokens for a server, if the settings name somebody who gives them out."""
     if oauth is None:
         return None
-    from trunkline.backends.oauth import Tokens  # noqa: PLC0415  only whoever has it waits
+    from trunkline.backends.oauth import OAuthCredentials  # noqa: PLC0415  who has none need not wait
 
-    return Tokens(grant_of(oauth))
+    return OAuthCredentials(grant_of(oauth))
 
 
 def grant_of(oauth: OAuthSettings) -> "Grant":

@@ -115,11 +115,16 @@ class TokenGuard:
             ]
 
     async def _watch(self, source: KeySource | KeyFile) -> None:
+        problem = ""
         while True:
             try:
                 await source.look()
-            except Exception:
-                _log.exception("cannot look whether keys have changed")
+                problem = ""
+            except Exception as why:
+                # Whatever is broken is so every second: once is enough to be told.
+                if repr(why) != problem:
+                    problem = repr(why)
+                    _log.exception("cannot look whether keys have changed")
             self._forget_if_changed()
             await asyncio.sleep(LOOK_AGAIN)
 

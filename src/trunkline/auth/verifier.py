@@ -17,7 +17,7 @@ from trunkline.auth.proof import Forged, Proof, Unproven
 from trunkline.auth.signatures import check, read_header
 
 
-class Tokens:
+class JwtVerifier:
     """Tells whose a JWT is."""
 
     def __init__(self, expected: Expected, source: KeySource) -> None:
@@ -48,7 +48,7 @@ class Verifier:
 
     def __init__(
         self,
-        tokens: Tokens | None = None,
+        tokens: JwtVerifier | None = None,
         keys: KeyFile | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:

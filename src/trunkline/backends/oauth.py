@@ -17,6 +17,8 @@ Rules upheld here:
 import asyncio
 import base64
 import re
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import quote_plus, urlencode
 
@@ -103,12 +105,13 @@ class _Token(Struct, frozen=True):
     ends: float
 
 
-class Tokens:
-    """The tokens for one server."""
+class OAuthCredentials:
+    """The tokens for one server; its Credentials."""
 
-    def __init__(self, grant: Grant) -> None:
+    def __init__(self, grant: Grant, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin without one; nothing is fetched before somebody needs it."""
         self._grant = grant
+        self._now = clock
         self._token: _Token | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._failures = 0
@@ -120,11 +123,11 @@ class Tokens:
         self._users = 0
 
     def __repr__(self) -> str:
-        return f"Tokens({self._grant!r})"
+        return f"OAuthCredentials({self._grant!r})"
 
     def current(self) -> Header | None:
         """Return the header that shows the token, None if it has to be waited for."""
-        token, now = self._token, _now()
+        token, now = self._token, self._now()
         if token is None or now >= token.ends:
             return None
         if now >= token.renew_at and now >= self._pause_until:
@@ -136,12 +139,12 @@ class Tokens:
         found = self.current()
         if found is not None:
             return found
-        if self._fetching is None and (left := self._pause_until - _now()) > 0:
+        if self._fetching is None and (left := self._pause_until - self._now()) > 0:
             raise NoToken(self._problem, left)
         await asyncio.wait({self._fetch()})
         found = self.current()
         if found is None:
-            raise NoToken(self._problem, max(0.0, self._pause_until - _now()))
+            raise NoToken(self._problem, max(0.0, self._pause_until - self._now()))
         return found
 
     async def instead_of(self, refused: object) -> Header:
@@ -149,7 +152,7 @@ class Tokens:
         token = self._token
         if token is not None and token.header == refused:
             self._token = None
-            self._refused = backoff.failures_after(self._refused, _now() - token.since)
+            self._refused = backoff.failures_after(self._refused, self._now() - token.since)
             if self._refused > 1:  # the first may have been called back
                 self._pause("the server refuses those that we get for it", self._refused - 1)
         return await self.fresh()
@@ -184,13 +187,13 @@ class Tokens:
 
     def _pause(self, why: str, failures: int) -> None:
         self._problem = f"no token: {why}"
-        self._pause_until = _now() + backoff.delay(failures, 0.0)
+        self._pause_until = self._now() + backoff.delay(failures, 0.0)
 
     async def _ask(self) -> _Token:
         headers, body = self._grant.request()
         client = HttpClient(self._grant.token_url, (), _LIMITS)
         try:
-            began = _now()
+            began = self._now()
             response = await client.request("POST", headers, body)
             answer = await response.read()
         finally:
@@ -223,7 +226,3 @@ def _refusal(response: HttpResponse, answer: bytes) -> str:
             code = msgspec.json.decode(answer, type=_Refusal).error
     # Only what is a code: who knows what else is said there, and of whom.
     return f"HTTP {response.status}" + (f": {code}" if _CODE.fullmatch(code) else "")
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

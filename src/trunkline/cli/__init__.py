@@ -1,7 +1,7 @@
 """The command line: reads arguments, has `app` do it, and says plainly how it went.
 
     main ──> serve                  as clients start it, by the shortest way
-         └─> program (typer) ──> serve, check, tools, call, ps, client_config, import_files
+         └─> program (typer) ──> every command, each in a module of its own
 
 Exit codes: 0 when all went well, 1 when something did not work, 2 for arguments or a configuration
 that make no sense. stdout has what was asked for; all else is on stderr.

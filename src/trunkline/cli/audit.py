@@ -15,7 +15,16 @@ import msgspec
 
 from trunkline.assembly.journal import Place, place_of, state_of, store_at
 from trunkline.cli.config_choice import choose_config
-from trunkline.cli.screen import FAILED, WRONG, fail, print_json, print_table, say
+from trunkline.cli.screen import (
+    FAILED,
+    WRONG,
+    fail,
+    json_lines,
+    print_json,
+    print_lines,
+    print_table,
+    say,
+)
 from trunkline.cli.state_folder import state_folder
 from trunkline.cli.when import moment, shown
 from trunkline.gateway.events import STATUSES
@@ -23,7 +32,6 @@ from trunkline.journal.audit import Auditor
 from trunkline.journal.chain import SIZE, Head
 from trunkline.journal.store import Filter, Row, Store, StoreError, each_row
 from trunkline.jsonrpc import Raw, from_raw
-from trunkline.visible import visible_lines
 
 _COLUMNS = ("time", "status", "took", "subject", "server", "what", "why")
 _STEP = 2000
@@ -80,10 +88,9 @@ def export(option: Path | None, wanted: Wanted) -> None:
     """Print all records that are wanted, a line of JSON each."""
     chosen = wanted.as_filter()
     out = sys.stdout.buffer
-    encode = msgspec.json.encode
     with journal(option) as (store, _):
         while rows := store.select(chosen, _STEP, newest=False):
-            out.write(b"".join(encode(for_programs(row)) + b"\n" for row in rows))
+            out.write(json_lines(map(for_programs, rows)).encode())
             chosen = msgspec.structs.replace(chosen, after=rows[-1].seq)
     out.flush()
 
@@ -102,13 +109,12 @@ def verify(option: Path | None, expected: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"ok": audit.ok, "journal": place.shown} | msgspec.to_builtins(audit))
     else:
-        for finding in audit.findings:
-            print(visible_lines(finding.text))
+        print_lines(*(finding.text for finding in audit.findings))
         if audit.more:
-            print(f"and {audit.more} more")
+            print_lines(f"and {audit.more} more")
         say(*audit.notes)
         verdict = "whole" if audit.ok else "NOT whole"
-        print(
+        print_lines(
             f"{place.shown}: {audit.records} records, {verdict}; the end is {audit.end or 'none'}"
         )
     if not audit.ok:

@@ -1,7 +1,7 @@
 """`trunkline bench`: how fast the gateway is on this machine, beside no gateway at all."""
 
 from trunkline.benchmark.compare import run
-from trunkline.cli.screen import FAILED, print_json, print_table, say
+from trunkline.cli.screen import FAILED, print_json, print_lines, print_table, say
 
 
 def bench(seconds: float, as_json: bool) -> int:
@@ -11,8 +11,8 @@ def bench(seconds: float, as_json: bool) -> int:
         print_json(found)
     else:
         for table in found.tables():
-            print(f"\n{table.title}")
+            print_lines("", table.title)
             print_table(table.columns, table.rows, table.columns[1:])
-        print("\n" + "; ".join(f"{name} {value}" for name, value in found.about.items()))
+        print_lines("", "; ".join(f"{name} {value}" for name, value in found.about.items()))
         say(*found.failures())
     return FAILED if found.failures() else 0

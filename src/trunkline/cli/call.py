@@ -4,7 +4,6 @@ NAME, arguments ──> Connection ──pipe──> Gateway ──> the server 
 """
 
 import asyncio
-import os
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -14,7 +13,6 @@ from typing import Any, cast
 import msgspec
 
 from trunkline import __version__
-from trunkline.app import App
 from trunkline.cli.config_choice import choose_config
 from trunkline.cli.screen import (
     FAILED,
@@ -22,14 +20,10 @@ from trunkline.cli.screen import (
     fail,
     first_line,
     print_json,
-    progress,
 )
-from trunkline.cli.startup import Startup
-from trunkline.cli.state_folder import state_folder
+from trunkline.cli.startup import Started, is_found, started, unready
 from trunkline.config import Config
-from trunkline.control import server_statuses
 from trunkline.gateway.gateway import Gateway
-from trunkline.gateway.registry import Registry
 from trunkline.jsonrpc import (
     UNSET,
     Connection,
@@ -46,7 +40,6 @@ from trunkline.mcp.handshake import hello
 from trunkline.mcp.offer import Kind
 from trunkline.mcp.versions import LATEST_HANDSHAKE
 from trunkline.routing.call import withdrawal
-from trunkline.routing.naming import SEPARATOR
 from trunkline.visible import visible_lines
 
 _CLOSE = 5
@@ -115,29 +108,12 @@ def _json(text: str) -> Raw | None:
 
 async def call_tool(config: Config, name: str, arguments: Raw, timeout: float | None) -> Raw:
     """Start the servers, call one tool, and end them; raises Unknown, RpcError, TimeoutError."""
-    app = App(config, state_folder(os.environ, sys.platform))
-    with progress("starting") as show:
-        async with asyncio.timeout(timeout), app.running() as gateway:
-            registry = gateway.registry
-            await Startup(registry, show).wait(enough=lambda: is_found(registry, name))
-            if registry.catalog.find(Kind.TOOL, name) is None:
-                raise Unknown(_suggest(app, name))
-            show(f"calling {name}")
-            return await _ask(gateway, name, arguments, show)
-
-
-def is_found(registry: Registry, name: str) -> bool:
-    """Tell whether a tool is there, and no server that is still starting could claim its name."""
-    entry = registry.catalog.find(Kind.TOOL, name)
-    if entry is None:
-        return False
-    for upstream in registry:
-        if upstream.name == entry.backend:
-            return True
-        prefix = upstream.settings.prefix
-        if not upstream.settled and (not prefix or name.startswith(prefix + SEPARATOR)):
-            return False
-    return True
+    starting = started(config, enough=lambda registry: is_found(registry, name))
+    async with asyncio.timeout(timeout), starting as there:
+        if there.gateway.registry.catalog.find(Kind.TOOL, name) is None:
+            raise Unknown(_suggest(there, name))
+        there.show(f"calling {name}")
+        return await _ask(there.gateway, name, arguments, there.show)
 
 
 async def _ask(gateway: Gateway, name: str, arguments: Raw, show: Callable[[str], None]) -> Raw:
@@ -175,9 +151,9 @@ class _Onlooker:
         raise AssertionError("a gateway of our own keeps the rules") from violation
 
 
-def _suggest(app: App, name: str) -> str:
+def _suggest(there: Started, name: str) -> str:
     """Say that a tool is unknown, which ones are like it, and who might have had it."""
-    entries = app.gateway.registry.catalog.entries(Kind.TOOL)
+    entries = there.gateway.registry.catalog.entries(Kind.TOOL)
     names = [entry.public for entry in entries]
     wanted = name.lower()
     close = [entry.public for entry in entries if wanted in (entry.native.lower(), entry.native)]
@@ -186,10 +162,7 @@ def _suggest(app: App, name: str) -> str:
     lines = [f"unknown tool: {name}"]
     if close:
         lines.append(f"did you mean {', '.join(list(dict.fromkeys(close))[:_CLOSE])}?")
-    for status in server_statuses(app):
-        if status.state != "ready":
-            why = first_line(status.error or "not ready")
-            lines.append(f"{status.name} is {status.state}, its tools are not known: {why}")
+    lines += unready(there.statuses(), ", its tools are not known")
     return "\n".join(lines)
 
 

@@ -164,7 +164,7 @@ def _print(report: Report) -> None:
     for tool, why in report.unchecked.items():
         print(f"unchecked: {first_line(tool)}: its arguments are not checked: {first_line(why)}")
     for note in report.notes:
-        print(f"note: {note}")
+        print(f"note: {first_line(note)}")
 
 
 def _row(server: ServerReport) -> tuple[str, ...]:

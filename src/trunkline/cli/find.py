@@ -1,19 +1,15 @@
 """`trunkline find`: which tool does what is asked for, ranked as a model would get it."""
 
 import asyncio
-import os
-import sys
 from pathlib import Path
 
 from msgspec import Struct
 
-from trunkline.app import App
 from trunkline.cli.config_choice import choose_config
-from trunkline.cli.screen import FAILED, fail, first_line, print_json, print_table, progress, say
-from trunkline.cli.startup import Startup
-from trunkline.cli.state_folder import state_folder
+from trunkline.cli.screen import FAILED, fail, print_json, print_table, say
+from trunkline.cli.startup import started, unready
 from trunkline.config import Config
-from trunkline.control import ServerStatus, server_statuses
+from trunkline.control import ServerStatus
 from trunkline.gateway.finder import Finder
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.caller import Caller
@@ -41,10 +37,7 @@ def find(query: str, option: Path | None, as_json: bool, limit: int, timeout: fl
     elif found:
         rows = [(f"{tool.score:.2f}", tool.name, tool.description) for tool in found]
         print_table(("score", "tool", "description"), rows)
-    for status in statuses:
-        if status.state != "ready":
-            why = first_line(status.error or "not ready")
-            say(f"trunkline: {status.name} is {status.state}: {why}")
+    say(*(f"trunkline: {line}" for line in unready(statuses)))
     if not found:
         fail(FAILED, "nothing matches; try other words, or `trunkline tools` for all there are")
 
@@ -53,16 +46,12 @@ async def find_tools(
     config: Config, query: str, limit: int, timeout: float | None = None
 ) -> tuple[list[FoundTool], tuple[ServerStatus, ...]]:
     """Return the tools that match best, and how the servers were when asked."""
-    app = App(config, state_folder(os.environ, sys.platform))
     caller = Caller(LOCAL, LATEST_HANDSHAKE, {}, Raw(b"{}"))
-    with progress("starting") as show:
-        async with app.running() as gateway:
-            await Startup(gateway.registry, show).wait(timeout)
-            finder = Finder(gateway.registry)
-            matches = await finder.find(caller, query, limit)
-            await finder.aclose()
-            statuses = server_statuses(app)
-            show("ending what was started")
+    async with started(config, timeout) as there:
+        finder = Finder(there.gateway.registry)
+        matches = await finder.find(caller, query, limit)
+        await finder.aclose()
+        statuses = there.statuses()
     found = [
         FoundTool(
             entry.public,

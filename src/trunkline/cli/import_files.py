@@ -12,15 +12,18 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from trunkline.cli.screen import FAILED, WRONG, fail, say
 from trunkline.config import ClientFile, ConfigErrors, Draft, find_client_files, read, to_toml
+from trunkline.journal.redact import Redactor, Rules, shorten, without_secrets
 from trunkline.visible import visible_lines
 
 _HIDDEN = "…"
+_NAMES = ("_env", "_url", "_file", "_claim")
+"""How keys end that only say where something is, or what it is called."""
 
 
 def import_files(source: Path | None, target: Path | None, force: bool) -> None:
@@ -85,23 +88,39 @@ def is_ours(table: dict[str, Any]) -> bool:
 
 def _print(drafts: list[Draft]) -> None:
     if sys.stdout.isatty():
-        say("values of env and headers are not shown here; --write PATH writes them")
+        say("what may be secret is not shown here; --write PATH writes it")
         print(visible_lines(to_toml(*map(_discreet, drafts))))
     else:
         print(to_toml(*drafts))
 
 
 def _discreet(draft: Draft) -> Draft:
+    redactor = Redactor(Rules())
     entries = [
-        msgspec.structs.replace(entry, table=_without_values(entry.table))
+        msgspec.structs.replace(entry, table=_table(entry.table, redactor))
         for entry in draft.entries
     ]
-    return msgspec.structs.replace(draft, entries=tuple(entries))
+    tables = _table(draft.tables, redactor)
+    return msgspec.structs.replace(draft, entries=tuple(entries), tables=tables)
 
 
-def _without_values(table: dict[str, Any]) -> dict[str, Any]:
-    hidden = {key: dict.fromkeys(table[key], _HIDDEN) for key in ("env", "headers") if key in table}
-    return table | hidden
+def _table(table: dict[str, Any], redactor: Redactor) -> dict[str, Any]:
+    return {key: _shown(key, value, redactor) for key, value in table.items()}
+
+
+def _shown(key: str, value: Any, redactor: Redactor) -> Any:
+    """Return what may be seen of a value: the shape of all, and the text of what is no secret."""
+    if isinstance(value, dict):
+        table = cast("dict[str, Any]", value)
+        hidden = key in {"env", "headers"}
+        return dict.fromkeys(table, _HIDDEN) if hidden else _table(table, redactor)
+    if isinstance(value, list):
+        return [_shown(key, item, redactor) for item in cast("list[Any]", value)]
+    if not isinstance(value, str) or key.endswith(_NAMES):
+        return value
+    if redactor.hides(key):
+        return _HIDDEN
+    return shorten(value) if key == "args" else without_secrets(value)
 
 
 def write(target: Path, text: str, force: bool) -> None:

@@ -13,11 +13,12 @@ from trunkline.routing.policy import Policy
 
 def owner_of(config: Config, name: str) -> str | None:
     """Return the one server that could offer a tool or prompt of this name, None if not known."""
-    able: list[str] = []
-    for server in config.servers:
-        prefix = server.name if server.prefix is None else server.prefix
-        if not server.disabled and (not prefix or name.startswith(prefix + SEPARATOR)):
-            able.append(server.name)
+    able = [
+        server.name
+        for server in config.servers
+        if not server.disabled
+        and (not server.shown_prefix or name.startswith(server.shown_prefix + SEPARATOR))
+    ]
     return able[0] if len(able) == 1 else None
 
 

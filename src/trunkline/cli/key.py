@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trunkline.auth.key_file import BadKeyFile, KeyRecord, add_key, read_keys, revoke_key
 from trunkline.cli.config_choice import choose_config
-from trunkline.cli.screen import FAILED, WRONG, fail, print_json, print_table, say
+from trunkline.cli.screen import FAILED, WRONG, fail, print_json, print_lines, print_table, say
 from trunkline.cli.when import read_end
 
 
@@ -23,7 +23,7 @@ def add(
         key = add_key(path, name, subject or name, roles, end)
     except (OSError, BadKeyFile) as why:
         fail(FAILED, str(why))
-    print(key)
+    print_lines(key)
     say(f"trunkline: the key {name!r} is in {path}, as a digest; it is not shown again")
 
 

@@ -14,9 +14,20 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from trunkline.cli.ps import headline
-from trunkline.cli.screen import FAILED, WRONG, fail, print_heading, print_json, print_table, say
-from trunkline.control import GatewayStatus, Sighting, request, sightings
+import msgspec
+
+from trunkline.cli.ps import gateways, headline
+from trunkline.cli.screen import (
+    FAILED,
+    WRONG,
+    fail,
+    print_heading,
+    print_json,
+    print_lines,
+    print_table,
+    say,
+)
+from trunkline.control import GatewayStatus, Sighting, request
 from trunkline.jsonrpc import ConnectionLost, RpcError, from_raw
 from trunkline.operator.desk import Done
 from trunkline.routing.switches import read_switch
@@ -89,7 +100,7 @@ def _tell(choice: Choice, method: str, params: dict[str, Any], as_json: bool, sa
     else:
         for each in outcomes:
             if each.done is not None:
-                print(f"{each.pid}  {each.done.message}")
+                print_lines(f"{each.pid}  {each.done.message}")
                 say(*(f"{each.pid}  note: {note}" for note in each.done.notes))
     refused = [f"{each.pid}  {each.refused}" for each in outcomes if each.refused]
     deaf = [each.pid for each in outcomes if each.done is None and each.refused is None]
@@ -104,14 +115,7 @@ def _tell(choice: Choice, method: str, params: dict[str, Any], as_json: bool, sa
 def _as_json(outcome: Outcome) -> dict[str, Any]:
     if outcome.done is None:
         return {"pid": outcome.pid, "refused": outcome.refused}
-    done = outcome.done
-    return {
-        "pid": outcome.pid,
-        "changed": done.changed,
-        "message": done.message,
-        "calls_ended": done.calls_ended,
-        "notes": done.notes,
-    }
+    return {"pid": outcome.pid, **msgspec.structs.asdict(outcome.done)}
 
 
 async def _request_all(
@@ -134,9 +138,7 @@ async def _request(to: Sighting, method: str, params: dict[str, Any]) -> Outcome
 
 async def _choose(choice: Choice, safe: bool) -> list[Sighting]:
     """Return the gateways that are meant, or say which there are and end."""
-    unsafe: list[OSError] = []
-    found = await sightings(os.environ, unsafe.append)
-    say(*(f"trunkline: did not look for gateways there: {why}" for why in unsafe))
+    found = await gateways(os.environ)
     if choice.pid is not None:
         named = [each for each in found if each.pid == choice.pid]
         if not named:
@@ -164,8 +166,9 @@ def _line(sighting: Sighting) -> str:
 
 def _print(status: GatewayStatus) -> None:
     print_heading(headline(status))
-    print(f"{status.name} {status.version}, {'paused' if status.paused else 'running'}, ", end="")
-    print("1 call in flight" if status.in_flight == 1 else f"{status.in_flight} calls in flight")
+    state = "paused" if status.paused else "running"
+    calls = "1 call" if status.in_flight == 1 else f"{status.in_flight} calls"
+    print_lines(f"{status.name} {status.version}, {state}, {calls} in flight")
     if status.stopped:
         print_table(_STOPPED, [(each.what, each.name, each.by) for each in status.stopped])
     rows = [

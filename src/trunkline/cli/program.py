@@ -43,8 +43,6 @@ Timeout = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", min=0.0, help="Wait no longer than this; else as configured."),
 ]
-
-
 Pid = Annotated[
     int | None, typer.Option(metavar="PID", help="Only the gateway with this process number.")
 ]
@@ -159,9 +157,7 @@ def ps(json: Json = False) -> None:
 
 @program.command()
 def reload(
-    pid: Annotated[
-        int | None, typer.Option(metavar="PID", help="Only the gateway with this number.")
-    ] = None,
+    pid: Pid = None,
     json: Json = False,
 ) -> None:
     """Have the gateways that you are running take their configuration as it is by now."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Mapping
 
 from trunkline.cli.screen import FAILED, fail, print_heading, print_json, print_table, say
 from trunkline.control import GatewayStatus, ServerStatus, Sighting, sightings
@@ -25,6 +26,14 @@ def ps(as_json: bool) -> None:
     wrong += [f"the gateway with pid {pid} does not answer" for pid in deaf]
     if wrong:
         fail(FAILED, *wrong)
+
+
+async def gateways(environ: Mapping[str, str]) -> list[Sighting]:
+    """Return the running gateways of this user; say where it was not safe to look for them."""
+    unsafe: list[OSError] = []
+    found = await sightings(environ, unsafe.append)
+    say(*(f"trunkline: did not look for gateways there: {why}" for why in unsafe))
+    return found
 
 
 def _print(found: list[Sighting]) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from trunkline.assembly.reload import Outcome
-from trunkline.cli.screen import FAILED, fail, print_heading, print_json, say
-from trunkline.control import Sighting, request, sightings
+from trunkline.cli.ps import gateways
+from trunkline.cli.screen import FAILED, fail, print_heading, print_json, print_lines
+from trunkline.control import Sighting, request
 from trunkline.jsonrpc import ConnectionLost, RpcError, from_raw
 
 PATIENCE = 30.0
@@ -40,10 +41,7 @@ def reload(pid: int | None, as_json: bool) -> None:
 
 async def reload_all(environ: Mapping[str, str], pid: int | None = None) -> list[Reload]:
     """Have all gateways of this user reloaded, or the one that is meant."""
-    unsafe: list[OSError] = []
-    found = await sightings(environ, unsafe.append)
-    for why in unsafe:
-        say(f"trunkline: did not look for gateways there: {why}")
+    found = await gateways(environ)
     meant = [sighting for sighting in found if pid is None or sighting.pid == pid]
     return list(await asyncio.gather(*map(_reload, meant)))
 
@@ -66,11 +64,8 @@ def _print(each: Reload) -> None:
     outcome = each.outcome
     print_heading(f"{each.pid}  {each.config or 'embedded default'}")
     if outcome.problem is not None and not outcome.changed:
-        print("not reloaded: what was running goes on")
+        print_lines("not reloaded: what was running goes on")
         return
-    for line in outcome.changed or ("nothing has changed",):
-        print(line)
-    for key in outcome.postponed:
-        print(f"{key}: waits for the next start")
-    for note in outcome.notes:
-        print(f"note: {note}")
+    print_lines(*(outcome.changed or ("nothing has changed",)))
+    print_lines(*(f"{key}: waits for the next start" for key in outcome.postponed))
+    print_lines(*(f"note: {note}" for note in outcome.notes))

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from trunkline.visible import visible_lines
+from trunkline.visible import visible, visible_json, visible_lines
 
 FAILED = 1
 WRONG = 2
@@ -36,9 +36,21 @@ def first_line(text: str) -> str:
     return next((visible_lines(line.strip()) for line in text.splitlines() if line.strip()), "")
 
 
+def print_lines(*lines: str) -> None:
+    """Print what was asked for; each of the lines stays one, whoever wrote what is in it."""
+    for line in lines:
+        print(visible(line))
+
+
 def print_json(value: Any) -> None:
     """Print a value for programs, indented for those who read along."""
-    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    print(visible_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
+
+
+def json_lines(values: Iterable[Any]) -> str:
+    """Return values for programs, a line each; to the byte as they are, but for a terminal."""
+    text = "".join(msgspec.json.encode(value).decode() + "\n" for value in values)
+    return visible_json(text) if sys.stdout.isatty() else text
 
 
 def print_table(

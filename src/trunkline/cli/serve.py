@@ -201,7 +201,7 @@ async def welcome(app: App, config: Config) -> list[str]:
 async def built_in(app: App, config: Config) -> str:
     """Return the names of the tools that need no server, for people to read."""
     tools = [
-        public_name(server.name if server.prefix is None else server.prefix, offer.key)
+        public_name(server.shown_prefix, offer.key)
         for server in config.servers
         if server.builtin is not None and not server.disabled
         for offer in await builtin(server, app.desk).offers()

@@ -8,7 +8,7 @@ Rules upheld here:
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from trunkline.cli.screen import FAILED, WRONG, fail, print_json, print_table, say
+from trunkline.cli.screen import FAILED, WRONG, fail, print_json, print_lines, print_table, say
 from trunkline.documents.errors import ConfigErrors
 from trunkline.sources.changes import BadLog, verify_log
 from trunkline.sources.edit import (
@@ -47,7 +47,7 @@ def keygen(path: Path) -> None:
     except OSError as why:
         fail(FAILED, f"cannot write {path}: {(why.strerror or str(why)).lower()}")
     say(f"wrote the private key to {path}, for you alone; this is the public key:")
-    print(signer.pubkey)
+    print_lines(signer.pubkey)
 
 
 def validate(path: Path, as_json: bool) -> None:
@@ -63,13 +63,13 @@ def validate(path: Path, as_json: bool) -> None:
         print_json({"ok": True, "errors": [], **_about(loaded)})
     else:
         signed = "signed" if loaded.is_signed else "not signed"
-        print(f"{path}: good, {len(loaded.registry.categories)} topics, {signed}")
+        print_lines(f"{path}: good, {len(loaded.registry.categories)} topics, {signed}")
 
 
 def sign(path: Path, key: Path) -> None:
     """Sign a registry."""
     loaded, added = _signed(path, _signer(key))
-    print(f"{path}: signed, version {loaded.registry.version}, sha256:{loaded.digest}")
+    print_lines(f"{path}: signed, version {loaded.registry.version}, sha256:{loaded.digest}")
     say(f"{log_path(path)}: {added} entries added")
 
 
@@ -93,11 +93,13 @@ def verify(path: Path, by: str | None, as_json: bool) -> None:
         log = None if entries is None else {"entries": len(entries), "head": head}
         print_json({"ok": True, **_about(loaded), "log": log})
         return
-    print(f"{path}: signed by {loaded.registry.curator.name}, {pubkey}, sha256:{loaded.digest}")
+    print_lines(
+        f"{path}: signed by {loaded.registry.curator.name}, {pubkey}, sha256:{loaded.digest}"
+    )
     if entries is None:
-        print("there is no change log")
+        print_lines("there is no change log")
     else:
-        print(f"{log_path(path)}: {len(entries)} entries hold, the last is {head}")
+        print_lines(f"{log_path(path)}: {len(entries)} entries hold, the last is {head}")
 
 
 def match(
@@ -150,7 +152,7 @@ def add(path: Path, topic: NewTopic, curator: str | None, key: Path | None) -> N
     if signer is not None:
         loaded, _ = _signed(path, signer)
     signed = "signed" if loaded.is_signed else "not signed: `trunkline sources sign` does it"
-    print(f"{path}: added {topic.slug}, version {loaded.registry.version}, {signed}")
+    print_lines(f"{path}: added {topic.slug}, version {loaded.registry.version}, {signed}")
 
 
 def _category(topic: NewTopic) -> dict[str, Any]:

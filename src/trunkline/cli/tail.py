@@ -13,10 +13,10 @@ import msgspec
 
 from trunkline.assembly.journal import store_at
 from trunkline.cli.audit import Wanted, for_programs, place_for, seen, took, topic, why
-from trunkline.cli.screen import say
+from trunkline.cli.screen import json_lines, say
 from trunkline.cli.when import shown
 from trunkline.journal.store import Filter, Row, Store, StoreError
-from trunkline.visible import visible_lines
+from trunkline.visible import visible
 
 LOOK = 0.2
 """How many seconds pass between two looks."""
@@ -85,7 +85,7 @@ def _new(store: Store, wanted: Filter, after: int | None, lines: int) -> list[Ro
 
 
 def _print_json(row: Row) -> None:
-    print(msgspec.json.encode(for_programs(row)).decode(), flush=True)
+    print(json_lines([for_programs(row)]), end="", flush=True)
 
 
 def _printer() -> Callable[[Row], None]:
@@ -117,4 +117,4 @@ def line(row: Row) -> list[tuple[str, str]]:
         (topic(row), "bold" if is_call else "cyan"),
         (why(found), style),
     ]
-    return [(visible_lines(text).replace("\n", " "), style) for text, style in parts if text]
+    return [(visible(text.replace("\n", " ")), style) for text, style in parts if text]

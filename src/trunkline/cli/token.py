@@ -11,10 +11,9 @@ from trunkline.auth.minting import Wish, read_unverified
 from trunkline.auth.minting import mint as mint_token
 from trunkline.auth.proof import Unproven
 from trunkline.cli.config_choice import choose_config
-from trunkline.cli.screen import FAILED, WRONG, fail, print_json, print_table, say
+from trunkline.cli.screen import FAILED, WRONG, fail, print_json, print_lines, print_table, say
 from trunkline.cli.when import read_duration
 from trunkline.config import AuthSettings
-from trunkline.visible import visible_lines
 
 MAX_INPUT = 64 * 1024
 
@@ -43,7 +42,7 @@ def mint(
         token = mint_token(wish, expected, jwt.audiences[0], jwt.secret, time.time())
     except Unproven as why:
         fail(WRONG, f"nobody would accept it: {why.why}")
-    print(token)
+    print_lines(token)
     say(f"trunkline: for {subject}, good for {lifetime}; whoever has it is taken for them")
 
 
@@ -91,13 +90,13 @@ def _print(report: dict[str, Any]) -> None:
         rows = [(str(key), _text(key, value)) for key, value in report.get(part, {}).items()]
         if rows:
             print_table((part, ""), rows)
-            print()
+            print_lines("")
     verdict = report["verdict"]
     if not verdict["good"]:
-        print(visible_lines(f"not good: {verdict['why']}"))
+        print_lines(f"not good: {verdict['why']}")
         return
     roles = ", ".join(verdict["roles"]) or "none"
-    print(visible_lines(f"good: {verdict['id']}, subject {verdict['subject']}, roles: {roles}"))
+    print_lines(f"good: {verdict['id']}, subject {verdict['subject']}, roles: {roles}")
 
 
 def _text(key: str, value: Any) -> str:

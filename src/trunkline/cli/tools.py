@@ -1,13 +1,10 @@
 """`trunkline tools`: what can be called, by server."""
 
 import asyncio
-import os
-import sys
 from pathlib import Path
 
 from msgspec import Struct
 
-from trunkline.app import App
 from trunkline.cli.config_choice import choose_config
 from trunkline.cli.screen import (
     FAILED,
@@ -16,13 +13,10 @@ from trunkline.cli.screen import (
     print_heading,
     print_json,
     print_table,
-    progress,
-    say,
 )
-from trunkline.cli.startup import Startup
-from trunkline.cli.state_folder import state_folder
+from trunkline.cli.startup import started, unready
 from trunkline.config import Config
-from trunkline.control import ServerStatus, server_statuses
+from trunkline.control import ServerStatus
 from trunkline.jsonrpc import from_raw
 from trunkline.mcp.offer import Kind
 
@@ -54,26 +48,18 @@ def tools(option: Path | None, as_json: bool, server: str | None, timeout: float
         print_json(found)
     else:
         _print(found)
-    bad = [s for s in statuses if s.state != "ready" and server in {None, s.name}]
-    for status in bad:
-        say(
-            f"trunkline: {status.name} is {status.state}: {first_line(status.error or 'not ready')}"
-        )
-    if bad:
-        raise SystemExit(FAILED)
+    missing = unready(status for status in statuses if server in {None, status.name})
+    if missing:
+        fail(FAILED, *missing)
 
 
 async def list_tools(
     config: Config, server: str | None, timeout: float | None = None
 ) -> tuple[list[Tool], tuple[ServerStatus, ...]]:
     """Return the tools of one server, or of all, and how the servers were when asked."""
-    app = App(config, state_folder(os.environ, sys.platform))
-    with progress("starting") as show:
-        async with app.running() as gateway:
-            await Startup(gateway.registry, show).wait(timeout)
-            entries = gateway.registry.catalog.entries(Kind.TOOL)
-            statuses = server_statuses(app)
-            show("ending what was started")
+    async with started(config, timeout) as there:
+        entries = there.gateway.registry.catalog.entries(Kind.TOOL)
+        statuses = there.statuses()
     found = [
         Tool(entry.public, entry.backend, entry.native, _description(bytes(entry.definition)))
         for entry in entries

@@ -6,32 +6,26 @@ Servers are started only if rules read what only they know: annotations, or who 
 """
 
 import asyncio
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from msgspec import Struct
 
-from trunkline.app import App
 from trunkline.assembly.policy import policy_of
-from trunkline.cli.call import is_found
 from trunkline.cli.config_choice import choose_config
 from trunkline.cli.judging import name_suffices, owner_of
-from trunkline.cli.screen import FAILED, WRONG, fail, print_json, progress
-from trunkline.cli.startup import Startup
-from trunkline.cli.state_folder import state_folder
+from trunkline.cli.screen import FAILED, WRONG, fail, print_json, print_lines
+from trunkline.cli.startup import is_found, started
 from trunkline.config import Config
 from trunkline.gateway.authority import what_is
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.offer import Kind
 from trunkline.routing.catalog import Catalog, Entry
 from trunkline.routing.legible import Arguments, read_arguments
-from trunkline.routing.policy import Policy, Standing, Verdict, What, Who
-from trunkline.visible import visible_lines
+from trunkline.routing.policy import KIND_NAMES, Policy, Standing, Verdict, What, Who
 
-_KINDS = {kind.name.lower(): kind for kind in Kind}
+_KINDS = {name: kind for kind, name in KIND_NAMES.items()}
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -109,7 +103,7 @@ def answer_for(policy: Policy, asked: Asked, what: What, started: bool) -> Answe
             for rule in standing.conditional
             if rule.condition is not None
         ),
-        kind=asked.kind.name.lower(),
+        kind=KIND_NAMES[asked.kind],
         tool=what.name,
         server=what.backend or None,
         servers_started=started,
@@ -122,12 +116,8 @@ def _verdict(standing: Standing, arguments: Arguments | None) -> Verdict:
 
 async def _look_up(config: Config, asked: Asked, timeout: float | None) -> What:
     """Start the servers, and return what they say of an offer; else end with 1."""
-    app = App(config, state_folder(os.environ, sys.platform))
-    with progress("starting") as show:
-        async with app.running() as gateway:
-            registry = gateway.registry
-            await Startup(registry, show).wait(timeout, lambda: is_found(registry, asked.name))
-            entry = _find(registry.catalog, asked)
+    async with started(config, timeout, lambda registry: is_found(registry, asked.name)) as there:
+        entry = _find(there.gateway.registry.catalog, asked)
     return what_is(entry) if entry is not None else _unknown(asked)
 
 
@@ -138,7 +128,7 @@ def _find(catalog: Catalog, asked: Asked) -> Entry | None:
 
 
 def _unknown(asked: Asked) -> NoReturn:
-    kind = asked.kind.name.lower()
+    kind = KIND_NAMES[asked.kind]
     fail(FAILED, f"unknown {kind}: {asked.name}; no server that could be started offers it")
 
 
@@ -153,14 +143,14 @@ _WORDS = {
 def _print(answer: Answer, asked: Asked) -> None:
     roles = f" ({', '.join(asked.who.roles)})" if asked.who.roles else ""
     words = _WORDS[answer.verdict]
-    print(visible_lines(words.format(who=f"{asked.who.subject}{roles}", tool=answer.tool)))
+    print_lines(words.format(who=f"{asked.who.subject}{roles}", tool=answer.tool))
     if answer.verdict == "depends":
         for condition in answer.conditions:
-            print(visible_lines(f"rule: {condition}"))
-        print(visible_lines(f"else: {answer.otherwise}, {answer.rule}"))
+            print_lines(f"rule: {condition}")
+        print_lines(f"else: {answer.otherwise}, {answer.rule}")
     else:
-        print(visible_lines(f"rule: {answer.rule}{answer.note and f'; {answer.note}'}"))
+        print_lines(f"rule: {answer.rule}{answer.note and f'; {answer.note}'}")
     if answer.servers_started:
-        print(visible_lines(f"servers: started; {answer.server} offers it"))
+        print_lines(f"servers: started; {answer.server} offers it")
     else:
-        print("servers: not started; nobody was asked whether there is such a thing")
+        print_lines("servers: not started; nobody was asked whether there is such a thing")

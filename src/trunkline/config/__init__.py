@@ -1,9 +1,9 @@
 """The configuration of the gateway: `trunkline.toml`, or the file of any MCP client.
 
-Read `documents` first, then in this order: forms, addresses and substitute (what tables are made
-of); the modules called *_table, one a table, and tables, which lists them; model (all of them as
-one value); entry, env_file and settle (servers); client_entries (other programs' words); load; then
-client_files, write_toml and schema, which stand alone.
+Read `documents` first, then in this order: forms, addresses, surroundings, paths and substitute
+(what tables are made of); the modules called *_table, one a table, and tables, which lists them;
+model (all of them as one value); entry, env_file and settle (servers); client_entries (other
+programs' words); load; then client_files, write_toml and schema, which stand alone.
 """
 
 from trunkline.config.addresses import AddressError, is_loopback, split_address

@@ -19,7 +19,8 @@ from msgspec import Meta, Struct
 
 from trunkline.config.addresses import is_safe
 from trunkline.config.forms import NOT_BLANK, EnvName, Text, form, form_beside_list
-from trunkline.config.substitute import Surroundings, anchored, check_readable, path_from
+from trunkline.config.paths import anchored, check_readable, path_from
+from trunkline.config.surroundings import Surroundings
 from trunkline.documents.errors import Complain, Report
 from trunkline.documents.parse import Table, as_table, table_in
 

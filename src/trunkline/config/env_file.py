@@ -9,7 +9,7 @@ Refuses what shells do beyond that: no references, no values of more than one li
 
 import re
 
-from trunkline.config.substitute import Problem
+from trunkline.config.surroundings import Problem
 
 _LINE = re.compile(r"(?:export\s+)?([^\s=#]+)\s*=\s*(.*)")
 _QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*+"|'[^']*+')\s*(?:#.*)?""")

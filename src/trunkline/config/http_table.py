@@ -20,7 +20,8 @@ from msgspec import Meta, Struct
 from trunkline.config.addresses import AddressError, is_loopback, split_address
 from trunkline.config.auth_table import modes_of
 from trunkline.config.forms import ADDRESS, DAY, MIB, Seconds, Text, UrlPath, form
-from trunkline.config.substitute import Surroundings, anchored, check_readable, path_from
+from trunkline.config.paths import anchored, check_readable, path_from
+from trunkline.config.surroundings import Surroundings
 from trunkline.documents.errors import Complain, Report
 from trunkline.documents.parse import Table, table_in
 

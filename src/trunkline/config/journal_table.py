@@ -17,7 +17,9 @@ from msgspec import Meta, Struct
 
 from trunkline.config.addresses import split_url
 from trunkline.config.forms import MIB, form
-from trunkline.config.substitute import Surroundings, is_relative, path_from, substitute
+from trunkline.config.paths import is_relative, path_from
+from trunkline.config.substitute import substitute
+from trunkline.config.surroundings import Surroundings
 from trunkline.documents.errors import Complain, Report
 from trunkline.documents.parse import Table, table_in
 

@@ -13,7 +13,7 @@ from typing import Annotated, cast
 from msgspec import Meta, Struct, field
 
 from trunkline.config.forms import ToolPattern, form
-from trunkline.config.substitute import Surroundings
+from trunkline.config.surroundings import Surroundings
 from trunkline.documents.errors import Report, meant, quoted
 from trunkline.documents.parse import Table, table_in
 

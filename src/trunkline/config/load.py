@@ -22,7 +22,7 @@ from trunkline.config.client_entries import client_servers
 from trunkline.config.entry import Entry, check_entry, own_servers
 from trunkline.config.model import Config, ConfigTable
 from trunkline.config.settle import fill, settings
-from trunkline.config.substitute import Surroundings
+from trunkline.config.surroundings import Surroundings
 from trunkline.config.tables import TABLES
 from trunkline.documents.errors import Report
 from trunkline.documents.fit import fit

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 
 from trunkline.config.addresses import is_bare, is_safe
 from trunkline.config.forms import EnvName, Text
-from trunkline.config.substitute import Surroundings
+from trunkline.config.surroundings import Surroundings
 from trunkline.documents.errors import Complain
 from trunkline.documents.parse import Table, as_table
 

@@ -27,7 +27,8 @@ from trunkline.config.forms import (
     form,
 )
 from trunkline.config.http_table import PATHS, TAKEN, HttpSettings
-from trunkline.config.substitute import Surroundings, each_text, substitute
+from trunkline.config.substitute import each_text, substitute
+from trunkline.config.surroundings import Surroundings
 from trunkline.documents.errors import Complain, Report
 from trunkline.documents.lines import KeyPath
 from trunkline.documents.parse import Table, table_in

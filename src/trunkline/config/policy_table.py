@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from trunkline.config.forms import NOT_BLANK, form, form_beside_list
-from trunkline.config.substitute import Surroundings
+from trunkline.config.surroundings import Surroundings
 from trunkline.documents.errors import Report, meant, quoted
 from trunkline.documents.lines import KeyPath
 from trunkline.documents.parse import Table, as_table, table_in

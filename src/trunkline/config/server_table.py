@@ -164,6 +164,11 @@ class ServerSettings(ServerTable, frozen=True, kw_only=True):
     name: str
 
     @property
+    def shown_prefix(self) -> str:
+        """What the names of its tools begin with, "" for nothing."""
+        return self.name if self.prefix is None else self.prefix
+
+    @property
     def kind(self) -> Kind:
         """What it is: the one of command, url and builtin that is set."""
         if self.command is not None:

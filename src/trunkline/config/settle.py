@@ -16,8 +16,10 @@ from trunkline.config.entry import Entry
 from trunkline.config.env_file import parse_env_file
 from trunkline.config.forms import HEADER_VALUE
 from trunkline.config.oauth_table import fill_oauth
+from trunkline.config.paths import path_from, read_small
 from trunkline.config.server_table import ServerSettings
-from trunkline.config.substitute import Surroundings, each_text, path_from, read_small, substitute
+from trunkline.config.substitute import each_text, substitute
+from trunkline.config.surroundings import Surroundings
 from trunkline.documents.errors import Complain, quoted
 from trunkline.documents.lines import KeyPath
 from trunkline.documents.parse import Table, as_table

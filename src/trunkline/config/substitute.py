@@ -19,30 +19,23 @@ Rules upheld here:
 2. No complaint shows what a reference stands for.
 """
 
-import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, Literal, cast
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from trunkline.documents.errors import Complain, quoted
+from trunkline.config.paths import path_from, read_small
+from trunkline.config.surroundings import Problem, Surroundings
+from trunkline.documents.errors import quoted
 from trunkline.documents.lines import KeyPath
 from trunkline.documents.parse import Table
-
-MAX_FILE = 64 * 1024
-"""How long a file may be that `${file:…}` or `env_file` names, in bytes."""
-
-Problem = Callable[[str, str], None]
-"""Takes what is wrong with a string: why, and how to mend it."""
 
 _REFERENCE = re.compile(r"\$\$|\$\{([^{}]*)\}|\$\{")
 _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _NAMED = re.compile(r"(file|input):(.+)", re.DOTALL)
 _FOREIGN = ("command:", "config:")
 _PLACES = ("workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "/")
-_PROJECT_FOLDERS = (".vscode", ".cursor")
 
 
 class Reference(Struct, frozen=True):
@@ -51,33 +44,6 @@ class Reference(Struct, frozen=True):
     kind: Literal["variable", "file", "input", "place", "foreign", "malformed"]
     name: str
     default: str | None = None
-
-
-class Surroundings(Struct, frozen=True):
-    """What references are resolved against; `inputs` are the ids that a file declares.
-
-    `files` takes in what is read on the way: when one of them changes, so does what was read.
-    """
-
-    environ: Mapping[str, str]
-    folder: Path
-    inputs: Mapping[str, str | None] = {}
-    is_client: bool = False
-    files: list[Path] = field(default_factory=list[Path])
-
-    @property
-    def home(self) -> str | None:
-        """The user's home, if the environment knows it."""
-        return self.environ.get("HOME") or self.environ.get("USERPROFILE")
-
-    def place(self, name: str) -> str | None:
-        """Return what one of VS Code's own names stands for."""
-        project = self.folder.parent if self.folder.name in _PROJECT_FOLDERS else self.folder
-        return {
-            "workspaceFolder": str(project),
-            "workspaceFolderBasename": project.name,
-            "userHome": self.home,
-        }.get(name, os.sep)
 
 
 def each_text(value: Any, path: KeyPath, change: Callable[[str, KeyPath], str]) -> Any:
@@ -190,56 +156,3 @@ def _file(name: str, around: Surroundings, problem: Problem) -> str:
     path = path_from(name, around)
     around.files.append(path)
     return (read_small(path, name, problem) or "").strip()
-
-
-def path_from(name: str, around: Surroundings) -> Path:
-    """Return a path as seen from the config file; "~/" is the home."""
-    if name.startswith("~/") and around.home:
-        return Path(around.home, name[2:])
-    return around.folder / name
-
-
-def is_relative(name: str) -> bool:
-    """Tell whether a path means something else in another folder."""
-    return not name.startswith("~/") and not Path(name).is_absolute()
-
-
-def anchored(table: Table, keys: Iterable[str], folder: Path) -> Table:
-    """Return a table in which the files that `keys` name are found from any folder."""
-    files = {key: table[key] for key in keys if key in table}
-    return table | {key: str(folder / name) for key, name in files.items() if is_relative(name)}
-
-
-def check_readable(path: Path, at: KeyPath, complain: Complain) -> None:
-    """Complain of a file that is not there, or not ours to read."""
-    try:
-        path.open("rb").close()
-    except (OSError, ValueError) as why:
-        fix = "check its name, as seen from the config file, and its permissions"
-        complain(at, f"cannot be read: {_reason(why)}", fix)
-
-
-def read_small(path: Path, name: str, problem: Problem) -> str | None:
-    """Return the text of a file, which the config calls `name`; or None, with a problem."""
-    shown = quoted(name)
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE + 1)
-        if len(data) > MAX_FILE:
-            problem(f"the file {shown} is longer than {MAX_FILE} bytes", "name a smaller one")
-            return None
-        text = data.decode("utf-8-sig")
-        if "\0" not in text:
-            return text
-        problem(f"the file {shown} is no text", "name another")
-    except UnicodeDecodeError:
-        problem(f"the file {shown} is not UTF-8", "save it as UTF-8")
-    except (OSError, ValueError) as why:
-        fix = "check its name and its permissions"
-        problem(f"the file {shown} cannot be read: {_reason(why)}", fix)
-    return None
-
-
-def _reason(why: OSError | ValueError) -> str:
-    # A ValueError is about a NUL in the name.
-    return (getattr(why, "strerror", None) or "not a file name").lower()

@@ -20,7 +20,7 @@ from trunkline.config.kill_table import check_kill, fill_kill
 from trunkline.config.limits_table import check_limits
 from trunkline.config.observe_table import check_metrics, fill_metrics, fill_traces
 from trunkline.config.policy_table import check_policy, fill_policy
-from trunkline.config.substitute import Surroundings
+from trunkline.config.surroundings import Surroundings
 from trunkline.documents.errors import Report
 from trunkline.documents.parse import Table
 

@@ -15,15 +15,10 @@ from typing import Any, cast
 from trunkline.config.client_entries import safe_names
 from trunkline.config.entry import KNOWN, Entry
 from trunkline.config.load import Draft
+from trunkline.config.paths import is_relative
 from trunkline.config.settle import PATHS, SUBSTITUTED
-from trunkline.config.substitute import (
-    Reference,
-    Surroundings,
-    each_text,
-    is_relative,
-    parts,
-    variable_of,
-)
+from trunkline.config.substitute import Reference, each_text, parts, variable_of
+from trunkline.config.surroundings import Surroundings
 from trunkline.config.tables import TABLES
 from trunkline.documents.errors import quoted
 from trunkline.documents.lines import KeyPath

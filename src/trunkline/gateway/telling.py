@@ -38,12 +38,18 @@ class Ended(NamedTuple):
     seconds: float
 
 
+def target(event: CallEnded, longest: int | None = None) -> str:
+    """Return what a call was for, of an address only what is not confidential; cut if too long."""
+    is_address = event.method.startswith("resources/")
+    return (event.name.partition("?")[0] if is_address else event.name)[:longest]
+
+
 def brief(event: CallEnded, longest: int | None = None) -> Ended:
     """Return what is told of a call, with names of so many characters at most."""
-    name = event.name.partition("?")[0] if event.method == "resources/read" else event.name
     why = None if event.code is None else event.kind or event.code
     subject = event.principal.subject[:longest]
-    return Ended(subject, event.method, name[:longest], event.status, why, event.total)
+    name = target(event, longest)
+    return Ended(subject, event.method, name, event.status, why, event.total)
 
 
 def words(event: Event | Ended, show: Show = str) -> str:

@@ -9,10 +9,11 @@ says so itself in the journal: those are notes, not findings.
 Rules upheld here:
 1. One record that was altered is one finding, and its neighbours are not blamed.
 2. What the columns say is what the body says: nobody hides a record from those who search.
+3. Whatever was done to a record, the walk goes on to the end; what is told of it is bounded.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
 
@@ -24,10 +25,27 @@ from trunkline.jsonrpc import from_raw
 What = Literal["missing", "altered", "moved", "replaced"]
 
 _MOST = 100
-"""How many findings are told one by one."""
+"""How many findings, and how many notes, are told one by one."""
 
 _WINDOW = 64
 """How many records that do not follow are looked at together, to find those that were moved."""
+
+
+class _Said(Struct, frozen=True):
+    """What a gateway says of its journal, in records that are not of calls."""
+
+    first: int | None = None
+    last: int = 0
+    hash: str = ""
+    records: int = 0
+    count: int = 0
+    since: float = 0.0
+    until: float = 0.0
+    name: str = ""
+    in_flight: int = 0
+
+
+_NOTHING = _Said()
 
 
 class Finding(Struct, frozen=True):
@@ -66,10 +84,11 @@ class Auditor:
         self._end = end
         self._known = sorted(known, key=lambda head: head.seq)
         self._when = when
-        self._audit = Audit(findings=[], notes=[])
+        self._audit = Audit()
+        self._notes = 0
         self._before: bytes | None = beginning(end.chain).hash
         self._seq = 0
-        self._pruned: tuple[int, bytes] | None = None
+        self._pruned: _Said | None = None
         self._first: Row | None = None
         self._strays: list[tuple[Row, bytes]] = []
 
@@ -81,60 +100,66 @@ class Auditor:
         self._judge_beginning()
         self._judge_end()
         audit = self._audit
-        audit.more = max(len(audit.findings) - _MOST, 0)
-        audit.findings = sorted(audit.findings[:_MOST], key=lambda each: (each.first, each.last))
+        audit.findings.sort(key=lambda each: (each.first, each.last))
+        if self._notes > _MOST:
+            audit.notes.append(f"and {self._notes - _MOST} more such notes")
         return audit
 
     def _look(self, row: Row) -> None:
         audit, body = self._audit, row.body.encode("utf-8", "replace")
         audit.records += 1
-        said = _said(body) if row.kind != "call" else {}
+        said = _said(body) if row.kind != "call" else _NOTHING
         if self._first is None:
             self._first = row
             audit.first = row.seq
             if row.seq > 1:
                 self._before, self._seq = None, row.seq - 1
         if row.seq != self._seq + 1:
-            self._gap(row, said)
+            self._gap(row, said or _NOTHING)
         expected = None if self._before is None else follow(self._before, body)
         if expected is not None and expected != row.hash:
             self._stray(row, self._before or b"")
-        elif not _same_columns(row, body):
+        elif said is None or not _same_columns(row, body):
             self._find("altered", row.seq, row.seq, f"{self._name(row)} was altered")
         self._check_known(row)
-        self._take_note(row, said)
+        self._take_note(row, said or _NOTHING)
         self._before, self._seq = row.hash, row.seq
         audit.last, audit.end = row.seq, f"{row.seq}:{row.hash.hex()}"
 
-    def _gap(self, row: Row, said: dict[str, Any]) -> None:
+    def _gap(self, row: Row, said: _Said) -> None:
         first, last = self._seq + 1, row.seq - 1
-        if row.kind == "missing" and said.get("first") == first and said.get("last") == last:
+        if row.kind == "missing" and (said.first, said.last) == (first, last):
             return  # told below; the chain goes on from what was there
         self._find("missing", first, last, f"{_numbers(first, last)} missing before {row.seq}")
         self._before = None
 
-    def _take_note(self, row: Row, said: dict[str, Any]) -> None:
+    def _take_note(self, row: Row, said: _Said) -> None:
         when = self._when(row.at)
-        if row.kind == "missing" and "first" in said:
-            first, last = int(said["first"]), int(said["last"])
+        if row.kind == "missing" and said.first is not None:
+            first, last = said.first, said.last
             text = f"{_numbers(first, last)} missing: a gateway that started {when} found it so"
             self._find("missing", first, last, text)
         elif row.kind == "missing":
-            text = f"another journal, of {said.get('records')} records, was here before {when}"
+            text = f"another journal, of {said.records} records, was here before {when}"
             self._find("replaced", row.seq, row.seq, text)
         elif row.kind == "pruned":
-            self._pruned = (int(said.get("last", 0)), bytes.fromhex(said.get("hash", "")))
+            self._pruned = said
         elif row.kind == "dropped":
-            self._audit.notes.append(
-                f"{said.get('count')} events were not recorded between "
-                f"{self._when(said.get('since', 0.0))} and {self._when(said.get('until', 0.0))}: "
+            since, until = self._when(said.since), self._when(said.until)
+            self._note(
+                f"{said.count} events were not recorded between {since} and {until}: "
                 "the queue was full"
             )
         elif row.kind == "lost":
-            self._audit.notes.append(
-                f"{said.get('name')} ended without a word before {when}; "
-                f"{said.get('in_flight')} calls were in flight"
+            self._note(
+                f"{said.name} ended without a word before {when}; "
+                f"{said.in_flight} calls were in flight"
             )
+
+    def _note(self, text: str) -> None:
+        self._notes += 1
+        if self._notes <= _MOST:
+            self._audit.notes.append(text)
 
     # What does not follow
 
@@ -165,10 +190,10 @@ class Auditor:
         if first is None or first.seq == 1:
             return
         pruned = self._pruned
-        if pruned is None or pruned[0] != first.seq - 1:
+        if pruned is None or pruned.last != first.seq - 1:
             last = first.seq - 1
             self._find("missing", 1, last, f"{_numbers(1, last)} missing at the beginning")
-        elif follow(pruned[1], first.body.encode("utf-8", "replace")) != first.hash:
+        elif follow(_digest(pruned.hash), first.body.encode("utf-8", "replace")) != first.hash:
             self._find("altered", first.seq, first.seq, f"{self._name(first)} was altered")
 
     def _check_known(self, row: Row) -> None:
@@ -191,7 +216,10 @@ class Auditor:
             self._find("missing", last + 1, furthest, text)
 
     def _find(self, what: What, first: int, last: int, text: str) -> None:
-        self._audit.findings.append(Finding(what, first, last, text))
+        if len(self._audit.findings) < _MOST:
+            self._audit.findings.append(Finding(what, first, last, text))
+        else:
+            self._audit.more += 1
 
     def _name(self, row: Row) -> str:
         about = " ".join(part for part in (row.kind, row.name) if part)
@@ -202,15 +230,22 @@ def _numbers(first: int, last: int) -> str:
     return f"record {first} is" if first == last else f"records {first} to {last} are"
 
 
-def _said(body: bytes) -> dict[str, Any]:
+def _said(body: bytes) -> _Said | None:
     try:
-        return from_raw(body, dict[str, Any])
+        return from_raw(body, _Said)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _digest(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
     except ValueError:
-        return {}
+        return b""
 
 
 def _same_columns(row: Row, body: bytes) -> bool:
     try:
         return columns_of(body) == tuple(row[1:7])
-    except ValueError:
+    except (ValueError, RecursionError):
         return False

@@ -49,6 +49,12 @@ _AT_ONCE = 50
 """Rows of one statement: each statement lets go of the interpreter, and has to get it back."""
 
 _ONE = f"({', '.join('?' * len(Row._fields))})"
+# A file holds what anybody put there: whatever type that has, we read what can be compared.
+_SELECT = (
+    "SELECT seq, CAST(at AS REAL), CAST(kind AS TEXT), CAST(name AS TEXT), CAST(subject AS TEXT), "
+    "CAST(backend AS TEXT), CAST(status AS TEXT), CAST(hash AS BLOB), CAST(body AS TEXT) "
+    "FROM record "
+)
 _INSERT = "INSERT INTO record VALUES "
 _INSERT_MANY = _INSERT + ", ".join([_ONE] * _AT_ONCE)
 _INSERT_ONE = _INSERT + _ONE
@@ -84,6 +90,8 @@ class SqliteStore:
                 self._open = sqlite3.connect(
                     place, timeout=self._patience, isolation_level=None, uri=True
                 )
+                if not create:  # whoever only looks sees as much as can be seen
+                    self._open.text_factory = _text
                 self._check(create)
         except BaseException:
             self.close()
@@ -183,27 +191,23 @@ class SqliteStore:
 
     def last(self) -> Row | None:
         """Return the row with the greatest number."""
-        found = self._rows("SELECT * FROM record ORDER BY seq DESC LIMIT 1")
+        found = self._rows("ORDER BY seq DESC LIMIT 1")
         return found[0] if found else None
 
     def rows(self, after: int, limit: int) -> list[Row]:
         """Return rows in the order of their numbers, beginning after one."""
-        return self._rows("SELECT * FROM record WHERE seq > ? ORDER BY seq LIMIT ?", after, limit)
+        return self._rows("WHERE seq > ? ORDER BY seq LIMIT ?", after, limit)
 
     def select(self, wanted: Filter, limit: int, newest: bool = True) -> list[Row]:
         """Return the newest rows that are wanted, or the first; in order either way."""
         where, values = conditions(wanted, "?", "GLOB")
         order = "DESC" if newest else "ASC"
-        found = self._rows(
-            f"SELECT * FROM record WHERE {where} ORDER BY seq {order} LIMIT ?",  # noqa: S608
-            *values,
-            limit,
-        )
+        found = self._rows(f"WHERE {where} ORDER BY seq {order} LIMIT ?", *values, limit)
         return found[::-1] if newest else found
 
-    def _rows(self, statement: str, *values: object) -> list[Row]:
+    def _rows(self, end: str, *values: object) -> list[Row]:
         with _telling(self.path):
-            return [Row(*each) for each in self._database.execute(statement, values)]
+            return [Row(*each) for each in self._database.execute(_SELECT + end, values)]
 
     def extent(self) -> Extent:
         """Return how much there is."""
@@ -247,6 +251,10 @@ class SqliteStore:
             found: list[Any] = self._database.execute("SELECT * FROM presence").fetchall()
         others = [Presence(*each) for each in found if each[0] != own]
         return [each for each in others if not is_running(each.pid, each.born)]
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
 
 
 @contextmanager

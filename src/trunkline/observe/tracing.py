@@ -19,6 +19,7 @@ from typing import TypeAlias
 from trunkline.gateway.client import Client
 from trunkline.gateway.events import CallEnded
 from trunkline.gateway.passage import Passage, trace_of
+from trunkline.gateway.telling import target
 from trunkline.jsonrpc.incident import Report, answer_for
 from trunkline.mcp.meta import Params
 from trunkline.observe import trace_context
@@ -193,14 +194,14 @@ def _about(ended: CallEnded) -> dict[str, Value]:
         "trunkline.call.id": ended.id,
         "trunkline.status": ended.status,
     }
-    name = ended.name[:MAX_TEXT]
+    name = target(ended, MAX_TEXT)
     if ended.method == "tools/call":
         about["gen_ai.operation.name"] = "execute_tool"
         about["gen_ai.tool.name"] = name
     elif ended.method == "prompts/get":
         about["gen_ai.prompt.name"] = name
     elif ended.method == "resources/read":
-        about["mcp.resource.uri"] = name.partition("?")[0]  # what follows may be confidential
+        about["mcp.resource.uri"] = name
     if ended.backend is not None:
         about["trunkline.backend"] = ended.backend
     return about

@@ -63,6 +63,11 @@ class HttpListener:
         """How many connections are open."""
         return len(self._open)
 
+    @property
+    def clients(self) -> int:
+        """From how many addresses they come: nobody else is remembered."""
+        return len(self._by_address)
+
     async def listen(self, host: str, port: int, ssl: ssl.SSLContext | None = None) -> None:
         """Listen on `host` and `port`, or on a free port if that is 0; raises OSError."""
         loop = asyncio.get_running_loop()
