@@ -221,7 +221,12 @@ async def listening(commands: Commands, environ: Mapping[str, str]) -> AsyncGene
         finally:
             connections.discard(connection)
 
-    server = await listen_unix(listener, attend, MAX_REQUEST)
+    try:
+        server = await listen_unix(listener, attend, MAX_REQUEST)
+    except BaseException:
+        listener.close()
+        path.unlink(missing_ok=True)
+        raise
     try:
         yield path
     finally:

@@ -17,7 +17,7 @@ from trunkline.jsonrpc import from_raw
 
 def test_a_journal_that_is_written_and_ended_is_whole(tmp_path: Path) -> None:
     made = written(tmp_path, 120)
-    made.end(PRESENCE, (), 1200.0)
+    made.end(PRESENCE, 1200.0)
     found = rows(tmp_path)
     assert kinds(found) == ["started", *["call"] * 120, "stopped"]
     assert audit(tmp_path).ok
@@ -60,10 +60,16 @@ def test_what_was_written_after_all_is_not_written_again(
             yield
         raise StoreError("the connection is lost")
 
+    @contextmanager
+    def nobody_answers() -> Generator[None]:
+        raise StoreError("nobody is there")
+        yield
+
     batch = entries(5, 2)
-    monkeypatch.setattr(made.store, "transaction", answer_is_lost)
-    with pytest.raises(StoreError):
-        made.append(batch)
+    for outcome in (answer_is_lost, nobody_answers):
+        monkeypatch.setattr(made.store, "transaction", outcome)
+        with pytest.raises(StoreError):
+            made.append(batch)
     monkeypatch.setattr(made.store, "transaction", whole)
     made.append(batch)
     made.append(entries(1, 7))

@@ -154,7 +154,8 @@ def _print(report: Report) -> None:
         if server.stderr and server.state not in {_READY, _DISABLED}:
             print(f"{server.name} last said: {first_line(server.stderr)}")
     for each in report.keys:
-        print(f"{'keys' if each.ok else 'bad keys'}: {each.setting}: {each.place}: {each.told}")
+        place, told = first_line(each.place), first_line(each.told)
+        print(f"{'keys' if each.ok else 'bad keys'}: {each.setting}: {place}: {told}")
     for collision in report.collisions:
         print(
             f"collision: {collision['kind']}: {first_line(collision['name'])} is that of"

@@ -12,7 +12,7 @@ Rules upheld here:
 4. What is found missing at the start is not covered up: numbers go on after it, and a record tells.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
@@ -52,6 +52,14 @@ class Ledger:
     def begin(self, presence: Presence, at: float, **told: object) -> None:
         """Open the store, and write down that we are here, and what we found."""
         self.store.open()
+        try:
+            self._begin(presence, at, told)
+        except BaseException:
+            self.store.close()  # whoever begins again opens another
+            raise
+        self._anchor()
+
+    def _begin(self, presence: Presence, at: float, told: Mapping[str, object]) -> None:
         note = self.scribe.note
         with self.store.transaction():
             entries: list[Entry] = []
@@ -64,34 +72,31 @@ class Ledger:
             entries.append(note(at, "started", **told))
             self.store.attend(presence)
             self._add(end, entries)
-        self._anchor()
 
     def append(self, entries: Sequence[Entry], presence: Presence | None = None) -> None:
         """Add entries to the chain, and note how we are; if it fails, give it the same again."""
-        tried, self._tried = self._tried, None
         with self.store.transaction():
             if presence is not None:
                 self.store.attend(presence)
-            if entries and not self._is_there(entries, tried):
+            if entries and not self._is_there(entries):
                 self._add(self.store.end(), entries)
         self._tried = None
         if entries:
             self._anchor()
 
-    def _is_there(
-        self, entries: Sequence[Entry], tried: tuple[Sequence[Entry], Head] | None
-    ) -> bool:
+    def _is_there(self, entries: Sequence[Entry]) -> bool:
         """Tell whether an attempt at the same entries went well after all."""
+        tried = self._tried
         if tried is None or tried[0] is not entries:
             return False
         found = self.store.rows(tried[1].seq - 1, 1)
         return bool(found) and found[0].hash == tried[1].hash
 
-    def end(self, presence: Presence, entries: Sequence[Entry], at: float, **told: object) -> None:
+    def end(self, presence: Presence, at: float, **told: object) -> None:
         """Write down that we are here no more, and let go of the store."""
         with self.store.transaction():
             self.store.leave(presence.id)
-            self._add(self.store.end(), [*entries, self.scribe.note(at, "stopped", **told)])
+            self._add(self.store.end(), [self.scribe.note(at, "stopped", **told)])
         self._anchor()
         self.store.close()
 

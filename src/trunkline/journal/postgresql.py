@@ -8,6 +8,7 @@ Rules upheld here:
 3. What a password may be in is never shown.
 """
 
+import hashlib
 import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -237,4 +238,4 @@ class PostgresStore:
 
 def _key(id: str) -> int:
     """Return the number of a gateway's lock."""
-    return int(id[:15], 16)
+    return int.from_bytes(hashlib.sha256(id.encode()).digest()[:7])

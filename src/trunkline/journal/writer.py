@@ -252,7 +252,7 @@ class Writer:
         """Write down the end, once all is written; tell whether it is."""
         if len(self._inbox):
             return False
-        ledger.end(self._presence, (), time.time(), in_flight=len(self._under_way()))
+        ledger.end(self._presence, time.time(), in_flight=len(self._under_way()))
         return True
 
 
