@@ -58,7 +58,7 @@ class Authority:
 
     def sees(self, caller: Caller, entry: Entry) -> bool:
         """Tell whether an offer exists for a caller: whether some call of it could be allowed."""
-        return self.standing(caller, entry).visible
+        return self.standing(caller, entry).final.outcome is not Outcome.HIDDEN
 
     def hidden_by(self, caller: Caller, entry: Entry) -> str | None:
         """Return the rule that hides an offer from a caller; None if it is not hidden."""
@@ -68,16 +68,20 @@ class Authority:
     def check(self, passage: Passage, entry: Entry, params: Params) -> None:
         """Refuse what is not allowed, and note the rule that decided; raises `not_allowed`."""
         standing = self.standing(passage.caller, entry)
-        if standing.conditional and passage.request.method != "completion/complete":
-            verdict = _judged(standing, params)
-        else:
+        if not standing.conditional:
+            verdict = standing.final
+        elif passage.request.method == "completion/complete":
             verdict = _whatever(standing)
+        else:
+            verdict = _judged(standing, params)
         passage.rule = verdict.rule
-        _expect_allowed(verdict, passage.caller, entry)
+        if verdict.outcome is not Outcome.ALLOW:
+            raise _not_allowed(passage.caller, entry)
 
     def recheck(self, caller: Caller, entry: Entry) -> None:
         """Refuse what would not be allowed whatever the arguments; raises `not_allowed`."""
-        _expect_allowed(_whatever(self.standing(caller, entry)), caller, entry)
+        if _whatever(self.standing(caller, entry)).outcome is not Outcome.ALLOW:
+            raise _not_allowed(caller, entry)
 
     def standing(self, caller: Caller, entry: Entry) -> Standing:
         """Return what a caller is to an offer."""
@@ -153,8 +157,6 @@ def _whatever(standing: Standing) -> Verdict:
     return standing.final
 
 
-def _expect_allowed(verdict: Verdict, caller: Caller, entry: Entry) -> None:
-    if verdict.outcome is not Outcome.ALLOW:
-        what = KIND_NAMES[entry.kind]
-        message = f"Permission denied for {what}: {entry.public}"
-        raise refuse(Refusal.NOT_ALLOWED, message, caller.version)
+def _not_allowed(caller: Caller, entry: Entry) -> RpcError:
+    message = f"Permission denied for {KIND_NAMES[entry.kind]}: {entry.public}"
+    return refuse(Refusal.NOT_ALLOWED, message, caller.version)

@@ -131,8 +131,9 @@ class Forwarder:
         registry = self.registry
         entry, view = registry.catalog.find(kind, name), registry.view
         if entry is not None and not view.plain:
-            entry = self._seen(entry, client)
-            if entry is not None and view.calls_another(entry):
+            if not view.visible(client.caller, entry):
+                entry = None
+            elif view.searches and view.calls_another(entry):
                 return self._unwrapped(params, client)
         if entry is None:
             self._expect_ready(kind, name, client)

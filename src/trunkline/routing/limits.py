@@ -71,7 +71,7 @@ class Ledger:
 
     def demands(self, principal: Principal, entry: Entry) -> Demands:
         """Return the limits that a call of `entry` comes under."""
-        name = _name(entry)
+        name = entry.public if entry.kind is Kind.TOOL else _name(entry)
         key = (principal.id, principal.roles, name, entry.backend)
         found = self._known.get(key)
         if found is None:
@@ -104,9 +104,7 @@ class Ledger:
 
 
 def _name(entry: Entry) -> str:
-    """Return under which name an offer is counted; resources of a server are one."""
-    if entry.kind is Kind.TOOL:
-        return entry.public
+    """Return under which name what is no tool is counted; resources of a server are one."""
     # No tool is called anything with a space in it.
     return f"prompt {entry.public}" if entry.kind is Kind.PROMPT else "resources " + entry.backend
 

@@ -126,7 +126,10 @@ class Validator:
     def complaints(self, arguments: Raw | None) -> tuple[str, ...]:
         """Return what is wrong with arguments, if anything is; raises Uncheckable."""
         raw = _EMPTY if arguments is None else arguments
-        value = _read(raw)
+        try:
+            value = _decode(raw)
+        except (ValueError, RecursionError):
+            value = _read_exactly(raw)
         size = len(raw)
         if size <= self._short:
             return () if self._compiled.is_valid(value) else self._explain(value, raw, self._cost)
@@ -198,13 +201,9 @@ def _first(compiled: "Compiled", value: object) -> "ValidationError | None":
     return None
 
 
-def _read(raw: Raw) -> object:
-    """Return arguments as they are, every number exactly."""
+def _read_exactly(raw: Raw) -> object:
+    """Return arguments as they are, every number exactly: one that no float holds, perhaps."""
     try:
-        return _decode(raw)
-    except (ValueError, RecursionError):
-        pass
-    try:  # a number that no float holds, perhaps
         value = json.loads(bytes(raw), parse_float=Decimal, parse_int=_integer)
         json.dumps(value, ensure_ascii=False, default=str).encode()  # or half a character
         return value
