@@ -246,13 +246,13 @@ class RequestReader:
         """Read on; what was completed is in `arrivals`."""
         if self.phase == OVER:
             return
-        whole = self.phase == IDLE and type(piece) is bytes
-        if whole and self._recall(piece):
+        whole = piece if type(piece) is bytes and self.phase == IDLE else None
+        if whole is not None and self._recall(whole):
             return
         try:
             self._parser.feed_data(piece)
-            if whole and self.phase == IDLE and len(self.arrivals) == 1:
-                self._remember(bytes(piece))
+            if whole is not None and self.phase == IDLE and len(self.arrivals) == 1:
+                self._remember(whole)
             if self.phase != IDLE:
                 self._fed += len(piece)
                 self._check_unfinished()
@@ -262,13 +262,13 @@ class RequestReader:
             # The parser raises an error of its own when one of our callbacks does.
             self.refuse(self._refusal or HttpRefusal(400, str(error)))
 
-    def _recall(self, piece: bytes | bytearray) -> bool:
+    def _recall(self, piece: bytes) -> bool:
         """Take a request in one piece whose head was read before; tell whether it is one."""
         size = piece.find(_HEAD_END) + len(_HEAD_END)
-        known = self.known.get(bytes(piece[:size]))
+        known = self.known.get(piece[:size])
         if known is None or len(piece) != size + known.length:
             return False
-        request = HttpRequest(*known.head, bytes(piece[size:]), self._address, known.notes)
+        request = HttpRequest(*known.head, piece[size:], self._address, known.notes)
         self.arrivals.append(Arrival(request, True, True, False))
         return True
 
