@@ -107,6 +107,7 @@ def show(what: str, times: list[float]) -> None:
 async def play(port: int, calls: int) -> None:
     """Fill the server that hangs, and measure."""
     one, many = [Client(port)], [Client(port) for _ in range(64)]
+    await timed(one + many, "good__echo", 2)  # to connect is not what is measured
     show("the other server, at rest, one by one", await timed(one, "good__echo", 500))
     waiting = [asyncio.create_task(Client(port).call("stuck__echo")) for _ in range(calls)]
     await until(lambda: _is_full(waiting))
