@@ -95,7 +95,7 @@ def spotless(test: Test[P]) -> Test[P]:
     @wraps(test)
     async def run(*args: P.args, **kwargs: P.kwargs) -> None:
         before = asyncio.all_tasks(), offspring(), descriptors()
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(40):
             await test(*args, **kwargs)
         await settle()
         assert (asyncio.all_tasks(), offspring(), descriptors()) == before
