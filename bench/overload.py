@@ -8,6 +8,7 @@ time to their refusals is taken, and that of calls to the other server, before a
 """
 
 import asyncio
+import gc
 import json
 import random
 import resource
@@ -106,6 +107,7 @@ def show(what: str, times: list[float]) -> None:
 
 async def play(port: int, calls: int) -> None:
     """Fill the server that hangs, and measure."""
+    gc.disable()  # or what is measured may be our own pauses
     one, many = [Client(port)], [Client(port) for _ in range(64)]
     await timed(one + many, "good__echo", 2)  # to connect is not what is measured
     show("the other server, at rest, one by one", await timed(one, "good__echo", 500))

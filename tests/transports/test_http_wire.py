@@ -410,6 +410,7 @@ PLAIN = [
     ok(b""),
     ok(b"\r\n\r\n"),
     ok(b"hi", b"x: 1"),
+    ok(b"how are you?", b"x: 1"),
     CHUNKED + b"2\r\nhi\r\n0\r\n\r\n",
     b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\nhi",
     b"HTTP/1.1 100 Continue\r\n\r\n" + ok(b"hi"),

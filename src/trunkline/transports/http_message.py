@@ -23,12 +23,13 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import httptools
 from msgspec import Struct
 
 from trunkline.transports.exchange import Headers, HttpRequest
+from trunkline.transports.http_heads import Heads
 
 KIB = 1024
 
@@ -93,12 +94,6 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
             self.linger,
         )
         return min(1.0, max(0.01, min(times) / 2))
-
-
-MAX_KNOWN, MAX_KNOWN_HEAD = 4, 2 * KIB
-"""How many heads a connection remembers, and how long they may be."""
-
-_HEAD_END = b"\r\n\r\n"
 
 
 class HttpRefusal(Exception):
@@ -167,11 +162,14 @@ def without_host(target: bytes, host: bytes) -> bytes:
     return path if path.startswith(b"/") else b"/" + path
 
 
-class Known(Struct, frozen=True):
+class Known(NamedTuple):
     """What a head says, and what others have noted about it."""
 
-    head: tuple[str, str, str, dict[bytes, bytes], frozenset[bytes]]
-    length: int
+    method: str
+    path: str
+    query: str
+    headers: dict[bytes, bytes]
+    repeated: frozenset[bytes]
     notes: dict[object, Any]
 
 
@@ -219,7 +217,7 @@ class RequestReader:
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
         self._refusal: HttpRefusal | None = None
-        self.known: dict[bytes, Known] = {}
+        self.known = Heads[Known](limits.max_body)
         """The heads that need not be read again."""
         self.arrivals: deque[Arrival | HttpRefusal] = deque()
         self.phase: int = IDLE
@@ -264,11 +262,12 @@ class RequestReader:
 
     def _recall(self, piece: bytes) -> bool:
         """Take a request in one piece whose head was read before; tell whether it is one."""
-        size = piece.find(_HEAD_END) + len(_HEAD_END)
-        known = self.known.get(piece[:size])
-        if known is None or len(piece) != size + known.length:
+        found = self.known.find(piece)
+        if found is None:
             return False
-        request = HttpRequest(*known.head, piece[size:], self._address, known.notes)
+        (method, path, query, headers, repeated, notes), length, body = found
+        headers = {**headers, b"content-length": length}
+        request = HttpRequest(method, path, query, headers, repeated, body, self._address, notes)
         self.arrivals.append(Arrival(request, True, True, False))
         return True
 
@@ -277,16 +276,9 @@ class RequestReader:
 
         The parser is between two requests now, and will be when the head is recalled.
         """
-        length, headers = self._length, self._head[3]
-        if length is None or b"expect" in headers or b"upgrade" in headers:
-            return
-        size = len(piece) - length
-        if piece.find(_HEAD_END) + len(_HEAD_END) != size or size > MAX_KNOWN_HEAD:
-            return
-        if len(self.known) >= MAX_KNOWN:
-            self.known.clear()
-        notes: dict[object, Any] = {}
-        self.known[piece[:size]] = Known(self._head, length, notes)
+        headers = self._head[3]
+        if self._length is not None and b"expect" not in headers and b"upgrade" not in headers:
+            self.known.keep(piece, Known(*self._head, {}))
 
     def refuse(self, refusal: HttpRefusal) -> None:
         """Read no more, for a reason that the client will be given in its turn."""

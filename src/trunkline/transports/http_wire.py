@@ -27,6 +27,7 @@ from httptools import HttpParserError, HttpResponseParser
 from msgspec import Struct
 
 from trunkline.jsonrpc import ConnectionLost
+from trunkline.transports.http_heads import Heads
 from trunkline.transports.http_response import HttpResponse
 
 _LARGE = 64 * 1024
@@ -35,13 +36,8 @@ _LARGE = 64 * 1024
 _SILENCE = 60
 """After how many silent seconds the kernel asks whether the other side is still there."""
 
-_MAX_KNOWN, _MAX_KNOWN_HEAD = 4, 2 * 1024
-"""How many heads a connection remembers, and how long they may be."""
-
 _UNSAID = 5
 """How many seconds a server that says nothing of it may keep an unused connection: many do so."""
-
-_HEAD_END = b"\r\n\r\n"
 
 _PLAIN = {b"content-encoding": b"identity", b"transfer-encoding": b"chunked"}
 """What these headers say if they say nothing that we do not understand."""
@@ -113,7 +109,7 @@ class Wire(asyncio.Protocol):
         self._reusable = False
         self._served = False
         self._paused = False
-        self._known: dict[bytes, dict[bytes, bytes]] = {}
+        self._known = Heads[dict[bytes, bytes]](owner.limits.max_body)
         """The heads of answers that came in one piece, with what they say."""
 
     def ask(self, head: bytes, body: bytes, *, bodiless: bool) -> HttpResponse:
@@ -219,29 +215,21 @@ class Wire(asyncio.Protocol):
 
         The parser is between two answers, and stays there: it need not see this one.
         """
-        size = data.find(_HEAD_END) + len(_HEAD_END)
-        headers = self._known.get(data[:size])
-        if headers is None or len(data) != size + int(headers[b"content-length"]):
+        found = self._known.find(data)
+        if found is None:
             return False
-        response.headers, response.status = headers, 200
+        headers, length, body = found
+        response.headers, response.status = {**headers, b"content-length": length}, 200
         self._ended = self._reusable = True
         self._response = None
-        response.end(data[size:])
+        response.end(body)
         self._finish(response)
         return True
 
     def _remember(self, data: bytes, response: HttpResponse) -> None:
         """Keep what an ordinary head says: most servers say the same again and again."""
-        headers = response.headers
-        length = headers.get(b"content-length")
-        if response.status != 200 or length is None or self._bodiless:
-            return
-        size = data.find(_HEAD_END) + len(_HEAD_END)
-        if len(data) != size + int(length) or size > _MAX_KNOWN_HEAD:
-            return
-        if len(self._known) >= _MAX_KNOWN:
-            self._known.clear()
-        self._known[data[:size]] = headers
+        if response.status == 200 and not self._bodiless:
+            self._known.keep(data, response.headers)
 
     def eof_received(self) -> None:
         """Take in that no more will come."""

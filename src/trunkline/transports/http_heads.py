@@ -1,0 +1,80 @@
+r"""Heads: those of one connection that were read before, alike but for the length of what follows.
+
+    b"POST /mcp …content-length: 152\r\n…" ──keep──> before the digits, behind them ──> Kept
+    b"POST /mcp …content-length: 97\r\n…{…}" ──find──> Kept, b"97", b"{…}"
+
+Refuses to read a head: whoever keeps one has had it read by a parser, and found nothing unusual.
+
+Rules upheld here:
+1. What is found differs from what was kept in nothing but the digits of its length, and has exactly
+   as many bytes behind it as these say: all else is left to the parser.
+2. Few heads are kept, and no long ones.
+"""
+
+from typing import Generic, TypeVar
+
+MOST, LONGEST = 4, 2048
+"""How many heads are kept, and how long they may be, in bytes."""
+
+_END = b"\r\n\r\n"
+_LENGTH = b"\r\ncontent-length:"
+_DIGITS = 9
+
+Kept = TypeVar("Kept")
+
+
+class Heads(Generic[Kept]):
+    """What is known of heads, by all but their lengths."""
+
+    def __init__(self, max_body: int) -> None:
+        """Begin with none; what announces more than `max_body` bytes is never found."""
+        self._max_body = max_body
+        self._kept: dict[bytes, Kept] = {}
+        self._starts: tuple[int, ...] = ()
+        """Where the digits begin, in those that are kept: mostly in one place."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def find(self, piece: bytes) -> tuple[Kept, bytes, bytes] | None:
+        """Return what was kept of such a head, its length in digits, and the body.
+
+        None unless the piece is such a head and just that body.
+        """
+        size = piece.find(_END) + len(_END)
+        for start in self._starts:
+            end = piece.find(b"\r", start, size)
+            if end < 0:
+                continue
+            kept = self._kept.get(piece[:start] + piece[end:size])
+            if kept is not None:
+                digits, length = piece[start:end], len(piece) - size
+                whole = length <= self._max_body and _number(digits) == length
+                return (kept, digits, piece[size:]) if whole else None
+        return None
+
+    def keep(self, piece: bytes, kept: Kept) -> None:
+        """Keep what a head says that is read, and begins a piece; all of its body follows there."""
+        size = piece.find(_END) + len(_END)
+        start = piece[:size].lower().find(_LENGTH) + len(_LENGTH)
+        if not len(_LENGTH) <= start < size <= LONGEST:
+            return
+        start += len(piece[start:size]) - len(piece[start:size].lstrip(b" \t"))
+        end = piece.find(b"\r", start)
+        if _number(piece[start:end]) != len(piece) - size:
+            return
+        if len(self._kept) >= MOST:
+            self.clear()
+        self._kept[piece[:start] + piece[end:size]] = kept
+        if start not in self._starts:
+            self._starts = (start, *self._starts)
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._kept.clear()
+        self._starts = ()
+
+
+def _number(digits: bytes) -> int:
+    """Return a length, -1 for what is none."""
+    return int(digits) if digits.isdigit() and len(digits) <= _DIGITS else -1

@@ -1,0 +1,93 @@
+"""Heads that were read before: found again whatever the length, and never mistaken for another."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trunkline.transports.http_heads import LONGEST, MOST, Heads
+
+BEFORE, AFTER = b"POST / HTTP/1.1\r\nhost: a\r\nContent-Length: ", b"\r\nx: y\r\n\r\n"
+
+
+def piece(body: bytes, digits: bytes | None = None) -> bytes:
+    return BEFORE + (b"%d" % len(body) if digits is None else digits) + AFTER + body
+
+
+def knowing(max_body: int = 1000) -> Heads[str]:
+    heads = Heads[str](max_body)
+    heads.keep(piece(b"{}"), "kept")
+    return heads
+
+
+@given(st.binary(max_size=300))
+def test_a_head_is_found_again_whatever_follows_it(body: bytes) -> None:
+    assert knowing().find(piece(body)) == ("kept", b"%d" % len(body), body)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        piece(b"{}", b"3"),
+        piece(b"{}", b"1"),
+        piece(b"{}", b"+2"),
+        piece(b"{}", b" 2"),
+        piece(b"{}", b"2 "),
+        piece(b"{}", b""),
+        piece(b"{}", b"0x2"),
+        piece(b"{}", b"2\r\nContent-Length: 2"),
+        piece(b"{}", b"\xc2\xb2"),
+        piece(b"{}", b"0000000002"),
+        piece(b"{}").replace(b"host: a", b"host: b"),
+        piece(b"{}").replace(b"host: a", b"host: aa"),
+        piece(b"{}").replace(b"x: y", b"x: z"),
+        piece(b"{}").replace(b"x: y\r\n", b"transfer-encoding: chunked\r\n"),
+        piece(b"{}").replace(b"POST", b"PUT"),
+        piece(b"{}").replace(b"Content-Length", b"content-length"),
+        piece(b"{}")[:-3],
+        BEFORE,
+        BEFORE[:20],
+        b"",
+        b"\r\n\r\n",
+        piece(b"{}") + piece(b"{}"),
+    ],
+)
+def test_what_differs_in_anything_else_is_the_parsers(other: bytes) -> None:
+    assert knowing().find(other) is None
+
+
+def test_what_announces_too_much_is_the_parsers() -> None:
+    heads = knowing(max_body=5)
+    assert heads.find(piece(b"12345")) == ("kept", b"5", b"12345")
+    assert heads.find(piece(b"123456")) is None
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        b"GET / HTTP/1.1\r\nhost: a\r\n\r\n",
+        piece(b"{}", b"3"),
+        piece(b"{}", b"x"),
+        piece(b"{}").replace(b"x: y", b"x: " + b"y" * LONGEST),
+        b"POST / HTTP/1.1\r\nx: content-length: 2\r\n\r\n{}",
+        b"content-length: 2",
+        b"",
+    ],
+)
+def test_what_has_no_length_of_its_own_is_not_kept(strange: bytes) -> None:
+    heads = Heads[str](100)
+    heads.keep(strange, "kept")
+    assert len(heads) == 0
+
+
+def test_heads_of_several_kinds_are_kept_but_not_many() -> None:
+    heads = Heads[int](100)
+    kinds = [piece(b"{}").replace(b"host: a", b"host: " + b"a" * n) for n in range(1, 10)]
+    for number, kind in enumerate(kinds[:MOST]):
+        heads.keep(kind, number)
+    assert [heads.find(kind) for kind in kinds[:MOST]] == [(n, b"2", b"{}") for n in range(MOST)]
+    for number, kind in enumerate(kinds):
+        heads.keep(kind, number)
+        assert len(heads) <= MOST
+    assert heads.find(kinds[-1]) == (8, b"2", b"{}")
+    heads.clear()
+    assert heads.find(kinds[-1]) is None
