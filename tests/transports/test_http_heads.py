@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.transports.test_http_message import POST, new_reader
 from trunkline.transports.http_heads import LONGEST, MOST, Heads
+from trunkline.transports.http_message import Arrival
 
 BEFORE, AFTER = b"POST / HTTP/1.1\r\nhost: a\r\nContent-Length: ", b"\r\nx: y\r\n\r\n"
 
@@ -91,3 +93,16 @@ def test_heads_of_several_kinds_are_kept_but_not_many() -> None:
     assert heads.find(kinds[-1]) == (8, b"2", b"{}")
     heads.clear()
     assert heads.find(kinds[-1]) is None
+
+
+def test_what_was_noted_about_a_head_is_there_for_the_next_that_is_the_same() -> None:
+    reader = new_reader()
+    for body in (b"hi", b"ho!", b""):
+        reader.feed(POST + b"content-length: %d\r\n\r\n" % len(body) + body)
+    first, second, third = (a.request for a in reader.arrivals if isinstance(a, Arrival))
+    assert [first.body, second.body, third.body] == [b"hi", b"ho!", b""]
+    assert second.notes is third.notes
+    second.notes["door"] = 1
+    reader.feed(POST + b"x: 2\r\ncontent-length: 2\r\n\r\nhi")
+    assert isinstance(last := reader.arrivals[-1], Arrival)
+    assert last.request.notes == {}

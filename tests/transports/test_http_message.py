@@ -477,19 +477,6 @@ def test_several_requests_in_one_piece_are_several(sent: list[bytes]) -> None:
     assert len(knowing.arrivals) == len(sent)
 
 
-def test_what_was_noted_about_a_head_is_there_for_the_next_that_is_the_same() -> None:
-    reader = new_reader()
-    for body in (b"hi", b"ho!", b""):
-        reader.feed(POST + b"content-length: %d\r\n\r\n" % len(body) + body)
-    first, second, third = (a.request for a in reader.arrivals if isinstance(a, Arrival))
-    assert [first.body, second.body, third.body] == [b"hi", b"ho!", b""]
-    assert second.notes is third.notes
-    second.notes["door"] = 1
-    reader.feed(POST + b"x: 2\r\ncontent-length: 2\r\n\r\nhi")
-    assert isinstance(last := reader.arrivals[-1], Arrival)
-    assert last.request.notes == {}
-
-
 def test_heads_are_not_hoarded() -> None:
     reader = new_reader()
     for number in range(100):
