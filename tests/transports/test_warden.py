@@ -22,9 +22,12 @@ from trunkline.transports.stdio import Child
 from trunkline.transports.warden import Warden, end_all, find, kinship, note, read_book
 
 GATEWAY = """
-import asyncio, json, os, sys
+import asyncio, json, os, signal, sys
 from trunkline.transports.stdio import Child
 from trunkline.transports.warden import Warden
+
+# Whoever runs the tests in the background of a shell has them ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def main(children):
     env = {"ROLL": os.environ["ROLL"]}
