@@ -131,12 +131,11 @@ class Load:
 
     def enter(self, owner: str) -> int | None:
         """Count a request in; return the status for one too many, which is not counted."""
-        mine = self._each.get(owner, 0)
-        if self._all >= self._max_all or mine >= self._max_each:
-            return self.refuses(owner)
-        self._all += 1
-        self._each[owner] = mine + 1
-        return None
+        refused = self.refuses(owner)
+        if refused is None:
+            self._all += 1
+            self._each[owner] = self._each.get(owner, 0) + 1
+        return refused
 
     def leave(self, owner: str) -> None:
         """Count a request out."""

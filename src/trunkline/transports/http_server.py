@@ -128,8 +128,6 @@ class HttpServer:
             principal = self.guard.recognise(request)
             if principal is None:
                 self._spawn(self._identify(exchange, found))
-            elif found.posts:
-                self._post(Visit(exchange, principal, found.headers), request, found.version)
             else:
                 self._admit(Visit(exchange, principal, found.headers), found)
         else:
