@@ -99,3 +99,11 @@ def test_no_more_of_a_file_is_read_than_it_may_have(tmp_path: Path) -> None:
         read_file(Path("/dev/zero"), 1000)
     with pytest.raises(FileNotFoundError):
         read_file(tmp_path / "none", 3)
+
+
+def test_a_new_file_never_takes_the_place_of_one_that_is_there(tmp_path: Path) -> None:
+    create_file(tmp_path / "a", b"first")
+    with pytest.raises(FileExistsError):
+        create_file(tmp_path / "a", b"second")
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("a", b"first")]
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600

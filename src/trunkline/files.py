@@ -60,19 +60,31 @@ class Watched:
 
 def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
     """Put `content` in the place of a file, at once; raises OSError."""
+    with _beside(path, content) as new:
+        if mode is not None:
+            new.chmod(mode)
+        new.replace(path)
+
+
+def create_file(path: Path, content: bytes) -> None:
+    """Make a file that is not there; raises FileExistsError, or another OSError."""
+    with _beside(path, content) as new:
+        path.hardlink_to(new)  # unlike a replacement, this never overwrites
+
+
+@contextmanager
+def _beside(path: Path, content: bytes) -> Generator[Path]:
+    """Have `content` in a file of its own, in the same folder, for a while."""
     number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
     try:
         with os.fdopen(number, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(number)
-        if mode is not None:
-            Path(name).chmod(mode)
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(OSError):
+        yield Path(name)
+    finally:
+        with suppress(OSError):  # it may be what it was made for by now
             Path(name).unlink()
-        raise
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jsonrpc.test_raw import JSON
-from trunkline.journal.redact import HIDDEN, MORE, Redactor, Rules, shorten, without_secrets
+from trunkline.journal.redact import HIDDEN, MORE, Redactor, Rules, shorten, without_credentials
 from trunkline.jsonrpc import Raw
 
 CANARY = "canary-7f3a"
@@ -127,8 +127,10 @@ def test_what_is_nested_deeply_or_has_no_end_is_cut() -> None:
 
 
 def test_a_uri_keeps_its_place_and_not_its_secrets() -> None:
-    assert without_secrets("file:///a?b=c") == "file:///a?b=c"
-    assert without_secrets(f"db://me:{CANARY}@h/x?token={CANARY}") == f"db://{HIDDEN}@h/x?{HIDDEN}"
+    assert without_credentials("file:///a?b=c") == "file:///a?b=c"
+    assert (
+        without_credentials(f"db://me:{CANARY}@h/x?token={CANARY}") == f"db://{HIDDEN}@h/x?{HIDDEN}"
+    )
     assert shorten("a plain text: with a colon") == "a plain text: with a colon"
 
 

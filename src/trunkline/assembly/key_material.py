@@ -13,9 +13,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from trunkline.auth.key_file import BadKeyFile, read_keys
-from trunkline.auth.key_sets import parse_key_set
+from trunkline.auth.key_sets import MAX_SIZE, parse_key_set
 from trunkline.config import AuthSettings
-from trunkline.journal.redact import without_secrets
+from trunkline.files import read_file
+from trunkline.journal.redact import without_credentials
 
 
 class Material(Struct, frozen=True):
@@ -38,7 +39,7 @@ def examine_keys(auth: AuthSettings | None) -> tuple[Material, ...]:
             found.append(_key_set(auth.jwt.jwks_file))
         if auth.jwt.jwks_url is not None:
             told = "only its form is checked; nobody is asked before `serve` does"
-            place = without_secrets(auth.jwt.jwks_url)
+            place = without_credentials(auth.jwt.jwks_url)
             found.append(Material("auth.jwt.jwks_url", place, True, told))
     return tuple(found)
 
@@ -60,7 +61,7 @@ def _key_file(path: Path) -> Material:
 def _key_set(path: Path) -> Material:
     fix = "put the issuer's public keys into it, as a JWKS"
     try:
-        count = len(parse_key_set(path.read_bytes()))
+        count = len(parse_key_set(read_file(path, MAX_SIZE)))
         wrong = "" if count else "expected a key that can verify signatures, got none"
     except OSError as why:
         count, wrong = 0, f"cannot be read: {(why.strerror or str(why)).lower()}"

@@ -9,8 +9,6 @@ Rules upheld here:
 
 import os
 import sys
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +16,8 @@ import msgspec
 
 from trunkline.cli.screen import FAILED, WRONG, fail, say
 from trunkline.config import ClientFile, ConfigErrors, Draft, find_client_files, read, to_toml
-from trunkline.journal.redact import Redactor, Rules, shorten, without_secrets
+from trunkline.files import create_file, replace_file
+from trunkline.journal.redact import Redactor, Rules, shorten, without_credentials
 from trunkline.visible import visible_lines
 
 _HIDDEN = "…"
@@ -120,7 +119,7 @@ def _shown(key: str, value: Any, redactor: Redactor) -> Any:
         return value
     if redactor.hides(key):
         return _HIDDEN
-    return shorten(value) if key == "args" else without_secrets(value)
+    return shorten(value) if key == "args" else without_credentials(value)
 
 
 def write(target: Path, text: str, force: bool) -> None:
@@ -128,18 +127,7 @@ def write(target: Path, text: str, force: bool) -> None:
     if target.exists() and not force:
         fail(FAILED, f"{target} is there already; --force overwrites it")
     try:
-        number, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.absolute().parent)
-        new = Path(name)
-        try:
-            with os.fdopen(number, "w", encoding="utf-8") as file:
-                file.write(text)
-            if force:
-                new.replace(target)
-            else:
-                target.hardlink_to(new)  # unlike a replacement, this never overwrites
-        finally:
-            with suppress(FileNotFoundError):
-                new.unlink()
+        (replace_file if force else create_file)(target, text.encode())
     except FileExistsError:
         fail(FAILED, f"{target} is there already; --force overwrites it")
     except OSError as why:

@@ -23,7 +23,7 @@ from trunkline.gateway.events import (
     Switched,
     TurnedAway,
 )
-from trunkline.journal.redact import Redactor, shorten, without_secrets
+from trunkline.journal.redact import Redactor, shorten, without_credentials
 from trunkline.jsonrpc import Id, from_raw
 from trunkline.jsonrpc.raw import write
 
@@ -140,7 +140,7 @@ class Scribe:
                 at,
                 self.gateway,
                 passage.id,
-                request.id if type(request.id) is int else _id(request.id),
+                _id(request.id),
                 subject,
                 client,
                 version,
@@ -252,7 +252,7 @@ def cut(text: str, longest: int = MAX_LABEL) -> str:
 
 def _name(name: str) -> str:
     """Return what was asked for; of a URI, nothing that looks like a credential."""
-    return cut(without_secrets(name) if "://" in name else name, MAX_NAME)
+    return cut(without_credentials(name) if "://" in name else name, MAX_NAME)
 
 
 def _told(value: Any) -> Any:

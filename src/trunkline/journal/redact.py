@@ -201,7 +201,7 @@ def shorten(text: str) -> str:
     return text
 
 
-def without_secrets(uri: str) -> str:
+def without_credentials(uri: str) -> str:
     """Return a URI without a password, and without a query that has a credential in it."""
     place, mark, query = uri.partition("?")
     if _ASSIGNED.search(query):
