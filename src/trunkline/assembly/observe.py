@@ -75,19 +75,30 @@ class Observation:
 
     def register(self, journal: Journal) -> None:
         """Have it counted how the journal is, if anything is counted."""
-        if self.metrics is not None:
-            exposition = self.metrics.exposition
-            words = "Records that wait to be written to the journal."
-            exposition.gauge("trunkline_journal_queue", words, lambda: journal.status().queue)
-            words = "Records that the journal had no room for."
-            dropped = "trunkline_journal_dropped_total"
-            exposition.counter(dropped, words, lambda: journal.status().dropped)
-            words = "Records that are in the journal."
-            written = "trunkline_journal_written_total"
-            exposition.counter(written, words, lambda: journal.status().written)
-            words = "Whether the journal cannot be written."
-            failing = "trunkline_journal_failing"
-            exposition.gauge(failing, words, lambda: int(journal.status().error is not None))
+        if self.metrics is None:
+            return
+        gauge, counter = self.metrics.exposition.gauge, self.metrics.exposition.counter
+        status = journal.status
+        gauge(
+            "trunkline_journal_queue",
+            "Records that wait to be written to the journal.",
+            lambda: status().queue,
+        )
+        counter(
+            "trunkline_journal_dropped_total",
+            "Records that the journal had no room for.",
+            lambda: status().dropped,
+        )
+        counter(
+            "trunkline_journal_written_total",
+            "Records that are in the journal.",
+            lambda: status().written,
+        )
+        gauge(
+            "trunkline_journal_failing",
+            "Whether the journal cannot be written.",
+            lambda: int(status().error is not None),
+        )
 
     @property
     def pages(self) -> "Pages":

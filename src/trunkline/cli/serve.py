@@ -27,9 +27,6 @@ from trunkline.cli.state_folder import state_folder
 from trunkline.config import AddressError, Config, HttpSettings, is_loopback, split_address
 from trunkline.routing.naming import public_name
 
-TURN = 0.0005
-"""How long, in seconds, one thread may go on while another waits."""
-
 
 def serve(option: Path | None, stdio: bool = False, address: str | None = None) -> int:
     """Serve until stdin ends or a signal comes; return the exit code."""
@@ -68,8 +65,6 @@ def run(serving: Coroutine[Any, Any, None], fast: bool) -> None:
     if fast:
         with suppress(ImportError):  # not on every system
             from uvloop import new_event_loop as factory  # noqa: PLC0415
-    # Threads write the journal and the log: none of them may keep calls waiting for long.
-    sys.setswitchinterval(TURN)
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(serving)
 

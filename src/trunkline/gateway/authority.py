@@ -58,7 +58,7 @@ class Authority:
 
     def sees(self, caller: Caller, entry: Entry) -> bool:
         """Tell whether an offer exists for a caller: whether some call of it could be allowed."""
-        return self.standing(caller, entry).final.outcome is not Outcome.HIDDEN
+        return self.standing(caller, entry).visible
 
     def hidden_by(self, caller: Caller, entry: Entry) -> str | None:
         """Return the rule that hides an offer from a caller; None if it is not hidden."""

@@ -30,7 +30,8 @@ STATUSES = (
 )
 """All ends that a call can have. A tool that says itself that it failed is a `tool_error`."""
 
-_CARRIED_OUT = ("success", "tool_error")
+CARRIED_OUT = ("success", "tool_error")
+"""Those of calls that a backend has carried out, whatever it says of that itself."""
 
 
 class BackendMoved(Struct, frozen=True):
@@ -79,6 +80,8 @@ Event: TypeAlias = (
 )
 
 Listener: TypeAlias = Callable[[Event], None]
+Calls: TypeAlias = Literal["all", "failed", "none"]
+"""Which calls somebody wants to hear of; those that were carried out have not failed."""
 
 
 class Events:
@@ -99,9 +102,7 @@ class Events:
         """Tell whether anybody listens: nobody needs to make events for nobody."""
         return bool(self._listeners)
 
-    def listen(
-        self, listener: Listener, calls: Literal["all", "failed", "none"] = "all"
-    ) -> Callable[[], None]:
+    def listen(self, listener: Listener, calls: Calls = "all") -> Callable[[], None]:
         """Have `listener` told from now on, and of which calls; return what ends that.
 
         Nobody looks into the results of calls for those who only want the failed ones.
@@ -129,7 +130,7 @@ class Events:
         if type(event) is not CallEnded:
             listeners = self._listeners
         else:
-            listeners = self._of_calls if event.status in _CARRIED_OUT else self._of_failures
+            listeners = self._of_calls if event.status in CARRIED_OUT else self._of_failures
         for listener in listeners:
             try:
                 listener(event)

@@ -21,6 +21,7 @@ from trunkline.mcp.refusal import Refusal
 from trunkline.routing.catalog import Entry
 
 _TRACE = "traceparent"
+_TRACE_WRITTEN = _TRACE.encode()
 _IS_ERROR = b"isError"
 
 _WINDOW = 1024
@@ -251,7 +252,7 @@ def says_it_failed(result: Raw) -> bool:
 
 def trace_of(params: object) -> str | None:
     """Return the `traceparent` that came with a call, to go by its params."""
-    if not isinstance(params, Raw) or _TRACE.encode() not in bytes(params):
+    if not isinstance(params, Raw) or _TRACE_WRITTEN not in bytes(params):
         return None
     try:
         raw = Params(params).meta.get(_TRACE)

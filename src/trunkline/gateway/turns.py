@@ -59,9 +59,7 @@ class Turns:
     def take(self, begin: Begin, patron: Patron) -> Due:
         """Have `begin` called, now or when it is its turn; raises what it raises, if now."""
         if self._working < self.at_once:
-            turn = due(begin())
-            self._working += 1
-            turn.then(self._ended)
+            turn = self._begin(begin)
         else:
             turn = Due()
             turn.then(self._left)
@@ -94,6 +92,12 @@ class Turns:
             self._timer = self._loop.call_at(next(iter(self._terms.values())).until, self._check)
         self.lend(more)
 
+    def _begin(self, begin: Begin) -> Due:
+        doing: Due = due(begin())
+        self._working += 1
+        doing.then(self._ended)
+        return doing
+
     def _ended(self, doing: Due) -> None:
         self._working -= 1
         self._terms.pop(doing, None)
@@ -108,12 +112,10 @@ class Turns:
         """Begin what has waited; from now on to stop it is to stop what is being done."""
         begin = self._queue.pop(turn)
         try:
-            doing: Due = due(begin())
+            doing = self._begin(begin)
         except Exception as why:
             turn.fail(why)
             return
-        self._working += 1
-        doing.then(self._ended)
         turn.stop_by(lambda turn: doing.cancel(turn.why))
         doing.then(turn.follow)
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-from trunkline.gateway.events import BackendMoved, CallEnded, Event
+from trunkline.gateway.events import CARRIED_OUT, BackendMoved, CallEnded, Calls, Event
 from trunkline.gateway.readiness import Conceal, as_it_is
 from trunkline.observe.log_lines import LEVELS, Level, Line, line_of
 
@@ -53,7 +53,7 @@ class Log:
         self._until = 0.0
 
     @property
-    def wants_calls(self) -> Literal["all", "failed", "none"]:
+    def wants_calls(self) -> Calls:
         """Tell which calls can be grave enough."""
         if self._least <= LEVELS.index("debug"):
             return "all"
@@ -63,7 +63,7 @@ class Log:
         """Write down an event."""
         if type(event) is CallEnded:
             # By far the most, and nobody wants to read them.
-            if self._least > (0 if event.status in ("success", "tool_error") else 1):
+            if self._least > (0 if event.status in CARRIED_OUT else 1):
                 return
         elif isinstance(event, BackendMoved) and event.error is not None:
             error = self._conceal(event.name, event.error)

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from trunkline.gateway.events import (
+    CARRIED_OUT,
     BackendMoved,
     CallEnded,
     Event,
@@ -108,7 +109,7 @@ def _call(event: CallEnded) -> Line:
         "upstream_ms": round(event.upstream * 1000, 2),
         "trace": event.trace,
     }
-    level: Level = "debug" if event.status == "success" else "info"
+    level: Level = "debug" if event.status in CARRIED_OUT else "info"
     known = {key: value for key, value in facts.items() if value is not None}
     return Line(level, f"call_{event.status}", f"{words(told, shown)}, call {event.id}", known)
 
