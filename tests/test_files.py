@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.files import Watched, alone, read_file, replace_file, stamp_of
+from trunkline.files import (
+    Watched,
+    alone,
+    create_file,
+    read_file,
+    replace_file,
+    stamp_of,
+)
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
