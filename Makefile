@@ -14,6 +14,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 FUZZ_SECONDS ?= 60
 
+# Where this is set, every program that a test starts would compile all of Trunkline once more.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: serve test test-on test-pure test-doing test-outside conformance check bench bench-finding bench-hop bench-layers fuzz docs lock update clean
 
 # $(call environment,directory,lock): a virtual environment with exactly what the lock names.
