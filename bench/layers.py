@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 from trunkline.benchmark.calls import Address
 from trunkline.benchmark.load import Plan, measure
-from trunkline.benchmark.loop import keep_memory, new_loop
 from trunkline.benchmark.machine import about, load_average
 from trunkline.benchmark.process import Program, cores, start
 from trunkline.benchmark.session import Session, open_session
+from trunkline.loop import keep_memory, new_loop
 
 RESULTS = Path(__file__).parent / "results" / "layers.json"
 AT_ONCE = 16

@@ -15,11 +15,11 @@ from bench.hop.targets import Target, table
 from trunkline.benchmark.calls import Address, BadAnswer, greeting, message, post
 from trunkline.benchmark.contest import free_port
 from trunkline.benchmark.contestants import SERVER
-from trunkline.benchmark.loop import new_loop
 from trunkline.benchmark.process import Program, start
 from trunkline.benchmark.session import SESSION_HEADER, open_session
 from trunkline.benchmark.table import markdown
 from trunkline.benchmark.wire import Talk, Wire, talk
+from trunkline.loop import new_loop
 from trunkline.mcp.versions import Era
 
 SERVERS = 10

@@ -18,9 +18,9 @@ from trunkline.benchmark.contestants import (
     nginx,
 )
 from trunkline.benchmark.load import Plan
-from trunkline.benchmark.loop import keep_memory, new_loop
 from trunkline.benchmark.machine import about
 from trunkline.benchmark.table import Table, failures, tables
+from trunkline.loop import keep_memory, new_loop
 
 SECONDS = 20.0
 

@@ -13,7 +13,7 @@ from typing import cast
 import httptools
 
 from trunkline.benchmark.answers import answer
-from trunkline.benchmark.loop import keep_memory, new_loop
+from trunkline.loop import keep_memory, new_loop
 from trunkline.mcp.versions import Era
 
 EVERY_ERA = frozenset(Era)

@@ -25,6 +25,7 @@ from trunkline.cli.config_choice import choose_config, place
 from trunkline.cli.screen import FAILED, WRONG, fail, say
 from trunkline.cli.state_folder import state_folder
 from trunkline.config import AddressError, Config, HttpSettings, is_loopback, split_address
+from trunkline.loop import keep_memory, new_loop
 from trunkline.routing.naming import public_name
 
 
@@ -61,11 +62,8 @@ def _choose_http(config: Config, stdio: bool, address: str | None) -> HttpSettin
 
 def run(serving: Coroutine[Any, Any, None], fast: bool) -> None:
     """Run, on the fastest loop there is if that is wanted."""
-    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
-    if fast:
-        with suppress(ImportError):  # not on every system
-            from uvloop import new_event_loop as factory  # noqa: PLC0415
-    with asyncio.Runner(loop_factory=factory) as runner:
+    keep_memory()
+    with asyncio.Runner(loop_factory=new_loop if fast else None) as runner:
         runner.run(serving)
 
 

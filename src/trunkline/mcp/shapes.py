@@ -37,8 +37,7 @@ _FOREIGN = {
 
 def is_foreign(result: Raw, version: str) -> bool:
     """Tell whether a result may hold what clients before 2025-06-18 do not know."""
-    written = bytes(result)
-    return b'"structuredContent"' in written or _has_foreign_blocks(written, version)
+    return b'"structuredContent"' in bytes(result) or _has_foreign_blocks(result, version)
 
 
 def narrow_result(method: str, found: dict[str, Raw], version: str) -> None:
@@ -91,12 +90,16 @@ def _is_of_objects(schema: Raw) -> bool:
 # Blocks
 
 
-def _has_foreign_blocks(written: bytes, version: str) -> bool:
-    return any(mark in written for mark in _FOREIGN.get(version, ()))
+def _has_foreign_blocks(raw: Raw, version: str) -> bool:
+    marks = _FOREIGN.get(version)
+    if marks is None:
+        return False
+    written = bytes(raw)
+    return any(mark in written for mark in marks)
 
 
 def _narrow_blocks(content: Raw, version: str) -> Raw:
-    if not _has_foreign_blocks(bytes(content), version):
+    if not _has_foreign_blocks(content, version):
         return content
     blocks = _try_items(content)
     narrowed = [_narrow_block(block, version) for block in blocks]
@@ -104,7 +107,7 @@ def _narrow_blocks(content: Raw, version: str) -> Raw:
 
 
 def _narrow_messages(messages: Raw, version: str) -> Raw:
-    if not _has_foreign_blocks(bytes(messages), version):
+    if not _has_foreign_blocks(messages, version):
         return messages
     found = _try_items(messages)
     narrowed = [_narrow_message(message, version) for message in found]
