@@ -28,6 +28,12 @@ def test_what_was_added_is_done_in_order_and_once() -> None:
     assert found[2:] == [7]
 
 
+def test_an_answer_that_is_there_has_what_is_added_done_at_once() -> None:
+    found: list[object] = []
+    Due.settled(7).then(lambda d: found.append(d.result))
+    assert found == [7]
+
+
 def test_whoever_adds_something_may_change_the_outcome() -> None:
     asked = Due()
     asked.then(lambda d: setattr(d, "result", d.result + 1))

@@ -35,7 +35,6 @@ from trunkline.jsonrpc import (
     RemoteProtocolError,
     Request,
     RpcError,
-    due,
     to_raw,
 )
 from trunkline.mcp.cacheable import Freshness
@@ -180,14 +179,13 @@ class EnvelopeRemote:
 
     def _begin(self, call: Call, params: Params, client: Client) -> Due:
         link = self._expect_link()
-        asked = link.call(
+        return link.call(
             call.method,
             params.encode(),
             original_id=call.id,
             handler=Hearing(self, self._calls, client) if link.has_streams else None,
             headers=self._headers(call.method, params),
         )
-        return due(asked)
 
     # Calls of a server that can carry them out as tasks
 

@@ -9,7 +9,6 @@ that call; what it says elsewhere, to the link's: where calls have no streams, t
 """
 
 import asyncio
-from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from trunkline.jsonrpc import Channel, Connection, Due, Handler, Id, IdRemapper, Peer, Raw
@@ -41,7 +40,7 @@ class Link(Protocol):
         original_id: Id = None,
         handler: Handler | None = None,
         headers: Headers = (),
-    ) -> Awaitable[Raw]:
+    ) -> Due:
         """Ask; `headers` are for whoever carries it by HTTP.
 
         Raises RpcError or ConnectionLost, at once or when awaited.

@@ -24,6 +24,7 @@ from trunkline.jsonrpc import (
     Called,
     Channel,
     ConnectionLost,
+    Due,
     Event,
     Failed,
     Notified,
@@ -230,13 +231,13 @@ class _Answered:
     def __init__(self, link: Link, answer: Raw) -> None:
         self._link = link
         self._answer = answer
-        self.call: Callable[..., Awaitable[Raw]] = self._call_first
+        self.call: Callable[..., Due] = self._call_first
         self.notify, self.cancel, self.opened = link.notify, link.cancel, link.opened
         self.wait_ended, self.aclose = link.wait_ended, link.aclose
 
-    async def _call_first(self, *_: object, **__: object) -> Raw:
+    def _call_first(self, *_: object, **__: object) -> Due:
         self.call = self._link.call  # from here on it is not even a detour
-        return self._answer
+        return Due.settled(self._answer)
 
 
 def _expect_decision(step: Step, answer: Returned | Failed) -> Raw:

@@ -33,7 +33,6 @@ from trunkline.jsonrpc import (
     RemoteProtocolError,
     Request,
     RpcError,
-    due,
     to_raw,
 )
 from trunkline.mcp.bridge import adapt_params
@@ -149,18 +148,18 @@ class Remote:
     def _begin(self, link: Link, call: Call, client: Client) -> Due:
         raw = call.params.encode()
         if not link.has_streams:
-            return due(link.call(call.method, raw, original_id=call.id))
+            return link.call(call.method, raw, original_id=call.id)
         hearing = Hearing(self, self._calls, client)
         ask = partial(link.call, call.method, raw, original_id=call.id, handler=hearing)
         if not link.has_sessions:
-            return due(ask())
+            return ask()
         if self._renewal is not None:
             return Due.of(self._ask_again(ask))
         return self._in_session(link, ask)
 
-    def _in_session(self, link: Link, ask: Callable[[], Awaitable[Raw]]) -> Due:
+    def _in_session(self, link: Link, ask: Callable[[], Due]) -> Due:
         """Ask in the session there is; only one that the server has lost needs a task."""
-        asked, welcome = due(ask()), self._welcome
+        asked, welcome = ask(), self._welcome
         answer = Due(lambda _: asked.cancel())
 
         def look(_: Due) -> None:

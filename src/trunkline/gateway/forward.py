@@ -208,7 +208,7 @@ class Forwarder:
         instead = self.layers.admit(passage, entry, params)
         if instead is not None:
             self.layers.end(passage, instead)
-            return _settled(instead)
+            return Due.settled(instead)
         method = request.method
         if method == "tools/call":
             params.drop("task")  # which nobody is offered; the server would take it for ours
@@ -281,12 +281,6 @@ class Walk(Struct, frozen=True):
     client: Client
     check: Check | None
     passage: Passage | None
-
-
-def _settled(answer: Raw) -> Due:
-    due = Due()
-    due.settle(answer)
-    return due
 
 
 def _is_unknown(method: str) -> bool:

@@ -11,14 +11,14 @@ here. All have the same patience, so the oldest is the first to lose it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
-from trunkline.jsonrpc import Due, due
+from trunkline.jsonrpc import Due
 
-Begin: TypeAlias = Callable[[], Awaitable[Any]]
+Begin: TypeAlias = Callable[[], Due]
 
 
 class Patron(Protocol):
@@ -93,7 +93,7 @@ class Turns:
         self.lend(more)
 
     def _begin(self, begin: Begin) -> Due:
-        doing: Due = due(begin())
+        doing = begin()
         self._working += 1
         doing.then(self._ended)
         return doing

@@ -139,8 +139,9 @@ class Connection:
                         break
                     events = self._peer.receive(payload)
                 for event in events:
-                    noted = self._on(event)
-                    if noted is not None:
+                    if type(event) is Returned:  # what a gateway hears most, with fewest steps
+                        self._settle(event)
+                    elif (noted := self._on(event)) is not None:
                         await self._finish_telling(noted)
                 if self._peer.backlog:
                     await self._sender.flush()
@@ -330,9 +331,7 @@ class Connection:
         return False
 
     def _on(self, event: Event) -> Coroutine[Any, Any, None] | None:
-        if type(event) is Returned:
-            self._settle(event)
-        elif isinstance(event, Called):
+        if isinstance(event, Called):
             self._start(event)
         elif isinstance(event, Notified):
             return self._tell(event.notification)

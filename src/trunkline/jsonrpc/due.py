@@ -55,6 +55,13 @@ class Due:
         task.add_done_callback(due._take)
         return due
 
+    @classmethod
+    def settled(cls, result: Any) -> "Due":
+        """Return an answer that is there already."""
+        due = cls()
+        due.settle(result)
+        return due
+
     def then(self, step: "Callable[[Due], None]") -> None:
         """Have something done when it is settled, after all that was added before."""
         self._then.append(step)

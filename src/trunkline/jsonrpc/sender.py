@@ -51,13 +51,11 @@ class Sender:
         if self._sending:
             return
         peer, offer = self._peer, self._offer
-        if offer is not None:
-            while (payload := peer.outgoing()) is not None:
-                if not offer(payload):
-                    peer.hold_back(payload)
-                    break
-        if peer.backlog:
-            self._spawn(self.flush())
+        while (payload := peer.outgoing()) is not None:
+            if offer is None or not offer(payload):
+                peer.hold_back(payload)
+                self._spawn(self.flush())
+                return
 
     async def flush(self) -> None:
         """Send all that waits, or leave it to the one who is sending; wait while it is too much."""
