@@ -236,14 +236,14 @@ class _Outcome(Struct):
 
 def says_it_failed(result: Raw) -> bool:
     """Tell whether a tool says itself that it failed; a long result is looked at near its ends."""
-    # Without a loop of our own: every call ends here.
+    # Without a loop of our own, and by `find`, which is quicker than `in`: every call ends here.
     if len(result) <= 2 * _WINDOW:
-        if _IS_ERROR not in bytes(result):
-            return False
+        looked_at = bytes(result)
     else:
         view = memoryview(result)
-        if _IS_ERROR not in bytes(view[:_WINDOW]) and _IS_ERROR not in bytes(view[-_WINDOW:]):
-            return False
+        looked_at = bytes(view[:_WINDOW]) + b" " + bytes(view[-_WINDOW:])
+    if looked_at.find(_IS_ERROR) < 0:
+        return False
     try:
         return from_raw(result, _Outcome).isError
     except ValueError:
@@ -252,7 +252,7 @@ def says_it_failed(result: Raw) -> bool:
 
 def trace_of(params: object) -> str | None:
     """Return the `traceparent` that came with a call, to go by its params."""
-    if not isinstance(params, Raw) or _TRACE_WRITTEN not in bytes(params):
+    if not isinstance(params, Raw) or bytes(params).find(_TRACE_WRITTEN) < 0:
         return None
     try:
         raw = Params(params).meta.get(_TRACE)

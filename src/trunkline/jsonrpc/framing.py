@@ -18,6 +18,9 @@ MAX_LINE = 16 * 1024 * 1024
 """The default limit of one line, in bytes, its end not counted."""
 
 
+# Single bytes are compared as the numbers that they are: with `in`, Python takes bytes for a number
+# first, and raises an error that nobody sees before it looks for them.
+_LF = ord("\n")
 _BLANK = b" \t\r\x0b\x0c"
 """What a line may end in that is nothing, or not part of it."""
 
@@ -49,7 +52,7 @@ class Framer:
             line = chunk[start:end]
             start = end + 1
             # A whole line in one piece is what it looks like, unless it has to be looked at.
-            if self._length or len(line) > self._max_line or line[-1:] in _BLANK:
+            if self._length or not 0 < len(line) <= self._max_line or line[-1] in _BLANK:
                 self._keep(line)
                 ended = self._end_line()
             else:
@@ -91,6 +94,6 @@ class Framer:
 
 def frame(payload: bytes) -> bytes:
     """Return the line that carries `payload`."""
-    if b"\n" in payload:
+    if _LF in payload:
         raise LocalProtocolError("expected a payload on one line, got a line break in it")
     return payload + b"\n"

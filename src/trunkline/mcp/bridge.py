@@ -37,14 +37,10 @@ SMALL = 4096
 """Up to so many bytes a result is searched for what it may hold, which is quicker than reading."""
 
 _BEGINNING = b'{"resultType":"complete",'
-_MARKS = (
-    b"resultType",
-    b"ttlMs",
-    b"cacheScope",
-    b"_meta",
-    b"structuredContent",
-    b"\\u00",  # begins every other spelling of these
-)
+_ESCAPED = b"\\u00"
+"""Begins every other spelling of an ASCII letter, and so of the marks."""
+
+_MARKS = (b"resultType", b"ttlMs", b"cacheScope", b"_meta", b"structuredContent", _ESCAPED)
 _NOTHING = Raw(b"{}")
 _EMPTY = frozenset(("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"))
 """The methods whose results are empty; strict clients refuse anything else."""
@@ -81,7 +77,7 @@ def for_envelope(method: str, result: Raw) -> Raw:
     """Add what every result must have in 2026-07-28, unless it is there."""
     if len(result) <= SMALL and method not in CACHEABLE:
         written = bytes(result)
-        if written[:2] == b'{"' and not any(mark in written for mark in (b"resultType", b"\\u00")):
+        if written[:2] == b'{"' and not _has_any(written, (b"resultType", _ESCAPED)):
             return Raw(_BEGINNING + written[1:])
     found = _expect_object(result)
     added: dict[str, Raw] = {}
@@ -100,7 +96,7 @@ def for_handshake(method: str, result: Raw, version: str) -> Raw:
     if len(result) <= SMALL and version >= V2025_06_18:
         written = bytes(result)
         rest = written[len(_BEGINNING) :]
-        if written.startswith(_BEGINNING) and not any(mark in rest for mark in _MARKS):
+        if written.startswith(_BEGINNING) and not _has_any(rest, _MARKS):
             return Raw(b"{" + rest)
     found = _expect_object(result)
     if not _is_complete(found):
@@ -146,6 +142,10 @@ def cached_list(result: Raw, freshness: Freshness, server: object) -> Raw:
     """Return a list of ours as 2026-07-28 has it."""
     head = {"resultType": "complete", **freshness.members(), "_meta": {SERVER: server}}
     return to_raw(head | from_raw(result, dict[str, Raw]))
+
+
+def _has_any(written: bytes, marks: tuple[bytes, ...]) -> bool:
+    return any(written.find(mark) >= 0 for mark in marks)  # which is quicker than `in`
 
 
 def _expect_object(result: Raw) -> dict[str, Raw]:

@@ -352,7 +352,7 @@ def _modern_params(message: Message | Batch, body: bytes, version: bytes | None)
     if named:
         return Params(message.params)
     # However the key is spelled, its last word is not escaped by anybody's encoder.
-    if b"protocolVersion" not in body:
+    if body.find(b"protocolVersion") < 0:  # which is quicker than `in`
         return None
     params = Params(message.params)
     return params if has_envelope(params) else None
