@@ -7,11 +7,6 @@ import asyncio
 import ctypes
 import sys
 
-try:
-    import uvloop
-except ImportError:  # on Windows
-    uvloop = None
-
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _MIB = 1024 * 1024
 
@@ -24,7 +19,11 @@ LARGE = 4 * _MIB
 
 def new_loop() -> asyncio.AbstractEventLoop:
     """Make the fastest loop there is."""
-    return asyncio.new_event_loop() if uvloop is None else uvloop.new_event_loop()
+    try:
+        from uvloop import new_event_loop  # noqa: PLC0415  whoever serves a terminal has no use for it
+    except ImportError:  # on Windows
+        return asyncio.new_event_loop()
+    return new_event_loop()
 
 
 def keep_memory() -> None:
