@@ -1,4 +1,4 @@
-"""One server that hangs, with many more calls before it than it takes, takes nothing away from another.
+"""One server that hangs, with more calls before it than it takes, takes nothing from another.
 
 A canary calls a good server, a process of its own, on the same line as those who wait.
 """
