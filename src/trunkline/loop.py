@@ -1,11 +1,16 @@
 """What a program of ours runs on: the fastest event loop there is, and memory that is kept.
 
+    busy ──> memory of messages is kept for the next ones      at rest ──> it is given back, once
+
 Refuses to be imported by what others embed: both are a matter of the whole process.
 """
 
 import asyncio
 import ctypes
 import sys
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _MIB = 1024 * 1024
@@ -15,6 +20,12 @@ KEPT = 16 * _MIB
 
 LARGE = 4 * _MIB
 """What is larger than this is asked for and given back each time."""
+
+REST = 10.0
+"""How many seconds with next to nothing to do are rest."""
+
+_IDLE = 0.01
+"""How much of a processor next to nothing is."""
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -32,8 +43,45 @@ def keep_memory() -> None:
     By itself glibc gives back what is more than 128 KiB: the kernel then clears the same pages
     again for every result of that size, which takes longer than all else that is done to it.
     """
-    if sys.platform == "linux":
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-        if mallopt is not None:
-            mallopt(_TRIM_THRESHOLD, KEPT)
-            mallopt(_MMAP_THRESHOLD, LARGE)
+    mallopt = _of_glibc("mallopt")
+    if mallopt is not None:
+        mallopt(_TRIM_THRESHOLD, KEPT)
+        mallopt(_MMAP_THRESHOLD, LARGE)
+
+
+def give_back() -> None:
+    """Have the C library give back what it has kept."""
+    trim = _of_glibc("malloc_trim")
+    if trim is not None:
+        trim(0)
+
+
+async def thriftily(
+    doing: Coroutine[Any, Any, None],
+    rest: float = REST,
+    used: Callable[[], float] = time.process_time,
+    give_back: Callable[[], None] = give_back,
+) -> None:
+    """Do something, and give back what was kept of memory whenever there has been a rest."""
+    giving = asyncio.create_task(_give_back_at_rest(rest, used, give_back))
+    try:
+        await doing
+    finally:
+        giving.cancel()
+
+
+async def _give_back_at_rest(
+    rest: float, used: Callable[[], float], give_back: Callable[[], None]
+) -> None:
+    before, owes = used(), True
+    while True:
+        await asyncio.sleep(rest)
+        now = used()
+        busy = now - before > rest * _IDLE
+        if owes and not busy:
+            give_back()
+        before, owes = now, busy
+
+
+def _of_glibc(name: str) -> Callable[..., object] | None:
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None

@@ -25,7 +25,7 @@ from trunkline.cli.config_choice import choose_config, place
 from trunkline.cli.screen import FAILED, WRONG, fail, say
 from trunkline.cli.state_folder import state_folder
 from trunkline.config import AddressError, Config, HttpSettings, is_loopback, split_address
-from trunkline.loop import keep_memory, new_loop
+from trunkline.loop import keep_memory, new_loop, thriftily
 from trunkline.routing.naming import public_name
 
 
@@ -64,7 +64,7 @@ def run(serving: Coroutine[Any, Any, None], fast: bool) -> None:
     """Run, on the fastest loop there is if that is wanted."""
     keep_memory()
     with asyncio.Runner(loop_factory=new_loop if fast else None) as runner:
-        runner.run(serving)
+        runner.run(thriftily(serving))
 
 
 async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None:
