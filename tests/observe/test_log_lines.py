@@ -5,7 +5,7 @@ import traceback
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.calls import ended
@@ -127,14 +127,17 @@ def test_a_traceback_is_cut_short() -> None:
 
 
 WILD = st.text(st.characters(), max_size=500)
+SENT = st.text(max_size=500)
+"""What JSON can say: no half of a character."""
 
 
-@given(WILD, WILD, WILD, st.binary(max_size=50))
+@given(SENT, WILD, WILD, WILD, st.binary(max_size=50))
+@example("", "\ud800", "\ud800", "\ud800", b"")
 def test_nothing_that_a_client_says_makes_a_second_line(
-    name: str, subject: str, why: str, client: bytes
+    tool: str, name: str, subject: str, why: str, client: bytes
 ) -> None:
     events: list[Event] = [
-        ended(name=name, status="unknown", principal=Principal("p", subject), client=Raw(client)),
+        ended(name=tool, status="unknown", principal=Principal("p", subject), client=Raw(client)),
         TurnedAway(name, why),
         BackendMoved("fs", "waiting", why, 1.0),
         Switched("tool", name, True, subject),
