@@ -133,7 +133,7 @@ async def test_what_was_fetched_is_kept_and_stale_after_an_hour() -> None:
     await peers.poll()
     (peer,) = peers.all
     assert peer.registry is not None
-    assert peer.state(peer.fetched + STALE) == "fresh"
+    assert peer.state(peer.fetched + STALE - 1) == "fresh"
     assert peer.state(peer.fetched + STALE + 1) == "stale"
     assert peer.problem == "peer.example:443: no"
 
