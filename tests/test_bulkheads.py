@@ -1,4 +1,4 @@
-"""One server that hangs, with more calls before it than it takes, takes nothing from another.
+"""One server that hangs, with thousands of calls before it, takes nothing away from another.
 
 A canary calls a good server, a process of its own, on the same line as those who wait.
 """
@@ -27,7 +27,7 @@ from trunkline.config import load
 from trunkline.jsonrpc import pipe
 from trunkline.transports.http_server import HttpServer
 
-CALLS = 1500
+CALLS = 2500
 SHARE = 500
 """Half of what the door takes on; the server itself would take more."""
 

@@ -79,7 +79,7 @@ async def _give_back_at_rest(
         now = used()
         busy = now - before > rest * _IDLE
         if owes and not busy:
-            give_back()
+            await asyncio.to_thread(give_back)  # it may take as long as some calls
         before, owes = now, busy
 
 

@@ -393,5 +393,5 @@ class Questions(RuleBasedStateMachine):
         assert self.s.violations == self.s.wrong == []
 
 
-Questions.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Questions.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 TestQuestions = Questions.TestCase

@@ -23,7 +23,7 @@ from trunkline.mcp.envelope import SERVER
 from trunkline.mcp.headers import MISSING_CAPABILITY
 from trunkline.mcp.meta import ENVELOPE_KEYS, Params, peek
 from trunkline.mcp.rounds import MAY_ASK, URL_REQUIRED, strip_retry
-from trunkline.mcp.shapes import is_foreign, narrow_result
+from trunkline.mcp.shapes import ESCAPED, has_any, is_foreign, narrow_result
 from trunkline.mcp.versions import V2025_06_18, V2025_11_25, V2026_07_28, Era, era_of
 
 RESOURCE_NOT_FOUND = -32002
@@ -37,10 +37,7 @@ SMALL = 4096
 """Up to so many bytes a result is searched for what it may hold, which is quicker than reading."""
 
 _BEGINNING = b'{"resultType":"complete",'
-_ESCAPED = b"\\u00"
-"""Begins every other spelling of an ASCII letter, and so of the marks."""
-
-_MARKS = (b"resultType", b"ttlMs", b"cacheScope", b"_meta", b"structuredContent", _ESCAPED)
+_MARKS = (b"resultType", b"ttlMs", b"cacheScope", b"_meta", b"structuredContent", ESCAPED)
 _NOTHING = Raw(b"{}")
 _EMPTY = frozenset(("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"))
 """The methods whose results are empty; strict clients refuse anything else."""
@@ -77,7 +74,7 @@ def for_envelope(method: str, result: Raw) -> Raw:
     """Add what every result must have in 2026-07-28, unless it is there."""
     if len(result) <= SMALL and method not in CACHEABLE:
         written = bytes(result)
-        if written[:2] == b'{"' and not _has_any(written, (b"resultType", _ESCAPED)):
+        if written[:2] == b'{"' and not has_any(written, (b"resultType", ESCAPED)):
             return Raw(_BEGINNING + written[1:])
     found = _expect_object(result)
     added: dict[str, Raw] = {}
@@ -96,7 +93,7 @@ def for_handshake(method: str, result: Raw, version: str) -> Raw:
     if len(result) <= SMALL and version >= V2025_06_18:
         written = bytes(result)
         rest = written[len(_BEGINNING) :]
-        if written.startswith(_BEGINNING) and not _has_any(rest, _MARKS):
+        if written.startswith(_BEGINNING) and not has_any(rest, _MARKS):
             return Raw(b"{" + rest)
     found = _expect_object(result)
     if not _is_complete(found):
@@ -142,10 +139,6 @@ def cached_list(result: Raw, freshness: Freshness, server: object) -> Raw:
     """Return a list of ours as 2026-07-28 has it."""
     head = {"resultType": "complete", **freshness.members(), "_meta": {SERVER: server}}
     return to_raw(head | from_raw(result, dict[str, Raw]))
-
-
-def _has_any(written: bytes, marks: tuple[bytes, ...]) -> bool:
-    return any(written.find(mark) >= 0 for mark in marks)  # which is quicker than `in`
 
 
 def _expect_object(result: Raw) -> dict[str, Raw]:

@@ -25,14 +25,19 @@ _OBJECT, _TEXT = ord("{"), ord('"')
 _NULL = Raw(b"null")
 _ANY_OBJECT = Raw(b'{"type":"object"}')
 
-_ESCAPED = b"\\u00"
+ESCAPED = b"\\u00"
 """Begins every other spelling of an ASCII letter, and so of all that is searched for."""
 
 _FOREIGN = {
-    V2024_11_05: (b'"resource_link"', b'"audio"', _ESCAPED),
-    V2025_03_26: (b'"resource_link"', _ESCAPED),
+    V2024_11_05: (b'"resource_link"', b'"audio"', ESCAPED),
+    V2025_03_26: (b'"resource_link"', ESCAPED),
 }
 """The types of blocks that a revision does not know, as they are written."""
+
+
+def has_any(written: bytes, marks: tuple[bytes, ...]) -> bool:
+    """Tell whether one of the marks is written somewhere."""
+    return any(written.find(mark) >= 0 for mark in marks)  # which is quicker than `in`
 
 
 def is_foreign(result: Raw, version: str) -> bool:
@@ -92,10 +97,7 @@ def _is_of_objects(schema: Raw) -> bool:
 
 def _has_foreign_blocks(raw: Raw, version: str) -> bool:
     marks = _FOREIGN.get(version)
-    if marks is None:
-        return False
-    written = bytes(raw)
-    return any(mark in written for mark in marks)
+    return marks is not None and has_any(bytes(raw), marks)
 
 
 def _narrow_blocks(content: Raw, version: str) -> Raw:
