@@ -413,3 +413,27 @@ async def test_a_child_process_answers_all_that_was_asked_before_its_input_ended
     assert found[1]["error"]["code"] == -32700
     assert [answer["id"] for answer in found[2]] == [3, "4"]
     assert [answer["id"] for answer in found[3:]] == [5]
+
+
+async def test_payloads_are_handed_over_where_they_arrive_up_to_one_that_is_not_taken() -> None:
+    async with tcp_pair(max_line=10) as (channel, (_, writer)):
+        taken: list[bytes] = []
+
+        def take(payload: bytes) -> bool:
+            taken.append(payload)
+            return payload != b"c"
+
+        channel.deliver(take)
+        writer.write(b"a\nb\n")
+        writer.write(b"c\nd\n")
+        assert await channel.receive() == b"c"
+        assert await channel.receive() == b"d"  # it came behind one that waited
+        assert taken == [b"a", b"b", b"c"]
+        writer.write(b"x" * 11 + b"\ne\n")
+        with pytest.raises(RemoteProtocolError):
+            await channel.receive()
+        assert await channel.receive() == b"e"
+        writer.write(b"f\n")
+        writer.write_eof()
+        assert await channel.receive() is None
+        assert taken == [b"a", b"b", b"c", b"f"]

@@ -112,6 +112,8 @@ class Connection:
         self._excused: set[asyncio.Future[None] | Due] = set()
         self._progress = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
+        self._reading = False
+        """Whether all that came has been dealt with, and the next payload is waited for."""
         self._closing = False
         self._ending = False
         self._over = asyncio.Event()
@@ -126,9 +128,13 @@ class Connection:
 
     async def run(self) -> None:
         """Read until the other side ends or the connection is closed; then end in order."""
+        deliver: Callable[[Callable[[bytes], bool]], None] | None
+        if (deliver := getattr(self._channel, "deliver", None)) is not None:
+            deliver(self._take)
         try:
             while True:
                 try:
+                    self._reading = True
                     payload = await self._channel.receive()
                 except RemoteProtocolError as violation:
                     events = self._peer.accuse(violation)
@@ -138,15 +144,34 @@ class Connection:
                     if payload is None:
                         break
                     events = self._peer.receive(payload)
+                finally:
+                    self._reading = False
                 for event in events:
-                    if type(event) is Returned:  # what a gateway hears most, with fewest steps
-                        self._settle(event)
-                    elif (noted := self._on(event)) is not None:
+                    if (noted := self._on(event)) is not None:
                         await self._finish_telling(noted)
                 if self._peer.backlog:
                     await self._sender.flush()
         finally:
             await self._end()
+
+    def _take(self, payload: bytes) -> bool:
+        """Deal with a payload where it arrives, if nobody is kept waiting by that.
+
+        To wake whoever reads would cost a call that comes alone more than all else that is done to
+        it here. What may have to be waited for is read in its turn.
+        """
+        if not self._reading or self._peer.backlog:
+            return False
+        events = self._peer.take(payload)
+        if events is None:
+            return False
+        for event in events:
+            if type(event) is Returned:  # what a gateway hears most, with fewest steps
+                self._settle(event)
+            else:
+                self._on(event)
+        self._sender.push()
+        return True
 
     async def __aenter__(self) -> Self:
         self._runner = asyncio.create_task(self.run())

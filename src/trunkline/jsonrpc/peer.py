@@ -150,6 +150,21 @@ class Peer:
             for event in self._take(entry, _Place(reply, index))
         ]
 
+    def take(self, payload: bytes) -> list[Event] | None:
+        """Return what is learnt from a request or a response, None if it is anything else.
+
+        Then nothing has been learnt, and it is still to be received.
+        """
+        if self.input_ended:
+            return None
+        try:
+            message = decode(payload, self._limits[0], 0)
+        except RemoteProtocolError:
+            return None
+        if type(message) is Response:
+            return self._take_answer(message)  # what a gateway reads most, with fewest steps
+        return self._take_request(message, None) if type(message) is Request else None
+
     def accuse(self, violation: RemoteProtocolError) -> list[Event]:
         """Take note of what was so wrong that it never became a payload."""
         return [] if self.input_ended else self._take_violation(violation, None)

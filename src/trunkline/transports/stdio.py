@@ -23,7 +23,7 @@ import secrets
 import signal
 import termios
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from subprocess import Popen, TimeoutExpired
 from typing import IO, Any, Self, cast
@@ -145,6 +145,13 @@ class Child:
         if isinstance(found, RemoteProtocolError):
             raise found
         return found
+
+    def deliver(self, take: Callable[[bytes], bool]) -> None:
+        """Have payloads taken where they arrive, until the child has ended: then each is asked for.
+
+        For whoever asks finds out whether that was the last.
+        """
+        self._stdout.take = None if self._buried else take
 
     async def send(self, payload: bytes) -> None:
         """Hand a payload to the child's stdin at once, then wait while too much is unread."""
@@ -293,6 +300,7 @@ class Child:
         """Kill what is left of the group, and reap the child; nothing here waits for others."""
         self._signal(signal.SIGKILL)
         self._buried = True
+        self._stdout.take = None
         Warden.of(asyncio.get_running_loop()).unregister(self._token)
         with suppress(TimeoutExpired):
             self._process.wait(_PATIENCE)

@@ -13,7 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import cast
+from typing import TypeAlias, cast
 
 from trunkline.jsonrpc import ConnectionLost, Framer, RemoteProtocolError, frame
 from trunkline.jsonrpc.framing import MAX_LINE
@@ -28,6 +28,9 @@ _LINGER = 5.0
 """How many seconds the other side has to read what was sent before the end."""
 
 
+Found: TypeAlias = list[bytes | RemoteProtocolError]
+
+
 class Inlet(asyncio.Protocol):
     """The half that reads: bytes in, payloads out, and no more of them than somebody takes."""
 
@@ -39,6 +42,8 @@ class Inlet(asyncio.Protocol):
         self._paused = False
         self._ended = False
         self._arrival = asyncio.Event()
+        self.take: Callable[[bytes], bool] | None = None
+        """Who takes payloads where they arrive, if somebody does."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to read."""
@@ -46,7 +51,12 @@ class Inlet(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Keep what came, and read no more while there is much to take."""
-        self._ready.extend(self._framer.feed(data))
+        found = self._framer.feed(data)
+        if self.take is not None and not self._ready:
+            found = _left_by(self.take, found)
+            if not found:
+                return
+        self._ready.extend(found)
         self._held += len(data)
         if len(self._ready) >= _MAX_READY or (self._ready and self._held >= _MAX_HELD):
             self._paused = True
@@ -90,6 +100,14 @@ class Inlet(asyncio.Protocol):
         """Read no more."""
         self.forget()
         self.transport.close()
+
+
+def _left_by(take: Callable[[bytes], bool], found: Found) -> Found:
+    """Hand over payloads one by one, up to the first that is not taken; return the rest."""
+    for index, payload in enumerate(found):
+        if isinstance(payload, RemoteProtocolError) or not take(payload):
+            return found[index:]
+    return []
 
 
 class _Outlet(asyncio.Protocol):
@@ -176,6 +194,10 @@ class StreamChannel:
         if isinstance(found, RemoteProtocolError):
             raise found
         return found
+
+    def deliver(self, take: Callable[[bytes], bool]) -> None:
+        """Have payloads taken where they arrive."""
+        self._inlet.take = take
 
     async def send(self, payload: bytes) -> None:
         """Hand a payload to the stream at once, then wait while its buffer is full."""

@@ -1,0 +1,126 @@
+"""Payloads that a Channel hands over where they arrive: what is taken, what is left, in which order.
+
+A channel may do so; whatever it does, nothing is lost, done twice or overtaken.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from tests.jsonrpc.test_channel import settle
+from tests.jsonrpc.test_connection import Script, Table
+from tests.jsonrpc.test_peer import BROKEN, TELL, ask, batch
+from trunkline.jsonrpc import Connection, Peer, Request, Response
+
+
+class Prompt(Script):
+    """A Script that hands over what comes, and keeps what is not taken to be received."""
+
+    def __init__(self, room: int = 1000) -> None:
+        super().__init__(room)
+        self.take: Callable[[bytes], bool] = lambda _: False
+        self.taken: list[bytes] = []
+
+    def deliver(self, take: Callable[[bytes], bool]) -> None:
+        self.take = take
+
+    def come(self, payload: bytes) -> None:
+        if self.inbox.empty() and self.take(payload):
+            self.taken.append(payload)
+        else:
+            self.say(payload)
+
+
+def answer(id: int, value: object = 1) -> bytes:
+    return Response(id, value).encode()
+
+
+async def test_an_answer_is_there_as_soon_as_it_has_come() -> None:
+    channel = Prompt()
+    async with Connection(channel) as connection:
+        await settle()
+        asked = connection.ask("m")
+        await settle()
+        channel.come(answer(1))
+        assert asked.done and bytes(asked.result) == b"1"  # nobody had to be woken
+        refused = connection.ask("m")
+        channel.come(b'{"jsonrpc":"2.0","id":2,"error":{"code":5,"message":"no"}}')
+        await settle()
+        assert str(refused.error) == "no (5)"  # what is rare is received, as ever
+    assert channel.taken == [answer(1)]
+
+
+async def test_a_request_is_answered_where_it_arrives() -> None:
+    channel = Prompt()
+    async with Connection(channel, Table()):
+        await settle()
+        channel.come(ask(7, "ping"))
+        await settle()
+        assert channel.sent == [{"jsonrpc": "2.0", "id": 7, "result": {}}]
+    assert len(channel.taken) == 1
+
+
+async def test_what_may_have_to_be_waited_for_is_received() -> None:
+    channel, table = Prompt(), Table()
+    async with Connection(channel, table):
+        await settle()
+        for payload in (TELL, BROKEN, batch(TELL)):
+            channel.come(payload)
+            await settle()
+        assert len(table.notes) == 1 and len(table.violations) == 2
+    assert channel.taken == []
+
+
+async def test_nothing_overtakes_what_is_being_taken_note_of() -> None:
+    channel, table, noted = Prompt(), Table(), asyncio.Event()
+
+    async def note(_: object) -> None:
+        await noted.wait()
+
+    table.on_note = note
+    async with Connection(channel, table) as connection:
+        await settle()
+        asked = connection.ask("m")
+        channel.come(TELL)
+        await settle()
+        channel.come(answer(1))
+        assert not asked.done
+        await settle()
+        assert not asked.done  # the note came first, and has not been taken
+        noted.set()
+        assert bytes(await asked) == b"1"
+    assert channel.taken == []
+
+
+async def test_nothing_more_is_taken_while_answers_wait_to_leave() -> None:
+    channel = Prompt(room=0)
+    async with Connection(channel, Table()):
+        await settle()
+        channel.come(ask(1, "ping"))
+        await settle()
+        channel.come(ask(2, "ping"))  # nobody reads: what is to be said waits
+        channel.come(ask(3, "ping"))
+        await settle()
+        assert len(channel.taken) == 2
+        channel.make_room(10)
+        await settle()
+        assert [said["id"] for said in channel.sent] == [1, 2, 3]
+
+
+async def test_nothing_is_taken_after_the_end() -> None:
+    channel = Prompt()
+    async with Connection(channel):
+        await settle()
+    assert not channel.take(answer(1))
+
+
+def test_a_peer_takes_requests_and_responses_and_leaves_the_rest_as_it_was() -> None:
+    peer = Peer(batch="allow")
+    id = peer.call("m")
+    for left in (TELL, BROKEN, batch(TELL), b'{"jsonrpc":"2.0","id":1,"error":{}}'):
+        assert peer.take(left) is None
+    assert [type(event).__name__ for event in peer.take(answer(id)) or ()] == ["Returned"]
+    assert [type(event).__name__ for event in peer.take(answer(id)) or ()] == ["Violated"]
+    (called,) = peer.take(ask(5)) or ()
+    assert getattr(called, "request") == Request(5, "m")  # noqa: B009  events have no common type
+    peer.close()
+    assert peer.take(ask(6)) is None
