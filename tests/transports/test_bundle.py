@@ -34,3 +34,15 @@ async def test_whoever_cannot_wait_writes_at_once_and_nothing_twice() -> None:
     bundle.flush()
     await asyncio.sleep(0)
     assert written == [b"a"]
+
+
+async def test_one_that_is_alone_waits_for_nobody_and_overtakes_nobody() -> None:
+    written: list[bytes] = []
+    bundle = Bundle(written.append, asyncio.get_running_loop())
+    bundle.add(b"a", alone=True)
+    assert written == [b"a"]
+    bundle.add(b"b")
+    bundle.add(b"c", alone=True)
+    assert written == [b"a"]
+    await asyncio.sleep(0)
+    assert written == [b"a", b"bc"]

@@ -13,6 +13,7 @@ import pytest
 from tests.jsonrpc.test_channel import settle
 from tests.transports.faulty import HOST, on_both_loops
 from trunkline.jsonrpc import ConnectionLost
+from trunkline.transports.departures import Departures
 from trunkline.transports.exchange import Answerer, Exchange
 from trunkline.transports.http_connection import MAX_HELD, HttpConnection, Surroundings
 from trunkline.transports.http_listener import HttpListener
@@ -254,7 +255,11 @@ class Transport(asyncio.Transport):
         self.closing = self.aborted = True
 
 
-def connection(answer: Answerer) -> tuple[HttpConnection, Transport]:
+def connection(
+    answer: Answerer, departures: Departures | None = None
+) -> tuple[HttpConnection, Transport]:
+    departures = departures or Departures(asyncio.get_running_loop())
+
     def explain(request: object, error: Exception) -> str:
         raise error
 
@@ -264,7 +269,7 @@ def connection(answer: Answerer) -> tuple[HttpConnection, Transport]:
     def release(connection: HttpConnection) -> None:
         pass
 
-    surroundings = Surroundings(answer, DEFAULTS, explain, admit, release)
+    surroundings = Surroundings(answer, DEFAULTS, explain, admit, release, departures)
     found, transport = HttpConnection(surroundings), Transport()
     found.connection_made(transport)
     return found, transport
@@ -364,3 +369,45 @@ async def test_a_body_that_keeps_its_rate_is_waited_for() -> None:
     assert server.deadline == pytest.approx(start + DEFAULTS.body_timeout)
     server.expire(server.deadline)
     assert transport.written[0].startswith(b"HTTP/1.1 408 Request Timeout")
+
+
+async def test_answers_for_which_several_wait_leave_together_and_a_single_one_at_once() -> None:
+    desk, departures = Desk(), Departures(asyncio.get_running_loop())
+    (one, there), (other, beside) = connection(desk, departures), connection(desk, departures)
+    one.data_received(GET)
+    other.data_received(GET)
+    for _ in range(2):
+        (await desk.next()).respond(200)
+    assert (len(there.written), len(beside.written)) == (0, 0)
+    await asyncio.sleep(0)
+    assert (len(there.written), len(beside.written)) == (1, 1)
+    one.data_received(GET)
+    (await desk.next()).respond(200)
+    assert len(there.written) == 2  # at once
+
+
+@pytest.mark.parametrize("end", ["answered", "begun", "upgraded", "gone"])
+async def test_whoever_waits_no_more_is_not_counted(end: str) -> None:
+    desk, departures = Desk(), Departures(asyncio.get_running_loop())
+    server, _ = connection(desk, departures)
+    server.data_received(GET[:-2] + b"Connection: Upgrade\r\nUpgrade: x\r\n\r\n")
+    exchange = await desk.next()
+    assert departures.expected == 1
+    if end == "answered":
+        exchange.respond(200)
+    elif end == "begun":
+        exchange.begin(200)
+    elif end == "upgraded":
+        exchange.upgrade()
+    server.connection_lost(None)
+    assert departures.expected == 0
+
+
+async def test_what_was_answered_before_the_end_is_written_before_it() -> None:
+    desk, departures = Desk(), Departures(asyncio.get_running_loop())
+    departures.expected = 5  # others
+    server, transport = connection(desk, departures)
+    server.data_received(GET.replace(b"Host", b"Connection: close\r\nHost"))
+    (await desk.next()).respond(200)
+    assert transport.closing
+    assert len(transport.written) == 1

@@ -1,6 +1,7 @@
 """One connection, byte by byte: what counts as an answer, and when a wire may be asked again."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.transports.faulty import ok
 from trunkline.jsonrpc import ConnectionLost
+from trunkline.transports.departures import Departures
 from trunkline.transports.http_response import HttpResponse
 from trunkline.transports.http_wire import ClientLimits, Owner, Wire
 
@@ -62,6 +64,8 @@ class Clock:
     def time(self) -> float:
         return self.now
 
+    def call_soon(self, callback: Callable[[], None]) -> None: ...
+
     def create_future(self) -> "asyncio.Future[None]":
         return asyncio.Future(loop=LOOP)
 
@@ -73,8 +77,12 @@ class Bench:
         self.clock = Clock()
         self.freed: list[Wire] = []
         self.gone: list[Wire] = []
+        self.alone = True
         loop = cast("asyncio.AbstractEventLoop", self.clock)
-        self.wire = Wire(Owner("h:1", loop, limits, self.freed.append, self.gone.append))
+        self.departures = Departures(loop)
+        free, gone = self.freed.append, self.gone.append
+        owner = Owner("h:1", loop, limits, free, gone, self.departures, lambda: self.alone)
+        self.wire = Wire(owner)
         self.transport = Transport()
         self.wire.connection_made(self.transport)
 
@@ -356,6 +364,37 @@ def test_a_wire_that_we_gave_up_is_not_stale() -> None:
     bench.wire.expire()
     bench.wire.connection_lost(None)
     assert not bench.wire.stale
+
+
+def test_a_request_among_others_leaves_with_them_unless_nobody_wants_it_any_more() -> None:
+    bench = Bench()
+    bench.alone = False
+    response = bench.ask()
+    assert bench.transport.written == []
+    bench.departures.flush()
+    assert bench.transport.written == [b"HEADBODY"]
+    bench.wire.data_received(ok())
+    assert response.status == 200
+    given_up = bench.ask()
+    given_up.close()
+    bench.departures.flush()
+    assert bench.transport.written == [b"HEADBODY"]
+    assert bench.transport.closing
+
+
+def test_what_comes_before_the_request_has_left_is_no_answer_to_it() -> None:
+    bench = Bench()
+    bench.answer(ok())
+    bench.freed.clear()
+    bench.alone = False
+    response = bench.ask()
+    bench.wire.data_received(ok(b"somebody else's"))
+    assert not response.status
+    assert "before it was asked" in str(response.failed())
+    assert not bench.is_reusable
+    assert bench.wire.stale
+    bench.departures.flush()
+    assert bench.transport.written == [b"HEADBODY"]  # the first one alone
 
 
 @given(st.lists(st.sampled_from([1, 2, 3, 7, 40]), min_size=1, max_size=8), st.booleans())

@@ -297,7 +297,7 @@ class Connection:
     def ask(self, method: str, params: Any = UNSET, *, original_id: Id = None) -> Due:
         """Ask, and wait for nothing: for those who see to it themselves that it is not too much."""
         asked = self._ask(method, params, original_id)
-        self._sender.push()
+        self._sender.push(alone=len(self._waiting) == 1)
         return asked
 
     def _ask(self, method: str, params: Any, original_id: Id) -> Due:

@@ -44,15 +44,18 @@ class Sender:
         self._began = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._offer: Callable[[bytes], bool] | None = getattr(channel, "offer", None)
+        self._offer: Callable[[bytes, bool], bool] | None = getattr(channel, "offer", None)
 
-    def push(self) -> None:
-        """Send all that waits without waiting, as far as the channel takes it; the rest follows."""
+    def push(self, alone: bool = False) -> None:
+        """Send all that waits without waiting, as far as the channel takes it; the rest follows.
+
+        `alone` says that no more is likely to follow at once.
+        """
         if self._sending:
             return
         peer, offer = self._peer, self._offer
         while (payload := peer.outgoing()) is not None:
-            if offer is None or not offer(payload):
+            if offer is None or not offer(payload, alone):
                 peer.hold_back(payload)
                 self._spawn(self.flush())
                 return

@@ -19,8 +19,11 @@ class Bundle:
         self._pieces: list[bytes] = []
         self._held = 0
 
-    def add(self, piece: bytes) -> None:
-        """Have a piece written with the others of this turn."""
+    def add(self, piece: bytes, alone: bool = False) -> None:
+        """Have a piece written with the others of this turn, or now if it is to stay alone."""
+        if alone and not self._pieces:
+            self._write(piece)
+            return
         self._pieces.append(piece)
         self._held += len(piece)
         if self._held >= MAX_HELD:

@@ -28,6 +28,7 @@ from contextlib import suppress
 from typing import NamedTuple, cast
 
 from trunkline.jsonrpc import ConnectionLost
+from trunkline.transports.departures import Departures
 from trunkline.transports.exchange import Answerer, ByteStream, HttpRequest
 from trunkline.transports.http_exchange import HttpExchange
 from trunkline.transports.http_message import (
@@ -67,6 +68,8 @@ class Surroundings(NamedTuple):
     """Called when it is there; tells whether it may stay."""
     release: "Callable[[HttpConnection], None]"
     """Called when it is there no more."""
+    departures: Departures
+    """By which answers leave; expected are those that clients wait for."""
 
 
 class HttpConnection(asyncio.Protocol):
@@ -75,6 +78,7 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, surroundings: Surroundings) -> None:
         self._surroundings = surroundings
         self._limits = surroundings.limits
+        self._departures = surroundings.departures
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._reader: RequestReader
@@ -84,6 +88,8 @@ class HttpConnection(asyncio.Protocol):
         self._awaiting: int = _NOTHING
         self._since = 0.0
         self._exchange: HttpExchange | None = None
+        self._expected = False
+        """Whether the client waits for an answer of which nothing has been written."""
         self._incoming: asyncio.Event | None = None
         """Set when bytes arrive that are not HTTP any more."""
         self._held = bytearray()
@@ -113,6 +119,7 @@ class HttpConnection(asyncio.Protocol):
         self._closing = self._ended = True
         self.deadline = math.inf
         self._reader.stop()
+        self.answered()
         for event in (self._room, self._incoming):
             if event is not None:
                 event.set()
@@ -192,7 +199,14 @@ class HttpConnection(asyncio.Protocol):
         if not self._transport.is_closing():
             if self._behind:
                 self._backlog += len(data)
-            self._transport.write(data)
+            departures = self._departures
+            departures.write(self._transport, data, alone=departures.expected <= 1)
+
+    def answered(self) -> None:
+        """Note that the client waits no more, or for the rest of its answer."""
+        if self._expected:
+            self._expected = False
+            self._departures.expected -= 1
 
     async def room(self) -> None:
         """Wait while the client is behind; raises ConnectionLost."""
@@ -210,6 +224,7 @@ class HttpConnection(asyncio.Protocol):
     def ended(self, last: bool) -> None:
         """Go on to the next exchange, unless that was the last."""
         self._exchange = None
+        self.answered()
         self._awaiting, self.deadline = _NOTHING, math.inf
         if last:
             self._end(linger=bool(self._paused or self._reader.rest))
@@ -224,6 +239,7 @@ class HttpConnection(asyncio.Protocol):
         self._incoming = asyncio.Event()
         self._held[:0] = self._reader.rest
         self._exchange = None
+        self.answered()
         self._reader.stop()
         self._settle()
         return self
@@ -301,6 +317,8 @@ class HttpConnection(asyncio.Protocol):
             self._end(linger=True)
             return
         exchange = self._exchange = HttpExchange(arrival, self)
+        self._expected = True
+        self._departures.expected += 1
         try:
             self._surroundings.answer(exchange)
         except Exception as error:
@@ -333,6 +351,7 @@ class HttpConnection(asyncio.Protocol):
         if self._closing and self._transport.is_closing():
             return
         self._closing = True
+        self._departures.flush()  # what was said before is still to be heard
         self._held.clear()
         self._reader.stop()
         if linger and not self._ended and self._transport.can_write_eof():

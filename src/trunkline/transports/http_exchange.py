@@ -70,6 +70,7 @@ class HttpExchange:
         if self._wire.is_last():
             ending = LAST + ending
         self._wire.write(answer_head(status, headers, ending))
+        self._wire.answered()
         self._stage = _BEGUN
         return None
 

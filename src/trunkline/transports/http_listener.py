@@ -20,6 +20,7 @@ from uuid import uuid4
 
 from trunkline.jsonrpc import Incident, print_incident
 from trunkline.jsonrpc.incident import Report
+from trunkline.transports.departures import Departures
 from trunkline.transports.exchange import Answerer, HttpRequest
 from trunkline.transports.http_connection import HttpConnection, Surroundings
 from trunkline.transports.http_message import HttpLimits
@@ -42,7 +43,10 @@ class HttpListener:
         """Take `answer`, which is called for each request; what it raises is told to `report`."""
         self._limits = limits
         self._report = report
-        self._surroundings = Surroundings(answer, limits, self._explain, self._admit, self._release)
+        departures = Departures(asyncio.get_running_loop())
+        self._surroundings = Surroundings(
+            answer, limits, self._explain, self._admit, self._release, departures
+        )
         self._servers: list[asyncio.Server] = []
         self._tls: ssl.SSLContext | None = None
         self._open: set[HttpConnection] = set()

@@ -22,6 +22,7 @@ from contextlib import suppress
 from functools import cache
 
 from trunkline.jsonrpc import ConnectionLost
+from trunkline.transports.departures import Departures
 from trunkline.transports.http_address import Origin, resolve
 from trunkline.transports.http_wire import ClientLimits, Owner, Wire
 
@@ -104,7 +105,13 @@ class Pool:
 
     def _own(self) -> Owner:
         loop = asyncio.get_running_loop()
-        return Owner(self._origin.name, loop, self._limits, self._free, self._gone)
+        departures = Departures(loop)
+        free, gone, alone = self._free, self._gone, self._is_alone
+        return Owner(self._origin.name, loop, self._limits, free, gone, departures, alone)
+
+    def _is_alone(self) -> bool:
+        """Tell whether only one answer is waited for."""
+        return len(self._wires) - len(self._idle) <= 1
 
     async def _turn(self, owner: Owner) -> Wire | None:
         """Wait for a wire, or for leave to open one, which counts as being opened already."""

@@ -27,6 +27,7 @@ from httptools import HttpParserError, HttpResponseParser
 from msgspec import Struct
 
 from trunkline.jsonrpc import ConnectionLost
+from trunkline.transports.departures import Departures
 from trunkline.transports.http_heads import Heads
 from trunkline.transports.http_response import HttpResponse
 
@@ -74,6 +75,9 @@ class Owner(NamedTuple):
     """Told of a wire that can be asked again."""
     gone: "Callable[[Wire], None]"
     """Told of a wire that is closed."""
+    departures: Departures
+    is_alone: Callable[[], bool]
+    """Tells whether no other wire has been asked."""
 
 
 class _Refused(Exception):
@@ -105,6 +109,8 @@ class Wire(asyncio.Protocol):
         self._barren = 0
         """How many bytes came since the request, or the head, or the last piece of the body."""
         self._bodiless = False
+        self._asked = False
+        """Whether the request, or the first part of it, has left."""
         self._ended = False
         self._reusable = False
         self._served = False
@@ -121,12 +127,23 @@ class Wire(asyncio.Protocol):
         self._patience = self._idle_timeout
         hurry = self._head_timeout
         self.deadline = inf if hurry == inf else self._time() + hurry
+        self._asked = False
+        depart, alone = self.owner.departures.write, self.owner.is_alone()
         if len(body) < _LARGE:
-            self._transport.write(head + body)
+            depart(self, head + body, alone=alone)
         else:
-            self._transport.write(head)
-            self._transport.write(body)
+            depart(self, head, alone=alone)
+            depart(self, body, alone=alone)
         return response
+
+    def write(self, data: bytes) -> None:
+        """Let a request leave: to whom it departs."""
+        self._asked = True
+        self._transport.write(data)
+
+    def is_closing(self) -> bool:
+        """Tell whether no request can leave any more."""
+        return self._transport.is_closing()
 
     def is_free(self) -> bool:
         """Tell whether it can be asked, as far as can be known."""
@@ -181,6 +198,10 @@ class Wire(asyncio.Protocol):
         response = self._response
         if response is None:
             self._transport.abort()
+            return
+        if not self._asked:
+            self.stale = self._served
+            self.fail("expected nothing before it was asked")
             return
         if not self._barren and not response.status and self._recall(data, response):
             return

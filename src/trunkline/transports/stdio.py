@@ -162,12 +162,12 @@ class Child:
         if self._stdin.transport.is_closing():
             raise self._lost()
 
-    def offer(self, payload: bytes) -> bool:
+    def offer(self, payload: bytes, alone: bool = False) -> bool:
         """Hand a payload to the child's stdin, unless too much is unread."""
         stdin = self._stdin
         if stdin.full or stdin.transport.is_closing():
             return False
-        self._bundle.add(frame(payload))
+        self._bundle.add(frame(payload), alone)
         return True
 
     async def aclose(self) -> None:

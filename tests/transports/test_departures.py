@@ -1,0 +1,63 @@
+"""Departures: what is written in one turn leaves at its end, in order, unless it is alone."""
+
+import asyncio
+
+from trunkline.transports.departures import MAX_HELD, Departures
+
+
+class Socket:
+    """Where something is written to."""
+
+    def __init__(self, log: list[tuple[str, bytes]], name: str) -> None:
+        self.log, self.name, self.closing = log, name, False
+
+    def write(self, data: bytes, /) -> None:
+        self.log.append((self.name, data))
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+
+def two() -> tuple[list[tuple[str, bytes]], Socket, Socket, Departures]:
+    log: list[tuple[str, bytes]] = []
+    return log, Socket(log, "a"), Socket(log, "b"), Departures(asyncio.get_running_loop())
+
+
+async def test_one_that_is_alone_leaves_now_and_others_at_the_end_of_the_turn() -> None:
+    log, a, b, departures = two()
+    departures.write(a, b"1", alone=True)
+    assert log == [("a", b"1")]
+    departures.write(a, b"2", alone=False)
+    departures.write(b, b"3", alone=False)
+    assert len(log) == 1
+    await asyncio.sleep(0)
+    assert log[1:] == [("a", b"2"), ("b", b"3")]
+
+
+async def test_one_that_is_alone_overtakes_nothing_that_is_held() -> None:
+    log, a, _, departures = two()
+    departures.write(a, b"1", alone=False)
+    departures.write(a, b"2", alone=True)
+    assert log == []
+    await asyncio.sleep(0)
+    assert log == [("a", b"1"), ("a", b"2")]
+
+
+async def test_much_does_not_wait_and_nothing_leaves_twice() -> None:
+    log, a, b, departures = two()
+    departures.write(a, b"1", alone=False)
+    departures.write(b, b"x" * MAX_HELD, alone=False)
+    assert [name for name, _ in log] == ["a", "b"]
+    departures.write(a, b"2", alone=False)
+    departures.flush()
+    await asyncio.sleep(0)
+    assert [name for name, _ in log] == ["a", "b", "a"]
+
+
+async def test_what_is_held_for_one_that_closes_is_dropped_and_the_rest_leaves() -> None:
+    log, a, b, departures = two()
+    departures.write(a, b"1", alone=False)
+    departures.write(b, b"2", alone=False)
+    a.closing = True
+    await asyncio.sleep(0)
+    assert log == [("b", b"2")]
