@@ -1,6 +1,7 @@
 """What programs of ours run on."""
 
 import asyncio
+import gc
 import platform
 import subprocess
 import sys
@@ -110,3 +111,12 @@ async def test_what_fails_fails_and_leaves_no_task() -> None:
         await thriftily(failing())
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_what_is_there_at_the_start_is_not_looked_through_again() -> None:
+    gc.unfreeze()
+    keep_memory()
+    try:
+        assert gc.get_freeze_count() > 10_000  # all that has been imported
+    finally:
+        gc.unfreeze()
