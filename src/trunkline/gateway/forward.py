@@ -36,7 +36,7 @@ from trunkline.jsonrpc.raw import first_byte
 from trunkline.mcp.bridge import RESOURCE_NOT_FOUND
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
-from trunkline.mcp.methods import CLIENT_REQUESTS, SERVER_REQUESTS, Way
+from trunkline.mcp.methods import BY_NAME, BY_REF, CLIENT_REQUESTS, SERVER_REQUESTS, Way
 from trunkline.mcp.offer import Kind
 from trunkline.mcp.versions import Era, era_of
 from trunkline.routing.call import Call
@@ -115,9 +115,9 @@ class Forwarder:
 
     def find(self, params: Params, way: Way, method: str, client: Client) -> Entry:
         """Find what is named."""
-        if way is Way.BY_NAME:
+        if way is BY_NAME:
             return self._named(method, params, client)
-        if way is Way.BY_REF:
+        if way is BY_REF:
             return self._referred(params, client)
         return self._readable(params, client)
 

@@ -40,7 +40,7 @@ from trunkline.mcp.envelope import has_envelope
 from trunkline.mcp.handshake import read_hello, welcome
 from trunkline.mcp.logs import LEVELS, is_loud_enough
 from trunkline.mcp.meta import Params, peek
-from trunkline.mcp.methods import CLIENT_REQUESTS, SERVER_REQUESTS, Way
+from trunkline.mcp.methods import BY_URI, CLIENT_REQUESTS, MERGED, SERVER_REQUESTS, TO_ALL
 from trunkline.mcp.offer import Kind
 from trunkline.mcp.principal import Principal
 from trunkline.mcp.questions import Question, for_handshake, is_declared, refused, undeclared
@@ -155,16 +155,17 @@ class Session:
         method = CLIENT_REQUESTS.get(request.method)
         if method is None or self._caller.version not in method.versions:
             return self._pass_on(request, client)
-        if method.way is not Way.MERGED:
+        way = method.way
+        if way is not MERGED:
             self._expect_operational(request.method)
         params = Params(request.params) if params is None else params
-        if method.way is Way.MERGED:
+        if way is MERGED:
             return self._forwarder.list(request.method, params, self._written)
-        if method.way is Way.TO_ALL:
+        if way is TO_ALL:
             return self._set_level(params)
-        if request.method in ("resources/subscribe", "resources/unsubscribe"):
+        if way is BY_URI and request.method != "resources/read":
             return self._subscribe(request, params, client)
-        return self._forwarder.forward(request, params, method.way, client)
+        return self._forwarder.forward(request, params, way, client)
 
     def _expect_operational(self, method: str) -> None:
         if self.identity.strict_lifecycle and not self.operational:
@@ -206,7 +207,7 @@ class Session:
             # From whom it was followed: by now it may be another's.
             self._registry.unfollow([self.subscriptions.pop(uri)])
             return {}
-        entry = await self._forwarder.find_patiently(params, Way.BY_URI, request.method, client)
+        entry = await self._forwarder.find_patiently(params, BY_URI, request.method, client)
         if request.method == "resources/subscribe" and uri not in self.subscriptions:
             if len(self.subscriptions) >= MAX_URIS:
                 raise RpcError.invalid_params(f"expected at most {MAX_URIS} subscriptions")

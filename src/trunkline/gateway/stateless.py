@@ -38,7 +38,7 @@ from trunkline.mcp.caller import Caller
 from trunkline.mcp.discover import discovery
 from trunkline.mcp.envelope import read_envelope
 from trunkline.mcp.meta import Params, peek
-from trunkline.mcp.methods import CLIENT_REQUESTS, Way
+from trunkline.mcp.methods import BY_URI, CLIENT_REQUESTS, MERGED, Way
 from trunkline.mcp.mirrors import Mirrors
 from trunkline.mcp.offer import Kind
 from trunkline.mcp.principal import Principal
@@ -94,7 +94,7 @@ class Stateless:
             return self._registry.when_settled(self._discover)
         if request.method == "subscriptions/listen":
             return self._listen(request, params, Correspondent(caller, line))
-        if method.way is Way.MERGED:
+        if method.way is MERGED:
             return self._forwarder.list(request.method, params, partial(self._written, caller))
         letter = Letter(request, params, caller, line, mirrors)
         if request.method not in MAY_ASK:
@@ -227,7 +227,7 @@ class Stateless:
         params = Params(to_raw({"uri": uri}))
         try:
             entry = await self._forwarder.find_patiently(
-                params, Way.BY_URI, "resources/subscribe", client
+                params, BY_URI, "resources/subscribe", client
             )
             self._forwarder.layers.readmit(client.caller, entry)
             await self._registry.follow(entry.backend, entry.native, client.caller.version)

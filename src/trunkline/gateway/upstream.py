@@ -42,6 +42,8 @@ from trunkline.routing.breaker import Breaker, Circuit
 from trunkline.routing.call import Call
 from trunkline.routing.catalog import Listing
 
+_READY = State.READY  # up to Python 3.11 a member is slow to find in its class
+
 LATER = 1.0
 """When, in seconds, those who found too many others waiting are to come again."""
 
@@ -123,12 +125,12 @@ class Upstream:
     @property
     def ready(self) -> bool:
         """Tell whether it takes calls."""
-        return self.backend is not None and self.state is State.READY
+        return self.backend is not None and self.state is _READY
 
     @property
     def condition(self) -> State:
         """How it is: one that is ready may have failed so often that nobody is let near it."""
-        return CIRCUITS[self.fuse.breaker.circuit] if self.state is State.READY else self.state
+        return CIRCUITS[self.fuse.breaker.circuit] if self.state is _READY else self.state
 
     @property
     def settled(self) -> bool:
@@ -369,7 +371,7 @@ class Upstream:
     def _begin(self, call: Call, client: Client) -> Due:
         """Have a call carried out now; raises RpcError."""
         version, backend, fuse = call.caller.version, self.backend, self.fuse
-        if backend is None or self.state is not State.READY:
+        if backend is None or self.state is not _READY:
             raise self.unavailable(version)
         spoken = backend.version
         try:
@@ -442,7 +444,7 @@ class Upstream:
 
     def _expect(self, version: str) -> Backend:
         """Return the backend, if it takes calls."""
-        if self.backend is None or self.state is not State.READY:
+        if self.backend is None or self.state is not _READY:
             raise self.unavailable(version)
         return self.backend
 

@@ -34,6 +34,11 @@ class Way(StrEnum):
     """from a backend to the client whose call caused it"""
 
 
+BY_NAME, BY_REF, BY_URI = Way.BY_NAME, Way.BY_REF, Way.BY_URI
+MERGED, TO_ALL = Way.MERGED, Way.TO_ALL
+"""By names of their own: up to Python 3.11 a member is slow to find in its class."""
+
+
 class Method(NamedTuple):
     """One method or notification."""
 

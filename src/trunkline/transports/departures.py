@@ -42,7 +42,7 @@ class Departures:
         self.expected = 0
         """How many are about to write, for those who count them here."""
 
-    def write(self, to: Outgoing, data: bytes, *, alone: bool) -> None:
+    def write(self, to: Outgoing, data: bytes, alone: bool) -> None:
         """Have `data` written with all else of this turn, or now if nothing else is expected."""
         pieces = self._pieces
         if alone and not pieces:

@@ -200,7 +200,7 @@ class HttpConnection(asyncio.Protocol):
             if self._behind:
                 self._backlog += len(data)
             departures = self._departures
-            departures.write(self._transport, data, alone=departures.expected <= 1)
+            departures.write(self._transport, data, departures.expected <= 1)
 
     def answered(self) -> None:
         """Note that the client waits no more, or for the rest of its answer."""

@@ -130,10 +130,10 @@ class Wire(asyncio.Protocol):
         self._asked = False
         depart, alone = self.owner.departures.write, self.owner.is_alone()
         if len(body) < _LARGE:
-            depart(self, head + body, alone=alone)
+            depart(self, head + body, alone)
         else:
-            depart(self, head, alone=alone)
-            depart(self, body, alone=alone)
+            depart(self, head, alone)
+            depart(self, body, alone)
         return response
 
     def write(self, data: bytes) -> None:
