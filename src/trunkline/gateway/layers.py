@@ -27,6 +27,10 @@ from trunkline.mcp.meta import Params
 from trunkline.routing.catalog import Entry
 
 
+MAX_UNTOLD = 64
+"""How many calls may have been answered before anybody is told of them."""
+
+
 class Governor(Protocol):
     """Whoever says who may do what, how much of it, and whether at all."""
 
@@ -79,6 +83,9 @@ class Layers:
         """Whoever may refuse any call that exists, whatever it is; raises RpcError."""
         self.under_way: set[Passage] = set()
         """The calls that have begun and not ended, for those who count or stop them."""
+        self.later: Callable[[Callable[[], None]], object] | None = None
+        """Has something done when what is being done is done; without it, all is told at once."""
+        self._ended: list[tuple[Passage, object, BaseException | None, float]] = []
         self._now = clock
         self._today = today
 
@@ -115,30 +122,52 @@ class Layers:
             answer.then(partial(self._answered, passage))
 
     def _answered(self, passage: Passage, answer: Due) -> None:
-        if passage in self.under_way:
-            passage.answered = now = self._now()
-            self._end(passage, answer.result, answer.error, now)
+        """Note an answer; the client has it before anybody is told, and many are told of at once."""
+        if passage not in self.under_way:
+            return
+        passage.answered = now = self._now()
+        if not self._leave(passage, answer.error):
+            return
+        ended = self._ended
+        ended.append((passage, answer.result, answer.error, now))
+        if self.later is None or len(ended) >= MAX_UNTOLD:
+            self.tell_ended()
+        elif len(ended) == 1:
+            self.later(self.tell_ended)
+
+    def tell_ended(self) -> None:
+        """Tell of the calls that have been answered and not been told of, now."""
+        ended, self._ended = self._ended, []
+        for passage, result, error, now in ended:
+            self._tell(passage, result, error, now)
 
     def end(
         self, passage: Passage | None, result: object = None, error: BaseException | None = None
     ) -> None:
         """Note that a call has ended; what comes later is no news."""
-        if passage is not None and passage in self.under_way:
-            self._end(passage, result, error, self._now())
+        if passage is None or passage not in self.under_way:
+            return
+        now = self._now()
+        if self._leave(passage, error):
+            self._tell(passage, result, error, now)
 
-    def _end(
-        self, passage: Passage, result: object, error: BaseException | None, now: float
-    ) -> None:
+    def _leave(self, passage: Passage, error: BaseException | None) -> bool:
+        """Let a call be over; return whether anybody wants to know how it ended."""
         self.under_way.discard(passage)
         if passage.leaving:
             passage.leave()
+        if passage.span is not None:
+            return True
         failed = error is not None or passage.status is not None
-        heard = self.events.hears_failures if failed else self.events.hears_calls
-        if heard or passage.span is not None:
-            ended = passage.ended(now, result, error)
-            if passage.span is not None:
-                passage.span.end(ended)
-            self.events.tell(ended)
+        return self.events.hears_failures if failed else self.events.hears_calls
+
+    def _tell(
+        self, passage: Passage, result: object, error: BaseException | None, now: float
+    ) -> None:
+        ended = passage.ended(now, result, error)
+        if passage.span is not None:
+            passage.span.end(ended)
+        self.events.tell(ended)
 
     def readmit(self, caller: Caller, entry: Entry) -> None:
         """Let a call go on that was interrupted to ask something; raises RpcError."""
