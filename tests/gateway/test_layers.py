@@ -1,6 +1,7 @@
 """What every call passes through: judged before it reaches anybody, and ended once."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -8,6 +9,7 @@ from tests.gateway.letters import poster
 from tests.gateway.servers import Hold, Server, gateway, running, text_of, tool, user
 from trunkline.gateway.events import CallEnded, Event
 from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.layers import MAX_UNTOLD
 from trunkline.gateway.passage import Passage
 from trunkline.jsonrpc import Raw, RpcError
 from trunkline.mcp.caller import Caller
@@ -175,3 +177,24 @@ async def test_methods_that_nobody_can_judge_are_passed_on_only_where_nobody_jud
         made.layers.governor = Judge()
         with pytest.raises(RpcError, match="Method not found"):
             await client.ask("vendor/x", {})
+
+
+async def test_clients_are_answered_first_and_those_who_listen_are_told_of_all_in_order() -> None:
+    server, put_off = offering(), list[Callable[[], None]]()
+    made = gateway(a=server)
+    ends, made.layers.later = watched(made), put_off.append
+    async with running(made, server):
+        client = await poster(made)
+        await client.call("a__n")
+        await client.ask("prompts/get", name="a__p")
+        assert made.layers.under_way == set()  # they are over
+        assert (len(put_off), ends) == (1, [])  # and nobody has been told
+        put_off.pop()()
+        assert [end.method for end in ends] == ["tools/call", "prompts/get"]
+        await client.call("a__n")
+        assert (len(put_off), len(ends)) == (1, 2)
+        for _ in range(MAX_UNTOLD - 1):
+            await client.call("a__n")
+        assert len(ends) == 2 + MAX_UNTOLD  # so many are not put off any longer
+        await client.call("a__n")
+    assert len(ends) == 3 + MAX_UNTOLD  # nor anything beyond the end

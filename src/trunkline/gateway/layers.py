@@ -26,7 +26,6 @@ from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
 from trunkline.routing.catalog import Entry
 
-
 MAX_UNTOLD = 64
 """How many calls may have been answered before anybody is told of them."""
 
@@ -122,7 +121,7 @@ class Layers:
             answer.then(partial(self._answered, passage))
 
     def _answered(self, passage: Passage, answer: Due) -> None:
-        """Note an answer; the client has it before anybody is told, and many are told of at once."""
+        """Note an answer: its client has it before others are told, and they hear of many at once."""
         if passage not in self.under_way:
             return
         passage.answered = now = self._now()
