@@ -121,7 +121,7 @@ class Layers:
             answer.then(partial(self._answered, passage))
 
     def _answered(self, passage: Passage, answer: Due) -> None:
-        """Note an answer: its client has it before others are told, and they hear of many at once."""
+        """Note an answer: its client has it before others are told, and these of many at once."""
         if passage not in self.under_way:
             return
         passage.answered = now = self._now()
