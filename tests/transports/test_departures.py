@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from trunkline.transports.departures import MAX_HELD, Departures
 
 
@@ -61,3 +63,21 @@ async def test_what_is_held_for_one_that_closes_is_dropped_and_the_rest_leaves()
     a.closing = True
     await asyncio.sleep(0)
     assert log == [("b", b"2")]
+
+
+async def test_one_that_cannot_be_written_to_keeps_nothing_from_the_others() -> None:
+    class Broken(Socket):
+        def write(self, data: bytes, /) -> None:
+            raise RuntimeError("broken")
+
+    log, a, b, departures = two()
+    departures.write(Broken(log, "c"), b"0", alone=False)
+    departures.write(a, b"1", alone=False)
+    departures.write(b, b"2", alone=False)
+    with pytest.raises(RuntimeError, match="broken"):
+        departures.flush()
+    departures.write(a, b"3", alone=True)
+    assert log == []
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert log == [("a", b"1"), ("b", b"2"), ("a", b"3")]

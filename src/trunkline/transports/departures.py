@@ -11,6 +11,7 @@ Rules upheld here:
 1. Nothing overtakes what was written to the same socket before: while something is held, all is.
 2. What is held is bounded; more than that leaves at once.
 3. What is held for a socket that closes is dropped: whoever wants it to leave flushes first.
+4. One that cannot be written to keeps nothing from the others.
 """
 
 import asyncio
@@ -57,7 +58,12 @@ class Departures:
 
     def flush(self) -> None:
         """Write what is held, now."""
-        pieces, self._pieces, self._held = self._pieces, [], 0
-        for to, data in pieces:
-            if not to.is_closing():
-                to.write(data)
+        pieces, self._pieces, self._held = iter(self._pieces), [], 0
+        try:
+            for to, data in pieces:
+                if not to.is_closing():
+                    to.write(data)
+        finally:
+            if left := list(pieces):  # one of them could not be written to: that is not their fault
+                self._pieces = left + self._pieces
+                self._loop.call_soon(self.flush)
