@@ -62,7 +62,7 @@ test: $(VENV)/.test
 	$(MAKE) --no-print-directory test-doing
 
 test-on:
-	$(MAKE) --no-print-directory test VENV=.venv-$(notdir $(PYTHON))
+	$(MAKE) --no-print-directory test VENV=.venv-$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
 test-pure: $(VENV)/.test
 	$(PYTEST) --cov --cov-report=term $(ARGS) $(PURE)
