@@ -16,7 +16,7 @@ from trunkline.gateway.passage import Passage
 from trunkline.jsonrpc import INVALID_PARAMS, Raw, RpcError, members, to_raw
 from trunkline.mcp.bridge import adapt_result
 from trunkline.mcp.meta import Params
-from trunkline.mcp.offer import Kind
+from trunkline.mcp.offer import TOOL
 from trunkline.mcp.versions import V2025_11_25
 from trunkline.routing.catalog import Entry
 from trunkline.routing.schema_cost import Uncheckable
@@ -58,7 +58,7 @@ class Arguments:
 
         Returns the result that says so, or raises Invalid params.
         """
-        if entry.kind is not Kind.TOOL:
+        if entry.kind is not TOOL:
             return None
         known = self._tools.get(entry.public)
         if known is None or known.definition is not entry.definition:

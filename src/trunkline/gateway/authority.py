@@ -32,6 +32,8 @@ MOST = 20_000
 LONGEST = 256
 """How long a name may be for that, in characters."""
 
+_ALLOW = Outcome.ALLOW  # up to Python 3.11 a member is slow to find in its class
+
 _Known: TypeAlias = dict[tuple[Kind, str, str], tuple[Raw, Standing]]
 
 
@@ -75,7 +77,7 @@ class Authority:
         else:
             verdict = _judged(standing, params)
         passage.rule = verdict.rule
-        if verdict.outcome is not Outcome.ALLOW:
+        if verdict.outcome is not _ALLOW:
             raise _not_allowed(passage.caller, entry)
 
     def recheck(self, caller: Caller, entry: Entry) -> None:

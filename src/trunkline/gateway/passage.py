@@ -15,7 +15,7 @@ from msgspec import Struct
 from trunkline.jsonrpc import Due, Id, Raw, Request, RpcError, from_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params, peek
-from trunkline.mcp.offer import Kind
+from trunkline.mcp.offer import TOOL
 from trunkline.mcp.principal import Principal
 from trunkline.mcp.refusal import Refusal
 from trunkline.routing.catalog import Entry
@@ -77,7 +77,7 @@ class Passage(Struct, eq=False):
     def name(self) -> str:
         """What is asked for: a tool, also one called by way of `call_tool`, a prompt, or a URI."""
         entry = self.entry
-        if entry is not None and entry.kind is Kind.TOOL:
+        if entry is not None and entry.kind is TOOL:
             return entry.public
         return named_in(self.request.params)
 

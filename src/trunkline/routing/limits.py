@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from trunkline.mcp.offer import Kind
+from trunkline.mcp.offer import TOOL, Kind
 from trunkline.mcp.principal import Principal
 from trunkline.routing.catalog import Entry
 from trunkline.routing.pattern import fits
@@ -71,7 +71,7 @@ class Ledger:
 
     def demands(self, principal: Principal, entry: Entry) -> Demands:
         """Return the limits that a call of `entry` comes under."""
-        name = entry.public if entry.kind is Kind.TOOL else _name(entry)
+        name = entry.public if entry.kind is TOOL else _name(entry)
         key = (principal.id, principal.roles, name, entry.backend)
         found = self._known.get(key)
         if found is None:

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from trunkline.jsonrpc import RpcError
-from trunkline.mcp.offer import Kind
+from trunkline.mcp.offer import TOOL
 from trunkline.mcp.principal import Principal
 from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.routing.catalog import Entry
@@ -86,7 +86,7 @@ class Stops:
     def find(self, principal: Principal, entry: Entry) -> Switch | None:
         """Return what stops an offer for somebody, with the name that they know it by."""
         found = self.find_backend(principal, entry.backend) if self._wide else None
-        if found is None and entry.kind is Kind.TOOL and self._stops_tool(entry):
+        if found is None and entry.kind is TOOL and self._stops_tool(entry):
             return Switch(What.TOOL, entry.public)
         return found
 
