@@ -6,17 +6,21 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.observe.test_otlp import attributes, read
 from tests.test_app_http import HERE, call_in_session, call_modern
 from trunkline import __version__
 from trunkline.app import DEFAULT, App
-from trunkline.assembly.traces import Traces, endpoint_of, place_of
+from trunkline.assembly.traces import TURN, Traces, endpoint_of, place_of
 from trunkline.config import Config, ServerSettings, TracesSettings
-from trunkline.jsonrpc import print_incident
+from trunkline.jsonrpc import Incident, print_incident
 from trunkline.observe.exporter import Delivery
+from trunkline.observe.otlp import SERVER, Span
 from trunkline.transports.exchange import Exchange, HttpRequest
 from trunkline.transports.http_listener import HttpListener
+
+SPAN = Span("s", SERVER, "1" * 32, "2" * 16, None, False, "", 1.0, 2.0, {})
 
 
 class Collector:
@@ -81,7 +85,7 @@ async def deliver(url: str) -> Delivery:
     config = Config(traces=TracesSettings(endpoint=url))
     traces = Traces(config, lambda problem: None, print_incident)
     try:
-        return await traces.deliver([b""])
+        return await traces.deliver([SPAN])
     finally:
         await traces.aclose()
 
@@ -132,3 +136,16 @@ def test_a_backend_is_where_its_settings_have_it() -> None:
     found = place_of(ServerSettings(name="a", url="https://h.example/mcp"))
     assert (found["server.address"], found["server.port"]) == ("h.example", 443)
     assert place_of(ServerSettings(name="a", url="http://h:81/"))["server.port"] == 81
+
+
+async def test_a_span_that_cannot_be_written_keeps_no_other_from_the_collector() -> None:
+    broken, reports = structs.replace(SPAN, trace="no hex"), list[Incident]()
+    async with collecting() as collector:
+        config = Config(traces=TracesSettings(endpoint=collector.url))
+        traces = Traces(config, lambda _: None, reports.append)
+        for each in [broken, *[SPAN] * TURN]:
+            traces.exporter.take(each)
+        await traces.aclose()
+        posted = collector.posted.get_nowait()
+    assert [report.method for report in reports] == ["s"]
+    assert len(read(posted.body)[2]) == TURN

@@ -38,14 +38,14 @@ class Collector:
 
 
 @asynccontextmanager
-async def exporting(collector: Collector, delay: float = 0.0) -> AsyncGenerator[Exporter]:
+async def exporting(collector: Collector, delay: float = 0.0) -> AsyncGenerator[Exporter[bytes]]:
     made = Exporter(collector.deliver, collector.told.append, lambda: 0.5, delay)
     async with asyncio.timeout(10):
         yield made
         await made.aclose()
 
 
-async def all_done(exporter: Exporter, count: int) -> None:
+async def all_done(exporter: Exporter[bytes], count: int) -> None:
     while exporter.sent + exporter.dropped < count:
         await asyncio.sleep(0)
 

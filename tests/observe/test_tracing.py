@@ -12,7 +12,7 @@ from tests.transports.exchanges import asked
 from trunkline.gateway.events import CallEnded, Event
 from trunkline.gateway.gateway import Gateway
 from trunkline.jsonrpc import Incident, RpcError
-from trunkline.observe.otlp import CLIENT, SERVER, envelope
+from trunkline.observe.otlp import CLIENT, SERVER, Span, encode, envelope
 from trunkline.observe.tracing import Tracer
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -28,9 +28,10 @@ class Book:
         self.taken: list[bytes] = []
         self.reports: list[Incident] = []
         self.events: list[Event] = []
-        made.layers.tracer = Tracer(
-            self.taken.append, sample, places, self.reports.append, lambda: 0.5
-        )
+        made.layers.tracer = Tracer(self._take, sample, places, self.reports.append, lambda: 0.5)
+
+    def _take(self, span: Span) -> None:
+        self.taken.append(encode(span))
 
     @property
     def spans(self) -> list[Any]:
@@ -234,7 +235,7 @@ async def test_those_who_listen_learn_the_trace() -> None:
 
 
 async def test_a_span_that_cannot_be_recorded_harms_no_call() -> None:
-    def refuse_it(_: bytes) -> None:
+    def refuse_it(_: object) -> None:
         raise RuntimeError("oops")
 
     reports: list[Incident] = []

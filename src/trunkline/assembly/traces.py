@@ -12,10 +12,10 @@ from uuid import uuid4
 from trunkline import __version__
 from trunkline.config import Config, ServerSettings, TracesSettings
 from trunkline.jsonrpc import ConnectionLost
-from trunkline.jsonrpc.incident import Report
+from trunkline.jsonrpc.incident import Report, answer_for
 from trunkline.observe.exporter import Delivery, Exporter
 from trunkline.observe.exposition import Exposition
-from trunkline.observe.otlp import Attributes, Value, envelope
+from trunkline.observe.otlp import Attributes, Span, Value, encode, envelope
 from trunkline.observe.tracing import Tracer
 from trunkline.transports.http_client import ClientLimits, HttpClient
 
@@ -24,6 +24,9 @@ PATH = "/v1/traces"
 
 TIMEOUT = 10.0
 """How many seconds a collector has to take a batch."""
+
+TURN = 64
+"""How many spans are written before others get their turn."""
 
 _LIMITS = ClientLimits(max_connections=2, max_body=64 * 1024)
 _HEADERS = ((b"content-type", b"application/x-protobuf"),)
@@ -46,7 +49,8 @@ class Traces:
             "service.version": __version__,
             "service.instance.id": str(uuid4()),
         }
-        self.exporter = Exporter(self.deliver, tell, random.random)
+        self._report = report
+        self.exporter: Exporter[Span] = Exporter(self.deliver, tell, random.random)
         places = {server.name: place_of(server) for server in config.servers}
         self.tracer = Tracer(self.exporter.take, settings.sample, places, report)
 
@@ -57,9 +61,9 @@ class Traces:
         exposition.counter("trunkline_spans_sent_total", "Spans delivered.", lambda: spans.sent)
         exposition.counter("trunkline_spans_dropped_total", "Spans lost.", lambda: spans.dropped)
 
-    async def deliver(self, batch: list[bytes]) -> Delivery:
+    async def deliver(self, batch: list[Span]) -> Delivery:
         """Offer a batch to the collector; return what came of it."""
-        body = envelope(batch, self._resource, _SCOPE)
+        body = envelope(await self._written(batch), self._resource, _SCOPE)
         try:
             async with asyncio.timeout(TIMEOUT):
                 answer = await self._client.request("POST", _HEADERS, body)
@@ -73,6 +77,21 @@ class Traces:
         after = answer.headers.get(b"retry-after", b"")
         seconds = float(after) if after.isdigit() and len(after) < 9 else None
         return Delivery(f"it answered {answer.status}", answer.status in _LATER, seconds)
+
+    async def _written(self, batch: list[Span]) -> list[bytes]:
+        """Write many spans at once, and let others have their turn between them.
+
+        One alone, after each call that has one, takes four times as long: nothing of it is at hand.
+        """
+        found: list[bytes] = []
+        for count, span in enumerate(batch, 1):
+            try:
+                found.append(encode(span))
+            except Exception as why:
+                answer_for(why, span.name, self._report)
+            if count % TURN == 0:
+                await asyncio.sleep(0)
+        return found
 
     async def aclose(self) -> None:
         """Deliver what is left, if that is quick."""

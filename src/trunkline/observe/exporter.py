@@ -3,7 +3,7 @@
     take ──> waiting, bounded ──(a moment, or enough of them)──> POST ──> sent
                  └── too many ──> dropped, counted      refused for now ──> again, a little later
 
-Refuses to know spans: they are bytes, and `deliver` is whoever posts them.
+Refuses to know spans: `deliver` is whoever writes and posts them.
 
 Rules upheld here:
 1. What waits is bounded; what finds no room is dropped, and counted.
@@ -13,7 +13,7 @@ Rules upheld here:
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from trunkline.routing import backoff
 
@@ -38,15 +38,16 @@ class Delivery(NamedTuple):
     after: float | None = None
 
 
-Deliver = Callable[[list[bytes]], Awaitable[Delivery]]
+T = TypeVar("T")
+"""What is delivered."""
 
 
-class Exporter:
+class Exporter(Generic[T]):
     """Takes spans, and delivers them."""
 
     def __init__(
         self,
-        deliver: Deliver,
+        deliver: Callable[[list[T]], Awaitable[Delivery]],
         tell: Callable[[str | None], None],
         chance: Callable[[], float],
         delay: float = DELAY,
@@ -58,7 +59,7 @@ class Exporter:
         self._tell = tell
         self._chance = chance
         self._delay = delay
-        self._waiting: list[bytes] = []
+        self._waiting: list[T] = []
         self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
         self._troubled = False
@@ -67,7 +68,7 @@ class Exporter:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def take(self, span: bytes) -> None:
+    def take(self, span: T) -> None:
         """Have a span delivered, some time."""
         if self._closed or len(self._waiting) >= WAITING:
             self.dropped += 1
@@ -112,7 +113,7 @@ class Exporter:
                 else:
                     self.dropped += len(batch)
 
-    async def _offer(self, batch: list[bytes]) -> bool:
+    async def _offer(self, batch: list[T]) -> bool:
         for failures in range(1, TRIES + 1):
             delivery = await self._deliver(batch)
             self._note(delivery.problem)

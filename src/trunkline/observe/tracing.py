@@ -23,7 +23,7 @@ from trunkline.gateway.telling import target
 from trunkline.jsonrpc.incident import Report, answer_for
 from trunkline.mcp.meta import Params
 from trunkline.observe import trace_context
-from trunkline.observe.otlp import CLIENT, SERVER, Attributes, Span, Value, encode
+from trunkline.observe.otlp import CLIENT, SERVER, Attributes, Span, Value
 from trunkline.observe.trace_context import MAX_STATE, TraceContext
 from trunkline.transports.exchange import HttpRequest
 
@@ -38,7 +38,7 @@ _NOWHERE: Attributes = {}
 _bits = random.getrandbits  # spans need to differ, not to be hard to guess
 _INTERNAL = -32603
 
-Take: TypeAlias = Callable[[bytes], None]
+Take: TypeAlias = Callable[[Span], None]
 
 
 class Tracer:
@@ -64,7 +64,7 @@ class Tracer:
         arrival = _arrival(client)
         text, state = trace_of(passage.request.params), None
         in_meta = text is not None
-        if text is None and arrival is not None:
+        if text is None and arrival is not None and b"traceparent" in arrival.headers:
             text = _header(arrival, b"traceparent", 64)
             state = _header(arrival, b"tracestate", MAX_STATE)
         parent = None if text is None else trace_context.read(text)
@@ -141,7 +141,7 @@ class Recording:
             _is_ours(ended),
             ended.kind or "",
         )
-        take(encode(server))
+        take(server)
         if passage.sent is None or ended.backend is None:
             return
         start = ended.at + passage.sent - passage.began
@@ -160,7 +160,7 @@ class Recording:
             bool(failure),
             ended.kind or "",
         )
-        take(encode(client))
+        take(client)
 
 
 def _new_id() -> str:
