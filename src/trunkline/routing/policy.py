@@ -149,6 +149,9 @@ class Rule(NamedTuple):
         return asked | {name for name, wanted in looks.items() if wanted}
 
 
+_HIDDEN = Outcome.HIDDEN  # up to Python 3.11 a member is slow to find in its class
+
+
 class Standing(NamedTuple):
     """What a caller is to an offer, before it says anything about arguments."""
 
@@ -161,7 +164,7 @@ class Standing(NamedTuple):
     @property
     def visible(self) -> bool:
         """Tell whether the caller may know of the offer."""
-        return self.final.outcome is not Outcome.HIDDEN
+        return self.final.outcome is not _HIDDEN
 
     def judge(self, arguments: Arguments = NO_ARGUMENTS) -> Verdict:
         """Say what becomes of a call with these arguments."""

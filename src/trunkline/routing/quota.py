@@ -98,9 +98,12 @@ class Quota:
         """Count a call in under all of its limits; under none of them if one refuses it."""
         worst: Excess | None = None
         filled: list[_Bucket] = []
+        held: list[Key] = []
         for key, rpm, concurrent in demands:
-            if concurrent is not None and self._under_way.get(key, 0) >= concurrent:
-                worst = _worse(worst, Excess(key, SECOND, True))
+            if concurrent is not None:
+                held.append(key)
+                if self._under_way.get(key, 0) >= concurrent:
+                    worst = _worse(worst, Excess(key, SECOND, True))
             if rpm is not None:
                 bucket = self._buckets.get(key) or self._newcomer(key, rpm, now)
                 filled.append(bucket)
@@ -109,9 +112,8 @@ class Quota:
         if worst is None:
             for bucket in filled:
                 bucket.debt += MINUTE
-            for key, _, concurrent in demands:
-                if concurrent is not None:
-                    self._under_way[key] = self._under_way.get(key, 0) + 1
+            for key in held:
+                self._under_way[key] = self._under_way.get(key, 0) + 1
         return worst
 
     def leave(self, held: Iterable[Demand]) -> None:
