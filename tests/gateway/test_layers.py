@@ -197,4 +197,7 @@ async def test_clients_are_answered_first_and_those_who_listen_are_told_of_all_i
             await client.call("a__n")
         assert len(ends) == 2 + MAX_UNTOLD  # so many are not put off any longer
         await client.call("a__n")
-    assert len(ends) == 3 + MAX_UNTOLD  # nor anything beyond the end
+        await client.refusal("tools/call", name="none")
+        assert [end.status for end in ends[-2:]] == ["success", "unknown"]  # as they ended
+        await client.call("a__n")
+    assert len(ends) == 5 + MAX_UNTOLD  # nor anything beyond the end

@@ -148,6 +148,7 @@ class Layers:
             return
         now = self._now()
         if self._leave(passage, error):
+            self.tell_ended()  # in the order in which they ended
             self._tell(passage, result, error, now)
 
     def _leave(self, passage: Passage, error: BaseException | None) -> bool:
