@@ -1,9 +1,10 @@
 """Telling what has happened: everybody who listens, and nobody is kept waiting by another."""
 
+from collections.abc import Callable
 from typing import Any
 
 from tests.gateway.test_passage import passage as passing
-from trunkline.gateway.events import CallEnded, Event, Events, Switched
+from trunkline.gateway.events import MAX_UNTOLD, CallEnded, Event, Events, Switched
 from trunkline.jsonrpc import Incident
 
 NEWS = Switched("tool", "a__b", off=True, by="ann")
@@ -60,3 +61,24 @@ def test_one_who_fails_is_reported_and_keeps_the_others_from_nothing() -> None:
     events.tell(NEWS)
     assert told == [NEWS]
     assert [(report.method, str(report.error)) for report in reports] == [("Switched", "disk full")]
+
+
+def test_what_is_put_off_is_told_before_anything_that_happens_later() -> None:
+    events, told, put_off = Events(), list[Event](), list[Callable[[], None]]()
+    events.listen(told.append)
+    calls = [call("success") for _ in range(MAX_UNTOLD + 1)]
+    events.tell_later(calls[0])
+    assert told == [calls[0]]  # nobody said how to put it off
+    events.later = put_off.append
+    for each in calls[:2]:
+        events.tell_later(each)
+    assert (len(told), len(put_off)) == (1, 1)
+    events.tell(NEWS)
+    assert told[1:] == [*calls[:2], NEWS]
+    put_off.pop()()
+    assert len(told) == 4  # nothing twice
+    for each in calls:
+        events.tell_later(each)
+    assert told[4:] == calls[:MAX_UNTOLD]  # so many are not put off any longer
+    put_off.pop()()
+    assert told[4:] == calls

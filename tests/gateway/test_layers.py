@@ -7,9 +7,8 @@ import pytest
 
 from tests.gateway.letters import poster
 from tests.gateway.servers import Hold, Server, gateway, running, text_of, tool, user
-from trunkline.gateway.events import CallEnded, Event
+from trunkline.gateway.events import MAX_UNTOLD, CallEnded, Event
 from trunkline.gateway.gateway import Gateway
-from trunkline.gateway.layers import MAX_UNTOLD
 from trunkline.gateway.passage import Passage
 from trunkline.jsonrpc import Raw, RpcError
 from trunkline.mcp.caller import Caller
@@ -182,7 +181,7 @@ async def test_methods_that_nobody_can_judge_are_passed_on_only_where_nobody_jud
 async def test_clients_are_answered_first_and_those_who_listen_are_told_of_all_in_order() -> None:
     server, put_off = offering(), list[Callable[[], None]]()
     made = gateway(a=server)
-    ends, made.layers.later = watched(made), put_off.append
+    ends, made.layers.events.later = watched(made), put_off.append
     async with running(made, server):
         client = await poster(made)
         await client.call("a__n")

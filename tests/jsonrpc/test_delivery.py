@@ -118,7 +118,8 @@ async def test_nothing_is_taken_after_the_end() -> None:
 def test_a_peer_takes_requests_and_responses_and_leaves_the_rest_as_it_was() -> None:
     peer = Peer(batch="allow")
     id = peer.call("m")
-    for left in (TELL, BROKEN, batch(TELL), b'{"jsonrpc":"2.0","id":1,"error":{}}'):
+    named = b'{"jsonrpc":"2.0","method":"m","params":{"id":1}}'
+    for left in (TELL, named, BROKEN, batch(TELL), b'{"jsonrpc":"2.0","id":1,"error":{}}'):
         assert peer.take(left) is None
     assert [type(event).__name__ for event in peer.take(answer(id)) or ()] == ["Returned"]
     assert [type(event).__name__ for event in peer.take(answer(id)) or ()] == ["Violated"]

@@ -36,13 +36,25 @@ async def test_one_that_is_alone_leaves_now_and_others_at_the_end_of_the_turn() 
     assert log[1:] == [("a", b"2"), ("b", b"3")]
 
 
-async def test_one_that_is_alone_overtakes_nothing_that_is_held() -> None:
-    log, a, _, departures = two()
-    departures.write(a, b"1", alone=False)
-    departures.write(a, b"2", alone=True)
+async def test_what_one_reader_gets_in_one_turn_leaves_in_one_write() -> None:
+    log, a, b, departures = two()
+    for to, piece in ((a, b"1"), (b, b"2"), (a, b"3"), (a, b"4")):
+        departures.write(to, piece, alone=False)
     assert log == []
     await asyncio.sleep(0)
-    assert log == [("a", b"1"), ("a", b"2")]
+    departures.write(a, b"5", alone=False)
+    await asyncio.sleep(0)
+    assert log == [("a", b"134"), ("b", b"2"), ("a", b"5")]
+
+
+async def test_one_that_is_alone_overtakes_nothing_that_is_held() -> None:
+    log, a, _, departures = two()
+    departures.write(a, b"1", alone=True)
+    departures.write(a, b"2", alone=False)
+    departures.write(a, b"3", alone=True)
+    assert log == [("a", b"1")]
+    await asyncio.sleep(0)
+    assert log == [("a", b"1"), ("a", b"23")]
 
 
 async def test_much_does_not_wait_and_nothing_leaves_twice() -> None:
@@ -52,8 +64,18 @@ async def test_much_does_not_wait_and_nothing_leaves_twice() -> None:
     assert [name for name, _ in log] == ["a", "b"]
     departures.write(a, b"2", alone=False)
     departures.flush()
+    departures.flush()
     await asyncio.sleep(0)
     assert [name for name, _ in log] == ["a", "b", "a"]
+
+
+async def test_no_more_is_held_than_may_be_however_small_its_pieces() -> None:
+    log, a, _, departures = two()
+    for _ in range(MAX_HELD):
+        departures.write(a, b"x", alone=False)
+    assert b"".join(data for _, data in log) == b"x" * MAX_HELD
+    await asyncio.sleep(0)
+    assert len(log) == 2
 
 
 async def test_what_is_held_for_one_that_closes_is_dropped_and_the_rest_leaves() -> None:
@@ -80,4 +102,4 @@ async def test_one_that_cannot_be_written_to_keeps_nothing_from_the_others() -> 
     assert log == []
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert log == [("a", b"1"), ("b", b"2"), ("a", b"3")]
+    assert log == [("a", b"13"), ("b", b"2")]

@@ -24,15 +24,13 @@ from trunkline.mcp.offer import Kind
 from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.routing.catalog import Entry
 from trunkline.routing.legible import read_arguments
-from trunkline.routing.policy import KIND_NAMES, Outcome, Policy, Standing, Verdict, What, Who
+from trunkline.routing.policy import ALLOW, KIND_NAMES, Policy, Standing, Verdict, What, Who
 
 MOST = 20_000
 """How many decisions are remembered."""
 
 LONGEST = 256
 """How long a name may be for that, in characters."""
-
-_ALLOW = Outcome.ALLOW  # up to Python 3.11 a member is slow to find in its class
 
 _Known: TypeAlias = dict[tuple[Kind, str, str], tuple[Raw, Standing]]
 
@@ -77,12 +75,12 @@ class Authority:
         else:
             verdict = _judged(standing, params)
         passage.rule = verdict.rule
-        if verdict.outcome is not _ALLOW:
+        if verdict.outcome is not ALLOW:
             raise _not_allowed(passage.caller, entry)
 
     def recheck(self, caller: Caller, entry: Entry) -> None:
         """Refuse what would not be allowed whatever the arguments; raises `not_allowed`."""
-        if _whatever(self.standing(caller, entry)).outcome is not Outcome.ALLOW:
+        if _whatever(self.standing(caller, entry)).outcome is not ALLOW:
             raise _not_allowed(caller, entry)
 
     def standing(self, caller: Caller, entry: Entry) -> Standing:
@@ -155,7 +153,7 @@ def _judged(standing: Standing, params: Params) -> Verdict:
 def _whatever(standing: Standing) -> Verdict:
     """Return what holds whatever the arguments: with conditions, that some may do."""
     if standing.conditional:
-        return Verdict(Outcome.ALLOW, standing.conditional[0].place)
+        return Verdict(ALLOW, standing.conditional[0].place)
     return standing.final
 
 

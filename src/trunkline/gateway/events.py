@@ -84,8 +84,12 @@ Calls: TypeAlias = Literal["all", "failed", "none"]
 """Which calls somebody wants to hear of; those that were carried out have not failed."""
 
 
+MAX_UNTOLD = 64
+"""How many events may have been put off before all of them are told."""
+
+
 class Events:
-    """Tells those who listen."""
+    """Tells those who listen, of everything in its order."""
 
     def __init__(self, report: Report = print_incident) -> None:
         self._listeners: tuple[Listener, ...] = ()
@@ -96,6 +100,9 @@ class Events:
         """Whether anybody listens to calls: most events are those."""
         self.hears_failures = False
         """Whether anybody listens to those that were not carried out."""
+        self.later: Callable[[Callable[[], None]], object] | None = None
+        """Has something done when what is being done is done; without it, all is told at once."""
+        self._untold: list[Event] = []
         self._report = report
 
     def __bool__(self) -> bool:
@@ -125,8 +132,31 @@ class Events:
         self.hears_calls = bool(self._of_calls)
         self.hears_failures = bool(self._of_failures)
 
+    def tell_later(self, event: Event) -> None:
+        """Tell everybody when what is being done is done, of all that was put off by then.
+
+        Clients have their answers first; and to tell of many calls at once takes half the time.
+        """
+        untold = self._untold
+        untold.append(event)
+        if self.later is None or len(untold) >= MAX_UNTOLD:
+            self.tell_now()
+        elif len(untold) == 1:
+            self.later(self.tell_now)
+
+    def tell_now(self) -> None:
+        """Tell everybody of what was put off."""
+        untold, self._untold = self._untold, []
+        for event in untold:
+            self._tell(event)
+
     def tell(self, event: Event) -> None:
-        """Tell everybody."""
+        """Tell everybody, of what was put off before it as well."""
+        if self._untold:
+            self.tell_now()
+        self._tell(event)
+
+    def _tell(self, event: Event) -> None:
         if type(event) is not CallEnded:
             listeners = self._listeners
         else:

@@ -200,7 +200,7 @@ class Gateway:
         self.stateless.parking.close()
         await asyncio.gather(*(connection.aclose() for connection in set(self._connections)))
         await self.registry.aclose()
-        self.layers.tell_ended()
+        self.layers.events.tell_now()
 
     def _opened(self, session: Session) -> None:
         if isinstance(session.trunk, Connection):

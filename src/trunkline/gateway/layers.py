@@ -20,14 +20,11 @@ from typing import Protocol
 
 from trunkline.gateway.client import Client
 from trunkline.gateway.events import Events
-from trunkline.gateway.passage import Passage
+from trunkline.gateway.passage import CallEnded, Passage
 from trunkline.jsonrpc import Due, Raw, Request, RpcError
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
 from trunkline.routing.catalog import Entry
-
-MAX_UNTOLD = 64
-"""How many calls may have been answered before anybody is told of them."""
 
 
 class Governor(Protocol):
@@ -82,9 +79,6 @@ class Layers:
         """Whoever may refuse any call that exists, whatever it is; raises RpcError."""
         self.under_way: set[Passage] = set()
         """The calls that have begun and not ended, for those who count or stop them."""
-        self.later: Callable[[Callable[[], None]], object] | None = None
-        """Has something done when what is being done is done; without it, all is told at once."""
-        self._ended: list[tuple[Passage, object, BaseException | None, float]] = []
         self._now = clock
         self._today = today
 
@@ -121,53 +115,36 @@ class Layers:
             answer.then(partial(self._answered, passage))
 
     def _answered(self, passage: Passage, answer: Due) -> None:
-        """Note an answer: its client has it before others are told, and these of many at once."""
-        if passage not in self.under_way:
-            return
-        passage.answered = now = self._now()
-        if not self._leave(passage, answer.error):
-            return
-        ended = self._ended
-        ended.append((passage, answer.result, answer.error, now))
-        if self.later is None or len(ended) >= MAX_UNTOLD:
-            self.tell_ended()
-        elif len(ended) == 1:
-            self.later(self.tell_ended)
-
-    def tell_ended(self) -> None:
-        """Tell of the calls that have been answered and not been told of, now."""
-        ended, self._ended = self._ended, []
-        for passage, result, error, now in ended:
-            self._tell(passage, result, error, now)
+        if passage in self.under_way:
+            passage.answered = now = self._now()
+            ended = self._end(passage, answer.result, answer.error, now)
+            if ended is not None:
+                self.events.tell_later(ended)
 
     def end(
         self, passage: Passage | None, result: object = None, error: BaseException | None = None
     ) -> None:
         """Note that a call has ended; what comes later is no news."""
-        if passage is None or passage not in self.under_way:
-            return
-        now = self._now()
-        if self._leave(passage, error):
-            self.tell_ended()  # in the order in which they ended
-            self._tell(passage, result, error, now)
+        if passage is not None and passage in self.under_way:
+            ended = self._end(passage, result, error, self._now())
+            if ended is not None:
+                self.events.tell(ended)
 
-    def _leave(self, passage: Passage, error: BaseException | None) -> bool:
-        """Let a call be over; return whether anybody wants to know how it ended."""
+    def _end(
+        self, passage: Passage, result: object, error: BaseException | None, now: float
+    ) -> CallEnded | None:
+        """Let a call be over; return what is to be told of it, None if nobody wants to know."""
         self.under_way.discard(passage)
         if passage.leaving:
             passage.leave()
-        if passage.span is not None:
-            return True
         failed = error is not None or passage.status is not None
-        return self.events.hears_failures if failed else self.events.hears_calls
-
-    def _tell(
-        self, passage: Passage, result: object, error: BaseException | None, now: float
-    ) -> None:
+        heard = self.events.hears_failures if failed else self.events.hears_calls
+        if not heard and passage.span is None:
+            return None
         ended = passage.ended(now, result, error)
         if passage.span is not None:
             passage.span.end(ended)
-        self.events.tell(ended)
+        return ended
 
     def readmit(self, caller: Caller, entry: Entry) -> None:
         """Let a call go on that was interrupted to ask something; raises RpcError."""

@@ -163,7 +163,7 @@ class Session:
             return self._forwarder.list(request.method, params, self._written)
         if way is TO_ALL:
             return self._set_level(params)
-        if way is BY_URI and request.method != "resources/read":
+        if way is BY_URI and request.method in ("resources/subscribe", "resources/unsubscribe"):
             return self._subscribe(request, params, client)
         return self._forwarder.forward(request, params, way, client)
 

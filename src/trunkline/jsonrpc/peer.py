@@ -44,6 +44,8 @@ from trunkline.jsonrpc.remap import IdRemapper
 
 BatchPolicy: TypeAlias = Literal["reject", "allow"]
 
+_ID = b'"id"'
+
 MAX_FORGOTTEN = 1024
 """How many forgotten calls are remembered, so that a late answer is not taken for a violation."""
 
@@ -155,7 +157,8 @@ class Peer:
 
         Then nothing has been learnt, and it is still to be received.
         """
-        if self.input_ended:
+        # What has no id is a notification, which need not be read twice.
+        if self.input_ended or payload.find(_ID) < 0:
             return None
         try:
             message = decode(payload, self._limits[0], 0)

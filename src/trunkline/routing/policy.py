@@ -149,7 +149,8 @@ class Rule(NamedTuple):
         return asked | {name for name, wanted in looks.items() if wanted}
 
 
-_HIDDEN = Outcome.HIDDEN  # up to Python 3.11 a member is slow to find in its class
+ALLOW, HIDDEN = Outcome.ALLOW, Outcome.HIDDEN
+"""By names of their own: up to Python 3.11 a member is slow to find in its class."""
 
 
 class Standing(NamedTuple):
@@ -164,7 +165,7 @@ class Standing(NamedTuple):
     @property
     def visible(self) -> bool:
         """Tell whether the caller may know of the offer."""
-        return self.final.outcome is not _HIDDEN
+        return self.final.outcome is not HIDDEN
 
     def judge(self, arguments: Arguments = NO_ARGUMENTS) -> Verdict:
         """Say what becomes of a call with these arguments."""

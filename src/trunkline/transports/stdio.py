@@ -30,7 +30,7 @@ from typing import IO, Any, Self, cast
 
 from trunkline.jsonrpc import ConnectionLost, RemoteProtocolError, frame
 from trunkline.jsonrpc.framing import MAX_LINE
-from trunkline.transports.bundle import Bundle
+from trunkline.transports.departures import Departures
 from trunkline.transports.launch import child_environment, spawn
 from trunkline.transports.stream import Inlet
 from trunkline.transports.warden import (
@@ -87,7 +87,7 @@ class Child:
         self._closing = False
         self._terminated = False
         self._buried = False
-        self._bundle: Bundle
+        self._departures: Departures
         self._transports: list[asyncio.BaseTransport] = []
         self._keeper: asyncio.Task[None]
 
@@ -157,17 +157,17 @@ class Child:
         """Hand a payload to the child's stdin at once, then wait while too much is unread."""
         if self._stdin.transport.is_closing():
             raise self._lost()
-        self._bundle.add(frame(payload))
+        self._departures.write(self._stdin.transport, frame(payload), alone=False)
         await self._stdin.room.wait()
         if self._stdin.transport.is_closing():
             raise self._lost()
 
-    def offer(self, payload: bytes, alone: bool = False) -> bool:
+    def offer(self, payload: bytes, alone: bool) -> bool:
         """Hand a payload to the child's stdin, unless too much is unread."""
         stdin = self._stdin
         if stdin.full or stdin.transport.is_closing():
             return False
-        self._bundle.add(frame(payload), alone)
+        self._departures.write(stdin.transport, frame(payload), alone)
         return True
 
     async def aclose(self) -> None:
@@ -177,7 +177,7 @@ class Child:
         """
         first, self._closing = not self._closing, True
         self._stdout.discard()
-        self._bundle.flush()  # what was sent before is still delivered
+        self._departures.flush()  # what was sent before is still delivered
         self._stdin.transport.close()
         try:
             await (self._end_in_order() if first else asyncio.wait([self._keeper]))
@@ -204,7 +204,7 @@ class Child:
                 fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _PIPE)
         loop = asyncio.get_running_loop()
         writer, _ = await loop.connect_write_pipe(lambda: self._stdin, self._process.stdin)
-        self._bundle = Bundle(writer.write, loop)
+        self._departures = Departures(loop)
         self._transports.append(writer)
         ends = ((self._stdout, self._process.stdout), (self._tail, self._process.stderr))
         for protocol, pipe in ends:

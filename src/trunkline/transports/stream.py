@@ -203,7 +203,7 @@ class StreamChannel:
         """Hand a payload to the stream at once, then wait while its buffer is full."""
         await self._outlet.write(frame(payload))
 
-    def offer(self, payload: bytes, alone: bool = True) -> bool:
+    def offer(self, payload: bytes, alone: bool) -> bool:
         """Hand a payload to the stream, unless its buffer is full."""
         return self._outlet.offer(frame(payload))
 
