@@ -77,7 +77,7 @@ def test_a_client_never_waits_for_what_only_others_need() -> None:
         "trunkline.backends.functions",
         "trunkline.backends.verdicts",
         "trunkline.transports",
-        "trunkline.transports.bundle",
+        "trunkline.transports.departures",
         "trunkline.transports.exchange",
         "trunkline.transports.launch",
         "trunkline.transports.stdio",
