@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from trunkline.jsonrpc import Due, due
+from trunkline.jsonrpc import Due, Instead, due
 
 
 def noting(found: list[object]) -> Due:
@@ -53,6 +53,53 @@ def test_a_step_that_fails_is_the_outcome_and_the_rest_is_done() -> None:
     asked.then(lambda d: found.append((d.result, d.error)))
     asked.settle(1)
     assert found == [(None, failure)]
+
+
+def doing_instead(found: list[object]) -> tuple[Due, Due]:
+    """Return what fails and is not to count, and what is done instead."""
+    asked, another = Due(), Due()
+    asked.then(lambda d: found.append(d.error))
+
+    def look(asked: Due) -> None:
+        raise Instead(another)
+
+    asked.then(look)
+    asked.then(lambda d: found.append((d.result, d.error)))
+    return asked, another
+
+
+def test_something_else_done_instead_is_what_counts_for_the_rest() -> None:
+    found: list[object] = []
+    asked, another = doing_instead(found)
+    lost = ValueError("lost")
+    asked.fail(lost)
+    assert found == [lost]
+    assert not asked.done
+    another.settle(7)
+    assert asked.done
+    assert found == [lost, (7, None)]
+
+
+def test_to_cancel_what_was_begun_instead_stops_that() -> None:
+    found: list[object] = []
+    asked, another = doing_instead(found)
+    asked.fail(ValueError("lost"))
+    why = KeyError("enough")
+    asked.cancel(why)
+    assert another.done
+    assert found[1:] == [(None, why)]
+
+
+def test_one_that_is_settled_already_is_due_again_if_something_is_done_instead() -> None:
+    asked, another = Due.settled(1), Due()
+
+    def look(asked: Due) -> None:
+        raise Instead(another)
+
+    asked.then(look)
+    assert not asked.done
+    another.settle(2)
+    assert (asked.done, asked.result) == (True, 2)
 
 
 def test_one_follows_another() -> None:

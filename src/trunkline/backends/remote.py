@@ -28,6 +28,7 @@ from trunkline.gateway.client import Client
 from trunkline.jsonrpc import (
     ConnectionLost,
     Due,
+    Instead,
     Notification,
     Raw,
     RemoteProtocolError,
@@ -159,20 +160,16 @@ class Remote:
 
     def _in_session(self, link: Link, ask: Callable[[], Due]) -> Due:
         """Ask in the session there is; only one that the server has lost needs a task."""
-        asked, welcome = ask(), self._welcome
-        answer = Due(lambda _: asked.cancel())
+        asked = ask()
+        asked.then(partial(self._look, link, self._welcome, ask))
+        return asked
 
-        def look(_: Due) -> None:
-            lost = asked.error
-            if not isinstance(lost, SessionLost):
-                answer.follow(asked)
-                return
-            going = Due.of(self._ask_anew(link, welcome, lost, ask))
-            answer.stop_by(lambda _: going.cancel())
-            going.then(answer.follow)
-
-        asked.then(look)
-        return answer
+    def _look(
+        self, link: Link, welcome: Welcome | None, ask: Callable[[], Due], asked: Due
+    ) -> None:
+        lost = asked.error
+        if isinstance(lost, SessionLost):
+            raise Instead(Due.of(self._ask_anew(link, welcome, lost, ask)))
 
     def _needs_task(self, call: Call) -> bool:
         return call.method == "tools/call" and call.params.text("name") in self._insisting

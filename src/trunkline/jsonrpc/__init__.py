@@ -9,7 +9,7 @@ from trunkline.jsonrpc.channel import Channel, pipe
 from trunkline.jsonrpc.codec import MAX_BATCH, MAX_PAYLOAD, decode
 from trunkline.jsonrpc.connection import Connection, Handler
 from trunkline.jsonrpc.dispatch import Dispatcher
-from trunkline.jsonrpc.due import Due, due
+from trunkline.jsonrpc.due import Due, Instead, due
 from trunkline.jsonrpc.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -76,6 +76,7 @@ __all__ = [
     "Id",
     "IdRemapper",
     "Incident",
+    "Instead",
     "LineEnded",
     "LocalProtocolError",
     "Lost",

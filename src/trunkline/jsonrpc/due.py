@@ -14,12 +14,21 @@ Rules upheld here:
 2. What was added first is done first, and once; what is added too late is done at once. While it
    is held nothing is done, though it be settled.
 3. Whoever fails in the course of that changes the outcome into its failure, and the rest is done.
+   Whoever raises Instead has the rest wait for something else, as if it had never been settled.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any
+
+
+class Instead(Exception):
+    """Raised by whoever has something else done, whose outcome is to count."""
+
+    def __init__(self, doing: "Due") -> None:
+        super().__init__("something else is done instead")
+        self.doing = doing
 
 
 class Due:
@@ -119,12 +128,23 @@ class Due:
         self.done = True
         # Let go of: a cancelled task keeps its frames, and Python 3.11 finds no such cycle.
         self.task = self._stop = None
-        steps, self._then = self._then, []
+        steps, self._then = iter(self._then), []
         for step in steps:
             try:
                 step(self)
+            except Instead as another:
+                self._wait_for(another.doing, [*steps])
+                return
             except Exception as failure:
                 self.result, self.error = None, failure
+
+    def _wait_for(self, doing: "Due", steps: "list[Callable[[Due], None]]") -> None:
+        """Be due again, as something else is, with all that was not done yet."""
+        self.done = False
+        self.result = self.error = None
+        self._then = steps
+        self.stop_by(lambda _: doing.cancel())
+        doing.then(self.follow)
 
     def _take(self, task: "asyncio.Future[Any]") -> None:
         if task.cancelled():

@@ -228,11 +228,13 @@ class HttpConnection(asyncio.Protocol):
         self._awaiting, self.deadline = _NOTHING, math.inf
         if last:
             self._end(linger=bool(self._paused or self._reader.rest))
-        elif not self._advancing:
-            if self._held or self._ended or self._behind or self._reader.busy:
-                self._run()
-            else:
-                self._arm()  # the usual case, and a quick one
+        elif self._advancing:
+            return
+        elif self._held or self._ended or self._behind or self._closing or self._reader.busy:
+            self._run()
+        else:  # the usual case, and a quick one
+            self._awaiting = IDLE
+            self.deadline = self._loop.time() + self._limits.idle_timeout
 
     def leave_http(self) -> ByteStream:
         """Become a stream of bytes."""

@@ -29,9 +29,8 @@ class Heads(Generic[Kept]):
     def __init__(self, max_body: int) -> None:
         """Begin with none; what announces more than `max_body` bytes is never found."""
         self._max_body = max_body
-        self._kept: dict[bytes, Kept] = {}
-        self._starts: tuple[int, ...] = ()
-        """Where the digits begin, in those that are kept: mostly in one place."""
+        self._kept: list[tuple[bytes, bytes, Kept]] = []
+        """What is before the digits, what is behind them, and what is known of the two."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -41,16 +40,15 @@ class Heads(Generic[Kept]):
 
         None unless the piece is such a head and just that body.
         """
-        size = piece.find(_END) + len(_END)
-        for start in self._starts:
-            end = piece.find(b"\r", start, size)
-            if end < 0:
-                continue
-            kept = self._kept.get(piece[:start] + piece[end:size])
-            if kept is not None:
-                digits, length = piece[start:end], len(piece) - size
-                whole = length <= self._max_body and _number(digits) == length
-                return (kept, digits, piece[size:]) if whole else None
+        for before, behind, kept in self._kept:
+            if piece.startswith(before):
+                start = len(before)
+                end = piece.find(b"\r", start, start + _DIGITS + 1)
+                if end > start and piece.startswith(behind, end):
+                    digits, body = piece[start:end], piece[end + len(behind) :]
+                    length = len(body)
+                    whole = digits.isdigit() and int(digits) == length <= self._max_body
+                    return (kept, digits, body) if whole else None
         return None
 
     def keep(self, piece: bytes, kept: Kept) -> None:
@@ -61,20 +59,13 @@ class Heads(Generic[Kept]):
             return
         start += len(piece[start:size]) - len(piece[start:size].lstrip(b" \t"))
         end = piece.find(b"\r", start)
-        if _number(piece[start:end]) != len(piece) - size:
+        digits = piece[start:end]
+        if not digits.isdigit() or len(digits) > _DIGITS or int(digits) != len(piece) - size:
             return
         if len(self._kept) >= MOST:
             self.clear()
-        self._kept[piece[:start] + piece[end:size]] = kept
-        if start not in self._starts:
-            self._starts = (start, *self._starts)
+        self._kept.append((piece[:start], piece[end:size], kept))
 
     def clear(self) -> None:
         """Forget all of them."""
         self._kept.clear()
-        self._starts = ()
-
-
-def _number(digits: bytes) -> int:
-    """Return a length, -1 for what is none."""
-    return int(digits) if digits.isdigit() and len(digits) <= _DIGITS else -1
