@@ -338,6 +338,25 @@ async def test_a_call_that_takes_too_long_is_given_up(what: str, modern: bool) -
 
 
 @tidy
+@pytest.mark.holds("C32")
+@pytest.mark.parametrize("modern", [False, True], ids=["handshake", "envelope"])
+@pytest.mark.parametrize("streamed", [False, True], ids=["body", "stream"])
+@pytest.mark.parametrize("more", [{}, {"result": {}, "error": {"code": 1, "message": "x"}}])
+async def test_an_answer_that_is_none_fails_its_call_at_once(
+    modern: bool, streamed: bool, more: dict[str, Any]
+) -> None:
+    async def react(line: Line, asked: Asked) -> None:
+        said = {"jsonrpc": "2.0", "id": asked.id, **more}
+        await line.send(STREAM + event(said) if streamed else ok(encode(said), JSON))
+
+    async with besieged(both_eras(react)[modern], timeout=60.0) as siege:
+        error = await siege.refusal()
+        assert error.code == -32603
+        assert "the answer was malformed" in error.message
+        assert await siege.client.call("bad__t") is not None
+
+
+@tidy
 @pytest.mark.parametrize("modern", [False, True], ids=["handshake", "envelope"])
 async def test_two_answers_are_one(modern: bool) -> None:
     async def twice(line: Line, asked: Asked) -> None:

@@ -306,7 +306,14 @@ def test_an_answer_that_nobody_waits_for_is_a_violation_without_an_answer(id: Id
 
 @pytest.mark.holds("C32")
 @pytest.mark.parametrize(
-    "answer", [BROKEN, b'{"jsonrpc":"2.0","id":%d,"error":1}', b'{"id":%d,"result":1}']
+    "answer",
+    [
+        BROKEN,
+        b'{"jsonrpc":"2.0","id":%d,"error":1}',
+        b'{"id":%d,"result":1}',
+        b'{"jsonrpc":"2.0","id":%d}',
+        b'{"jsonrpc":"2.0","id":%d,"params":{}}',
+    ],
 )
 def test_a_broken_answer_fails_the_call_that_waits_for_it(answer: bytes) -> None:
     peer = Peer()
@@ -320,14 +327,13 @@ def test_a_broken_answer_fails_the_call_that_waits_for_it(answer: bytes) -> None
     assert sent(peer) == []  # never an answer to an answer
 
 
-@pytest.mark.holds("C32")
-def test_an_answer_with_neither_result_nor_error_is_taken_for_a_bad_request() -> None:
+def test_what_is_neither_a_request_nor_an_answer_is_a_bad_request_if_nobody_waits_for_it() -> None:
     peer = Peer()
     id = peer.call("m")
     sent(peer)
-    assert violation(peer.receive(b'{"jsonrpc":"2.0","id":%d}' % id))
+    assert violation(peer.receive(b'{"jsonrpc":"2.0","id":%d}' % (id + 1)))
     assert not peer.idle
-    assert codes(sent(peer)) == [(id, INVALID_REQUEST)]
+    assert codes(sent(peer)) == [(id + 1, INVALID_REQUEST)]
 
 
 def test_a_forgotten_call_is_retired_once() -> None:

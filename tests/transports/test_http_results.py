@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.jsonrpc import ConnectionLost, RpcError
+from trunkline.jsonrpc import ConnectionLost, MalformedAnswer, RpcError
 from trunkline.transports.http_results import read_result, seconds_of
 
 
@@ -23,8 +23,8 @@ def test_what_stands_in_a_batch_is_found() -> None:
     ("body", "why"),
     [
         (b"<html>", "malformed"),
-        (b'{"jsonrpc":"2.0","id":1}', "malformed"),
-        (b'{"jsonrpc":"2.0","id":1,"result":1,"error":{"code":1,"message":""}}', "malformed"),
+        (b'{"jsonrpc":"2.0","id":2}', "malformed"),
+        (b'{"jsonrpc":"2.0","id":2,"result":1,"error":{"code":1,"message":""}}', "malformed"),
         (b'{"jsonrpc":"2.0","id":2,"result":1}', "something else"),
         (b'{"jsonrpc":"2.0","id":1,"method":"x"}', "something else"),
     ],
@@ -33,6 +33,21 @@ def test_what_is_no_answer_leaves_the_call_without_one(body: bytes, why: str) ->
     with pytest.raises(ConnectionLost, match=why) as lost:
         read_result(body, 1)
     assert not lost.value.excused
+
+
+@pytest.mark.holds("C32")
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"jsonrpc":"2.0","id":1}',
+        b'{"jsonrpc":"2.0","id":1,"result":1,"error":{"code":1,"message":""}}',
+        b'[{"jsonrpc":"2.0","method":"x"},{"jsonrpc":"2.0","id":1,"error":"no"}]',
+    ],
+)
+def test_an_answer_that_is_none_is_the_servers_failure(body: bytes) -> None:
+    with pytest.raises(MalformedAnswer, match="malformed") as failed:
+        read_result(body, 1)
+    assert failed.value.code == -32603
 
 
 @pytest.mark.parametrize(

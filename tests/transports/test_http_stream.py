@@ -4,7 +4,7 @@ from collections import deque
 
 import pytest
 
-from trunkline.jsonrpc import ConnectionLost, Notification
+from trunkline.jsonrpc import ConnectionLost, Notification, RemoteProtocolError
 from trunkline.transports import http_stream
 from trunkline.transports.http_stream import MessageStream
 
@@ -40,8 +40,11 @@ def event(method: str, more: str = "") -> bytes:
 async def methods(found: MessageStream) -> list[str]:
     heard: list[str] = []
     while (message := await found.next()) is not None:
-        assert isinstance(message, Notification)
-        heard.append(message.method)
+        if isinstance(message, RemoteProtocolError):
+            heard.append("broken")
+        else:
+            assert isinstance(message, Notification)
+            heard.append(message.method)
     return heard
 
 
@@ -50,12 +53,12 @@ async def test_only_messages_are_heard_however_the_stream_is_cut() -> None:
     whole += event("c", "event: message\n")
     for size in (1, 7, len(whole)):
         pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
-        assert await methods(stream(Answer(*pieces))) == ["a", "c"]
+        assert await methods(stream(Answer(*pieces))) == ["a", "broken", "c"]
 
 
 async def test_a_batch_is_several_messages() -> None:
     batch = b'data: [{"jsonrpc":"2.0","method":"a"},1,{"jsonrpc":"2.0","method":"b"}]\n\n'
-    assert await methods(stream(Answer(batch))) == ["a", "b"]
+    assert await methods(stream(Answer(batch))) == ["a", "broken", "b"]
 
 
 async def test_one_that_breaks_has_ended_and_goes_on_with_another_response() -> None:

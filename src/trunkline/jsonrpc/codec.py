@@ -329,9 +329,16 @@ def _accuse(error: RpcError, seen: dict[str, Raw] | None = None) -> RemoteProtoc
     if "id" in seen:
         with suppress(ValueError):
             id = _read_id(seen["id"])
-    if "method" not in seen and ("result" in seen or "error" in seen):
+    if "method" in seen:
+        return RemoteProtocolError(error, _answer(id, error))
+    if "result" in seen or "error" in seen:
         return RemoteProtocolError(error, None, id)
-    return RemoteProtocolError(error, ErrorResponse(None if id is UNSET else id, error).encode())
+    # Nobody can tell what it was meant to be: whoever waits for an answer of this id can.
+    return RemoteProtocolError(error, _answer(id, error), id)
+
+
+def _answer(id: Id | UnsetType, error: RpcError) -> bytes:
+    return ErrorResponse(None if id is UNSET else id, error).encode()
 
 
 def _show(raw: Raw | None) -> str:

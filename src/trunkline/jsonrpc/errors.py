@@ -100,8 +100,9 @@ class RemoteProtocolError(ProtocolError):
 
     `error` says what is wrong. `answer` is the payload that may be sent back, or None where an
     answer is forbidden: what looks like a response is never answered, or two engines could argue
-    about each other's errors for ever. `response_id` is the id of such a broken response, so that
-    the call waiting for it can fail now instead of timing out (UNSET when there is none).
+    about each other's errors for ever. `response_id` is the id of such a broken response, or of
+    what may be one, so that the call waiting for it can fail now instead of timing out (UNSET when
+    there is none). Where a call does wait for it, nothing is sent back.
     """
 
     def __init__(

@@ -223,12 +223,14 @@ class Peer:
     def _take_violation(
         self, violation: RemoteProtocolError, place: "_Place | None"
     ) -> list[Event]:
-        self._send(violation.answer if self._answer_violations else None, place)
-        events: list[Event] = [Violated(violation)]
         id = violation.response_id
-        if isinstance(id, int) and id in self._calls:
+        awaited = id if isinstance(id, int) and id in self._calls else None
+        answers = self._answer_violations and awaited is None
+        self._send(violation.answer if answers else None, place)
+        events: list[Event] = [Violated(violation)]
+        if awaited is not None:
             error = MalformedAnswer.internal_error(f"the answer was malformed: {violation}")
-            events.append(Failed(id, self._retire(id), error))
+            events.append(Failed(awaited, self._retire(awaited), error))
         return events
 
     # What this side says

@@ -7,6 +7,7 @@ from trunkline.jsonrpc import (
     Batch,
     ConnectionLost,
     ErrorResponse,
+    MalformedAnswer,
     Message,
     Raw,
     RemoteProtocolError,
@@ -16,27 +17,34 @@ from trunkline.jsonrpc import (
 
 
 def is_answer(message: Message | RemoteProtocolError, id: int) -> bool:
-    """Tell whether a message is the answer to what was asked under `id`."""
+    """Tell whether a message is the answer to what was asked under `id`, even a broken one."""
     if isinstance(message, ErrorResponse):
         return message.id in (id, None)  # nothing else was asked there
+    if isinstance(message, RemoteProtocolError):
+        return message.response_id == id
     return isinstance(message, Response) and message.id == id
 
 
 def read_result(body: bytes, id: int) -> Raw:
     """Return the result in a body; raises its error, or ConnectionLost where there is neither."""
     try:
-        return result_of(decode(body), id)
+        message = decode(body)
     except RemoteProtocolError as why:
-        raise ConnectionLost(f"the answer was malformed: {why}") from None
+        if not is_answer(why, id):
+            raise ConnectionLost(f"the answer was malformed: {why}") from None
+        return result_of(why, id)
+    return result_of(message, id)
 
 
-def result_of(message: Message | Batch, id: int) -> Raw:
+def result_of(message: Message | Batch | RemoteProtocolError, id: int) -> Raw:
     """Return the result that a message carries; raises its error."""
     for entry in message.entries if isinstance(message, Batch) else (message,):
-        if isinstance(entry, Response | ErrorResponse) and is_answer(entry, id):
+        if is_answer(entry, id):
+            if isinstance(entry, Response):
+                return entry.result
             if isinstance(entry, ErrorResponse):
                 raise entry.error
-            return entry.result
+            raise MalformedAnswer.internal_error(f"the answer was malformed: {entry}")
     raise ConnectionLost("the server answered something else than what was asked")
 
 

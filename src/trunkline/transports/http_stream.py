@@ -32,7 +32,7 @@ class MessageStream:
     def __init__(self, response: HttpResponse) -> None:
         self.last_id: str | None = None
         self.delay = RETRY
-        self._found: deque[Message | ConnectionLost] = deque()
+        self._found: deque[Message | RemoteProtocolError | ConnectionLost] = deque()
         self._response = response
         self._parser = SseParser(MAX_EVENT)
         response.be_patient()  # whoever waits has a deadline of its own
@@ -44,8 +44,11 @@ class MessageStream:
         self._parser = SseParser(MAX_EVENT)
         response.be_patient()
 
-    async def next(self) -> Message | None:
-        """Return the next message, None when the stream ends; one that breaks ends as well."""
+    async def next(self) -> Message | RemoteProtocolError | None:
+        """Return the next message, or what is wrong with it, None when the stream ends.
+
+        One that breaks ends as well.
+        """
         while not self._found:
             try:
                 piece = await self._response.receive()
@@ -68,10 +71,12 @@ class MessageStream:
         if event.retry is not None:
             self.delay = min(max(event.retry / 1000, MIN_RETRY), MAX_RETRY)
         if event.data and event.event in ("", "message"):
-            with suppress(RemoteProtocolError):
+            try:
                 message = decode(event.data)
-                entries = message.entries if isinstance(message, Batch) else (message,)
-                self._found.extend(e for e in entries if not isinstance(e, RemoteProtocolError))
+            except RemoteProtocolError as why:
+                self._found.append(why)
+            else:
+                self._found.extend(message.entries if isinstance(message, Batch) else (message,))
 
     async def let_end(self) -> None:
         """Read on to the end, so that the connection can be used again."""

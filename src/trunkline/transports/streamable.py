@@ -330,11 +330,12 @@ class Streamable:
                     attempts += 1
                     await self._take_up(stream, attempts)
                     continue
-                attempts = 0
                 if is_answer(message, id):
                     answered = True
                     return result_of(message, id)
-                await self._hand_on(message, handler)
+                if not isinstance(message, RemoteProtocolError):
+                    attempts = 0
+                    await self._hand_on(message, handler)
         finally:
             if answered:
                 self._say(stream.let_end())
@@ -381,8 +382,9 @@ class Streamable:
                 stream = MessageStream(await self._listen(last_id))
                 try:
                     while (message := await stream.next()) is not None:
-                        failures = 0
-                        await self._hand_on(message, handler)
+                        if not isinstance(message, RemoteProtocolError):
+                            failures = 0
+                            await self._hand_on(message, handler)
                 finally:
                     stream.close()
                     last_id, delay = stream.last_id or last_id, stream.delay
