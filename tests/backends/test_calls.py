@@ -53,31 +53,37 @@ def test_progress_that_is_nobodys_is_nobodys(token: Any) -> None:
     assert calls.recipient(Notification("notifications/progress", Raw(b"{}")), None) is None
 
 
-class Slow(Ear):
-    """A client that is told when the test says so."""
+class Deaf(Ear):
+    """A client that is told, and never takes it in."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.may_hear = asyncio.Event()
+        self.being_told: list[asyncio.Task[None]] = []
+        self.stages: list[str] = []
 
     def post(self, method: str, params: Any) -> Any:
-        return asyncio.create_task(self.hear())
+        self.being_told.append(asyncio.create_task(self.hear()))
+        return self.being_told[-1]
 
     async def hear(self) -> None:
-        await self.may_hear.wait()
+        self.stages.append("told")
+        await asyncio.Event().wait()
 
 
-async def test_a_client_is_told_first_and_answered_then() -> None:
-    calls, one, two = Calls(), Slow(), Slow()
+async def test_a_client_is_told_first_and_answered_then_though_it_never_listens() -> None:
+    calls, one, two = Calls(), Deaf(), Deaf()
     numbers = [calls.begin(client, wanting("t")) for client in (one, one, two)]
     answers = [calls.begun(number, Due()) for number in numbers]
+    answers[0].then(lambda _: one.stages.append("answered"))
     assert calls.post(progress(numbers[0]))
     for answer in answers:
         answer.settle(7)
     assert [answer.done for answer in answers] == [False, False, True]  # only its own wait
-    one.may_hear.set()
     async with asyncio.timeout(5):
         assert [await answer for answer in answers] == [7, 7, 7]
+    assert one.stages == ["told", "answered"]
+    assert not one.being_told[0].done()
+    one.being_told[0].cancel()
     assert calls.only_client() is None
 
 

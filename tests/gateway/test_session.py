@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.letters import EnvelopeServer
+from tests.gateway.letters import EnvelopeServer, Paper
 from tests.gateway.servers import (
     Hold,
     Server,
@@ -24,7 +24,8 @@ from tests.gateway.servers import (
 )
 from trunkline.gateway import registry
 from trunkline.gateway.gateway import Gateway
-from trunkline.jsonrpc import RpcError, pipe
+from trunkline.jsonrpc import Notification, Request, RpcError, pipe, to_raw
+from trunkline.mcp.principal import LOCAL
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -384,3 +385,37 @@ async def test_what_was_told_before_an_answer_comes_before_it_however_quick_that
             assert [(news["progressToken"], news["progress"]) for news in told if news] == [
                 (number, step) for step in range(5)
             ]
+
+
+class Stack(Paper):
+    """The line of a whole conversation."""
+
+    def cancel(self, request_id: object) -> bool:
+        return False
+
+
+async def test_a_client_that_does_not_read_takes_no_server_away_from_others() -> None:
+    server, made = Server(tools=[tool("t")]), gateway()
+    add(made, "s", server, max_in_flight=1, max_queue=0)
+
+    async def talk(params: Any) -> Any:
+        if token := params.get("_meta", {}).get("progressToken"):
+            for step in range(3):
+                news = {"progressToken": token, "progress": step}
+                await server.line.notify("notifications/progress", news)
+        return {"content": []}
+
+    server.methods["tools/call"] = talk
+    async with running(made, server), user(made) as somebody:
+        paper = Stack()
+        paper.blocked = asyncio.Event()
+        conversation = made.open(paper, LOCAL)
+        conversation.answer(Request(0, "initialize", to_raw(hello())), paper)
+        conversation.notified(Notification("notifications/initialized"))
+        said = {"name": "s__t", "_meta": {"progressToken": "p"}}
+        answer = conversation.answer(Request(1, "tools/call", to_raw(said)), paper)
+        async with asyncio.timeout(5):
+            await answer
+            assert await somebody.call("s__t") == {"content": []}
+        assert paper.everything() == []
+        await made.close(conversation)

@@ -94,8 +94,8 @@ class Calls:
     def post(self, notification: Notification) -> bool:
         """Have the client told that it is for; tell whether there is one.
 
-        What comes after it must not wait for a slow client, but for the answers of that client's
-        own calls: those it gets when it has been told.
+        Nothing that comes after it waits for a slow client. The answers of that client's own calls
+        wait until it is being told: what was said first comes first.
         """
         told = self.recipient(notification, self.only_client())
         if told is None:
@@ -103,15 +103,17 @@ class Calls:
         client, params = told
         telling = client.post(notification.method, params)
         if telling is not None:
-            self._hold_back(client, telling)
+            self._hold_back(client, telling.get_loop())
         return True
 
-    def _hold_back(self, client: Client, telling: "asyncio.Task[None]") -> None:
+    def _hold_back(self, client: Client, loop: asyncio.AbstractEventLoop) -> None:
+        # Until it is being told, which is soon, and not until it has taken it in, which it may
+        # never do: from then on what it is answered stands behind that in its own line.
         for waiting in self._waiting.values():
             answer = waiting.answer
             if waiting.client is client and answer is not None:
                 answer.hold()
-                telling.add_done_callback(partial(_release, answer))
+                loop.call_soon(answer.release)
 
     def _progress(self, notification: Notification) -> tuple[Client, Any] | None:
         params = Params(notification.params)
@@ -122,10 +124,6 @@ class Calls:
             return None  # late, or nobody's
         params.put("progressToken", waiting.token)
         return waiting.client, params.encode()
-
-
-def _release(answer: Due, _: "asyncio.Task[None]") -> None:
-    answer.release()
 
 
 def _only(clients: Iterable[Client]) -> Client | None:
