@@ -323,8 +323,8 @@ async def test_who_begins_to_follow_while_the_heir_takes_over_follows_it() -> No
         following = asyncio.create_task(somebody.ask("resources/subscribe", {"uri": "x:1"}))
         await hold.begun.wait()
         table.put("s", new)
-        registry, under_way = table.gateway.registry, Due()
-        registry.upstream("s").turns.take(lambda: under_way, Away())  # so that it stays a moment
+        registry, under_way, (session,) = table.gateway.registry, Due(), table.gateway.sessions
+        registry.upstream("s").turns.take(lambda: under_way, session)  # so that it stays a moment
         table.apply("s")
         await until_inherited(table.gateway, "s")
         hold.let_go.set()
@@ -332,12 +332,6 @@ async def test_who_begins_to_follow_while_the_heir_takes_over_follows_it() -> No
         await new.until_heard("resources/subscribe")
         assert registry.upstream("s").wishes.followed == {"x:1": 1}
         under_way.settle(None)
-
-
-class Away:
-    """Whoever a call is for, which takes its time."""
-
-    answering = True
 
 
 async def test_what_was_followed_of_one_that_left_is_followed_no_more() -> None:

@@ -5,7 +5,18 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.servers import Hold, Server, User, one_tool, serving, text_of, user
+from tests.gateway.servers import (
+    Hold,
+    Server,
+    User,
+    add,
+    gateway,
+    one_tool,
+    running,
+    serving,
+    text_of,
+    user,
+)
 from tests.gateway.test_session_lifecycle import opened, say, text
 from trunkline.jsonrpc import RpcError
 
@@ -232,3 +243,24 @@ async def test_an_engine_of_texts_cannot_be_asked() -> None:
         await made.registry.wait_settled()
         answer = await say(engine, text("tools/call", {"name": "s__echo"}))
         assert text_of(answer["result"]) == "-32601"
+
+
+async def test_a_question_that_is_open_gives_no_more_time_to_calls_of_others_or_of_later() -> None:
+    curious, idle, made = one_tool(), one_tool(), gateway()
+    asking(curious, "elicitation/create")
+    idle.methods["tools/call"] = Hold()
+    add(made, "s", curious, timeout=0.05)
+    add(made, "t", idle, timeout=0.05)
+    async with running(made, curious, idle), user(made, elicitation={}) as somebody:
+        somebody.answers["elicitation/create"] = thinking = Hold({"action": "decline"})
+        first = asyncio.create_task(somebody.call("s__echo"))
+        async with asyncio.timeout(10):
+            await thinking.begun.wait()
+            other = await somebody.refusal("tools/call", {"name": "t__echo"})
+            curious.methods["tools/call"] = Hold()
+            later = await somebody.refusal("tools/call", {"name": "s__echo"})
+            assert other.message == "t did not answer within 0.05 s"
+            assert later.message == "s did not answer within 0.05 s"
+            assert not first.done()
+            thinking.let_go.set()
+            assert text_of(await first) == "{'action': 'decline'}"

@@ -12,10 +12,14 @@ from trunkline.jsonrpc import Due
 class Patron:
     """Whoever a turn is for; it may be asked something meanwhile."""
 
-    answering = False
+    asked: float | None = None
 
 
 NOBODY = Patron()
+
+
+def new_turns(at_once: int, seconds: float) -> Turns[Patron]:
+    return Turns(at_once, seconds, lambda patron: patron.asked)
 
 
 def handing_out(given: list[Due]) -> Callable[[], Due]:
@@ -31,7 +35,7 @@ def refuse() -> Due:
 
 
 async def test_what_can_begin_at_once_does_and_the_rest_in_its_order() -> None:
-    turns, given = Turns(2, 60.0), list[Due]()
+    turns, given = new_turns(2, 60.0), list[Due]()
     taken = [turns.take(handing_out(given), NOBODY) for _ in range(4)]
     assert (len(given), len(turns)) == (2, 4)
     given[1].settle("b")
@@ -46,7 +50,7 @@ async def test_what_can_begin_at_once_does_and_the_rest_in_its_order() -> None:
 
 
 async def test_what_is_settled_at_once_takes_no_place() -> None:
-    turns = Turns(1, 60.0)
+    turns = new_turns(1, 60.0)
 
     def begin() -> Due:
         done = Due()
@@ -59,7 +63,7 @@ async def test_what_is_settled_at_once_takes_no_place() -> None:
 
 
 async def test_who_cannot_begin_says_so_and_takes_no_place() -> None:
-    turns, given = Turns(1, 60.0), list[Due]()
+    turns, given = new_turns(1, 60.0), list[Due]()
     with pytest.raises(ValueError, match="no"):
         turns.take(refuse, NOBODY)
     turns.take(handing_out(given), NOBODY)
@@ -73,7 +77,7 @@ async def test_who_cannot_begin_says_so_and_takes_no_place() -> None:
 
 
 async def test_who_waits_can_leave_and_who_is_under_way_is_stopped() -> None:
-    turns, given = Turns(1, 60.0), list[Due]()
+    turns, given = new_turns(1, 60.0), list[Due]()
     first, second, third = (turns.take(handing_out(given), NOBODY) for _ in range(3))
     second.cancel()
     assert isinstance(second.error, asyncio.CancelledError)
@@ -96,7 +100,7 @@ async def test_who_takes_too_long_is_stopped_and_told_so() -> None:
         finally:
             stopped.set()
 
-    turns, given = Turns(1, 0.01), list[Due]()
+    turns, given = new_turns(1, 0.01), list[Due]()
     working = turns.take(lambda: Due.of(forever()), NOBODY)
     waiting = turns.take(handing_out(given), NOBODY)
     async with asyncio.timeout(5):
@@ -113,7 +117,7 @@ async def test_who_takes_too_long_is_stopped_and_told_so() -> None:
 
 
 async def test_each_has_its_own_time() -> None:
-    turns, given = Turns(9, 0.05), list[Due]()
+    turns, given = new_turns(9, 0.05), list[Due]()
     first = turns.take(handing_out(given), NOBODY)
     await asyncio.sleep(0)
     later = turns.take(handing_out(given), NOBODY)
@@ -126,22 +130,32 @@ async def test_each_has_its_own_time() -> None:
 
 
 async def test_the_time_that_a_client_takes_to_answer_does_not_count() -> None:
-    turns, given, patron = Turns(9, 0.01), list[Due](), Patron()
-    patron.answering = True
+    turns, given, patron = new_turns(9, 0.01), list[Due](), Patron()
     turn = turns.take(handing_out(given), patron)
+    patron.asked = asyncio.get_running_loop().time()
     other = turns.take(handing_out(given), NOBODY)
     async with asyncio.timeout(5):
         await other.wait()
         assert isinstance(other.error, TimeoutError)
         assert not turn.done
-        patron.answering = False
+        patron.asked = None
+        await turn.wait()
+    assert isinstance(turn.error, TimeoutError)
+    turns.close()
+
+
+async def test_what_a_client_was_asked_before_its_call_began_gives_that_no_more_time() -> None:
+    turns, given, patron = new_turns(9, 0.01), list[Due](), Patron()
+    patron.asked = asyncio.get_running_loop().time() - 1.0
+    turn = turns.take(handing_out(given), patron)
+    async with asyncio.timeout(5):
         await turn.wait()
     assert isinstance(turn.error, TimeoutError)
     turns.close()
 
 
 async def test_another_patience_is_that_of_all_and_never_more_than_was_left() -> None:
-    turns, given = Turns(4, 60.0), list[Due]()
+    turns, given = new_turns(4, 60.0), list[Due]()
     old = turns.take(handing_out(given), NOBODY)
     turns.adopt(0, 0.01)
     new = turns.take(handing_out(given), NOBODY)
@@ -162,7 +176,7 @@ async def test_another_patience_is_that_of_all_and_never_more_than_was_left() ->
 
 
 async def test_more_places_are_taken_at_once_and_less_when_they_are_free() -> None:
-    turns, given = Turns(1, 60.0), list[Due]()
+    turns, given = new_turns(1, 60.0), list[Due]()
     for _ in range(4):
         turns.take(handing_out(given), NOBODY)
     assert len(given) == 1
@@ -181,7 +195,7 @@ async def test_more_places_are_taken_at_once_and_less_when_they_are_free() -> No
 
 
 async def test_those_who_wait_can_be_sent_away_and_those_at_work_stay() -> None:
-    turns, given = Turns(1, 60.0), list[Due]()
+    turns, given = new_turns(1, 60.0), list[Due]()
     assert not turns.full
     taken = [turns.take(handing_out(given), NOBODY) for _ in range(3)]
     assert turns.full
@@ -194,7 +208,7 @@ async def test_those_who_wait_can_be_sent_away_and_those_at_work_stay() -> None:
 
 
 async def test_what_has_waited_learns_why_it_is_stopped() -> None:
-    turns, given = Turns(1, 60.0), list[Due]()
+    turns, given = new_turns(1, 60.0), list[Due]()
     first, second = (turns.take(handing_out(given), NOBODY) for _ in range(2))
     first.cancel()
     why = TimeoutError()

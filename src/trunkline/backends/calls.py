@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
-from trunkline.gateway.client import Client
-from trunkline.jsonrpc import Due, Id, Notification, RemoteProtocolError, Request
+from trunkline.gateway.client import Asker, Client
+from trunkline.jsonrpc import Due, Id, Notification, Raw, RemoteProtocolError, Request
 from trunkline.mcp.meta import Params, peek
 
 
@@ -35,6 +35,8 @@ class Calls:
 
     def __init__(self) -> None:
         self._waiting: dict[int, Waiting] = {}
+        self._questions: dict[int, tuple[object, float]] = {}
+        """What was asked in their course and is not answered: whom, and when."""
         self._last = 0
 
     def begin(self, client: Client, params: Params, may_ask: bool = True) -> int:
@@ -77,6 +79,23 @@ class Calls:
         """Return whose calls a question may be about; if there are no such calls, all."""
         waiting = self._waiting.values()
         return [w.client for w in waiting if w.may_ask] or [w.client for w in waiting]
+
+    async def ask(
+        self, client: Client, method: str, params: Any, asker: Asker | None = None
+    ) -> Raw:
+        """Ask a client in the course of its call; raises RpcError if it refuses or cannot."""
+        self._last += 1
+        number = self._last
+        self._questions[number] = client.party, asyncio.get_running_loop().time()
+        try:
+            return await client.ask(method, params, asker)
+        finally:
+            del self._questions[number]
+
+    def waits_since(self, client: Client) -> float | None:
+        """Return when a client was last asked what it has not answered; None if it owes nothing."""
+        whom = client.party
+        return max((at for party, at in self._questions.values() if party is whom), default=None)
 
     def recipient(
         self, notification: Notification, client: Client | None

@@ -126,6 +126,10 @@ class EnvelopeRemote:
     tells_calls_apart = True
     """There is nothing to tell apart: nobody asks on the way."""
 
+    def waits_since(self, client: Client) -> float | None:
+        """Return since when it waits for a client to answer what it asked; None if it does not."""
+        return self._calls.waits_since(client)
+
     @property
     def freshness(self) -> Freshness:
         """What the server said of its lists."""
@@ -174,7 +178,7 @@ class EnvelopeRemote:
             raise
         if call.method in MAY_ASK and era_of(call.caller.version) is Era.HANDSHAKE:
             again = partial(self._begin, call, params, client)
-            asked = with_round_trips(asked, params, client, again)
+            asked = with_round_trips(asked, params, partial(self._calls.ask, client), again)
         return self._calls.begun(number, asked)
 
     def _begin(self, call: Call, params: Params, client: Client) -> Due:
@@ -231,7 +235,11 @@ class EnvelopeRemote:
             )
 
         creating = self._begin(call, params, client)
-        return Due.of(self._tasks.follow(creating, ask, client, partial(ask_all, client)))
+        return Due.of(
+            self._tasks.follow(
+                creating, ask, client, partial(ask_all, partial(self._calls.ask, client))
+            )
+        )
 
     async def _ask(self, method: str, members: dict[str, Any]) -> Raw:
         params = self._stamped(members)

@@ -124,6 +124,10 @@ class Functions:
     tells_calls_apart = True
     """There is nothing to tell apart: nobody asks on the way."""
 
+    def waits_since(self, client: Client) -> float | None:
+        """Nobody is asked anything."""
+        return None
+
     @property
     def freshness(self) -> Freshness:
         """Nothing may be kept: what is built in can change with the configuration."""

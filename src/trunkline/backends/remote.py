@@ -107,6 +107,10 @@ class Remote:
         """Tell whether it is known of every question which call it belongs to."""
         return self._link is not None and self._link.has_streams
 
+    def waits_since(self, client: Client) -> float | None:
+        """Return since when it waits for a client to answer what it asked; None if it does not."""
+        return self._calls.waits_since(client)
+
     @property
     def freshness(self) -> Freshness:
         """Nothing may be kept: in this era nobody says for how long."""
@@ -304,7 +308,7 @@ class Remote:
         if request.method in SERVER_REQUESTS:
             params = plain_question(params)
         if client is not None:
-            return client.ask(request.method, params, self)
+            return self._calls.ask(client, request.method, params, self)
         return self._listener.asked(request.method, params, self)
 
     def notified(self, notification: Notification) -> Awaitable[None] | None:

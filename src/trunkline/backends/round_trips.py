@@ -8,9 +8,10 @@ that never has enough.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
 
-from trunkline.gateway.client import Client
-from trunkline.jsonrpc import Due, Raw, RpcError
+from trunkline.jsonrpc import Due, Instead, Raw, RpcError
 from trunkline.mcp.meta import Params
 from trunkline.mcp.questions import Question, answer_for_envelope
 from trunkline.mcp.rounds import MAX_ROUNDS, Required, put_retry, read_required
@@ -20,46 +21,38 @@ FIRST_PAUSE, MAX_PAUSE = 0.05, 0.25
 
 _COMPLETE = b'{"resultType":"complete"'
 
-Ask = Callable[[], Awaitable[Raw]]
+Ask = Callable[[str, Any], Awaitable[Raw]]
+"""Asks the client."""
+
+Again = Callable[[], Awaitable[Raw]]
 """Makes the call with its params as they are by then."""
 
 
-def with_round_trips(first: Due, params: Params, client: Client, again: Ask) -> Due:
+def with_round_trips(first: Due, params: Params, ask: Ask, again: Again) -> Due:
     """Return the answer to a call that was made, when its server has no more questions."""
-    answer = Due(lambda _: first.cancel())
-
-    def look(asked: Due) -> None:
-        required = None if asked.error is not None else _required(asked.result)
-        if required is None:
-            answer.follow(asked)
-        else:
-            going = Due.of(_go_round(required, params, client, again))
-            answer.stop_by(lambda _: going.cancel())
-            going.then(answer.follow)
-
-    def see(asked: Due) -> None:
-        try:
-            look(asked)
-        except RpcError as why:
-            answer.fail(why)
-
-    first.then(see)
-    return answer
+    first.then(partial(_look, params, ask, again))
+    return first
 
 
-async def ask_all(client: Client, questions: Mapping[str, Question]) -> dict[str, Raw]:
+def _look(params: Params, ask: Ask, again: Again, asked: Due) -> None:
+    required = None if asked.error is not None else _required(asked.result)
+    if required is not None:
+        raise Instead(Due.of(_go_round(required, params, ask, again)))
+
+
+async def ask_all(ask: Ask, questions: Mapping[str, Question]) -> dict[str, Raw]:
     """Ask a client one thing after the other; raises RpcError as soon as it does not answer one."""
     answers: dict[str, Raw] = {}
     for key, question in questions.items():
-        reply = await client.ask(question.method, question.params)
+        reply = await ask(question.method, question.params)
         answers[key] = answer_for_envelope(question, reply)
     return answers
 
 
-async def _go_round(required: Required, params: Params, client: Client, again: Ask) -> Raw:
+async def _go_round(required: Required, params: Params, ask: Ask, again: Again) -> Raw:
     pause = FIRST_PAUSE
     for _ in range(MAX_ROUNDS):
-        answers = await ask_all(client, required.questions)
+        answers = await ask_all(ask, required.questions)
         if not answers:
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE)

@@ -56,6 +56,13 @@ class Backend(Protocol):
         """Tell whether it is known of every question which call it belongs to."""
         ...
 
+    def waits_since(self, client: Client) -> float | None:
+        """Return since when it waits for a client to answer what it asked; None if it does not.
+
+        By the clock of the running loop; what it asked last counts.
+        """
+        ...
+
     @property
     def freshness(self) -> Freshness:
         """For how long, and by whom, its lists may be kept."""

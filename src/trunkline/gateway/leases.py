@@ -109,6 +109,11 @@ class Leases(Generic[T]):
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
+    def held(self) -> list[T]:
+        """All conversations, the first one among them."""
+        return [room.held for room in self._rooms]
+
+    @property
     def extra(self) -> int:
         """How many conversations there are beside the first."""
         return sum(not room.first for room in self._rooms)

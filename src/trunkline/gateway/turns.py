@@ -12,7 +12,7 @@ here. All have the same patience, so the oldest is the first to lose it.
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -21,28 +21,30 @@ from trunkline.jsonrpc import Due
 Begin: TypeAlias = Callable[[], Due]
 
 
-class Patron(Protocol):
-    """Whoever a call is for."""
-
-    @property
-    def answering(self) -> bool:
-        """Tell whether somebody waits for an answer of its own: that is not the backend's time."""
-        ...
+T = TypeVar("T")
 
 
-class _Term(Struct, frozen=True):
+class _Term(Struct, Generic[T], frozen=True):
+    began: float
     until: float
-    patron: Patron
+    patron: T
 
 
-class Turns:
+class Turns(Generic[T]):
     """Those who wait for one backend, and those it works on."""
 
-    def __init__(self, at_once: int, seconds: float) -> None:
+    def __init__(
+        self, at_once: int, seconds: float, waits_since: Callable[[T], float | None]
+    ) -> None:
+        """Begin; `waits_since` tells when the backend asked a patron what that has not answered.
+
+        That is in the course of a call that had begun by then, and its time is not the backend's.
+        """
         self.at_once = at_once
+        self._waits_since = waits_since
         self._seconds = seconds
         self._working = 0
-        self._terms: dict[Due, _Term] = {}
+        self._terms: dict[Due, _Term[T]] = {}
         """Until when each may take, for whom; the first to lose its patience comes first."""
         self._queue: dict[Due, Begin] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -56,7 +58,7 @@ class Turns:
         """Tell whether one more would have to wait."""
         return self._working >= self.at_once
 
-    def take(self, begin: Begin, patron: Patron) -> Due:
+    def take(self, begin: Begin, patron: T) -> Due:
         """Have `begin` called, now or when it is its turn; raises what it raises, if now."""
         if self._working < self.at_once:
             turn = self._begin(begin)
@@ -67,8 +69,9 @@ class Turns:
         # Kept: to find it out costs a system call, up to Python 3.11.
         loop = self._loop = self._loop or asyncio.get_running_loop()
         if not turn.done:
-            until = loop.time() + self._seconds
-            self._terms[turn] = _Term(until, patron)
+            began = loop.time()
+            until = began + self._seconds
+            self._terms[turn] = _Term(began, until, patron)
             if self._timer is None:
                 self._timer = loop.call_at(until, self._check)
         return turn
@@ -87,7 +90,7 @@ class Turns:
         if self._terms and self._loop is not None:
             latest = self._loop.time() + seconds
             for turn, term in self._terms.items():
-                self._terms[turn] = _Term(min(term.until, latest), term.patron)
+                self._terms[turn] = _Term(term.began, min(term.until, latest), term.patron)
             self.close()
             self._timer = self._loop.call_at(next(iter(self._terms.values())).until, self._check)
         self.lend(more)
@@ -131,9 +134,10 @@ class Turns:
         for turn, term in list(self._terms.items()):
             if term.until > now:
                 break
-            if term.patron.answering:
+            asked = self._waits_since(term.patron)
+            if asked is not None and asked >= term.began:
                 del self._terms[turn]  # to the end: it has all its time again
-                self._terms[turn] = _Term(now + self._seconds, term.patron)
+                self._terms[turn] = _Term(term.began, now + self._seconds, term.patron)
             else:
                 turn.cancel(TimeoutError())
         # Those who do not stop at once are not told again and again.

@@ -100,7 +100,7 @@ class Upstream:
         self._stale = asyncio.Event()
         self._announced: set[str] = set()
         self._retry_at: float | None = None
-        self.turns = Turns(settings.max_in_flight, settings.timeout)
+        self.turns = Turns(settings.max_in_flight, settings.timeout, self._waits_since)
         self._leases = self._new_leases()
         self._extras: set[asyncio.Task[None]] = set()
         self.guests = Guests()
@@ -418,6 +418,11 @@ class Upstream:
             answer.result = adapt_result(call.method, answer.result, spoken, version)
         elif not _sends_elsewhere(call, answer.error):
             answer.error = self._meaning(answer.error, spoken, version)
+
+    def _waits_since(self, client: Client) -> float | None:
+        """Return since when it waits for a client to answer what it asked; None if it does not."""
+        times = [backend.waits_since(client) for backend in self._leases.held]
+        return max((at for at in times if at is not None), default=None)
 
     def _explain(self, version: str, answer: Due) -> None:
         """Say to whoever has waited for nothing what that means."""
