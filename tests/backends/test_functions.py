@@ -40,7 +40,7 @@ class Nobody:
     def post(self, method: str, params: object) -> None: ...
 
     @property
-    def party(self) -> object:
+    def party(self) -> Any:
         return self
 
     def offers_changed(self, capability: str) -> None: ...

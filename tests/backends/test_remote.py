@@ -31,7 +31,7 @@ class Ear:
         self.told_of: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
 
     @property
-    def party(self) -> object:
+    def party(self) -> Any:
         return self
 
     def offers_changed(self, capability: str) -> None:

@@ -32,7 +32,7 @@ class Ear:
         self.caller = Caller(Principal("p"), version, capabilities or {}, Raw(b"{}"))
 
     @property
-    def party(self) -> object:
+    def party(self) -> Any:
         return self
 
     def offers_changed(self, capability: str) -> None:

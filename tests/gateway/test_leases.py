@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from trunkline.gateway import leases
-from trunkline.gateway.leases import ANYBODY, NOBODY, Leases
+from trunkline.gateway.leases import ANYBODY, NOBODY, Kind, Leases
 from trunkline.jsonrpc import ConnectionLost, Due
 
 FORM = frozenset(("elicitation.form",))
@@ -24,20 +24,26 @@ class House:
         self.failure: Exception | None = None
         self.dead: set[int] = set()
         self.leases: Leases[int] = Leases(most, self.open, self.close)
-        self.leases.settle_in(0, first)
+        self.leases.settle_in(0, Kind(first))
 
-    async def open(self, kind: frozenset[str]) -> int:
+    async def open(self, kind: Kind) -> int:
         await asyncio.sleep(0)
         if self.failure is not None:
             raise self.failure
-        self.opened.append(kind)
+        self.opened.append(kind.can)
         return len(self.opened)
 
     async def close(self, held: int) -> None:
         self.closed.append(held)
 
     def take(
-        self, name: str, party: object, kind: frozenset[str] = FORM, *, urgent: bool = False
+        self,
+        name: str,
+        party: object,
+        can: frozenset[str] = FORM,
+        *,
+        urgent: bool = False,
+        owner: str | None = None,
     ) -> Due:
         def begin(held: int) -> Any:
             if held in self.dead:
@@ -46,7 +52,7 @@ class House:
             self.calls[name] = Due()
             return self.calls[name]
 
-        return self.leases.take(party, kind, begin, urgent=urgent)
+        return self.leases.take(party, Kind(can, owner), begin, urgent=urgent)
 
     async def settle(self) -> None:
         for _ in range(10):
@@ -225,8 +231,8 @@ async def test_one_that_has_ended_is_not_used_any_more() -> None:
 
 async def test_one_is_prepared_for_those_who_will_come_unless_there_is_one() -> None:
     house = House(most=1)
-    await asyncio.gather(house.leases.prepare(FORM), house.leases.prepare(FORM))
-    await house.leases.prepare(frozenset(("sampling",)))  # which would be one too many
+    await asyncio.gather(*(house.leases.prepare(Kind(FORM)) for _ in range(2)))
+    await house.leases.prepare(Kind(frozenset(("sampling",))))  # which would be one too many
     assert house.opened == [FORM]
     house.take("a", "A")
     assert house.begun == [("a", 1)]
@@ -235,13 +241,13 @@ async def test_one_is_prepared_for_those_who_will_come_unless_there_is_one() -> 
 
 async def test_none_is_prepared_where_the_first_is_for_all_or_where_one_just_failed() -> None:
     house = House(first=FORM)
-    await house.leases.prepare(frozenset(("sampling",)))
+    await house.leases.prepare(Kind(frozenset(("sampling",))))
     assert house.opened == []
     house = House()
     house.failure = OSError("no more processes")
-    await house.leases.prepare(FORM)
+    await house.leases.prepare(Kind(FORM))
     house.failure = None
-    await house.leases.prepare(FORM)
+    await house.leases.prepare(Kind(FORM))
     assert house.opened == []
 
 
@@ -349,4 +355,20 @@ async def test_what_has_waited_learns_why_it_is_stopped() -> None:
     house.calls["a"].settle(1)
     waiting.cancel(why)
     assert house.calls["b"].error is why
+    await house.leases.aclose()
+
+
+async def test_what_is_one_owners_is_nobody_elses_though_nobody_uses_it() -> None:
+    house = House(most=1)
+    house.take("a", "A", owner="ann")
+    await house.settle()
+    house.calls["a"].settle(None)
+    house.take("again", "A2", owner="ann")
+    house.take("b", "B", owner="bob")
+    await house.settle()
+    assert house.begun == [("a", 1), ("again", 1)]
+    house.calls["again"].settle(None)
+    await house.settle()
+    assert house.begun[2:] == [("b", 2)]
+    assert house.closed == [1]
     await house.leases.aclose()

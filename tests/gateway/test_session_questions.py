@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.gateway.letters import CAPABILITIES, Poster, poster
 from tests.gateway.servers import (
     Hold,
     Server,
@@ -15,10 +16,12 @@ from tests.gateway.servers import (
     running,
     serving,
     text_of,
+    tool,
     user,
 )
 from tests.gateway.test_session_lifecycle import opened, say, text
-from trunkline.jsonrpc import RpcError
+from trunkline.gateway.upstream import Settings
+from trunkline.jsonrpc import RpcError, from_raw
 
 QUESTIONS = {
     "sampling/createMessage": "sampling",
@@ -139,10 +142,49 @@ async def test_two_clients_call_one_server_and_each_is_asked_about_its_own_call(
             assert [len(each.asked) for each in (one, two)] == [1, int(who is two)]
         go.set()
         assert await asyncio.gather(*calls) == [{"content": []}, {"content": []}]
-        # Outside of any call it cannot be known.
+        # Outside of any call it cannot be known, but where a conversation is one client's own.
         with pytest.raises(RpcError) as refused:
-            await server.ask("roots/list")
+            await lines[0].call("roots/list")
         assert refused.value.code == -32601
+        await lines[1].call("roots/list")
+        assert [len(each.asked) for each in (one, two)] == [1, 2]
+        two_hears = asyncio.create_task(server.until_heard("notifications/roots/list_changed"))
+        await two.connection.notify("notifications/roots/list_changed")
+        await two_hears
+
+
+@pytest.mark.parametrize("modern", [False, True], ids=["handshake", "envelope"])
+async def test_what_one_client_answered_no_other_comes_to_know(modern: bool) -> None:
+    server, told = Server(tools=[tool("t")]), dict[Any, str]()
+
+    async def call(_: Any) -> Any:
+        line = server.line  # it asks once, and keeps what it was answered, as many do
+        if line not in told:
+            told[line] = str(from_raw(await line.call("roots/list")))
+        return {"content": [{"type": "text", "text": told[line]}]}
+
+    server.methods["tools/call"] = call
+    made = gateway()
+    made.add(  # as over HTTP: the first conversation is for those who cannot be asked anything
+        Settings("s", "s"), lambda owner: server.connect(owner, made.remapper, owner.declares or {})
+    )
+    async with running(made, server):
+        await poster(made)
+        for name in ("ann", "bob"):
+            roots: Any = {"roots": [{"uri": f"file:///{name}"}]}
+            if modern:
+                client, said = Poster(made, name), dict[str, Any]({CAPABILITIES: {"roots": {}}})
+                asked = await client.call("s__t", _meta=said)
+                answers = dict.fromkeys(asked["inputRequests"], roots)
+                state = asked["requestState"]
+                found = await client.call(
+                    "s__t", _meta=said, requestState=state, inputResponses=answers
+                )
+            else:
+                async with user(made, roots={}) as somebody:
+                    somebody.answers["roots/list"] = lambda _, roots=roots: roots
+                    found = await somebody.call("s__t")
+            assert text_of(found) == str(roots)
 
 
 async def test_the_one_of_two_clients_that_calls_is_asked() -> None:

@@ -3,13 +3,15 @@
     a call ──> the first conversation, which speaks for the server
            ──> one that was begun for clients like its own, and whose news are heard here
 
-Refuses to let a server ask there what it does not ask in the course of a call.
+Refuses to let a server ask there what it does not ask in the course of a call, unless the
+conversation is one client's own.
 """
 
 from typing import Any, NamedTuple
 
 from trunkline.gateway.backend import Backend, Listener
-from trunkline.gateway.client import Asker
+from trunkline.gateway.client import Asker, Client
+from trunkline.gateway.leases import Kind
 from trunkline.jsonrpc import Raw, RpcError
 from trunkline.mcp.rounds import MAY_ASK
 from trunkline.mcp.versions import Era, era_of
@@ -21,6 +23,8 @@ class Beside(NamedTuple):
 
     upstream: Listener
     declares: dict[str, Any] | None
+    client: Client | None = None
+    """Whose alone it is; None if it is not one client's."""
 
     def offers_changed(self, capability: str) -> None:
         """Have the first one list again: some servers tell only whoever made the change."""
@@ -34,8 +38,10 @@ class Beside(NamedTuple):
         await self.upstream.told(method, params)
 
     async def asked(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
-        """Refuse: nobody is calling."""
-        raise RpcError.method_not_found(method)
+        """Ask whose it is: nobody else can be meant, though nobody is calling."""
+        if self.client is None:
+            raise RpcError.method_not_found(method)
+        return await self.client.ask(method, params, asker)
 
 
 def needs_lease(call: Call, backend: Backend) -> bool:
@@ -50,3 +56,16 @@ def needs_lease(call: Call, backend: Backend) -> bool:
     if not backend.tells_calls_apart:
         return True
     return bool(can) and can != told and era_of(call.caller.version) is Era.ENVELOPE
+
+
+def kind_of(call: Call, client: Client) -> Kind:
+    """Return for whom the conversation is that a call needs: a server may keep roots that it knows.
+
+    A conversation with a client lasts; in the envelope era every request is one of its own, and
+    those of one principal are taken together.
+    """
+    caller = call.caller
+    if "roots" not in caller.askable:
+        return Kind(caller.askable)
+    lasting = era_of(caller.version) is Era.HANDSHAKE
+    return Kind(caller.askable, client.party if lasting else caller.principal.id)

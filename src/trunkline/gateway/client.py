@@ -49,7 +49,7 @@ class Client(Protocol):
         ...
 
     @property
-    def party(self) -> object:
+    def party(self) -> "Client":
         """What all calls of one conversation have in common, and no others."""
         ...
 

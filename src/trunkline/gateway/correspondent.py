@@ -37,7 +37,7 @@ class Correspondent:
         self._came_back = True
 
     @property
-    def party(self) -> object:
+    def party(self) -> "Correspondent":
         """Itself: no other request has anything to do with it."""
         return self
 

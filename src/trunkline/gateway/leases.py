@@ -18,14 +18,16 @@ Rules upheld here:
 1. In a conversation in which something may be asked there are calls of one party at a time.
 2. Whoever waits is served in turn; of those that need another kind of conversation, too.
 3. What cannot be begun in a conversation since that has ended is begun in another one.
+4. What a server was answered and may keep, such as roots, nobody else's calls come to know.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from trunkline.gateway.client import Client
 from trunkline.jsonrpc import ConnectionLost, Due, LineEnded, due
 
 T = TypeVar("T")
@@ -38,8 +40,14 @@ PAUSE = 5.0
 
 CROWDED = "all conversations with it wait for answers of other clients (see max_conversations)"
 
-Kind: TypeAlias = frozenset[str]
-"""What clients can be asked: a conversation is opened for those who can be asked the same."""
+
+class Kind(NamedTuple):
+    """For whom a conversation is: for those who can be asked the same."""
+
+    can: frozenset[str]
+    """What they can be asked."""
+    owner: Client | str | None = None
+    """Whose it is, where a server may keep what it was answered: a client, or a principal's id."""
 
 
 NOBODY = object()
@@ -61,7 +69,7 @@ class Room(Generic[T]):
     def __init__(self, held: T, kind: Kind, *, first: bool = False) -> None:
         self.held = held
         self.kind = kind
-        """What the server was told that it may ask."""
+        """What the server was told that it may ask, and of whom."""
         self.first = first
         self.party: object | None = None
         self.calls = 0
@@ -74,7 +82,7 @@ class Room(Generic[T]):
         left to those who cannot be asked any.
         """
         if self.first and party is not ANYBODY:
-            return bool(self.kind) or party is NOBODY
+            return bool(self.kind.can) or party is NOBODY
         return self.kind == kind
 
     def fits(self, party: object, kind: Kind) -> bool:
@@ -112,6 +120,10 @@ class Leases(Generic[T]):
     def held(self) -> list[T]:
         """All conversations, the first one among them."""
         return [room.held for room in self._rooms]
+
+    def held_for(self, owner: Client) -> list[T]:
+        """Return the first conversation, and those that are one client's own."""
+        return [room.held for room in self._rooms if room.first or room.kind.owner is owner]
 
     @property
     def extra(self) -> int:
@@ -219,13 +231,16 @@ class Leases(Generic[T]):
     # Opening and closing
 
     async def prepare(self, kind: Kind) -> None:
-        """Open a conversation for those who can be asked this, unless there is one, or too many."""
+        """Open a conversation for those who can be asked this, unless there is one, or too many.
+
+        One that has no owner is there to be looked at, where only owners have use for one.
+        """
         while self._opening is not None:
             await asyncio.wait({self._opening})
         loop = asyncio.get_running_loop()
         if not self._rooms or len(self._rooms) > self._most or loop.time() < self._pause_until:
             return
-        if not any(room.suits(None, kind) for room in self._rooms):
+        if not any(room.suits(None, kind) or room.kind.can == kind.can for room in self._rooms):
             opening = self._opening = loop.create_task(self._open_room(kind))
             await asyncio.wait({opening})
 

@@ -111,7 +111,7 @@ class Session:
         return None if self._caller is None else self._caller.version
 
     @property
-    def party(self) -> object:
+    def party(self) -> "Session":
         """Itself: all its calls are one conversation."""
         return self
 
@@ -260,8 +260,8 @@ class Session:
 
     def _tell_backends(self, upstreams: list[Upstream], news: Notification) -> None:
         for upstream in upstreams:
-            if upstream.backend is not None:
-                self._up.post(upstream.backend.tell(news.method, news.params))
+            for backend in upstream.conversations_of(self):
+                self._up.post(backend.tell(news.method, news.params))
 
     # Being the client, for backends
 
@@ -359,7 +359,7 @@ class OnLine(msgspec.Struct, frozen=True):
     line: Line | None
 
     @property
-    def party(self) -> object:
+    def party(self) -> Session:
         """The conversation that the call belongs to."""
         return self.session
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from trunkline.gateway.backend import Backend, Connect, Listener
-from trunkline.gateway.beside import Beside, needs_lease
+from trunkline.gateway.beside import Beside, kind_of, needs_lease
 from trunkline.gateway.client import Asker, Client
 from trunkline.gateway.fuse import CircuitOpen, Fuse
 from trunkline.gateway.guests import Guests
@@ -198,10 +198,10 @@ class Upstream:
             self.error = None
             ready_at = loop.time()
             self.fuse.renewed()
-            self._leases.settle_in(self.backend, self.backend.declared or frozenset())
+            self._leases.settle_in(self.backend, Kind(self.backend.declared or frozenset()))
             self._enter(State.READY)
-            for kind in self.guests.kinds:
-                self._spawn(self.meet(kind))
+            for can in self.guests.kinds:
+                self._spawn(self.meet(can))
             wishing = asyncio.create_task(self.wishes.keep_telling(self.backend))
             pinging = asyncio.create_task(self._pulse.keep(self.backend))
             try:
@@ -298,19 +298,24 @@ class Upstream:
         """Begin one more conversation, with a backend that is told whom it will speak to."""
         leases = self._leases
         async with asyncio.timeout(self.settings.start_timeout):
-            backend = await self._connect(Beside(self, from_fingerprint(kind)))
+            client = None if isinstance(kind.owner, str) else kind.owner
+            backend = await self._connect(Beside(self, from_fingerprint(kind.can), client))
         self._spawn(self._see_off(backend, leases))
-        await self.guests.look(kind, backend, self.settings.start_timeout)
+        await self.guests.look(kind.can, backend, self.settings.start_timeout)
         self._changed(frozenset())
         return backend
 
-    async def meet(self, kind: Kind) -> None:
+    async def meet(self, can: frozenset[str]) -> None:
         """See what it offers to those who can be asked this: some servers offer them more."""
-        self.guests.kinds.add(kind)
+        self.guests.kinds.add(can)
         backend = self.backend
         # One that was told something was listed as one who may ask.
         if backend is not None and not (backend.declared or backend.tells_calls_apart):
-            await self._leases.prepare(kind)
+            await self._leases.prepare(Kind(can))
+
+    def conversations_of(self, client: Client) -> list[Backend]:
+        """Return the conversations that concern a client: the first, and those of its own."""
+        return self._leases.held_for(client)
 
     def _spawn(self, doing: Coroutine[Any, Any, None]) -> None:
         self._extras.add(task := asyncio.create_task(doing))
@@ -391,12 +396,12 @@ class Upstream:
 
     def _lease(self, call: Call, client: Client, passed: int, shared: bool) -> Due:
         """Have a call carried out where nobody else's questions can be taken for its own."""
-        can = call.caller.askable
+        kind = kind_of(call, client)
         begin = partial(self._begin_leased, call, client, passed)
         if shared:
-            return self._leases.take(ANYBODY, can, begin, urgent=True)
-        party = client.party if can else NOBODY
-        return self._leases.take(party, can, begin, urgent=client.answering)
+            return self._leases.take(ANYBODY, kind, begin, urgent=True)
+        party = client.party if kind.can else NOBODY
+        return self._leases.take(party, kind, begin, urgent=client.answering)
 
     def _begin_leased(self, call: Call, client: Client, passed: int, backend: Backend) -> Due:
         doing: Due = due(backend.call(call, client))
