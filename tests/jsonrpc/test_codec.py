@@ -195,6 +195,21 @@ def test_what_is_not_json_is_a_parse_error_under_null(payload: bytes | str) -> N
     assert reply["error"]["message"].startswith("Parse error: ")
 
 
+@pytest.mark.parametrize("result", [b'"\\ud800"', b"NaN", b'"\xff"', DEEP])
+def test_whose_answer_cannot_be_read_is_known(result: bytes) -> None:
+    assert refusal(b'{"jsonrpc":"2.0","id":7,"result":' + result + b"}").response_id == 7
+    assert refusal(b'{"result":' + result + b',"jsonrpc":"2.0","id":7}').response_id == 7
+    assert refusal(b'{"jsonrpc":"2.0","id":7,"method":' + result + b"}").response_id is UNSET
+
+
+@pytest.mark.parametrize(
+    "text", [b"\\ud800", b"a\\udC00b", b"\\ud83d\\ud83d\\ude00", b"\\\\\\ud83d"]
+)
+def test_half_a_character_is_called_that(text: bytes) -> None:
+    why = refusal(b'{"jsonrpc":"2.0","id":7,"method":"m","params":["' + text + b'"]}')
+    assert "expected a whole character, got half of one" in str(why)
+
+
 def test_what_is_too_large_is_a_parse_error() -> None:
     payload = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
     assert decode(payload, max_payload=len(payload)) == Request(1, "ping")
@@ -346,6 +361,7 @@ def test_a_batch_keeps_its_order_and_each_bad_entry_its_own_error() -> None:
     answers = [e.answer for e in batch.entries if isinstance(e, RemoteProtocolError)]
     assert [json.loads(a or b"")["id"] for a in answers] == [None, None, 3]
     assert [json.loads(a or b"")["error"]["code"] for a in answers] == [-32600] * 3
+    assert str(batch.entries[3]).endswith("expected an object, got a batch inside a batch")
 
 
 @pytest.mark.holds("C1")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.jsonrpc.peer_talk import BROKEN, TELL, Unwritable, ask, batch
 from tests.jsonrpc.test_channel import settle, stop, tidy
-from tests.jsonrpc.test_peer import BROKEN, TELL, Unwritable, ask, batch
 from trunkline.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_REQUEST,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.jsonrpc.peer_talk import TELL, ask, batch
 from tests.jsonrpc.test_channel import is_stuck, settle, stop, tidy
 from tests.jsonrpc.test_connection import (
     Gate,
@@ -14,7 +15,6 @@ from tests.jsonrpc.test_connection import (
     Table,
     outcome,
 )
-from tests.jsonrpc.test_peer import TELL, ask, batch
 from trunkline.jsonrpc import (
     INTERNAL_ERROR,
     OVERLOADED,

@@ -6,9 +6,9 @@ A channel may do so; whatever it does, nothing is lost, done twice or overtaken.
 import asyncio
 from collections.abc import Callable
 
+from tests.jsonrpc.peer_talk import BROKEN, TELL, ask, batch
 from tests.jsonrpc.test_channel import settle
 from tests.jsonrpc.test_connection import Script, Table
-from tests.jsonrpc.test_peer import BROKEN, TELL, ask, batch
 from trunkline.jsonrpc import Connection, Peer, Response
 
 

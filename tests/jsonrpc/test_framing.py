@@ -57,12 +57,12 @@ def test_a_line_may_be_as_long_as_the_limit_without_its_end() -> None:
 
 
 def test_a_line_too_long_costs_no_more_memory_than_the_limit() -> None:
-    framer = Framer(max_line=10)
+    framer = Framer(max_line=1000)
     for _ in range(1000):
-        assert framer.feed(b"x" * 10) == []
-        assert framer.held <= 11
+        assert framer.feed(b"x" * 100) == []
+        assert framer.held <= 1001
     assert show(framer.feed(b"\n1\n")) == [
-        "Parse error: expected a line of at most 10 bytes, got 10000",
+        "Parse error: expected a line of at most 1000 bytes, got 100000",
         b"1",
     ]
 
@@ -97,3 +97,22 @@ def test_a_payload_is_sent_as_one_line() -> None:
     assert frame(b'{"a":1}') == b'{"a":1}\n'
     with pytest.raises(LocalProtocolError, match="line break"):
         frame(b"{\n}")
+
+
+@pytest.mark.parametrize("size", [1, 7, 300, 5000])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","id":7,"result":"' + b"x" * 2000 + b'"}',
+        b'{"result":"' + b"x" * 2000 + b'","jsonrpc":"2.0","id":7}',
+    ],
+)
+def test_whose_answer_was_too_long_is_told_however_it_is_cut(line: bytes, size: int) -> None:
+    for limit in (100, len(line) - 1):
+        framer, found = Framer(limit), list[object]()
+        for at in range(0, len(line) + 1, size):
+            found += framer.feed((line + b"\n")[at : at + size])
+        (accusation,) = found
+        assert isinstance(accusation, RemoteProtocolError)
+        assert accusation.response_id == 7
+        assert framer.held == 0

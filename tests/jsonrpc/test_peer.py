@@ -1,20 +1,27 @@
 """One pure end of a conversation: it owes every request one answer, and waits for its own calls."""
 
-import json
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.jsonrpc.peer_talk import (
+    BROKEN,
+    TELL,
+    Unwritable,
+    ask,
+    batch,
+    called,
+    codes,
+    result,
+    sent,
+    violation,
+)
 from trunkline.jsonrpc import (
     INVALID_REQUEST,
     OVERLOADED,
     PARSE_ERROR,
     UNSET,
-    Called,
     ErrorResponse,
-    Event,
     Failed,
     Id,
     IdRemapper,
@@ -31,58 +38,6 @@ from trunkline.jsonrpc import (
     RpcError,
     Violated,
 )
-
-TELL = Notification("tell").encode()
-BROKEN = b'{"jsonrpc":"2.0","id":%d,"result":1,"error":{"code":1,"message":"m"}}'
-
-
-class Unwritable(str):
-    """A text whose own code fails while it is written."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        raise KeyError("no text today")
-
-
-def ask(id: Id, method: str = "m") -> bytes:
-    return Request(id, method).encode()
-
-
-def batch(*payloads: bytes) -> bytes:
-    return b"[" + b",".join(payloads) + b"]"
-
-
-def sent(peer: Peer) -> list[Any]:
-    """Take all that waits to be sent."""
-    payloads: list[Any] = []
-    while (payload := peer.outgoing()) is not None:
-        payloads.append(json.loads(payload))
-    return payloads
-
-
-def called(events: list[Event]) -> list[Called]:
-    """Check that all events are calls."""
-    found = [event for event in events if isinstance(event, Called)]
-    assert len(found) == len(events)
-    return found
-
-
-def violation(events: list[Event]) -> RemoteProtocolError:
-    """Check that the only event is a violation."""
-    (event,) = events
-    assert isinstance(event, Violated)
-    return event.violation
-
-
-def result(id: Id, value: Any = 1) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": id, "result": value}
-
-
-def codes(answers: list[Any]) -> list[Any]:
-    """Show errors as id and code."""
-    return [(answer["id"], answer["error"]["code"]) for answer in answers]
-
 
 # Answering
 
@@ -313,6 +268,7 @@ def test_an_answer_that_nobody_waits_for_is_a_violation_without_an_answer(id: Id
         b'{"id":%d,"result":1}',
         b'{"jsonrpc":"2.0","id":%d}',
         b'{"jsonrpc":"2.0","id":%d,"params":{}}',
+        b'{"jsonrpc":"2.0","id":%d,"result":"\\ud800"}',
     ],
 )
 def test_a_broken_answer_fails_the_call_that_waits_for_it(answer: bytes) -> None:
@@ -352,113 +308,6 @@ def test_a_call_that_an_operator_took_out_of_the_remapper_is_answered_all_the_sa
     id = peer.call("m", original_id="mine")
     remapper.forget(id)
     assert peer.receive(Response(id, 1).encode()) == [Returned(id, None, Raw(b"1"))]
-
-
-# Batches
-
-
-@pytest.mark.holds("C1")
-def test_a_batch_is_refused_as_one_unless_batches_are_allowed() -> None:
-    peer = Peer()
-    assert violation(peer.receive(batch(ask(1), ask(2))))
-    (answer,) = sent(peer)
-    assert answer == {
-        "jsonrpc": "2.0",
-        "id": None,
-        "error": {"code": INVALID_REQUEST, "message": "Batch requests not supported"},
-    }
-
-
-def test_the_batch_policy_may_change_during_a_conversation() -> None:
-    peer = Peer()
-    peer.batch = "allow"
-    assert called(peer.receive(batch(ask(1))))
-
-
-@pytest.mark.holds("S4.4", "C1")
-def test_answers_of_a_batch_leave_together_in_the_order_of_its_entries() -> None:
-    peer = Peer(batch="allow")
-    events = peer.receive(batch(ask(1), TELL, ask("b"), b"7", ask(3)))
-    assert [type(event) for event in events] == [Called, Notified, Called, Violated, Called]
-    asked = [event for event in events if isinstance(event, Called)]
-    peer.answer(asked[2], 3)
-    peer.fail(asked[0], RpcError(5, "no"))
-    assert sent(peer) == []
-    peer.answer(asked[1], 2)
-    (answers,) = sent(peer)
-    assert [answer["id"] for answer in answers] == [1, "b", None, 3]
-    assert codes([answers[0], answers[2]]) == [(1, 5), (None, INVALID_REQUEST)]
-
-
-@pytest.mark.holds("S4.5", "C10")
-def test_a_batch_of_notifications_is_answered_with_nothing() -> None:
-    peer = Peer(batch="allow")
-    assert len(peer.receive(batch(TELL, TELL))) == 2
-    assert sent(peer) == []
-
-
-@pytest.mark.holds("C1")
-@pytest.mark.parametrize(("payload", "answers"), [(b"[]", 1), (b"[[]]", [1]), (b"[1,{}]", [1, 1])])
-def test_an_empty_batch_is_one_error_and_every_bad_entry_is_its_own(
-    payload: bytes, answers: int | list[int]
-) -> None:
-    peer = Peer(batch="allow")
-    peer.receive(payload)
-    (answer,) = sent(peer)
-    assert isinstance(answer, list) == isinstance(answers, list)
-    each: list[Any] = answer if isinstance(answers, list) else [answer]
-    assert codes(each) == [(None, INVALID_REQUEST)] * len(each)
-    assert len(each) == (len(answers) if isinstance(answers, list) else 1)
-
-
-def test_a_batch_with_too_many_entries_is_refused_as_one() -> None:
-    peer = Peer(batch="allow", max_batch=2)
-    assert violation(peer.receive(batch(TELL, TELL, TELL)))
-    assert codes(sent(peer)) == [(None, INVALID_REQUEST)]
-
-
-def test_answers_to_our_calls_may_come_in_a_batch_with_requests() -> None:
-    peer = Peer(batch="allow")
-    first, second = peer.call("m"), peer.call("m")
-    sent(peer)
-    payload = batch(Response(second, 2).encode(), ask(1), BROKEN % first, Response(9, 1).encode())
-    events = peer.receive(payload)
-    kinds = [type(event) for event in events]
-    assert kinds == [Returned, Called, Violated, Failed, Violated]
-    peer.answer(called(events[1:2])[0], 1)
-    assert sent(peer) == [[result(1)]]
-
-
-def test_a_batch_is_answered_when_its_last_request_is_abandoned() -> None:
-    peer = Peer(batch="allow")
-    first, second = called(peer.receive(batch(ask(1), ask(2))))
-    peer.answer(first, 1)
-    peer.abandon(second)
-    assert sent(peer) == [[result(1)]]
-    only, _ = peer.receive(batch(ask(1), TELL))
-    peer.abandon(*called([only]))
-    assert sent(peer) == []
-
-
-def test_the_limit_and_the_ids_in_use_hold_inside_a_batch_too() -> None:
-    peer = Peer(batch="allow", max_in_flight=1)
-    (first, violated) = peer.receive(batch(ask(1), ask(1), ask(2)))
-    assert isinstance(violated, Violated)
-    peer.answer(called([first])[0], 1)
-    ((one, *others),) = sent(peer)
-    assert one == result(1)
-    assert codes(others) == [(None, INVALID_REQUEST), (2, OVERLOADED)]
-
-
-def test_an_id_of_a_batch_is_in_use_until_the_batch_is_answered() -> None:
-    peer = Peer(batch="allow")
-    first, second = called(peer.receive(batch(ask(1), ask(2))))
-    peer.answer(first, 1)
-    assert violation(peer.receive(ask(1)))
-    assert codes(sent(peer)) == [(None, INVALID_REQUEST)]
-    peer.answer(second, 1)
-    assert sent(peer) == [[result(1), result(2)]]
-    assert len(called(peer.receive(ask(1)) + peer.receive(ask(2)))) == 2
 
 
 # Ending

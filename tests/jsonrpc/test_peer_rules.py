@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.jsonrpc.test_peer import BROKEN, TELL, ask, batch, sent
+from tests.jsonrpc.peer_talk import BROKEN, TELL, ask, batch, sent
 from trunkline.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_REQUEST,

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
+from tests.jsonrpc.peer_talk import ask
 from tests.jsonrpc.test_channel import is_stuck, settle, stop, tidy
 from tests.jsonrpc.test_connection import Clock, Script, Table, withdrawn
-from tests.jsonrpc.test_peer import ask
 from trunkline.jsonrpc import Connection, ConnectionLost, Notification, Raw, Response, pipe
 
 LIMIT = "trunkline.jsonrpc.sender.MAX_BACKLOG"

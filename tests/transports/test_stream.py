@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.jsonrpc.peer_talk import ask
 from tests.jsonrpc.test_channel import is_stuck, settle, stop, tidy
-from tests.jsonrpc.test_peer import ask
 from trunkline.jsonrpc import (
     Channel,
     Connection,

@@ -1,8 +1,8 @@
 """A strict, fast JSON-RPC 2.0 engine that knows nothing of MCP; a library of its own.
 
-Read it in this order: errors, raw, message, codec, framing, remap, peer (all pure); channel,
-sender and connection (which await); incident, params and dispatch (for those who only want to
-register functions); schema. A call on its way is a `Due` (due).
+Read it in this order: errors, raw, message, remains, codec, framing, remap, peer (all pure);
+channel, sender and connection (which await); incident, params and dispatch (for those who only want
+to register functions); schema. A call on its way is a `Due` (due).
 """
 
 from trunkline.jsonrpc.channel import Channel, pipe

@@ -16,6 +16,7 @@ Rules upheld here:
 5. What looks like a response is never answered.
 """
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -52,6 +53,7 @@ from trunkline.jsonrpc.raw import (
     members,
     write,
 )
+from trunkline.jsonrpc.remains import ENOUGH, answered_id
 
 MAX_PAYLOAD = 16 * 1024 * 1024
 """The default limit of one payload, in bytes."""
@@ -83,7 +85,15 @@ _DIGITS = 512
 _SHOWN = 40
 """How much of a wrong value an error message shows."""
 
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""One escape, two of which may be one character; half of one is a group."""
+
 _BRACE = ord("}")
+_BRACKET = ord("[")
 _CONTAINERS = b"{["
 _BACKSLASH = ord("\\")
 
@@ -122,7 +132,7 @@ def decode(
         return decode(_as_bytes(payload), max_payload, max_batch)
     size = len(payload)
     if size > max_payload:
-        raise _not_json(f"expected at most {max_payload} bytes, got {size}")
+        raise _not_json(f"expected at most {max_payload} bytes, got {size}", payload)
     if not payload.isascii():
         _check_text(payload)
     try:
@@ -189,9 +199,9 @@ def look_closely(payload: bytes, max_batch: int) -> Message | Batch:
     try:
         whole = _read_any(payload)
     except RecursionError:
-        raise _not_json("nested too deeply") from None
+        raise _not_json("nested too deeply", payload) from None
     except msgspec.DecodeError as why:
-        raise _not_json(_lower(str(why))) from None
+        raise _not_json(_half_a_character(payload) or _lower(str(why)), payload) from None
     if payload.lstrip()[:1] != b"[":
         return _read_message(whole)
     if max_batch == 0:
@@ -207,9 +217,10 @@ def look_closely(payload: bytes, max_batch: int) -> Message | Batch:
 
 def _read_entry(entry: Raw) -> Message | RemoteProtocolError:
     """Read one entry of a batch; what is wrong with it concerns no other entry."""
+    if first_byte(entry) == _BRACKET:
+        return _refuse("expected an object, got a batch inside a batch")
     try:
-        message = decode(bytes(entry), max_payload=len(entry), max_batch=0)
-        return cast("Message", message)  # a batch in a batch was refused
+        return cast("Message", decode(bytes(entry), max_payload=len(entry), max_batch=0))
     except RemoteProtocolError as violation:
         return violation
 
@@ -314,8 +325,16 @@ def _text(raw: Raw) -> str | None:
         return None
 
 
-def _not_json(reason: str) -> RemoteProtocolError:
-    return _accuse(RpcError.parse_error(reason))
+def _not_json(reason: str, payload: bytes = b"") -> RemoteProtocolError:
+    error = RpcError.parse_error(reason)
+    whose = answered_id(payload[:ENOUGH], payload[-ENOUGH:])
+    return RemoteProtocolError(error, _answer(UNSET, error), whose)
+
+
+def _half_a_character(payload: bytes) -> str | None:
+    """Return what is wrong with escapes that nobody can read, which msgspec does not say."""
+    found = next((each[1] for each in _ESCAPE.finditer(payload) if each[1]), None)
+    return f"expected a whole character, got half of one: \\{found.decode()}" if found else None
 
 
 def _refuse(reason: str, seen: dict[str, Raw] | None = None) -> RemoteProtocolError:
@@ -368,4 +387,4 @@ def _check_text(payload: bytes) -> None:
     try:
         check_utf8(payload)
     except UnicodeDecodeError:
-        raise _not_json("expected UTF-8") from None
+        raise _not_json("expected UTF-8", payload) from None

@@ -84,7 +84,7 @@ class RpcError(Exception):
 
 
 class MalformedAnswer(RpcError):
-    """The other side answered a call with what is neither a result nor an error, or both."""
+    """The other side answered with what is unreadable, too long, or neither result nor error."""
 
 
 class ProtocolError(Exception):

@@ -7,12 +7,13 @@ Refuses to parse: what is in a line is the codec's business.
 Rules upheld here:
 1. How the stream is cut into chunks changes nothing.
 2. A line longer than the limit is dropped, reported once, and costs no more memory than the limit;
-   the next line is read as if nothing had happened.
+   the next line is read as if nothing had happened. Of an answer it is told whose it was.
 3. Blank lines are nothing; "\r\n" ends a line as "\n" does; the last line needs no end.
 """
 
 from trunkline.jsonrpc.errors import LocalProtocolError, RemoteProtocolError, RpcError
 from trunkline.jsonrpc.message import ErrorResponse
+from trunkline.jsonrpc.remains import ENOUGH, answered_id
 
 MAX_LINE = 16 * 1024 * 1024
 """The default limit of one line, in bytes, its end not counted."""
@@ -62,7 +63,7 @@ class Framer:
         self._keep(chunk[start:])
         if self._length > self._max_line + 1 and not self._dropping:
             # One byte of grace: it may be the "\r" of a line that is just short enough.
-            self._pieces.clear()
+            self._pieces = [_first(self._pieces), _last(self._pieces)]
             self._dropping = True
         return found
 
@@ -72,24 +73,50 @@ class Framer:
 
     def _keep(self, piece: bytes) -> None:
         self._length += len(piece)
-        if piece and not self._dropping:
+        if self._dropping:
+            self._pieces[1] = (self._pieces[1] + piece[-ENOUGH:])[-ENOUGH:]
+        elif piece:
             self._pieces.append(piece)
 
     def _end_line(self) -> bytes | RemoteProtocolError:
         """Return the line that ends here, b"" if it is blank."""
-        pieces, length = self._pieces, self._length
+        pieces, length, dropped = self._pieces, self._length, self._dropping
+        self._pieces, self._length, self._dropping = [], 0, False
+        if dropped:
+            return self._accuse(length, *pieces)
         line = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if line[-1:] == b"\r":
             line = line[:-1]
-        too_long = self._dropping or len(line) > self._max_line
-        pieces.clear()
-        self._length, self._dropping = 0, False
-        if too_long:
-            error = RpcError.parse_error(
-                f"expected a line of at most {self._max_line} bytes, got {length}"
-            )
-            return RemoteProtocolError(error, ErrorResponse(None, error).encode())
+        if len(line) > self._max_line:
+            return self._accuse(length, line, line[-ENOUGH:])
         return b"" if line.isspace() else line
+
+    def _accuse(self, length: int, beginning: bytes, end: bytes) -> RemoteProtocolError:
+        error = RpcError.parse_error(
+            f"expected a line of at most {self._max_line} bytes, got {length}"
+        )
+        answer = ErrorResponse(None, error).encode()
+        return RemoteProtocolError(error, answer, answered_id(beginning, end))
+
+
+def _first(pieces: list[bytes]) -> bytes:
+    """Return the first bytes of what comes in pieces."""
+    found = b""
+    for piece in pieces:
+        found += piece[: ENOUGH - len(found)]
+        if len(found) == ENOUGH:
+            break
+    return found
+
+
+def _last(pieces: list[bytes]) -> bytes:
+    """Return the last bytes of what comes in pieces."""
+    found = b""
+    for piece in reversed(pieces):
+        found = piece[-(ENOUGH - len(found)) :] + found
+        if len(found) == ENOUGH:
+            break
+    return found
 
 
 def frame(payload: bytes) -> bytes:
