@@ -59,6 +59,63 @@ async def test_within_the_envelope_era_a_state_passes_to_the_byte_under_another_
         assert server.heard[-1][1]["requestState"] == state
 
 
+@pytest.mark.holds("T31")
+@pytest.mark.parametrize(
+    ("can", "params", "missing"),
+    [
+        ({"sampling": {}}, {"message": "?", "requestedSchema": {}}, "form"),
+        ({"elicitation": {}}, {"mode": "url", "message": "?", "url": "https://x.example"}, "url"),
+    ],
+)
+async def test_nor_does_a_server_of_its_own_era_ask_a_client_what_it_did_not_declare(
+    can: Any, params: Any, missing: str
+) -> None:
+    asks: Any = {"k": {"method": "elicitation/create", "params": params}}
+    server = EnvelopeServer(tools=[tool("t")])
+    server.methods["tools/call"] = lambda _: {
+        "resultType": "input_required",
+        "inputRequests": asks,
+    }
+    async with serving(s=server) as made:
+        client = await poster(made)
+        error = await client.refusal("tools/call", name="s__t", _meta={CAPABILITIES: can})
+        needs: Any = {"requiredCapabilities": {"elicitation": {missing: {}}}}
+        assert (error.code, error.data) == (-32021, needs)
+        able: Any = {"elicitation": {"form": {}, "url": {}}}
+        asked = await client.call("s__t", _meta={CAPABILITIES: able})
+        assert asked == {"resultType": "input_required", "inputRequests": asks}
+
+
+async def test_a_task_that_nobody_was_offered_is_an_error() -> None:
+    server = EnvelopeServer(tools=[tool("t")])
+    server.methods["tools/call"] = lambda _: {"resultType": "task", "taskId": "1"}
+    async with serving(s=server) as made, user(made) as somebody:
+        client = await poster(made)
+        for error in (
+            await client.refusal("tools/call", name="s__t"),
+            await somebody.refusal("tools/call", {"name": "s__t"}),
+        ):
+            assert error.code == -32603
+            assert "the server answers with a task" in error.message
+
+
+@pytest.mark.holds("T30")
+async def test_only_servers_of_the_envelope_era_ask_with_a_result() -> None:
+    server = Server(tools=[tool("t")], resources=[{"uri": "x:1", "name": "x"}])
+    said = {"resultType": "input_required", "ttlMs": 9, "cacheScope": "public"}
+    server.methods["tools/call"] = lambda _: {"content": [], "resultType": "input_required"}
+    server.methods["resources/read"] = lambda _: {"contents": [], **said}
+    async with serving(s=server) as made:
+        client = await poster(made)
+        assert await client.call("s__t") == {"content": [], "resultType": "complete"}
+        assert await client.ask("resources/read", uri="x:1") == {
+            "contents": [],
+            "resultType": "complete",
+            "ttlMs": 0,
+            "cacheScope": "private",
+        }
+
+
 @pytest.mark.holds("T92")
 async def test_what_a_server_asks_outside_of_any_call_is_answered_at_once() -> None:
     server = one_tool("t")

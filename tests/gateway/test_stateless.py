@@ -300,7 +300,8 @@ async def test_a_server_that_is_not_there_is_said_not_to_be() -> None:
 
 async def test_a_server_of_the_same_era_hears_who_asks() -> None:
     server = EnvelopeServer(tools=[tool("t")])
-    server.methods["tools/call"] = lambda _: {"content": [], "resultType": "input_required"}
+    asks = {"resultType": "input_required", "requestState": "s"}
+    server.methods["tools/call"] = lambda _: asks
     async with serving(s=server) as made:
         client = await poster(made)
         meta: Any = {CAPABILITIES: {"elicitation": {}}, LOG_LEVEL: "error", "vendor/x": 1}

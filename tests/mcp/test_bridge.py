@@ -15,6 +15,7 @@ from trunkline.mcp.bridge import (
 )
 from trunkline.mcp.cacheable import CACHEABLE, Freshness
 from trunkline.mcp.meta import Params
+from trunkline.mcp.rounds import MAY_ASK
 from trunkline.mcp.versions import HANDSHAKE_VERSIONS, VERSIONS
 
 OLD, NEW = "2025-11-25", "2026-07-28"
@@ -22,7 +23,7 @@ SERVER = "io.modelcontextprotocol/serverInfo"
 
 
 def envelope(method: str, result: Any) -> Any:
-    return from_raw(for_envelope(method, to_raw(result)))
+    return from_raw(for_envelope(method, to_raw(result), NEW))
 
 
 def handshake(result: Any) -> Any:
@@ -44,6 +45,30 @@ def test_a_whole_result_of_the_envelope_era_stays_to_the_byte() -> None:
 def test_a_result_of_the_handshake_era_gets_what_it_lacks() -> None:
     adapted = adapt_result("tools/call", Raw(b'{"content":[1.0],"_meta":{"k":1}}'), OLD, NEW)
     assert bytes(adapted) == b'{"resultType":"complete","content":[1.0],"_meta":{"k":1}}'
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b'"input_required"', b'"task"', b'"zzz"', b"5", b"null", b'"complete"', b'"\\u0063omplete"'],
+)
+def test_what_a_handshake_server_calls_a_result_is_not_believed(said: bytes) -> None:
+    for key in (b"resultType", b"result\\u0054ype"):
+        raw = Raw(b'{"content":[1.0],"ttlMs":9,"' + key + b'":' + said + b"}")
+        adapted = adapt_result("tools/call", raw, OLD, NEW)
+        assert b'"content":[1.0]' in bytes(adapted)
+        assert from_raw(adapted, dict[str, Any])["resultType"] == "complete"
+
+
+@pytest.mark.parametrize("kind", ["input_required", "complete"])
+@pytest.mark.parametrize("method", sorted(CACHEABLE))
+def test_nor_for_how_long_it_says_that_it_may_be_kept(method: str, kind: str) -> None:
+    said = to_raw({"resultType": kind, "ttlMs": 9, "cacheScope": "public", "contents": []})
+    assert from_raw(adapt_result(method, said, OLD, NEW)) == {
+        "resultType": "complete",
+        "ttlMs": 0,
+        "cacheScope": "private",
+        "contents": [],
+    }
 
 
 @pytest.mark.parametrize("method", sorted(CACHEABLE))
@@ -75,6 +100,72 @@ def test_what_makes_no_sense_is_not_passed_on(
 def test_what_is_not_complete_is_not_cacheable_either() -> None:
     asks = {"resultType": "input_required", "requestState": "s"}
     assert envelope("resources/read", asks) == asks
+    assert envelope("resources/read", asks | {"ttlMs": 5, "cacheScope": "public"}) == asks
+
+
+FORM: Any = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {}}}
+URL: Any = {"method": "elicitation/create", "params": {"mode": "url", "url": "https://x.example"}}
+SAMPLE: Any = {"method": "sampling/createMessage", "params": {"messages": []}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "askable", "missing"),
+    [
+        (FORM, ["sampling"], {"elicitation": {"form": {}}}),
+        (URL, ["elicitation.form"], {"elicitation": {"url": {}}}),
+        ({"method": "roots/list"}, [], {"roots": {}}),
+        (
+            {"method": "sampling/createMessage", "params": {"tools": []}},
+            ["sampling"],
+            {"sampling": {"tools": {}}},
+        ),
+    ],
+)
+@pytest.mark.parametrize("method", sorted(MAY_ASK))
+def test_nobody_is_asked_what_it_did_not_declare(
+    method: str, asked: Any, askable: list[str], missing: Any
+) -> None:
+    result = to_raw({"resultType": "input_required", "inputRequests": {"k": asked}})
+    with pytest.raises(RpcError) as caught:
+        adapt_result(method, result, NEW, NEW, frozenset(askable))
+    assert (caught.value.code, caught.value.data) == (-32021, {"requiredCapabilities": missing})
+
+
+def test_what_it_declared_is_asked_to_the_byte() -> None:
+    result = Raw(b'{"resultType": "input_required", "inputRequests": {"k":%s}}' % to_raw(SAMPLE))
+    assert adapt_result("tools/call", result, NEW, NEW, frozenset(["sampling"])) is result
+
+
+@pytest.mark.parametrize(
+    ("method", "said", "reason"),
+    [
+        ("tools/call", {"resultType": "task", "taskId": "t"}, "answers with a task"),
+        ("tools/call", {"resultType": 5}, "unknown 'resultType'"),
+        ("tools/call", {"resultType": None}, "unknown 'resultType'"),
+        ("tools/call", {"resultType": "input_required"}, "expected 'inputRequests'"),
+        (
+            "tools/call",
+            {"resultType": "input_required", "inputRequests": {"k": {"method": "ping"}}},
+            "ping",
+        ),
+        (
+            "completion/complete",
+            {"resultType": "input_required", "requestState": "s"},
+            "wants to know more",
+        ),
+    ],
+)
+def test_what_no_client_could_make_anything_of_is_not_passed_on(
+    method: str, said: Any, reason: str
+) -> None:
+    with pytest.raises(RpcError, match=reason) as caught:
+        envelope(method, said)
+    assert caught.value.code == -32603
+
+
+def test_what_some_extension_answers_is_for_the_client_to_judge() -> None:
+    result = Raw(b'{"resultType": "example.com/later", "ttlMs": 5}')
+    assert adapt_result("tools/call", result, NEW, NEW) is result
 
 
 @pytest.mark.parametrize(
@@ -108,9 +199,18 @@ def test_what_both_eras_have_alike_stays_to_the_byte() -> None:
         assert adapt_result("tools/call", result, NEW, OLD) is result
 
 
-@pytest.mark.parametrize("kind", ["input_required", "task", None, 7, Raw(b"1e999")])
-def test_an_answer_that_is_none_yet_is_not_passed_off_as_one(kind: Any) -> None:
-    with pytest.raises(RpcError, match="wants to know more") as caught:
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("input_required", "wants to know more"),
+        ("task", "answers with a task"),
+        ("zzz", "unknown 'resultType'"),
+        (None, "unknown 'resultType'"),
+        (Raw(b"1e999"), "unknown 'resultType'"),
+    ],
+)
+def test_an_answer_that_is_none_yet_is_not_passed_off_as_one(kind: Any, reason: str) -> None:
+    with pytest.raises(RpcError, match=reason) as caught:
         handshake({"resultType": kind, "requestState": "s"})
     assert caught.value.code == -32603
 

@@ -420,7 +420,8 @@ class Upstream:
             self.fuse.give_up(passed)  # if it never had its turn; else it has been judged
         version, spoken = call.caller.version, backend.version
         if answer.error is None:
-            answer.result = adapt_result(call.method, answer.result, spoken, version)
+            can = call.caller.askable
+            answer.result = adapt_result(call.method, answer.result, spoken, version, can)
         elif not _sends_elsewhere(call, answer.error):
             answer.error = self._meaning(answer.error, spoken, version)
 

@@ -22,13 +22,18 @@ from trunkline.mcp.cacheable import CACHEABLE, ENVELOPE_ONLY, Freshness, read_fr
 from trunkline.mcp.envelope import SERVER
 from trunkline.mcp.headers import MISSING_CAPABILITY
 from trunkline.mcp.meta import ENVELOPE_KEYS, Params, peek
-from trunkline.mcp.rounds import MAY_ASK, URL_REQUIRED, strip_retry
+from trunkline.mcp.questions import is_askable, missing_capability
+from trunkline.mcp.rounds import MAY_ASK, URL_REQUIRED, read_required, strip_retry
 from trunkline.mcp.shapes import ESCAPED, has_any, is_foreign, narrow_result
 from trunkline.mcp.versions import V2025_06_18, V2025_11_25, V2026_07_28, Era, era_of
 
 RESOURCE_NOT_FOUND = -32002
 
 _COMPLETE = Raw(b'"complete"')
+_WHOLE = {"resultType": _COMPLETE}
+_FRESHNESS = frozenset(Freshness().members())
+_UNKEPT = _WHOLE | {key: to_raw(value) for key, value in Freshness().members().items()}
+"""What is said of a result in place of a handshake server, which has no words for it."""
 
 _UNSEEN = frozenset(("_meta", "inputResponses", "requestState", "context"))
 """The members of params that one server or the other must not see, or not see whole."""
@@ -57,10 +62,16 @@ def adapt_params(method: str, params: Params, server: str) -> None:
         params.drop("context")
 
 
-def adapt_result(method: str, result: Raw, server: str, client: str) -> Raw:
-    """Return a result of a server of one revision as a client of another must see it."""
+def adapt_result(
+    method: str, result: Raw, server: str, client: str, askable: frozenset[str] = frozenset()
+) -> Raw:
+    """Return a result of a server of one revision as a client of another must see it.
+
+    `askable` is all that a client of the envelope era may be asked. Raises RpcError if the client
+    must not see it.
+    """
     if client >= V2026_07_28:
-        return for_envelope(method, result)
+        return for_envelope(method, result, server, askable)
     if method in _EMPTY:
         return _NOTHING
     if server >= V2026_07_28:
@@ -70,22 +81,44 @@ def adapt_result(method: str, result: Raw, server: str, client: str) -> Raw:
     return _for_older(method, result, client)
 
 
-def for_envelope(method: str, result: Raw) -> Raw:
-    """Add what every result must have in 2026-07-28, unless it is there."""
+def for_envelope(
+    method: str, result: Raw, server: str, askable: frozenset[str] = frozenset()
+) -> Raw:
+    """Add what every result must have in 2026-07-28, unless a server of that era has said it."""
     if len(result) <= SMALL and method not in CACHEABLE:
         written = bytes(result)
         if written[:2] == b'{"' and not has_any(written, (b"resultType", ESCAPED)):
             return Raw(_BEGINNING + written[1:])
     found = _expect_object(result)
+    if server < V2026_07_28:  # where a member of that name means anything, or nothing
+        return to_raw(found | (_UNKEPT if method in CACHEABLE else _WHOLE))
+    if not _is_complete(found):
+        return _unfinished(method, result, found, askable)
     added: dict[str, Raw] = {}
     if "resultType" not in found:
         added["resultType"] = _COMPLETE
-    if method in CACHEABLE and _is_complete(found):
+    if method in CACHEABLE:
         for key, value in read_freshness(found).members().items():
             raw = to_raw(value)
             if bytes(found.get(key, b"")) != bytes(raw):  # absent, or nothing that makes sense
                 added[key] = raw
     return to_raw(found | added) if added else result
+
+
+def _unfinished(method: str, result: Raw, found: dict[str, Raw], askable: frozenset[str]) -> Raw:
+    """Return a result that is not complete, without a word of keeping it; raises RpcError."""
+    kind = peek(found["resultType"])
+    if isinstance(kind, str) and kind not in ("input_required", "task"):
+        return result  # some extension's, which client and server know, and we do not
+    if kind != "input_required" or method not in MAY_ASK:
+        raise _no_answer(kind)
+    required = read_required(result)
+    asked = required.questions.values() if required else ()
+    for question in asked:
+        if not is_askable(question, askable):
+            raise missing_capability(question)
+    kept = {key: value for key, value in found.items() if key not in _FRESHNESS}
+    return result if kept == found else to_raw(kept)
 
 
 def for_handshake(method: str, result: Raw, version: str) -> Raw:
@@ -97,7 +130,7 @@ def for_handshake(method: str, result: Raw, version: str) -> Raw:
             return Raw(b"{" + rest)
     found = _expect_object(result)
     if not _is_complete(found):
-        raise RpcError.internal_error("the server wants to know more, which cannot be asked")
+        raise _no_answer(peek(found["resultType"]))
     kept = {key: value for key, value in found.items() if key not in ENVELOPE_ONLY}
     meta = kept.get("_meta")
     if meta is not None and SERVER in (known := _members_of(meta)):
@@ -148,6 +181,15 @@ def _expect_object(result: Raw) -> dict[str, Raw]:
         raise RpcError.internal_error(f"{why} in the server's result") from None
     except ValueError:
         raise RpcError.internal_error("the server's result is not an object") from None
+
+
+def _no_answer(kind: object) -> RpcError:
+    """Return what a client gets in place of a result that it could make nothing of."""
+    if kind == "input_required":
+        return RpcError.internal_error("the server wants to know more, which cannot be asked")
+    if kind == "task":
+        return RpcError.internal_error("the server answers with a task, which nobody wants")
+    return RpcError.internal_error("the server's result cannot be read: unknown 'resultType'")
 
 
 def _names_uri(error: RpcError) -> bool:

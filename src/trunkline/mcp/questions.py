@@ -59,7 +59,12 @@ def needed(question: Question) -> dict[str, Any]:
 
 def is_declared(question: Question, capabilities: Mapping[str, Any]) -> bool:
     """Tell whether a client that declared these may be asked."""
-    return fingerprint(needed(question)) <= fingerprint(capabilities)
+    return is_askable(question, fingerprint(capabilities))
+
+
+def is_askable(question: Question, askable: frozenset[str]) -> bool:
+    """Tell the same by the fingerprint of what a client declared."""
+    return fingerprint(needed(question)) <= askable
 
 
 def missing_capability(question: Question) -> RpcError:
