@@ -1,6 +1,7 @@
 """Requests that stand alone: each says who asks, and is answered with all that an answer needs."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -266,8 +267,11 @@ async def test_every_answer_through_a_server_of_the_handshake_has_what_it_needs(
 
 
 @pytest.mark.holds("T48", "T51")
-async def test_codes_that_this_revision_has_taken_out_of_use_are_not_passed_on() -> None:
-    server = everything()
+@pytest.mark.parametrize("kind", [Server, EnvelopeServer])
+async def test_codes_that_this_revision_has_taken_out_of_use_are_not_passed_on(
+    kind: Callable[..., Server],
+) -> None:
+    server = kind(tools=[tool("t")], resources=[{"uri": "x:1", "name": "x"}])
     async with serving(s=server) as made:
         client = await poster(made)
         server.methods["resources/read"] = refuse(-32002, "gone", {"uri": "x:1"})

@@ -286,13 +286,15 @@ def test_completions_have_a_context_since_2025_06_18(server: str, *, kept: bool)
 
 
 def test_within_an_era_an_error_is_passed_on_as_it_is() -> None:
-    for code, server, client in ((-32002, "2024-11-05", OLD), (-32021, NEW, NEW)):
+    known = [(code, NEW, NEW) for code in (-32020, -32021, -32022, -32019, -32602)]
+    for code, server, client in ((-32002, "2024-11-05", OLD), (-32055, OLD, OLD), *known):
         error = RpcError(code, "no", {"uri": "x:"})
         assert adapt_error(error, server, client) is error
 
 
-def test_a_missing_resource_has_another_code_since_2026_07_28() -> None:
-    error = adapt_error(RpcError(-32002, "Not there", {"uri": "x:"}), OLD, NEW)
+@pytest.mark.parametrize("server", [OLD, NEW])
+def test_a_missing_resource_has_another_code_since_2026_07_28(server: str) -> None:
+    error = adapt_error(RpcError(-32002, "Not there", {"uri": "x:"}), server, NEW)
     assert error == RpcError(-32602, "Not there", {"uri": "x:"})
 
 
@@ -326,6 +328,13 @@ def test_a_reserved_code_is_not_passed_on(code: int, server: str, client: str) -
     assert (error.code, error.message) == (-32603, "why")
     assert error.data == {"upstreamCode": code, "upstreamData": {"k": 1}}
     assert adapt_error(RpcError(code, "why", UNSET), server, client).data == {"upstreamCode": code}
+
+
+@pytest.mark.parametrize("code", [-32099, -32055, -32042, -32023])
+def test_nor_by_a_server_of_the_era_that_reserves_it(code: int) -> None:
+    error = adapt_error(RpcError(code, "why", {"k": 1}), NEW, NEW)
+    assert (error.code, error.message) == (-32603, "why")
+    assert error.data == {"upstreamCode": code, "upstreamData": {"k": 1}}
 
 
 @pytest.mark.parametrize("code", [-32100, -32019, -32601, -32602, -32603, -32002, 7])

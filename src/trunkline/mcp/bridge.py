@@ -50,6 +50,9 @@ _EMPTY = frozenset(("ping", "logging/setLevel", "resources/subscribe", "resource
 _RESERVED = range(-32099, -32019)
 """Codes that 2026-07-28 keeps for itself."""
 
+_UNUSED = range(-32099, -32022)
+"""Those of them that mean nothing yet, or nothing any more: nobody is to send them."""
+
 
 def adapt_params(method: str, params: Params, server: str) -> None:
     """Take out of a client's params what a handshake server of revision `server` must not see."""
@@ -150,15 +153,16 @@ def _for_older(method: str, result: Raw, version: str) -> Raw:
 
 def adapt_error(error: RpcError, server: str, client: str) -> RpcError:
     """Return a server's error with a code that the client's revision allows."""
-    if era_of(server) is era_of(client):
+    modern, alike = era_of(client) is Era.ENVELOPE, era_of(server) is era_of(client)
+    if alike and not modern:
         if error.code == URL_REQUIRED and client < V2025_11_25:
             return RpcError(INTERNAL_ERROR, error.message, error.data)
         return error
-    if era_of(client) is Era.ENVELOPE and error.code == RESOURCE_NOT_FOUND:
+    if modern and error.code == RESOURCE_NOT_FOUND:
         return RpcError(INVALID_PARAMS, error.message, error.data)
-    if era_of(client) is Era.HANDSHAKE and error.code == INVALID_PARAMS and _names_uri(error):
+    if not modern and error.code == INVALID_PARAMS and _names_uri(error):
         return RpcError(RESOURCE_NOT_FOUND, error.message, error.data)
-    if error.code in _RESERVED:
+    if error.code in (_UNUSED if alike else _RESERVED):
         data: dict[str, object] = {"upstreamCode": error.code}
         if error.code == MISSING_CAPABILITY:
             data |= _members_of(to_raw(None if error.data is UNSET else error.data))
