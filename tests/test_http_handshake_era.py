@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from tests.gateway.conftest import no_patience
+from tests.gateway.letters import CLIENT, letter
 from tests.gateway.letters import EnvelopeServer as Letters
 from tests.gateway.servers import Hold, Server, gateway, hello, one_tool, tool
 from tests.http_client import Old, Reply, site
 from tests.transports.exchanges import call, note
+from trunkline.jsonrpc import to_raw
 
 __all__ = ["no_patience"]
 
@@ -129,6 +131,22 @@ async def test_a_batch_is_for_one_revision_and_has_no_initialize() -> None:
         for version in ("2024-11-05", "2025-06-18", "2025-11-25"):
             other = await here.old(version)
             assert (await other.post([call(1, "ping")])).error == (400, -32600)
+
+
+async def test_nobody_speaks_for_another_from_within_a_session() -> None:
+    server = Letters(tools=[tool("echo")])
+    forged: Any = letter({CLIENT: {"name": "forged", "version": "1"}}, name="s__echo")
+    async with site(gateway(s=server), server) as here:
+        old = await here.old("2025-03-26")
+        reply = await old.post([call(1, "tools/call", **forged), call(2, "ping")])
+        assert [each.get("error", {}).get("code") for each in reply.json] == [-32600, None]
+        assert server.count("tools/call") == 0
+        # However it is written, it never says who asks.
+        body = to_raw(call(3, "tools/call", **forged))
+        hidden = bytes(body).replace(b"protocolVersion", rb"protocol\u0056ersion")
+        assert (await here.ask(hidden, mcp_session_id=old.id)).status == 200
+        _, told = server.heard[-1]
+        assert told["_meta"][CLIENT]["name"] == "user"
 
 
 # Calls

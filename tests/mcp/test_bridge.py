@@ -12,9 +12,12 @@ from trunkline.mcp.bridge import (
     cached_list,
     for_envelope,
     for_handshake,
+    wrap_params,
 )
 from trunkline.mcp.cacheable import CACHEABLE, Freshness
+from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
+from trunkline.mcp.principal import Principal
 from trunkline.mcp.rounds import MAY_ASK
 from trunkline.mcp.versions import HANDSHAKE_VERSIONS, VERSIONS
 
@@ -274,6 +277,27 @@ def test_a_server_of_the_handshake_sees_nothing_of_the_other_era() -> None:
         "context": {},
         "_meta": {"traceparent": "t"},
     }
+
+
+def test_a_client_of_the_handshake_has_no_word_in_its_envelope() -> None:
+    forged = {f"io.modelcontextprotocol/{key}": "x" for key in ("clientInfo", "logLevel")}
+    said: dict[str, Any] = {
+        "inputResponses": {"k": {}},
+        "requestState": "s",
+        "_meta": forged | {"traceparent": "t"},
+    }
+    caller = Caller(Principal("p"), OLD, {"roots": {}}, to_raw({"name": "c"}))
+    for method, kept in (("tools/call", False), ("vendor/method", True)):
+        params = Params(to_raw({"name": "x"} | said))
+        wrap_params(method, params, caller)
+        assert from_raw(params.encode()) == {
+            "name": "x",
+            "_meta": from_raw(caller.envelope, dict[str, Any]) | {"traceparent": "t"},
+            **({key: said[key] for key in ("inputResponses", "requestState")} if kept else {}),
+        }
+    plain = Params(Raw(b'{"name":"x"}'))
+    wrap_params("tools/call", plain, caller)
+    assert plain.get("_meta") == caller.envelope
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,17 @@ async def test_what_is_said_in_the_course_of_a_batch_comes_before_its_answer() -
 
 
 @tidy
+async def test_what_stands_alone_has_no_place_in_a_batch() -> None:
+    async with opened(House("2025-03-26")) as door:
+        enveloped = {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}
+        batch = [call(1, "ping", **enveloped), call(2, "ping", _meta={}), call(3, "ping", _meta=7)]
+        paper = door.post(batch, door.begin())
+        await paper.answered.wait()
+        found = [(each["id"], each.get("error", {}).get("code")) for each in paper.json]
+        assert found == [(1, -32600), (2, None), (3, None)]
+
+
+@tidy
 async def test_a_batch_has_its_revision() -> None:
     for version in ("2024-11-05", "2025-06-18", "2025-11-25"):
         async with opened(House(version)) as door:

@@ -37,6 +37,7 @@ from trunkline.jsonrpc import (
     RpcError,
     to_raw,
 )
+from trunkline.mcp.bridge import wrap_params
 from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.discover import Discovery, read_discovery
@@ -164,9 +165,9 @@ class EnvelopeRemote:
 
     def call(self, call: Call, client: Client) -> Due:
         """Carry out a call; clients of the other era are asked on its way what the server asks."""
-        params = call.params
-        if not has_envelope(params):
-            stamp(params, call.caller)
+        params, alien = call.params, era_of(call.caller.version) is Era.HANDSHAKE
+        if alien or not has_envelope(params):
+            wrap_params(call.method, params, call.caller)
         number = self._calls.begin(client, params)
         try:
             if self._runs_tasks and call.method == "tools/call":
@@ -176,7 +177,7 @@ class EnvelopeRemote:
         except BaseException:
             self._calls.end(number)
             raise
-        if call.method in MAY_ASK and era_of(call.caller.version) is Era.HANDSHAKE:
+        if alien and call.method in MAY_ASK:
             again = partial(self._begin, call, params, client)
             asked = with_round_trips(asked, params, partial(self._calls.ask, client), again)
         return self._calls.begun(number, asked)

@@ -1,6 +1,6 @@
 """Bridge: what passes between a client of one revision and a server of another. Shapes in, out.
 
-    a client's params ──> adapt_params ──> as the server's revision has them
+    a client's params ──> adapt_params, wrap_params ──> as the server's revision has them
     a server's result, or error ──> adapt_result, adapt_error ──> as the client's revision has it
 
 Refuses to look deeper than one level where both sides know the same, and to touch what they have
@@ -19,7 +19,8 @@ from trunkline.jsonrpc import (
     to_raw,
 )
 from trunkline.mcp.cacheable import CACHEABLE, ENVELOPE_ONLY, Freshness, read_freshness
-from trunkline.mcp.envelope import SERVER
+from trunkline.mcp.caller import Caller
+from trunkline.mcp.envelope import SERVER, stamp
 from trunkline.mcp.headers import MISSING_CAPABILITY
 from trunkline.mcp.meta import ENVELOPE_KEYS, Params, peek
 from trunkline.mcp.questions import is_askable, missing_capability
@@ -63,6 +64,15 @@ def adapt_params(method: str, params: Params, server: str) -> None:
         strip_retry(params)
     elif method == "completion/complete" and server < V2025_06_18:
         params.drop("context")
+
+
+def wrap_params(method: str, params: Params, caller: Caller) -> None:
+    """Put a handshake client's params into an envelope, which it has no part in."""
+    if params.has_any(_UNSEEN):
+        params.drop_meta(ENVELOPE_KEYS)
+        if method in MAY_ASK:
+            strip_retry(params)
+    stamp(params, caller)
 
 
 def adapt_result(

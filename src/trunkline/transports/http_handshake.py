@@ -26,7 +26,9 @@ from trunkline.jsonrpc import (
 )
 from trunkline.jsonrpc.incident import Report, answer_for
 from trunkline.jsonrpc.message import join
+from trunkline.mcp.envelope import has_envelope
 from trunkline.mcp.media import accepts
+from trunkline.mcp.meta import Params
 from trunkline.mcp.versions import allows_batches
 from trunkline.transports.http_answers import LATER, Host, Load, Visit, end_all, later, payload_of
 from trunkline.transports.http_flow import Flow
@@ -225,6 +227,8 @@ class HandshakeDoor:
         try:
             if request.method == "initialize":
                 raise RpcError(INVALID_REQUEST, "initialize must not be part of a batch")
+            if _stands_alone(request):
+                raise RpcError(INVALID_REQUEST, "a request with an envelope stands alone")
             if session.is_answering(request.id):
                 return ErrorResponse(None, _in_use(request)).encode()
             if self._load.enter(owner) is not None:
@@ -328,6 +332,14 @@ class HandshakeDoor:
             self._sessions.remove(record.session_id)
             self._end(record)
         await end_all(self._calls.values(), self._errands)
+
+
+def _stands_alone(request: Request) -> bool:
+    """Tell whether a request is of the other era, which has headers for each and no batches."""
+    try:
+        return has_envelope(Params(request.params))
+    except RpcError:
+        return False  # whoever needs its params refuses them
 
 
 def _in_use(request: Request) -> RpcError:
