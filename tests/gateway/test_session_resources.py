@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.gateway.letters import poster
 from tests.gateway.servers import Hold, Server, one_tool, refuse, serving, user
 from trunkline.gateway import session
 from trunkline.jsonrpc import Request, to_raw
@@ -48,6 +49,23 @@ async def test_equal_uris_are_told_apart_also_in_what_is_read() -> None:
         assert [content["uri"] for content in result["contents"]] == [second, "other:"]
         assert result["_meta"] == {"k": 1}
         assert a.count("resources/read") == 0
+
+
+async def test_what_cannot_be_read_is_named_as_it_was_asked_for() -> None:
+    a, b, marked = keeper("x:1"), keeper("x:1"), "trunkline:b:x:1"
+    async with serving(a=a, b=b) as made, user(made) as somebody:
+        client = await poster(made)
+        b.methods["resources/read"] = refuse(-32002, "gone", {"uri": "x:1", "k": [1]})
+        for error, code in (
+            (await somebody.refusal("resources/read", {"uri": marked}), -32002),
+            (await client.refusal("resources/read", uri=marked), -32602),
+        ):
+            assert (error.code, error.message) == (code, "gone")
+            assert error.data == {"uri": marked, "k": [1]}
+        for said in ({"uri": "x:2"}, {"k": 1}, 7, None):
+            b.methods["resources/read"] = refuse(-32603, "odd", said)
+            error = await somebody.refusal("resources/read", {"uri": marked})
+            assert error.data == said
 
 
 @pytest.mark.parametrize(

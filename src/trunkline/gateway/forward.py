@@ -24,6 +24,7 @@ from trunkline.gateway.upstream import Upstream
 from trunkline.gateway.wrapped import unwrap
 from trunkline.jsonrpc import (
     INVALID_PARAMS,
+    UNSET,
     Due,
     Raw,
     Request,
@@ -244,7 +245,10 @@ class Forwarder:
 
     async def _read_marked(self, reading: Due, entry: Entry) -> Raw:
         """Read a resource whose URI says whose it is, and say so in the answer as well."""
-        answer = await reading
+        try:
+            answer = await reading
+        except RpcError as why:
+            raise _remarked(why, entry) from None
         try:
             result = members(answer)
             contents = [members(item) for item in from_raw(result["contents"], list[Raw])]
@@ -281,6 +285,17 @@ class Walk(Struct, frozen=True):
     client: Client
     check: Check | None
     passage: Passage | None
+
+
+def _remarked(error: RpcError, entry: Entry) -> RpcError:
+    """Return an error that names a resource as its client knows it: the other URI is another's."""
+    try:
+        data = members(to_raw(None if error.data is UNSET else error.data))
+        if from_raw(data["uri"], object) != entry.native:
+            return error
+    except (KeyError, ValueError):
+        return error
+    return RpcError(error.code, error.message, data | {"uri": to_raw(entry.public)})
 
 
 def _is_unknown(method: str) -> bool:
