@@ -77,7 +77,20 @@ async def test_who_cannot_be_asked_is_told_so_and_does_not_wait() -> None:
         assert server.calls[0]["_meta"][CAPABILITIES] == {}
         # One that asks all the same gets nowhere, either.
         server.results = [asks(ok=ELICIT)]
-        assert (await somebody.refusal("tools/call", {"name": "s__t"})).code == -32601
+        again: Any = await somebody.refusal("tools/call", {"name": "s__t"})
+        assert (again.code, again.data["upstreamCode"]) == (-32603, -32021)
+        assert again.data["requiredCapabilities"] == {"elicitation": {"form": {}}}
+
+
+@pytest.mark.parametrize("version", ["2025-06-18", "2025-11-25"])
+async def test_nor_is_anybody_asked_in_a_way_that_it_did_not_declare(version: str) -> None:
+    visit = {"mode": "url", "message": "Log in", "url": "https://x.example/in"}
+    server = Curious(asks(v={"method": "elicitation/create", "params": visit}))
+    async with serving(s=server) as made, user(made, version, elicitation={}) as somebody:
+        error = await somebody.refusal("tools/call", {"name": "s__t"})
+        needs: Any = {"requiredCapabilities": {"elicitation": {"url": {}}}}
+        assert (error.code, error.data) == (-32603, {"upstreamCode": -32021, **needs})
+        assert somebody.asked == []
         assert somebody.asked == []
 
 

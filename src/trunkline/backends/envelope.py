@@ -46,6 +46,7 @@ from trunkline.mcp.headers import HeaderMap, header_params, mirror, mirror_argum
 from trunkline.mcp.meta import ENVELOPE_KEYS, Params
 from trunkline.mcp.offer import Kind, Offer
 from trunkline.mcp.principal import Principal
+from trunkline.mcp.questions import Question, is_askable, missing_capability
 from trunkline.mcp.rounds import MAY_ASK
 from trunkline.mcp.subscriptions import FLAGS, LIST_CHANGED, announced, honoured, wishes
 from trunkline.mcp.tasks import has_extension, needs_extension, put_extension, runs_tasks
@@ -179,7 +180,7 @@ class EnvelopeRemote:
             raise
         if alien and call.method in MAY_ASK:
             again = partial(self._begin, call, params, client)
-            asked = with_round_trips(asked, params, partial(self._calls.ask, client), again)
+            asked = with_round_trips(asked, params, partial(self._put, client), again)
         return self._calls.begun(number, asked)
 
     def _begin(self, call: Call, params: Params, client: Client) -> Due:
@@ -236,11 +237,14 @@ class EnvelopeRemote:
             )
 
         creating = self._begin(call, params, client)
-        return Due.of(
-            self._tasks.follow(
-                creating, ask, client, partial(ask_all, partial(self._calls.ask, client))
-            )
-        )
+        answering = partial(ask_all, partial(self._put, client))
+        return Due.of(self._tasks.follow(creating, ask, client, answering))
+
+    async def _put(self, client: Client, question: Question) -> Raw:
+        """Ask a client a question, if it said that it could answer such ones; raises RpcError."""
+        if not is_askable(question, client.caller.askable):
+            raise missing_capability(question)
+        return await self._calls.ask(client, question.method, question.params)
 
     async def _ask(self, method: str, members: dict[str, Any]) -> Raw:
         params = self._stamped(members)

@@ -9,7 +9,6 @@ that never has enough.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
 
 from trunkline.jsonrpc import Due, Instead, Raw, RpcError
 from trunkline.mcp.meta import Params
@@ -21,8 +20,8 @@ FIRST_PAUSE, MAX_PAUSE = 0.05, 0.25
 
 _COMPLETE = b'{"resultType":"complete"'
 
-Ask = Callable[[str, Any], Awaitable[Raw]]
-"""Asks the client."""
+Ask = Callable[[Question], Awaitable[Raw]]
+"""Asks the client; raises RpcError if it does not answer, or cannot be asked that."""
 
 Again = Callable[[], Awaitable[Raw]]
 """Makes the call with its params as they are by then."""
@@ -44,8 +43,7 @@ async def ask_all(ask: Ask, questions: Mapping[str, Question]) -> dict[str, Raw]
     """Ask a client one thing after the other; raises RpcError as soon as it does not answer one."""
     answers: dict[str, Raw] = {}
     for key, question in questions.items():
-        reply = await ask(question.method, question.params)
-        answers[key] = answer_for_envelope(question, reply)
+        answers[key] = answer_for_envelope(question, await ask(question))
     return answers
 
 
