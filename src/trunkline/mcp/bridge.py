@@ -103,7 +103,7 @@ def for_envelope(
         if written[:2] == b'{"' and not has_any(written, (b"resultType", ESCAPED)):
             return Raw(_BEGINNING + written[1:])
     found = _expect_object(result)
-    if server < V2026_07_28:  # where a member of that name means anything, or nothing
+    if server < V2026_07_28:  # whatever it calls by these names is something else
         return to_raw(found | (_UNKEPT if method in CACHEABLE else _WHOLE))
     if not _is_complete(found):
         return _unfinished(method, result, found, askable)

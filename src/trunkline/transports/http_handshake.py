@@ -227,10 +227,10 @@ class HandshakeDoor:
         try:
             if request.method == "initialize":
                 raise RpcError(INVALID_REQUEST, "initialize must not be part of a batch")
-            if _stands_alone(request):
-                raise RpcError(INVALID_REQUEST, "a request with an envelope stands alone")
             if session.is_answering(request.id):
                 return ErrorResponse(None, _in_use(request)).encode()
+            if _stands_alone(request):
+                raise RpcError(INVALID_REQUEST, "a request with an envelope stands alone")
             if self._load.enter(owner) is not None:
                 raise RpcError.internal_error("too many requests")
         except RpcError as error:
