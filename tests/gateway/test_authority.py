@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.backends.search_gateway import searching
 from tests.gateway.governed import (
     DEV,
     ERAS,
@@ -118,6 +119,54 @@ async def test_the_rule_that_decided_is_noted() -> None:
         ("denied", "policy[0]"),
         ("success", "policy[1]"),
         ("unknown", HIDING),
+    ]
+
+
+@ERAS
+@pytest.mark.parametrize(
+    ("method", "params", "name"),
+    [
+        ("prompts/get", {"name": "fs__plan"}, "fs__plan"),
+        ("resources/read", {"uri": "file:///a"}, "file:///a"),
+        ("resources/read", {"uri": "file:///b", "name": "harmless"}, "file:///b"),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": "fs__plan"}}, "fs__plan"),
+        (
+            "completion/complete",
+            {"ref": {"type": "ref/resource", "uri": "file:///{path}", "name": "harmless"}},
+            "file:///{path}",
+        ),
+    ],
+)
+async def test_whatever_is_hidden_is_noted_with_what_was_asked_and_the_rule_that_hides_it(
+    version: str, method: str, params: dict[str, Any], name: str
+) -> None:
+    policy = Policy([deny("fs__plan", "file:*", place="policy[0]"), allow()])
+    async with governed(policy, fs=files()) as made:
+        dev, ends = Member(made, DEV, version), watched(made)
+        argument = {"name": "x", "value": ""}
+        await dev.refusal(method, **params, argument=argument)
+    assert [(end.status, end.name, end.backend, end.rule) for end in ends] == [
+        ("unknown", name, None, "policy[0]")
+    ]
+
+
+@ERAS
+async def test_what_is_hidden_and_called_by_way_of_another_is_noted_by_its_own_name(
+    version: str,
+) -> None:
+    async with searching(None, Policy(roles=ROLES), fs=files()) as made:
+        made.registry.start()
+        await made.registry.wait_settled()
+        dev, ends = Member(made, DEV, version), watched(made)
+        for name in ("fs__delete_all", "fs__delete_nothing", "search__call_tool"):
+            refusal = await dev.refusal(
+                "tools/call", name="search__call_tool", arguments={"name": name}
+            )
+            assert refusal == (-32602, f"Unknown tool: {name}")
+    assert [(end.status, end.name, end.backend, end.rule) for end in ends] == [
+        ("unknown", "fs__delete_all", None, HIDING),
+        ("unknown", "fs__delete_nothing", None, None),
+        ("unknown", "search__call_tool", None, None),
     ]
 
 

@@ -139,3 +139,27 @@ def test_what_nobody_offers_is_called_what_the_client_called_it(params: bytes, n
     assert one.name == one.ended(2.0, None, None).name == name
     assert passage(entry=ENTRY, request=one.request).name == "a__b"
     assert passage(request=Request(7, "tools/call")).name == ""
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "name"),
+    [
+        ("resources/read", b'{"uri":"b:c","name":"a"}', "b:c"),
+        ("resources/read", b'{"uri":5,"name":"a"}', ""),
+        ("completion/complete", b'{"ref":{"type":"ref/prompt","name":"a","uri":"b:c"}}', "a"),
+        ("completion/complete", b'{"ref":{"type":"ref/resource","uri":"b:{c}"}}', "b:{c}"),
+        ("completion/complete", b'{"ref":{"type":"ref/resource"}}', ""),
+        ("completion/complete", b'{"ref":5,"name":"a"}', ""),
+        ("completion/complete", b"{}", ""),
+        ("tools/call", b'{"name":"a","ref":5}', "a"),
+    ],
+)
+def test_what_counts_for_a_method_is_what_it_is_called(
+    method: str, params: bytes, name: str
+) -> None:
+    assert passage(request=Request(7, method, Raw(params))).name == name
+
+
+def test_what_was_asked_for_by_way_of_another_is_what_it_is_called() -> None:
+    assert passage(asked="c__d").name == "c__d"
+    assert passage(asked="").name == ""

@@ -88,13 +88,30 @@ class Forwarder:
             raise
 
     def _give_up(self, walk: "Walk", why: BaseException) -> None:
-        """Note that a call has ended without a result, and which rule hides what it named."""
-        passage, method = walk.passage, walk.request.method
-        if passage is not None and passage.entry is None and method in _NAMED:
-            entry = self.registry.catalog.find(_NAMED[method][0], passage.name)
+        """Note that a call has ended without a result, and which rule hides what it asked for."""
+        passage = walk.passage
+        if passage is not None and passage.entry is None:
+            entry = self._sought(walk, passage)
             if entry is not None:
                 passage.rule = self.layers.hidden_by(walk.client.caller, entry)
         self.layers.end(passage, error=why)
+
+    def _sought(self, walk: "Walk", passage: Passage) -> Entry | None:
+        """Return what a call asked for in vain, also what is hidden from its caller."""
+        way, params = CLIENT_REQUESTS[walk.request.method].way, walk.params
+        try:
+            if way is BY_REF:
+                return self._referred_to(params)
+            if way is not BY_NAME:
+                return self._reader(params.text("uri"))
+            kind, _ = _NAMED[walk.request.method]
+            entry = self.registry.catalog.find(kind, params.text("name"))
+            if entry is None or not self._wraps(entry, walk.client):
+                return entry
+            passage.asked, _ = unwrap(params)
+            return self._callable(passage.asked)
+        except RpcError:
+            return None  # it does not say what
 
     def list(
         self, method: str, params: Params, write: Callable[[Kind], Raw]
@@ -146,14 +163,23 @@ class Forwarder:
     def _unwrapped(self, params: Params, client: Client) -> Entry:
         """Find the tool that is called by way of `call_tool`, and make the call that tool's own."""
         name, arguments = unwrap(params)
-        entry = self._seen(self.registry.catalog.find(Kind.TOOL, name), client)
-        if entry is None or self.registry.view.calls_another(entry):
+        entry = self._seen(self._callable(name), client)
+        if entry is None:
             self._expect_ready(Kind.TOOL, name, client)
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {name}")
         params.put("name", name)
         params.put("arguments", arguments)
         # What the client mirrored in headers were the arguments of `call_tool`: it has none.
         return entry._replace(mirrors=())
+
+    def _wraps(self, entry: Entry, client: Client) -> bool:
+        """Tell whether a tool is `call_tool`, for whoever asks."""
+        return self.registry.view.calls_another(entry) and self._seen(entry, client) is not None
+
+    def _callable(self, name: str) -> Entry | None:
+        """Return a tool that can be called by way of `call_tool`: any but that one."""
+        entry = self.registry.catalog.find(Kind.TOOL, name)
+        return None if entry is None or self.registry.view.calls_another(entry) else entry
 
     def _seen(self, entry: Entry | None, client: Client) -> Entry | None:
         """Return what was found, if whoever asks may see it."""
@@ -171,26 +197,31 @@ class Forwarder:
 
     def _referred(self, params: Params, client: Client) -> Entry:
         """Find whose completion is asked for."""
-        reference = Params(params.get("ref") or Raw(b"null"))
-        catalog = self.registry.catalog
-        if reference.text("type") == "ref/prompt":
-            entry = catalog.find(Kind.PROMPT, reference.text("name"))
-        else:
-            uri = reference.text("uri")
-            entry = catalog.find(Kind.TEMPLATE, uri) or catalog.find_reader(uri)
-        if entry is None or self._seen(entry, client) is None:
+        entry = self._seen(self._referred_to(params), client)
+        if entry is None:
             raise RpcError.invalid_params("unknown 'ref'")
         return entry
 
+    def _referred_to(self, params: Params) -> Entry | None:
+        reference = Params(params.get("ref") or Raw(b"null"))
+        catalog = self.registry.catalog
+        if reference.text("type") == "ref/prompt":
+            return catalog.find(Kind.PROMPT, reference.text("name"))
+        uri = reference.text("uri")
+        return catalog.find(Kind.TEMPLATE, uri) or catalog.find_reader(uri)
+
     def _readable(self, params: Params, client: Client) -> Entry:
         uri = params.text("uri")
-        entry = self.registry.catalog.find_reader(uri) or self._only_reader(uri)
-        if entry is None or self._seen(entry, client) is None:
+        entry = self._seen(self._reader(uri), client)
+        if entry is None:
             # 2026-07-28 has taken the code out of use.
             modern = era_of(client.caller.version) is Era.ENVELOPE
             code = INVALID_PARAMS if modern else RESOURCE_NOT_FOUND
             raise RpcError(code, "Resource not found", {"uri": uri})
         return entry
+
+    def _reader(self, uri: str) -> Entry | None:
+        return self.registry.catalog.find_reader(uri) or self._only_reader(uri)
 
     def _only_reader(self, uri: str) -> Entry | None:
         """Return the one backend that has resources: it may know what it does not list."""

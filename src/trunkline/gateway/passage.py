@@ -72,6 +72,8 @@ class Passage(Struct, eq=False):
     """Why it must not go on, if it was stopped before it was under way."""
     span: "Span | None" = None
     """What a trace will show of it, if it is part of one that is recorded."""
+    asked: str | None = None
+    """The tool that was asked for by way of `call_tool`, of a call that came to nothing."""
 
     @property
     def name(self) -> str:
@@ -79,7 +81,7 @@ class Passage(Struct, eq=False):
         entry = self.entry
         if entry is not None and entry.kind is TOOL:
             return entry.public
-        return named_in(self.request.params)
+        return named_in(self.request) if self.asked is None else self.asked
 
     def leave(self) -> None:
         """Hand back what was taken for it."""
@@ -263,15 +265,29 @@ def trace_of(params: object) -> str | None:
 
 
 class _Named(Struct):
+    type: object = None
     name: object = None
     uri: object = None
 
 
-def named_in(params: object) -> str:
-    """Return what the params of a call name, as far as they name anything."""
+class _Completion(Struct):
+    ref: _Named
+
+
+def named_in(request: Request) -> str:
+    """Return what a call asks for, as far as it names anything: what a completion is for, too."""
+    params, by_uri = request.params, request.method.startswith("resources/")
+    if not isinstance(params, Raw):
+        return ""
     try:
-        found = from_raw(params, _Named) if isinstance(params, Raw) else _Named()
+        if request.method == "completion/complete":
+            found = from_raw(params, _Completion).ref
+            by_uri = found.type != "ref/prompt"
+        else:
+            found = from_raw(params, _Named)
     except (ValueError, RecursionError):
         return ""
-    name = found.name if found.name is not None else found.uri
+    # A member that nobody reads shall not stand for the one that counts.
+    first, second = (found.uri, found.name) if by_uri else (found.name, found.uri)
+    name = first if first is not None else second
     return name if isinstance(name, str) else ""
