@@ -18,6 +18,7 @@ from tests.gateway.governed import (
     files,
     govern,
     governed,
+    refused,
 )
 from tests.gateway.letters import Paper, letter
 from tests.gateway.servers import Server, text_of, tool
@@ -297,3 +298,31 @@ async def test_lists_of_the_envelope_era_are_written_once_for_each_sort_of_calle
         for number in range(MOST):
             listed(Principal("p", roles=(f"r{number}",)))
         assert listed(DEV) is not first[0]
+
+
+@ERAS
+@pytest.mark.parametrize("arguments", [b"[1]", b"null", b'"x"', b"5"])
+async def test_arguments_that_are_no_object_are_noted_as_wrong_and_whose_they_were(
+    version: str, arguments: bytes
+) -> None:
+    server = files()
+    async with governed(Policy(roles=ROLES), fs=server) as made:
+        dev, ends = Member(made, DEV, version), watched(made)
+        for method, name in (
+            ("tools/call", "fs__read"),
+            ("prompts/get", "fs__plan"),
+            ("tools/call", "fs__delete_all"),
+            ("tools/call", "fs__nothing"),
+        ):
+            params = b'{"name":"%s","arguments":%s}' % (name.encode(), arguments)
+            refusal = await refused(dev.ask_raw(method, Raw(params)))
+            assert refusal == (-32602, "Invalid params: expected an object as 'arguments'")
+        assert server.count("tools/call") == server.count("prompts/get") == 0
+    told = [(end.status, end.name, end.backend, end.rule is None) for end in ends]
+    assert told == [
+        ("invalid_arguments", "fs__read", "fs", True),
+        ("invalid_arguments", "fs__plan", "fs", True),
+        ("unknown", "fs__delete_all", None, False),
+        ("unknown", "fs__nothing", None, True),
+    ]
+    assert [end.arguments for end in ends] == [Raw(arguments), Raw(arguments), None, None]

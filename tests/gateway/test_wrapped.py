@@ -7,6 +7,7 @@ import pytest
 from tests.backends.search_gateway import searching
 from tests.gateway.letters import EnvelopeServer, Paper, poster
 from tests.gateway.servers import Hold, Server, one_tool, refuse, tool, user
+from tests.gateway.test_layers import watched
 from tests.gateway.test_session import Wire
 from trunkline.gateway.wrapped import unwrap
 from trunkline.jsonrpc import Raw, RpcError, to_raw
@@ -153,11 +154,12 @@ async def test_headers_that_repeat_arguments_are_not_missed() -> None:
     schema = {"type": "object", "properties": {"region": mirrored}}
     server = Server(tools=[tool("echo", inputSchema=schema)])
     async with searching(s=server) as made:
-        somebody = await poster(made)
+        somebody, ends = await poster(made), watched(made)
         arguments = {"region": "eu"}
         await somebody.refusal("tools/call", **direct("s__echo", arguments))
         await somebody.ask("tools/call", **wrapped("s__echo", arguments))
         assert server.count("tools/call") == 1
+    assert [(end.status, end.backend) for end in ends] == [("error", "s"), ("success", "s")]
 
 
 @pytest.mark.parametrize(
@@ -172,6 +174,17 @@ async def test_headers_that_repeat_arguments_are_not_missed() -> None:
 def test_what_is_wrapped_badly_is_refused(arguments: Any, why: str) -> None:
     with pytest.raises(RpcError, match=why):
         unwrap(Params(to_raw({"name": CALL, "arguments": arguments})))
+
+
+async def test_what_is_wrapped_badly_is_noted_as_such() -> None:
+    async with searching(s=one_tool()) as made, user(made) as somebody:
+        ends = watched(made)
+        wrong: tuple[Any, ...] = ([], {"name": "s__echo", "path": "/"})
+        for arguments in wrong:
+            await somebody.refusal("tools/call", {"name": CALL, "arguments": arguments})
+    told = [(end.status, end.name, end.backend) for end in ends]
+    assert told == [("invalid_arguments", CALL, "search")] * 2
+    assert ends[1].arguments == to_raw({"name": "s__echo", "path": "/"})
 
 
 def test_no_arguments_are_none() -> None:

@@ -88,13 +88,24 @@ class Forwarder:
             raise
 
     def _give_up(self, walk: "Walk", why: BaseException) -> None:
-        """Note that a call has ended without a result, and which rule hides what it asked for."""
+        """Note that a call has ended without a result."""
         passage = walk.passage
         if passage is not None and passage.entry is None:
-            entry = self._sought(walk, passage)
-            if entry is not None:
-                passage.rule = self.layers.hidden_by(walk.client.caller, entry)
+            self._take_down(walk, passage, why)
         self.layers.end(passage, error=why)
+
+    def _take_down(self, walk: "Walk", passage: Passage, why: BaseException) -> None:
+        """Note what a call asked for in vain, and what hides it; else its arguments are wrong."""
+        entry = self._sought(walk, passage)
+        if entry is None:
+            return
+        if self._seen(entry, walk.client) is None:
+            passage.rule = self.layers.hidden_by(walk.client.caller, entry)
+            return
+        passage.entry = entry
+        passage.arguments = walk.params.get("arguments")
+        if isinstance(why, RpcError):
+            passage.status = "invalid_arguments"
 
     def _sought(self, walk: "Walk", passage: Passage) -> Entry | None:
         """Return what a call asked for in vain, also what is hidden from its caller."""
@@ -108,7 +119,10 @@ class Forwarder:
             entry = self.registry.catalog.find(kind, params.text("name"))
             if entry is None or not self._wraps(entry, walk.client):
                 return entry
-            passage.asked, _ = unwrap(params)
+            try:
+                passage.asked, _ = unwrap(params)
+            except RpcError:
+                return entry  # by way of which nothing is called
             return self._callable(passage.asked)
         except RpcError:
             return None  # it does not say what
@@ -236,6 +250,8 @@ class Forwarder:
     def _pass(self, walk: "Walk", entry: Entry) -> Awaitable[Raw]:
         request, params, passage = walk.request, walk.params, walk.passage
         if walk.check is not None:
+            if passage is not None:
+                passage.entry = entry  # which is there, whatever is wrong with the call
             walk.check(entry, params)
         instead = self.layers.admit(passage, entry, params)
         if instead is not None:
