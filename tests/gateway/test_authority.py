@@ -151,6 +151,17 @@ async def test_whatever_is_hidden_is_noted_with_what_was_asked_and_the_rule_that
     ]
 
 
+async def test_what_is_hidden_from_one_who_seems_to_come_back_is_noted() -> None:
+    async with governed(Policy(roles=ROLES), fs=files()) as made:
+        dev, ends = Member(made, DEV, "2026-07-28"), watched(made)
+        back: dict[str, Any] = {"requestState": "x", "inputResponses": {}}
+        refusal = await dev.refusal("tools/call", name="fs__delete_all", **back)
+        assert refusal == (-32602, "Unknown tool: fs__delete_all")
+    assert [(end.status, end.name, end.rule) for end in ends] == [
+        ("unknown", "fs__delete_all", HIDING)
+    ]
+
+
 @ERAS
 async def test_what_is_hidden_and_called_by_way_of_another_is_noted_by_its_own_name(
     version: str,

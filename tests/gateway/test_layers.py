@@ -7,12 +7,13 @@ import pytest
 
 from tests.gateway.letters import poster
 from tests.gateway.servers import Hold, Server, gateway, running, text_of, tool, user
-from trunkline.gateway.events import MAX_UNTOLD, CallEnded, Event
+from trunkline.gateway.events import MAX_UNTOLD, CallEnded, Event, Events
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.passage import Passage
-from trunkline.jsonrpc import Raw, RpcError
+from trunkline.jsonrpc import Raw, Request, RpcError
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
+from trunkline.mcp.principal import Principal
 from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.routing.catalog import Entry
 
@@ -166,6 +167,46 @@ async def test_a_call_that_its_client_cancels_has_ended_too() -> None:
         await asyncio.gather(calling, return_exceptions=True)
         await server.until_heard("notifications/cancelled")
     assert [end.status for end in ends] == ["cancelled"]
+
+
+UNREADABLE = (
+    b'{"name":"a__n","name":"a__x","arguments":{}}',
+    b'{"name":"a__n","arguments":{},"arguments":{"b":1}}',
+    b'["a__n"]',
+)
+
+
+@pytest.mark.parametrize("params", UNREADABLE)
+async def test_a_call_whose_params_cannot_be_read_has_ended_too(params: bytes) -> None:
+    server = offering()
+    made = gateway(a=server)
+    ends = watched(made)
+    async with running(made, server), user(made) as client:
+        for method in ("tools/call", "prompts/get", "resources/read", "completion/complete"):
+            with pytest.raises(RpcError, match="Invalid params"):
+                await client.connection.call(method, Raw(params))
+        with pytest.raises(RpcError, match="Invalid params"):
+            await client.connection.call("tools/list", Raw(params))
+    assert [(end.method, end.status, end.code) for end in ends] == [
+        ("tools/call", "error", -32602),
+        ("prompts/get", "error", -32602),
+        ("resources/read", "error", -32602),
+        ("completion/complete", "error", -32602),
+    ]
+    assert made.layers.under_way == set()
+
+
+@pytest.mark.parametrize("params", UNREADABLE)
+async def test_so_has_one_of_the_envelope_era(params: bytes) -> None:
+    made = gateway()
+    ends, why = watched(made), RpcError.invalid_params("no")
+    for method in ("tools/call", "tools/list", "vendor/x"):
+        made.refused(Request(7, method, Raw(params)), Principal("anna"), why)
+    assert [(end.method, end.status, end.principal.subject) for end in ends] == [
+        ("tools/call", "error", "anna")
+    ]
+    made.layers.events = Events()
+    made.refused(Request(7, "tools/call", Raw(params)), Principal("anna"), why)  # for nobody
 
 
 async def test_methods_that_nobody_can_judge_are_passed_on_only_where_nobody_judges() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.gateway.letters import CAPABILITIES, Paper, Poster, letter, poster
 from tests.gateway.servers import Hold, Server, User, add, running, tool
+from tests.gateway.test_layers import watched
 from trunkline.gateway import parking as module
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.parking import Limits, Parking
@@ -140,7 +141,7 @@ async def test_a_retry_that_is_not_the_one_asked_for_changes_nothing() -> None:
         client = await poster(made)
         asked = await client.call("s__t", _meta=ASKABLE, arguments={"a": 1})
         good = retry(asked, YES, arguments={"a": 1}, _meta=ASKABLE)
-        state = asked["requestState"]
+        state, ends = asked["requestState"], watched(made)
         for bad in (
             {"requestState": state[:-1] + ("A" if state[-1] != "A" else "B")},
             {"requestState": "v1.nonsense"},
@@ -151,6 +152,7 @@ async def test_a_retry_that_is_not_the_one_asked_for_changes_nothing() -> None:
         ):
             assert await refused(client, **good | bad) == -32602
         assert await refused(Poster(made, "somebody else"), **good) == -32602
+        assert [(end.status, end.name, end.backend) for end in ends] == [("error", "s__t", "s")] * 7
         done = await client.call("s__t", **good)
         assert done["structuredContent"] == {"answers": [YES]}
         assert await refused(client, **good) == -32602

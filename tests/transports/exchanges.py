@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from trunkline.jsonrpc import Channel, ConnectionLost, Notification, Request
+from trunkline.jsonrpc import Channel, ConnectionLost, Notification, Request, RpcError
 from trunkline.mcp.principal import Principal
 from trunkline.transports.exchange import ByteStream, Headers, HttpRequest
 from trunkline.transports.http_answers import Visit
@@ -176,6 +176,7 @@ class House:
         self.talks: list[Talk] = []
         self.closed: list[Talk] = []
         self.served: list[tuple[Channel, Principal]] = []
+        self.refusals: list[tuple[Any, str, int]] = []
 
     def readiness(self) -> dict[str, Any]:
         return {"status": "ready" if self.ready else "not_ready"}
@@ -191,6 +192,9 @@ class House:
         self, request: Request, params: Any, principal: Principal, line: Any, mirrors: Any
     ) -> Any:
         return self.methods[request.method](request, line)
+
+    def refused(self, request: Request, principal: Principal, why: RpcError) -> None:
+        self.refusals.append((request.id, principal.subject, why.code))
 
     async def serve(self, channel: Channel, principal: Principal) -> None:
         self.served.append((channel, principal))

@@ -174,6 +174,8 @@ async def test_what_a_modern_client_tells_is_accepted_and_what_it_answers_is_not
         listed = {"jsonrpc": "2.0", "id": 4, "method": "ping", "params": ["x"]}
         paper = server.post(listed, **MODERN)
         assert (paper.status, paper.code, paper.json["id"]) == (400, -32602, 4)
+        assert server.post(note("a") | {"params": ["x"]}, **MODERN).code == -32602
+        assert [(id, code) for id, _, code in server.house.refusals] == [(4, -32602)]
 
 
 @tidy

@@ -47,6 +47,9 @@ from trunkline.routing.naming import SEPARATOR
 _KINDS = {kind.method: kind for kind in Kind}
 _NAMED = {"tools/call": (Kind.TOOL, "tool"), "prompts/get": (Kind.PROMPT, "prompt")}
 
+_CALLS = frozenset((*_NAMED, "resources/read", "completion/complete"))
+"""What is passed on for a client, and noted."""
+
 _BRACE = ord("{")
 _UNKNOWN = Raw(b"{}")
 """What something is said to be of which nobody has said anything."""
@@ -126,6 +129,19 @@ class Forwarder:
             return self._callable(passage.asked)
         except RpcError:
             return None  # it does not say what
+
+    def refuse(
+        self, request: Request, caller: Caller, why: RpcError, entry: Entry | None = None
+    ) -> None:
+        """Note a call that is refused before it is passed on, if it is one that would be."""
+        if request.method not in _CALLS:
+            return
+        passage = self.layers.begin(request, caller)
+        if passage is not None:
+            passage.entry = entry
+            # Whether there is such a thing was not asked.
+            passage.status = "error" if entry is None else None
+        self.layers.end(passage, error=why)
 
     def list(
         self, method: str, params: Params, write: Callable[[Kind], Raw]

@@ -173,6 +173,10 @@ class Gateway:
         """Answer a request of the envelope era that came by HTTP, or return what to await."""
         return self.stateless.answer(request, params, principal, line, mirrors)
 
+    def refused(self, request: Request, principal: Principal, why: RpcError) -> None:
+        """Note a request of the envelope era that was refused since its params cannot be read."""
+        self.stateless.refuse(request, principal, why)
+
     @property
     def ready(self) -> bool:
         """Tell whether every backend has been ready, or has failed, once."""

@@ -158,7 +158,12 @@ class Session:
         way = method.way
         if way is not MERGED:
             self._expect_operational(request.method)
-        params = Params(request.params) if params is None else params
+        if params is None:
+            try:
+                params = Params(request.params)
+            except RpcError as why:
+                self._forwarder.refuse(request, self._caller, why)
+                raise
         if way is MERGED:
             return self._forwarder.list(request.method, params, self._written)
         if way is TO_ALL:

@@ -44,7 +44,7 @@ from trunkline.mcp.offer import Kind
 from trunkline.mcp.principal import Principal
 from trunkline.mcp.rounds import MAY_ASK, Retry, read_retry, strip_retry
 from trunkline.mcp.subscriptions import Wishes
-from trunkline.mcp.versions import Era, era_of
+from trunkline.mcp.versions import V2026_07_28, Era, era_of
 from trunkline.routing.catalog import Catalog, Entry
 from trunkline.routing.view import MOST
 
@@ -102,22 +102,23 @@ class Stateless:
             return self._forwarder.forward(request, params, method.way, client, letter.check)
         entry = self._addressee(letter, method.way) if is_retry(params) else None
         if entry is not None and self._is_parked_here(letter, entry):
-            letter.check(entry, params)
-            self._forwarder.layers.readmit(caller, entry)
-            return self._resume(letter, entry.backend)
+            return self._take_back(letter, entry)
         return self._begin(letter)
+
+    def refuse(self, request: Request, principal: Principal, why: RpcError) -> None:
+        """Note a call whose params cannot be read, so that nobody knows what it says of itself."""
+        caller = Caller(principal, V2026_07_28, {}, Raw(b"{}"))
+        self._forwarder.refuse(request, caller, why)
 
     # Calls that may be asked about
 
     def _addressee(self, letter: "Letter", way: Way) -> Entry | None:
-        """Return whom a retry goes to, None if that may be one who is still starting."""
+        """Return whom a retry goes to, None if there is nobody, or nobody yet."""
         client = Correspondent(letter.caller, letter.line)
         try:
             return self._forwarder.find(letter.params, way, letter.request.method, client)
         except RpcError:
-            if self._registry.settled:
-                raise
-            return None
+            return None  # to begin it tells why, and notes that it was asked for
 
     def _speaks(self, name: str) -> Era | None:
         backend = self._registry.upstream(name).backend
@@ -157,6 +158,16 @@ class Stateless:
         exchange.lend = upstream.turns.lend
         if era_of(exchange.version) is Era.HANDSHAKE and is_retry(params):
             raise RpcError(INVALID_PARAMS, "Invalid or expired requestState")
+
+    def _take_back(self, letter: "Letter", entry: Entry) -> Any:
+        """Let a call go on, if it may; a retry that is refused is noted like any call that is."""
+        try:
+            letter.check(entry, letter.params)
+            self._forwarder.layers.readmit(letter.caller, entry)
+            return self._resume(letter, entry.backend)
+        except RpcError as why:
+            self._forwarder.refuse(letter.request, letter.caller, why, entry)
+            raise
 
     def _resume(self, letter: "Letter", backend: str) -> Any:
         """Go on with a call whose client was asked something; raises Invalid params."""

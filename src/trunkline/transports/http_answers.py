@@ -78,6 +78,10 @@ class Host(Protocol):
         """Answer a request of the envelope era, or return what to await."""
         ...
 
+    def refused(self, request: Request, principal: Principal, why: RpcError) -> None:
+        """Take note of a request of the envelope era whose params cannot be read."""
+        ...
+
     async def serve(self, channel: Channel, principal: Principal) -> None:
         """Serve whoever is at the other end of a channel, to its end."""
         ...

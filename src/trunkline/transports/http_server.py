@@ -229,7 +229,10 @@ class HttpServer:
         try:
             params = _modern_params(message, request.body, version)
         except RpcError as error:
-            visit.fail(400, error, message.id if isinstance(message, Request) else None)
+            asked = message if isinstance(message, Request) else None
+            if asked is not None:
+                self._host.refused(asked, visit.principal, error)
+            visit.fail(400, error, None if asked is None else asked.id)
             return
         if params is None:
             self._handshake.post(visit, message)
