@@ -151,6 +151,31 @@ def test_numbers_are_judged_as_they_are_written() -> None:
     assert exact.complaints(Raw(b'{"a":123456789012345678901234567891}')) != ()
 
 
+@pytest.mark.parametrize("digits", [4299, 4301, 5000, 20_000])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"maximum": 100},
+        {"type": "string"},
+        {"enum": [1, 2]},
+        {"multipleOf": 10**5},
+        {"anyOf": [{"type": "string"}, {"maximum": 3}]},
+    ],
+)
+def test_a_number_too_long_to_be_read_back_does_not_fit_like_any_other(
+    digits: int, schema: Schema
+) -> None:
+    assert compiled(**value(**schema)).complaints(Raw(b'{"a":%s}' % (b"7" * digits))) != ()
+
+
+def test_what_looks_at_long_numbers_too_often_is_not_checked() -> None:
+    often = compiled(**value(anyOf=[{"maximum": each} for each in range(100)]))
+    assert often.complaints(Raw(b'{"a":%s}' % (b"7" * 5000))) != ()
+    with pytest.raises(Uncheckable, match="too many checks"):
+        often.complaints(Raw(b'{"a":%s}' % (b"7" * 100_000)))
+    assert often.complaints(Raw(b'{"b":"%s"}' % (b"7a" * 50_000))) == ()
+
+
 @pytest.mark.parametrize("text", [b'{"a":"\\ud800"}', b'{"a":' * 100_000 + b"1" + b"}" * 100_000])
 def test_what_cannot_be_read_is_not_judged(text: bytes) -> None:
     with pytest.raises(Uncheckable, match="cannot be read"):

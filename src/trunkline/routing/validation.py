@@ -15,6 +15,7 @@ Rules upheld here:
 """
 
 import json
+from contextlib import suppress
 from decimal import Decimal
 from typing import TYPE_CHECKING, cast
 
@@ -125,34 +126,37 @@ class Validator:
 
     def complaints(self, arguments: Raw | None) -> tuple[str, ...]:
         """Return what is wrong with arguments, if anything is; raises Uncheckable."""
-        raw = _EMPTY if arguments is None else arguments
+        raw, digits = _EMPTY if arguments is None else arguments, 0
         try:
             value = _decode(raw)
         except (ValueError, RecursionError):
-            value = _read_exactly(raw)
+            value, digits = _read_exactly(raw)
         size = len(raw)
         if size <= self._short:
-            return () if self._compiled.is_valid(value) else self._explain(value, raw, self._cost)
+            if self._compiled.is_valid(value):
+                return ()
+            return self._explain(value, _count(raw) + digits, self._cost)
         cost, compiled = self._cost, self._compiled
         depth = _depth(value) if cost.loops else 0
         if cost.patterns * size * cost.repeats(depth) > MAX_MATCHED:
             cost, compiled = self._light_cost, self._light
             if cost.patterns * size * cost.repeats(depth) > MAX_MATCHED:
                 raise Uncheckable("its arguments are too long for regular expressions")
-        if cost.checks(_count(raw), depth) > MAX_CHECKS:
+        count = _count(raw) + digits
+        if cost.checks(count, depth) > MAX_CHECKS:
             raise Uncheckable("its arguments would take too many checks")
-        return () if compiled.is_valid(value) else self._explain(value, raw, cost)
+        return () if compiled.is_valid(value) else self._explain(value, count, cost)
 
-    def _explain(self, value: object, raw: Raw, cost: Cost) -> tuple[str, ...]:
+    def _explain(self, value: object, count: int, cost: Cost) -> tuple[str, ...]:
         """Say what is wrong with arguments that do not fit, as far as that can be said quickly."""
         compiled = self._compiled if cost is self._cost else self._light
         depth = _depth(value) if cost.loops else 0
-        if cost.checks(_count(raw), depth) <= MAX_EXPLAINED:
-            errors = list(compiled.iter_errors(value))
-        elif not cost.alternatives:
-            errors = [error] if (error := _first(compiled, value)) is not None else []
-        else:
-            errors = []
+        errors: list[ValidationError] = []
+        with suppress(ValueError):  # of a number with more digits than Python reads back
+            if cost.checks(count, depth) <= MAX_EXPLAINED:
+                errors = list(compiled.iter_errors(value))
+            elif not cost.alternatives:
+                errors = [error] if (error := _first(compiled, value)) is not None else []
         if not errors:
             return ("they do not fit its schema",)
         said = tuple(dict.fromkeys(map(_sentence, errors)))
@@ -201,18 +205,26 @@ def _first(compiled: "Compiled", value: object) -> "ValidationError | None":
     return None
 
 
-def _read_exactly(raw: Raw) -> object:
-    """Return arguments as they are, every number exactly: one that no float holds, perhaps."""
+def _read_exactly(raw: Raw) -> tuple[object, int]:
+    """Return arguments as they are, every number exactly: one that no float holds, perhaps.
+
+    Beside them, how many digits their numbers have: whoever compares one looks at all of its own.
+    """
+    lengths: list[int] = []
+
+    def read(written: str) -> Decimal:
+        lengths.append(len(written))
+        return Decimal(written)
+
+    def read_whole(written: str) -> int | Decimal:
+        return int(written) if len(written) < _LONGEST_INTEGER else read(written)
+
     try:
-        value = json.loads(bytes(raw), parse_float=Decimal, parse_int=_integer)
+        value = json.loads(bytes(raw), parse_float=read, parse_int=read_whole)
         json.dumps(value, ensure_ascii=False, default=str).encode()  # or half a character
-        return value
+        return value, sum(lengths)
     except (ValueError, ArithmeticError, RecursionError):
         raise Uncheckable("its arguments cannot be read") from None
-
-
-def _integer(digits: str) -> int | Decimal:
-    return int(digits) if len(digits) < _LONGEST_INTEGER else Decimal(digits)
 
 
 def _count(raw: Raw) -> int:
