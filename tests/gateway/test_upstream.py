@@ -124,7 +124,9 @@ async def test_a_call_in_flight_fails_when_its_server_dies_and_is_not_made_again
         calling = asyncio.create_task(somebody.unavailable("s__echo"))
         await hold.begun.wait()
         await server.die()
-        assert "the connection has ended" in (await calling).message
+        error = await calling
+        assert "the connection has ended" in error.message
+        assert error.data["state"] == "waiting"
         assert made.remapper.pending_count() == 0
         await server.until_heard("notifications/initialized")
         await server.until_heard("notifications/initialized")
@@ -395,6 +397,8 @@ async def test_a_backend_is_ended_to_the_end_even_if_nobody_waits_for_it() -> No
         await watched.until(State.READY)
         fake.ended.set()
         await fake.closing.wait()
+        refusal: Any = watched.upstream.unavailable("2025-11-25")
+        assert refusal.data["state"] == "waiting"
         watched.task.cancel()
         for _ in range(5):
             await asyncio.sleep(0)

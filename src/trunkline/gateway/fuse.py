@@ -90,6 +90,10 @@ class Fuse:
         else:
             self.give_up(passed)
 
+    def has_lost(self, line: object) -> bool:
+        """Tell whether the last failure was that a line ended, and this one."""
+        return line is self._line
+
     def give_up(self, passed: int) -> None:
         """Take note that nothing came of a call."""
         self.breaker.release(passed, self._now())

@@ -465,7 +465,10 @@ class Upstream:
 
     def _refuse(self, version: str, why: str, said: float | None = None) -> RpcError:
         """Return a refusal; `said` is when the backend itself wants to be asked again."""
-        data: dict[str, Any] = {"server": self.name, "state": self.condition.value}
+        state = self.condition
+        if state is _READY and (self.backend is None or self.fuse.has_lost(self.backend)):
+            state = State.WAITING  # it has ended, and whoever watches it is about to say so
+        data: dict[str, Any] = {"server": self.name, "state": state.value}
         left = self._retry_in() if said is None else said
         if left is not None:
             data["retryAfter"] = left
