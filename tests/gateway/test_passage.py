@@ -150,6 +150,8 @@ def test_what_nobody_offers_is_called_what_the_client_called_it(params: bytes, n
         ("completion/complete", b'{"ref":{"type":"ref/resource","uri":"b:{c}"}}', "b:{c}"),
         ("completion/complete", b'{"ref":{"type":"ref/resource"}}', ""),
         ("completion/complete", b'{"ref":5,"name":"a"}', ""),
+        ("completion/complete", b'{"ref":{"type":"ref/prompt","name":"a"},"name":"b"}', "a"),
+        ("completion/complete", b'{"name":"a"}', "a"),
         ("completion/complete", b"{}", ""),
         ("tools/call", b'{"name":"a","ref":5}', "a"),
     ],

@@ -270,8 +270,8 @@ class _Named(Struct):
     uri: object = None
 
 
-class _Completion(Struct):
-    ref: _Named
+class _Completion(_Named):
+    ref: _Named | None = None
 
 
 def named_in(request: Request) -> str:
@@ -281,7 +281,8 @@ def named_in(request: Request) -> str:
         return ""
     try:
         if request.method == "completion/complete":
-            found = from_raw(params, _Completion).ref
+            whole = from_raw(params, _Completion)
+            found = whole.ref or whole  # which says it itself where nothing else was kept of it
             by_uri = found.type != "ref/prompt"
         else:
             found = from_raw(params, _Named)
