@@ -56,6 +56,34 @@ def test_what_follows_the_question_mark_of_a_resource_stays_where_it_is() -> Non
     follow = ended(method="resources/subscribe", name="db://x?token=s3cret")
     assert (target(follow), target(follow, 3)) == ("db://x", "db:")
     assert target(ended(name="who?")) == "who?"
+    assert target(ended(method="resources/read", name="db://x#token=s3cret")) == "db://x"
+    completed = ended(method="completion/complete", name="db://x/{y}?token=s3cret")
+    assert target(completed) == "db://x/{y}"
+
+
+@pytest.mark.parametrize("method", ["resources/read", "completion/complete", "tools/call"])
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("res://u:hunter2@x/y", "res://[redacted]@x/y"),
+        ("res://u:hunter2@x/y?token=hunter2", "res://[redacted]@x/y"),
+        ("res://hunter2@x/y", "res://[redacted]@x/y"),
+        ("res://:hunter2@x:80/y", "res://[redacted]@x:80/y"),
+        ("res://u:p@hunter2@x/y", "res://[redacted]@x/y"),
+        ("res://u:p/hunter2@x/y", "res://[redacted]@x/y"),
+        ("res://u:p?hunter2@x/y", "res://[redacted]@x/y"),
+        ("res://u:p#hunter2@x/y", "res://[redacted]@x/y"),
+        ("res://u:hunter\n2@x/y", "res://[redacted]@x/y"),
+        ("trunkline:a:res://u:hunter2@x/y", "trunkline:a:res://[redacted]@x/y"),
+        ("res://x/http://u:hunter2@x/y", "res://x/http://[redacted]@x/y"),
+        ("res://u:" + "hunter2" * 200 + "@x", "res://[redacted]@"),
+        ("res://x:8080/@who/y", "res://x:8080/@who/y"),
+        ("res://x/a@b", "res://x/a@b"),
+        ("res://x/" + "y" * 1000, "res://x/" + "y" * 504),
+    ],
+)
+def test_who_asks_at_an_address_is_not_told(method: str, address: str, told: str) -> None:
+    assert target(ended(method=method, name=address)) == told
 
 
 @pytest.mark.parametrize(

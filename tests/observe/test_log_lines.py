@@ -56,6 +56,12 @@ def test_what_follows_the_question_mark_of_a_resource_stays_where_it_is() -> Non
     assert "s3cret" not in text(call) + json.dumps(facts(call))
 
 
+def test_a_password_in_an_address_is_not_written() -> None:
+    call = ended(method="resources/read", name="db://u:s3cret@x/y", status="unknown", backend=None)
+    assert "s3cret" not in text(call) + json.dumps(facts(call))
+    assert facts(call)["name"] == "db://[redacted]@x/y"
+
+
 @pytest.mark.parametrize(
     ("event", "level", "expected"),
     [

@@ -218,9 +218,12 @@ async def test_prompts_and_resources_are_recorded_as_what_they_are() -> None:
         book = Book(made, 1.0)
         await client.ask("prompts/get", {"name": "s__p"})
         await client.ask("resources/read", {"uri": "db://x?token=s3cret"})
-    prompt, _, resource, _ = book.spans
+        await client.ask("resources/read", {"uri": "db://u:s3cret@x"})
+    prompt, _, resource, _, with_password, _ = book.spans
     assert (prompt.name, attributes(prompt)["gen_ai.prompt.name"]) == ("prompts/get s__p", "s__p")
     assert (resource.name, attributes(resource)["mcp.resource.uri"]) == ("resources/read", "db://x")
+    assert attributes(with_password)["mcp.resource.uri"] == "db://[redacted]@x"
+    assert "s3cret" not in repr(book.spans)
 
 
 async def test_those_who_listen_learn_the_trace() -> None:

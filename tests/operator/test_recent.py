@@ -44,6 +44,12 @@ def test_secrets_are_taken_out() -> None:
     assert recent.last(1)[0].endswith("bad token …")
 
 
+def test_a_password_in_an_address_is_not_kept() -> None:
+    assert "of db://[redacted]@x: " in said(ended(method="resources/read", name="db://u:p@x"))
+    long = said(ended(method="resources/read", name=f"db://u:{'hunter22' * 100}@x"))
+    assert "hunter22" not in long
+
+
 def test_no_half_of_a_secret_is_left_where_a_line_is_cut() -> None:
     recent = Recent(lambda text: text.replace("hunter22", "…"))
     long = "y" * (LONGEST - len("server fs is failed: ") - 4)

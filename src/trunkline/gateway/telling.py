@@ -3,10 +3,12 @@
     CallEnded ──brief──> Ended ──┐
     any other event ─────────────┴──words──> "server fs is waiting: it ended; next try in 2 s"
 
-Refuses to tell what was said: of a call it tells who, what and how it ended, of an address in a
-resource nothing behind its `?`, and of what nobody foresaw no more than a client is told.
+Refuses to tell what was said: of a call it tells who, what and how it ended, of an address neither
+who asks there, with which password, nor anything behind its `?` or `#`, and of what nobody foresaw
+no more than a client is told.
 """
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -21,6 +23,16 @@ from trunkline.gateway.events import (
 )
 from trunkline.gateway.switches import PAUSE
 from trunkline.jsonrpc import Incident
+
+_LOOKED_AT = 512
+"""How many characters of an address are looked at; nobody shows as many."""
+
+_USER = re.compile(r"//(?:[^/?#:@]*:(?!\d{1,5}(?:[/?#]|$)).*|[^/?#]*)@", re.DOTALL)
+"""Who asks at an address. What is no port is a password, in which anything may stand: up to the
+last `@` it is not told."""
+
+_NAMED = ("tools/call", "prompts/get")
+"""What asks for something by a name, which is no address unless it looks like one."""
 
 Show = Callable[[str], str]
 """Makes what others chose fit to be shown."""
@@ -40,8 +52,18 @@ class Ended(NamedTuple):
 
 def target(event: CallEnded, longest: int | None = None) -> str:
     """Return what a call was for, of an address only what is not confidential; cut if too long."""
-    is_address = event.method.startswith("resources/")
-    return (event.name.partition("?")[0] if is_address else event.name)[:longest]
+    name = event.name
+    if event.method not in _NAMED or "://" in name:
+        name = _place(name)
+    return name[:longest]
+
+
+def _place(address: str) -> str:
+    """Return where something is, and neither who asks nor for what."""
+    if len(address) > _LOOKED_AT:
+        address = f"{address[:_LOOKED_AT]}@"  # the end of a password may be what was cut
+    place = _USER.sub("//[redacted]@", address) if "@" in address else address
+    return place.partition("?")[0].partition("#")[0][:_LOOKED_AT]
 
 
 def brief(event: CallEnded, longest: int | None = None) -> Ended:

@@ -3,7 +3,7 @@
     Event ──line_of──> Line ──as_json, as_text──> bytes, of exactly one line
 
 Refuses to tell what was said: no argument, no result, no message of an exception, and of an
-address in a resource nothing behind its `?`.
+address neither who asks there nor anything behind its `?` or `#`.
 
 Rules upheld here:
 1. One event is one line, whatever a client put into it: nothing in it ends a line, moves a cursor
