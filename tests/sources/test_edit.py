@@ -134,6 +134,52 @@ def test_a_log_that_does_not_hold_is_not_gone_on_with(tmp_path: Path) -> None:
     assert not load(path).is_signed
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_new_entry_begins_on_a_line_of_its_own(tmp_path: Path, end: str) -> None:
+    path = made(tmp_path / "a.json")
+    sign_file(path, SIGNER)
+    log = log_path(path)
+    log.write_bytes(log.read_bytes().removesuffix(b"\n") + end.encode())
+    add_category(path, "new", NEW)
+    assert sign_file(path, SIGNER)[1] == 5
+    verify_log(entries_of(path), load(path).tree)
+    assert sign_file(path, SIGNER)[1] == 0
+
+
+def test_a_log_with_nothing_in_it_is_begun(tmp_path: Path) -> None:
+    path = made(tmp_path / "a.json")
+    log_path(path).touch()
+    sign_file(path, SIGNER)
+    verify_log(entries_of(path), load(path).tree)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_through_a_link_the_file_itself_is_edited_and_so_is_its_log(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "there").mkdir()
+    path = made(tmp_path / "there" / name)
+    link = tmp_path / name
+    link.symlink_to(Path("there") / name)
+    assert sign_file(link, SIGNER)[0].is_signed
+    add_category(link, "new", NEW)
+    assert sign_file(link, SIGNER)[1] == 5
+    assert link.is_symlink()
+    assert {each.name for each in tmp_path.iterdir()} == {"there", name}
+    assert log_path(link) == log_path(path)
+    verify_log(entries_of(path), load(path).tree)
+
+
+def test_a_link_that_leads_nowhere_is_not_signed(tmp_path: Path) -> None:
+    lost, circle = tmp_path / "lost.json", tmp_path / "circle.json"
+    lost.symlink_to("gone.json")
+    circle.symlink_to("circle.json")
+    for link in (lost, circle):
+        with pytest.raises(ConfigErrors):
+            sign_file(link, SIGNER)
+        assert read_log(link) is None
+
+
 def test_a_file_keeps_its_permissions_and_leaves_nothing_behind(tmp_path: Path) -> None:
     path = made(tmp_path / "a.json")
     path.chmod(0o640)

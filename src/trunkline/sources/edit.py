@@ -3,13 +3,15 @@
 JSON is written anew, indented; of TOML only the lines in question change, and comments stay.
 
 Rules upheld here:
-1. A file is replaced as a whole or not at all, and keeps its permissions.
+1. A file is replaced as a whole or not at all, and keeps its permissions. Where a link leads to it,
+   it is the file that is replaced, and its log is the one beside the file.
 2. What is written is a registry: it was parsed again before it took the place of the old one.
 """
 
 import json
 import re
 from datetime import UTC, datetime
+from io import SEEK_END
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -37,7 +39,8 @@ class Taken(ValueError):
 
 
 def log_path(path: Path) -> Path:
-    """Return where the change log of a registry is: beside it."""
+    """Return where the change log of a registry is: beside it, and not beside a link to it."""
+    path = _followed(path)
     return path.with_name(f"{path.name}.log")
 
 
@@ -60,13 +63,13 @@ def sign_file(path: Path, signer: Signer) -> tuple[Loaded, int]:
             f"{signer.pubkey}; use the other, or change curator.pubkey"
         )
     signed = signer.sign(REGISTRY, loaded.tree)
-    added = extend_log(read_log(path) or [], signed, signer, _stamp())
+    entries = read_log(path) or []
+    added = extend_log(entries, signed, signer, _stamp())
     text = _with_key(text, path, "signature", signed)
     loaded = parse(text, str(path))
     _replace(path, text)
     if added:
-        with log_path(path).open("a", encoding="utf-8") as file:
-            file.write(render_log(added))
+        _append(log_path(path), render_log(added), is_first=not entries)
     return loaded, len(added)
 
 
@@ -111,7 +114,25 @@ def new_registry(path: Path, curator: str, pubkey: str) -> None:
 
 def _replace(path: Path, text: str) -> None:
     """Put `text` in the place of a file that is there; raises OSError."""
+    path = _followed(path)
     replace_file(path, text.encode(), path.stat().st_mode & 0o777)
+
+
+def _followed(path: Path) -> Path:
+    """Return the file that a link leads to in the end; all else stays as it was written."""
+    try:
+        return path.resolve(strict=True) if path.is_symlink() else path
+    except (OSError, RuntimeError):  # it leads nowhere, or in circles: whoever reads it says so
+        return path
+
+
+def _append(log: Path, lines: str, *, is_first: bool) -> None:
+    """Add lines to a log, though an editor may have left its last one without an end."""
+    with log.open("a+b") as file:
+        if not is_first:
+            file.seek(-1, SEEK_END)
+            lines = lines if file.read() == b"\n" else f"\n{lines}"
+        file.write(lines.encode())
 
 
 def _today() -> str:
