@@ -20,6 +20,7 @@ from trunkline.mcp.principal import LOCAL
 from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.routing.catalog import Entry
 
+LONG = b"x" * 20_000
 ENTRY = Entry(Kind.TOOL, "a__b", "a", "b", Raw(b"{}"))
 
 
@@ -60,12 +61,19 @@ def test_every_end_has_a_status(
     ("result", "failed"),
     [
         (b'{"isError":true}', True),
-        (b'{"isError" : true, "content":["' + b"x" * 5000 + b'"]}', True),
-        (b'{"content":["' + b"x" * 5000 + b'"],"isError":true}', True),
+        (b'{"isError" : true, "content":["' + LONG + b'"]}', True),
+        (b'{"content":["' + LONG + b'"],"isError":true}', True),
+        (b'{"content":["' + LONG + b'"],"isError":true,"structuredContent":"' + LONG + b'"}', True),
+        (
+            b'{"content":["' + LONG + b'"],"isError":false,"structuredContent":"' + LONG + b'"}',
+            False,
+        ),
+        (b'{"content":["' + LONG + b'"],"structuredContent":{"isError":true}}', False),
+        (b'{"content":["' + LONG + rb'{\"isError\":true}"]}', False),
         (b'{"content":["isError:true"]}', False),
         (b'{"structuredContent":{"isError":true}}', False),
         (b'{"isError":"true"}', False),
-        (b'{"content":["' + b"x" * 5000 + b'"]}', False),
+        (b'{"content":["' + LONG + b'"]}', False),
     ],
 )
 def test_a_tool_says_itself_that_it_failed(result: bytes, failed: bool) -> None:

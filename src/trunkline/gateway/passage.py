@@ -22,10 +22,7 @@ from trunkline.routing.catalog import Entry
 
 _TRACE = "traceparent"
 _TRACE_WRITTEN = _TRACE.encode()
-_IS_ERROR = b"isError"
-
-_WINDOW = 1024
-"""How far from either end of a long result is looked whether the tool says that it failed."""
+_IS_ERROR = b'"isError"'
 
 
 class Span(Protocol):
@@ -237,14 +234,10 @@ class _Outcome(Struct):
 
 
 def says_it_failed(result: Raw) -> bool:
-    """Tell whether a tool says itself that it failed; a long result is looked at near its ends."""
-    # Without a loop of our own, and by `find`, which is quicker than `in`: every call ends here.
-    if len(result) <= 2 * _WINDOW:
-        looked_at = bytes(result)
-    else:
-        view = memoryview(result)
-        looked_at = bytes(view[:_WINDOW]) + b" " + bytes(view[-_WINDOW:])
-    if looked_at.find(_IS_ERROR) < 0:
+    """Tell whether a tool says itself that it failed."""
+    # Every call ends here. Most servers say it last or not at all, and `rfind` looks for the
+    # quotation mark first, which is rare: that is quicker than `find`, and than to read it all.
+    if bytes(result).rfind(_IS_ERROR) < 0:
         return False
     try:
         return from_raw(result, _Outcome).isError
