@@ -174,6 +174,52 @@ async def test_an_answer_is_never_answered() -> None:
     assert await dispatcher.handle('{"jsonrpc":"2.0","id":1,"result":1,"error":2}') is None
 
 
+def cancelled_at_once() -> None:
+    raise asyncio.CancelledError
+
+
+async def cancelled_later() -> None:
+    task = asyncio.create_task(asyncio.sleep(0))
+    task.cancel()
+    await task
+
+
+@pytest.mark.parametrize("function", [cancelled_at_once, cancelled_later])
+async def test_a_cancellation_of_the_handlers_own_is_an_incident(function: Any) -> None:
+    dispatcher, reports, _ = make("allow")
+    dispatcher.method("give up")(function)
+    dispatcher.notification("give up")(function)
+    batch = (
+        '[{"jsonrpc":"2.0","id":1,"method":"later","params":["a"]},'
+        '{"jsonrpc":"2.0","id":2,"method":"give up"},{"jsonrpc":"2.0","method":"give up"}]'
+    )
+    first, second = await ask(dispatcher, batch)
+    assert first["result"] == "a"
+    assert second["error"]["code"] == -32603
+    assert second["error"]["data"] == {"incident": reports[0].id}
+    assert await dispatcher.handle('{"jsonrpc":"2.0","method":"give up"}') is None
+    assert [type(incident.error) for incident in reports] == [asyncio.CancelledError] * 3
+
+
+@pytest.mark.parametrize("id", ['"id":1,', ""])
+async def test_whoever_is_cancelled_stays_cancelled(id: str) -> None:
+    dispatcher, reports, _ = make()
+    begun = asyncio.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    dispatcher.method("wait")(wait)
+    dispatcher.notification("wait")(wait)
+    task = asyncio.create_task(dispatcher.handle(f'{{"jsonrpc":"2.0",{id}"method":"wait"}}'))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert reports == []
+
+
 @pytest.mark.holds("S4.7", "C2")
 async def test_garbage_is_answered_and_nothing_is_lost() -> None:
     dispatcher, _, _ = make()

@@ -15,9 +15,11 @@ Rules upheld here:
 1. A request is answered; a notification never is, and neither is an answer.
 2. A function runs only for what it was registered for: requests, notifications, or both.
 3. What a handler raises reaches the caller as the RpcError it is, or as an incident id: no
-   traceback, no message, no params.
+   traceback, no message, no params. A cancellation is no different, unless it is that of whoever
+   awaits `handle`.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -37,6 +39,9 @@ from trunkline.jsonrpc.params import Invoke, invoker
 from trunkline.jsonrpc.peer import BatchPolicy
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+_RAISED = (Exception, asyncio.CancelledError)
+"""What a handler may let slip: also the cancellation of something that it awaits."""
 
 
 class Dispatcher:
@@ -101,7 +106,7 @@ class Dispatcher:
                 if hasattr(outcome, "__await__"):
                     return self._answer_later(entry, outcome)
                 return Response(entry.id, outcome).encode()
-            except Exception as error:
+            except _RAISED as error:
                 return self._failure(entry, error)
         if isinstance(entry, Notification):
             return self.notified(entry)
@@ -110,7 +115,9 @@ class Dispatcher:
     async def _answer_later(self, request: Request, outcome: Awaitable[Any]) -> bytes:
         try:
             return Response(request.id, await outcome).encode()
-        except Exception as error:
+        except _RAISED as error:
+            if _is_ending(error):
+                raise
             return self._failure(request, error)
 
     def called(self, request: Request) -> Any:
@@ -127,7 +134,7 @@ class Dispatcher:
             return None
         try:
             outcome = invoke(notification.params)
-        except Exception as error:
+        except _RAISED as error:
             answer_for(error, notification.method, self._report)
             return None
         return self._finish(notification, outcome) if hasattr(outcome, "__await__") else None
@@ -135,18 +142,28 @@ class Dispatcher:
     async def _finish(self, notification: Notification, outcome: Awaitable[Any]) -> None:
         try:
             await outcome
-        except Exception as error:
+        except _RAISED as error:
+            if _is_ending(error):
+                raise
             answer_for(error, notification.method, self._report)
 
     def violated(self, violation: RemoteProtocolError) -> None:
         """Do nothing: the other side has been told."""
 
-    def _failure(self, request: Request, error: Exception) -> bytes:
+    def _failure(self, request: Request, error: BaseException) -> bytes:
         answer = answer_for(error, request.method, self._report)
         try:
             return ErrorResponse(request.id, answer).encode()
         except LocalProtocolError as bug:  # an RpcError whose data is not JSON
             return ErrorResponse(request.id, answer_for(bug, request.method, self._report)).encode()
+
+
+def _is_ending(error: BaseException) -> bool:
+    """Tell whether an error is this task's own cancellation, and not one that a handler met."""
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _registration(table: dict[str, Invoke], name: str) -> Callable[[Function], Function]:
