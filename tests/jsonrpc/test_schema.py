@@ -31,8 +31,12 @@ def test_the_schema_is_a_schema() -> None:
 
 
 def is_valid(value: Any) -> bool:
+    return is_decoded(json.dumps(value))
+
+
+def is_decoded(payload: str) -> bool:
     try:
-        message = decode(json.dumps(value))
+        message = decode(payload)
     except RemoteProtocolError:
         return False
     if isinstance(message, Batch):
@@ -40,7 +44,7 @@ def is_valid(value: Any) -> bool:
     return True
 
 
-# What a schema cannot tell from an integer, it is not asked about: 1.0 is no id, but it is 1.
+# What a schema cannot tell from an integer is not asked about here, but below: 1.0 is no id.
 LEAVES = JSON.filter(lambda value: not isinstance(value, float) or not value.is_integer())
 METHODS = st.sampled_from(["m", "tools/call", "", " ", "\t\r\n", "\u2003", "é"]) | LEAVES
 ERRORS = LEAVES | st.fixed_dictionaries(
@@ -64,3 +68,22 @@ MEMBERS = st.fixed_dictionaries(
 @given(MEMBERS | LEAVES | st.lists(MEMBERS | LEAVES, max_size=3))
 def test_schema_and_decoder_agree_on_what_is_valid(value: Any) -> None:
     assert VALIDATOR.is_valid(value) == is_valid(value)
+
+
+@pytest.mark.holds("S2.25")
+@pytest.mark.parametrize(
+    "payload",
+    [
+        '{"jsonrpc":"2.0","id":1.0,"method":"m"}',
+        '{"jsonrpc":"2.0","id":1e2,"method":"m"}',
+        '{"jsonrpc":"2.0","id":-0.0,"result":1}',
+        '{"jsonrpc":"2.0","id":1.0,"error":{"code":1,"message":""}}',
+        '{"jsonrpc":"2.0","id":1,"error":{"code":1.0,"message":""}}',
+        '[{"jsonrpc":"2.0","id":1.0,"method":"m"}]',
+        '{"jsonrpc":"2.0","id":1,"id":1,"method":"m"}',
+    ],
+)
+def test_the_decoder_is_stricter_where_the_schema_says_so(payload: str) -> None:
+    assert VALIDATOR.is_valid(json.loads(payload))
+    assert not is_decoded(payload)
+    assert "The decoder is stricter" in shipped_schema()["description"]

@@ -1,8 +1,9 @@
 """The JSON Schema (2020-12) of the messages, generated from the types that write them.
 
 `jsonrpc.schema.json` beside this file is its output; a test keeps the two equal, and another checks
-that schema and decoder agree on what is valid. Three things a schema cannot say: that no key may
-occur twice, that 1.0 is no integer here, and that there are limits.
+that schema and decoder agree on what is valid. Three things a schema cannot say, and it says of
+itself that it cannot: that no key may occur twice, that 1.0 is no integer here, and that there are
+limits.
 """
 
 import json
@@ -15,6 +16,11 @@ from trunkline.jsonrpc.codec import MAX_BATCH
 from trunkline.jsonrpc.message import ErrorEnvelope, Notification, Request, Response
 
 FILE = "jsonrpc.schema.json"
+
+_BEYOND = (
+    "The decoder is stricter in what no schema can say: an integer is written as one, 1 and not "
+    "1.0; no key of a message occurs twice; and the length and depth of a payload have limits."
+)
 
 _KINDS: dict[str, tuple[type, tuple[str, ...]]] = {
     "Request": (Request, ("result", "error")),
@@ -45,6 +51,7 @@ def message_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "JSON-RPC 2.0 payload",
+        "description": _BEYOND,
         "oneOf": [{"$ref": "#/$defs/Message"}, {"$ref": "#/$defs/Batch"}],
         "$defs": definitions,
     }
