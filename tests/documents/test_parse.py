@@ -13,6 +13,9 @@ from tests.jsonrpc.test_raw import JSON
 from trunkline.documents.errors import ConfigErrors
 from trunkline.documents.parse import Parsed, parse_json, parse_toml
 
+LONG = "1" * 5000
+"""More digits than Python reads."""
+
 
 def errors_of(parsed: Parsed) -> list[str]:
     try:
@@ -41,8 +44,10 @@ def test_good_text_gives_tables_and_no_errors() -> None:
         ('a = "\\q"', "f:1:8", "single quotes"),
         ("a = ", "f:1:5", "put text in quotes"),
         ("é = 1", "f:1:1", "toml.io"),
-        ("a = " + "[" * 5000, "f", "fewer brackets"),
-        ("a = " + "1" * 5000, "f", "fewer digits"),
+        ("a = " + "[" * 5000, "f:1:1", "fewer brackets"),
+        ("# no\na = 1\n\n  # yes\nb = " + "[" * 5000 + "]" * 5000 + "\nd = 1", "f:5:1", "brackets"),
+        (f"a = {LONG}", "f:1:1", "fewer digits"),
+        (f"a = 1\n[t]\nb = '''\n'''\nc = {LONG}\nd = 1", "f:5:1", "fewer digits"),
     ],
 )
 def test_what_is_not_toml_is_refused_with_line_column_and_remedy(
@@ -103,9 +108,12 @@ def test_a_hundred_repetitions_are_enough() -> None:
         ('// x\n{"a": }', "f:2:7"),
         ("", "f:1:1"),
         ("{'a': 1}", "f:1:2"),
-        ("[NaN]", "f"),
-        ("[" * 100_000, "f"),
-        ("1" * 5000, "f"),
+        ("[NaN]", "f:1:2"),
+        ('{"NaN": "NaN",\n"a": [1, -Infinity, NaN]}', "f:2:10"),
+        ("[" * 100_000, "f:1:100000"),
+        ("[[],\n" + "[" * 5000 + "]" * 5000 + ",\n[]]", "f:2:5000"),
+        (LONG, "f:1:1"),
+        (f'{{"a": "{LONG}",\n"b": [1.{LONG},\n-{LONG}]}}', "f:3:1"),
     ],
 )
 def test_what_is_not_json_is_refused_with_line_and_column(text: str, place: str) -> None:

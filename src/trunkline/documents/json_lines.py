@@ -9,6 +9,7 @@ Rules upheld here:
 
 import json
 import re
+import sys
 
 from trunkline.documents.lines import Index, KeyPath
 
@@ -17,6 +18,9 @@ _COMMENT = r"//[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/|\Z)"
 _EXTRA = re.compile(rf'"(?:[^"\\\n]|\\.)*+"?|{_COMMENT}|,(?=(?:\s|{_COMMENT})*+[\]}}])')
 _NOT_NEWLINE = re.compile(r"[^\n]")
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\]:,]|[^\s{}\[\]:,"]++', re.DOTALL)
+
+_CONSTANTS = ("NaN", "Infinity")
+"""What Python would read as a number, and JSON does not know."""
 
 
 def without_comments(text: str) -> str:
@@ -27,6 +31,29 @@ def without_comments(text: str) -> str:
 def blank(text: str) -> str:
     """Return as many spaces, and the same newlines."""
     return _NOT_NEWLINE.sub(" ", text)
+
+
+def unread_number(text: str) -> int:
+    """Return where the first number stands that is none, such as NaN, or too long for Python."""
+    most = sys.get_int_max_str_digits() or len(text)
+    for found in _PIECE.finditer(text):
+        piece = found[0].removeprefix("-")
+        if piece in _CONSTANTS or (len(piece) > most and piece.isdecimal()):
+            return found.start()
+    return 0
+
+
+def deepest(text: str) -> int:
+    """Return where the first of the innermost brackets stands."""
+    place = depth = most = 0
+    for found in _PIECE.finditer(text):
+        if found[0] in "{[":
+            depth += 1
+            if depth > most:
+                place, most = found.start(), depth
+        elif found[0] in "}]":
+            depth -= 1
+    return place
 
 
 class _Open:

@@ -16,9 +16,15 @@ from collections.abc import Iterable
 from typing import Any, NoReturn, cast
 
 from trunkline.documents.errors import ConfigError, Report, key_text
-from trunkline.documents.json_lines import blank, scan_json, without_comments
+from trunkline.documents.json_lines import (
+    blank,
+    deepest,
+    scan_json,
+    unread_number,
+    without_comments,
+)
 from trunkline.documents.lines import KeyPath, Lines, Position, Statement, Twice
-from trunkline.documents.toml_lines import scan_toml
+from trunkline.documents.toml_lines import scan_toml, unread
 
 Table = dict[str, Any]
 
@@ -78,7 +84,7 @@ def parse_toml(text: str, file: str) -> Parsed:
             _complain_repeated(report, file, statement)
             text = _without(text, statement, lines)
         except (RecursionError, ValueError) as why:
-            report.add(_beyond(file, why))
+            report.add(_beyond(file, lines.position(unread(text, lines.index)), why))
             break
     return Parsed(None, report, done=False)
 
@@ -159,7 +165,8 @@ def parse_json(text: str, file: str, *, plain: bool = False) -> Parsed:
         problem, fix = f"not JSON: {_lower(why.msg)}", "check quotes, commas and brackets here"
         report.add(ConfigError(file, why.lineno, "", problem, fix, why.colno))
     except (RecursionError, ValueError) as why:
-        report.add(_beyond(file, why))
+        offset = deepest(text) if isinstance(why, RecursionError) else unread_number(text)
+        report.add(_beyond(file, report.lines.position(offset), why))
     else:
         if repeated:
             _complain_twice(report, file, report.lines.index.twice)
@@ -169,11 +176,12 @@ def parse_json(text: str, file: str, *, plain: bool = False) -> Parsed:
     return Parsed(None, report, done=False)
 
 
-def _beyond(file: str, why: Exception) -> ConfigError:
+def _beyond(file: str, at: Position, why: Exception) -> ConfigError:
     """Return the error for what the notation allows and Python does not read."""
+    problem, fix = "a number is too long, or none", "use fewer digits"
     if isinstance(why, RecursionError):
-        return ConfigError(file, None, "", "nested too deeply", "use fewer brackets")
-    return ConfigError(file, None, "", "a number is too long, or none", "use fewer digits")
+        problem, fix = "nested too deeply", "use fewer brackets"
+    return ConfigError(file, at.line, "", problem, fix, at.column)
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -41,6 +41,22 @@ def scan_toml(text: str) -> Index:
     return scanner.index
 
 
+def unread(text: str, index: Index) -> int:
+    """Return where the first statement begins that is TOML and beyond what Python reads."""
+    end = 0
+    for statement in index.statements:
+        start, end = statement.start, statement.end
+        try:
+            tomllib.loads(text[start:end])
+        except tomllib.TOMLDecodeError:
+            continue
+        except (RecursionError, ValueError):
+            return start
+    # Nor could the scanner walk past it: it is what comes next.
+    gap = _GAP.match(text, end)
+    return gap.end() if gap else end
+
+
 class _Scanner:
     """Walks through a text, one statement at a time."""
 
