@@ -7,8 +7,9 @@ import pytest
 from typer.testing import Result
 
 from tests.cli.samples import config, run
-from tests.journal.samples import call, ledger, meddle, written
+from tests.journal.samples import call, ledger, meddle, rows, written
 from trunkline.cli.audit import Wanted
+from trunkline.journal.ledger import Retention
 from trunkline.journal.store import Filter
 
 
@@ -81,6 +82,27 @@ def test_what_is_whole_is_said_to_be_and_what_is_not_is_named(file: str) -> None
     )
 
 
+@pytest.mark.holds("I8.1")
+def test_an_end_that_was_noted_is_not_taken_as_given_after_a_prune(
+    tmp_path: Path, file: str
+) -> None:
+    ends = {each.seq: f"{each.seq}:{each.hash.hex()}" for each in rows(tmp_path)}
+    made = ledger(tmp_path)
+    made.store.open()
+    made.prune(Retention(keep_days=1, max_mb=None), 1005.5 + 86400)
+    made.store.close()
+    good = audit(file, "verify", "--expect", ends[6])
+    assert good.exit_code == 0
+    assert "all up to record 6 was pruned: record 24 (pruned, " in good.stderr
+    assert audit(file, "verify", "--expect", ends[7]).exit_code == 0
+    wrong = audit(file, "verify", "--expect", f"6:{'00' * 32}")
+    assert wrong.exit_code == 1
+    assert "record 6, which was pruned, is not the one that was noted elsewhere" in wrong.stdout
+    older = audit(file, "verify", "--expect", ends[3])
+    assert older.exit_code == 1
+    assert "record 3 was noted elsewhere, and all up to 6 was pruned" in older.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -88,6 +110,7 @@ def test_what_is_whole_is_said_to_be_and_what_is_not_is_named(file: str) -> None
         (("query", "--status", "sad"), 2, "--status: expected one of success"),
         (("verify", "--expect", "x"), 2, "--expect: expected NUMBER:HASH"),
         (("verify", "--expect", "1:00"), 2, "--expect: expected NUMBER:HASH"),
+        (("verify", "--expect", f"0:{'00' * 32}"), 2, "--expect: expected NUMBER:HASH"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(

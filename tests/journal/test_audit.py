@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.journal.samples import audit, meddle, rows, written
 from trunkline.journal.audit import Auditor
 from trunkline.journal.chain import Head, beginning, follow
+from trunkline.journal.ledger import Retention
 from trunkline.journal.store import Row
 
 CHAIN = "abc"
@@ -113,6 +114,56 @@ def chained(*bodies: str, start: int = 1) -> list[Row]:
 def test_what_was_pruned_by_a_record_without_a_good_hash_is_found() -> None:
     pruned = '{"kind":"pruned","at":1.0,"last":4,"hash":"no hash"}'
     assert judged(chained('{"kind":"call","at":1.0}', pruned, start=5), 6) == [("altered", 5, 5)]
+
+
+def forge(folder: Path, last: int, digest: str) -> None:
+    """Wipe a journal, and have it say that all of it was pruned."""
+    body = json.dumps({"kind": "pruned", "at": 1.0, "first": 1, "last": last, "hash": digest})
+    after = follow(bytes.fromhex(digest), body.encode()).hex()
+    meddle(
+        folder,
+        "DELETE FROM record",
+        f"INSERT INTO record VALUES ({last + 1}, 1.0, 'pruned', '', '', '', '', x'{after}', "
+        f"'{body}')",
+        f"UPDATE chain SET seq = {last + 1}, hash = x'{after}'",
+    )
+
+
+@pytest.mark.holds("I8.1")
+@pytest.mark.parametrize(
+    ("last", "found"), [(12, [("altered", 12, 12)]), (15, [("unconfirmed", 12, 12)])]
+)
+def test_a_prune_that_nobody_made_is_found_by_the_end_that_was_noted(
+    tmp_path: Path, last: int, found: list[tuple[str, int, int]]
+) -> None:
+    written(tmp_path, 11).store.close()
+    forge(tmp_path, last, "11" * 32)
+    audited = audit(tmp_path)
+    assert [(each.what, each.first, each.last) for each in audited.findings] == found
+
+
+def test_a_gateway_that_ends_right_after_it_pruned_all_leaves_a_journal_that_is_whole(
+    tmp_path: Path,
+) -> None:
+    made = written(tmp_path, 11)
+    noted = (tmp_path / "journal.head").read_bytes()
+    assert made.prune(Retention(keep_days=1, max_mb=None), 1e9) == 12
+    made.store.close()
+    assert audit(tmp_path).ok
+    (tmp_path / "journal.head").write_bytes(noted)
+    audited = audit(tmp_path)
+    assert audited.ok, audited.findings
+    assert audited.notes == [
+        "all up to record 12 was pruned: record 13 (pruned, 1000000000.0) says so"
+    ]
+
+
+def test_the_end_of_another_journal_is_not_looked_for_in_this_one() -> None:
+    pruned = '{"kind":"pruned","at":1.0,"last":4,"hash":"no hash"}'
+    found = Auditor(Head(CHAIN, 6, b""), [Head("another", 2, b"x")]).walk(
+        chained('{"kind":"call","at":1.0}', pruned, start=5)
+    )
+    assert [each.what for each in found.findings] == ["replaced", "altered"]
 
 
 def test_what_is_told_is_bounded_and_the_rest_is_counted() -> None:

@@ -128,7 +128,7 @@ def _head(text: str) -> Head:
         head = Head("", int(seq), bytes.fromhex(digest))
     except ValueError:
         head = None
-    if head is None or len(head.hash) != SIZE:
+    if head is None or head.seq < 1 or len(head.hash) != SIZE:
         fail(WRONG, f"--expect: expected NUMBER:HASH, as verify prints it, got {text!r}")
     return head
 

@@ -10,6 +10,8 @@ Rules upheld here:
 1. One record that was altered is one finding, and its neighbours are not blamed.
 2. What the columns say is what the body says: nobody hides a record from those who search.
 3. Whatever was done to a record, the walk goes on to the end; what is told of it is bounded.
+4. An end that was noted elsewhere is confirmed by a record, or by the hash of what was pruned; one
+   that nothing confirms is a finding, since whoever forges a prune would have it so.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +24,7 @@ from trunkline.journal.record import columns_of
 from trunkline.journal.store import Row
 from trunkline.jsonrpc import from_raw
 
-What = Literal["missing", "altered", "moved", "replaced"]
+What = Literal["missing", "altered", "moved", "replaced", "unconfirmed"]
 
 _MOST = 100
 """How many findings, and how many notes, are told one by one."""
@@ -82,13 +84,15 @@ class Auditor:
     def __init__(self, end: Head, known: Iterable[Head] = (), when: Callable[[float], str] = str):
         """Prepare; `end` is the store's own, `known` are those of other places."""
         self._end = end
-        self._known = sorted(known, key=lambda head: head.seq)
+        noted = sorted(known, key=lambda head: head.seq)
+        self._known = [head for head in noted if head.chain in {"", end.chain}]
+        self._others = [head for head in noted if head not in self._known]
         self._when = when
         self._audit = Audit()
         self._notes = 0
         self._before: bytes | None = beginning(end.chain).hash
         self._seq = 0
-        self._pruned: _Said | None = None
+        self._pruned: tuple[Row, _Said] | None = None
         self._first: Row | None = None
         self._strays: list[tuple[Row, bytes]] = []
 
@@ -143,7 +147,7 @@ class Auditor:
             text = f"another journal, of {said.records} records, was here before {when}"
             self._find("replaced", row.seq, row.seq, text)
         elif row.kind == "pruned":
-            self._pruned = said
+            self._pruned = (row, said)
         elif row.kind == "dropped":
             since, until = self._when(said.since), self._when(said.until)
             self._note(
@@ -189,28 +193,45 @@ class Auditor:
         first = self._first
         if first is None or first.seq == 1:
             return
-        pruned = self._pruned
-        if pruned is None or pruned.last != first.seq - 1:
-            last = first.seq - 1
+        last = first.seq - 1
+        if self._pruned is None or self._pruned[1].last != last:
             self._find("missing", 1, last, f"{_numbers(1, last)} missing at the beginning")
-        elif follow(_digest(pruned.hash), first.body.encode("utf-8", "replace")) != first.hash:
+            return
+        row, pruned = self._pruned
+        self._note(f"all up to record {last} was pruned: {self._name(row)} says so")
+        digest = _digest(pruned.hash)
+        if follow(digest, first.body.encode("utf-8", "replace")) != first.hash:
             self._find("altered", first.seq, first.seq, f"{self._name(first)} was altered")
+        self._check_pruned(last, digest)
+
+    def _check_pruned(self, last: int, digest: bytes) -> None:
+        """Look whether ends that were noted elsewhere are among what was pruned.
+
+        Of all that, only the hash of the last record is still known.
+        """
+        for head in self._known:
+            if head.seq == last and head.hash != digest:
+                text = f"record {last}, which was pruned, is not the one that was noted elsewhere"
+                self._find("altered", last, last, text)
+            elif head.seq < last:
+                text = (
+                    f"record {head.seq} was noted elsewhere, and all up to {last} was pruned: "
+                    "nothing confirms it any more"
+                )
+                self._find("unconfirmed", head.seq, head.seq, text)
 
     def _check_known(self, row: Row) -> None:
         for head in self._known:
-            ours = head.chain in {"", self._end.chain}
-            if ours and head.seq == row.seq and head.hash != row.hash:
+            if head.seq == row.seq and head.hash != row.hash:
                 text = f"{self._name(row)} is not the one that was noted elsewhere"
                 self._find("altered", row.seq, row.seq, text)
 
     def _judge_end(self) -> None:
         last = self._seq
-        others = [head for head in self._known if head.chain and head.chain != self._end.chain]
-        for head in others:
+        for head in self._others:
             text = f"another journal, of {head.seq} records, was here before"
             self._find("replaced", 0, 0, text)
-        ends = [head.seq for head in self._known if head not in others]
-        furthest = max(self._end.seq, *ends, 0)
+        furthest = max(self._end.seq, *(head.seq for head in self._known), 0)
         if furthest > last:
             text = f"{_numbers(last + 1, furthest)} missing at the end"
             self._find("missing", last + 1, furthest, text)
