@@ -105,6 +105,9 @@ def test_text_of_others_is_cut_and_no_database_stumbles_over_it() -> None:
 
 
 def test_a_uri_is_recorded_without_its_secrets() -> None:
+    long = scribe().call(call(name=f"db://me:{'hunter2' * 1000}@h/t"))
+    assert (long.name, b"hunter2" in long.body) == ("db://[redacted]@", False)
+    assert scribe().call(call(name="db://ghp_hunter2@h/t")).name == "db://[redacted]@h/t"
     entry = scribe().call(call(name="db://me:hunter2@h/t?token=abc"))
     assert "hunter2" not in entry.body.decode()
     assert "abc" not in entry.body.decode()

@@ -54,12 +54,94 @@ def test_what_looks_like_a_credential_is_hidden_wherever_it_is(value: str) -> No
     assert CANARY not in json.dumps(kept({"text": value, "list": [value]}))
 
 
-def test_a_header_as_a_pair_is_hidden() -> None:
-    pairs = [{"name": "Authorization", "value": CANARY}, {"name": "Accept", "value": "text"}]
-    assert kept({"headers": pairs})["headers"] == [
-        {"name": "Authorization", "value": HIDDEN},
-        {"name": "Accept", "value": "text"},
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"BEARER {CANARY}", f" Bearer {CANARY}", f'curl -H "X-Foo: bearer {CANARY}" x',
+        f"bearer:{CANARY}", f"X-Foo\\nBearer {CANARY}", "X-Foo: Basic Y2FuYXJ5LTdmM2E6",
+        f"git clone; ghp_{CANARY}", f"see github_pat_{CANARY}", f"glpat-{CANARY}, xoxb-{CANARY}",
+        f"it is sk-{CANARY} or AKIACANARY7F3A", f"key is eyJhbGciOiJI.{CANARY}.{CANARY}",
+        f"here:\n-----BEGIN RSA PRIVATE KEY-----\n{CANARY}\n{CANARY}", f"{'x ' * 120}ghp_{CANARY}",
+    ],
+)  # fmt: skip
+def test_of_a_text_all_but_the_credentials_in_it_is_kept(value: str) -> None:
+    found = json.dumps(kept({"text": value}))
+    assert HIDDEN in found
+    for secret in (CANARY, CANARY[:4], "CANARY", "Y2Fu"):
+        assert secret not in found
+    assert shorten(f"a {value} b") != HIDDEN
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a basic understanding of Basic English", "the task-list of risk-averse people",
+        "sk-learn", "surveyJson and keyJar", "a well-known some_name",
+        "AKIA is a word", "--- BEGIN ---",
+    ],
+)  # fmt: skip
+def test_ordinary_words_are_no_credentials(text: str) -> None:
+    assert shorten(f"it is {text}") == f"it is {text}"
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        (f"https://ghp_{CANARY}@github.com/x", f"https://{HIDDEN}@github.com/x"),
+        (f"https://{CANARY}{CANARY}@h/x", f"https://{HIDDEN}@h/x"),
+        (f"https://u:p@{CANARY}@h/x", f"https://{HIDDEN}@h/x"),
+        (f"https://u:p/{CANARY}@h/x", f"https://{HIDDEN}@h/x"),
+        (f"https://u:?{CANARY}#@h/x", f"https://{HIDDEN}@h/x"),
+        (f"https://u@x.org:{CANARY}@h/x", f"https://{HIDDEN}@h/x"),
+        (f"redis://:{CANARY}@h and db://u:{CANARY}@h", f"redis://{HIDDEN}@h and db://{HIDDEN}@h"),
+        (f"https://h/?to=https://u:{CANARY}@h", f"https://h/?to=https://{HIDDEN}@h"),
+        (f"http://h:80/x@y:http://u:{CANARY}@h", f"http://h:80/x@y:http://{HIDDEN}@h"),
+    ],
+)  # fmt: skip
+def test_of_a_url_who_asks_is_hidden_whatever_is_in_the_password(url: str, found: str) -> None:
+    assert shorten(url) == found
+    assert without_credentials(url) == found
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ssh://git@github.com:org/repo.git", "http://localhost:3000/@me", "https://h/a:b@c",
+        "https://registry:4873/@scope/pkg?x=y@z", "https://me@h:8080/x", "mail me@h: https://h",
+    ],
+)  # fmt: skip
+def test_a_url_without_a_password_is_kept(url: str) -> None:
+    assert shorten(url) == url
+    assert without_credentials(url) == url
+
+
+@pytest.mark.parametrize("password", [CANARY, CANARY * 200])
+def test_a_password_that_goes_on_after_the_cut_is_hidden(password: str) -> None:
+    for before in range(300):
+        found = shorten(f"{'x' * before} https://u:{password}@h/x")
+        assert "can" not in found
+        assert len(found) < 256 + 32
+
+
+@pytest.mark.parametrize("key", ["x" * 256 + "password", "password" + "x" * 256, "x" * 70_000])
+def test_what_stands_under_a_key_too_long_to_be_kept_is_hidden(key: str) -> None:
+    assert CANARY not in json.dumps(kept({key: CANARY}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("name", "value"), ("Name", "Value"), ("KEY", "VALUE"), ("header", "vaLue")]
+)
+def test_a_header_as_a_pair_is_hidden(name: str, value: str) -> None:
+    secret, other = {value: CANARY, name: "Authorization"}, {name: "Accept", value: "text"}
+    assert kept({"headers": [secret, other]})["headers"] == [
+        {value: HIDDEN, name: "Authorization"},
+        other,
     ]
+
+
+def test_what_a_pair_with_too_many_members_names_is_taken_for_a_secret() -> None:
+    found = kept({"value": CANARY} | {f"k{n}": n for n in range(600)} | {"name": "Authorization"})
+    assert found["value"] == HIDDEN
 
 
 def test_keys_of_the_configuration_are_hidden_too() -> None:

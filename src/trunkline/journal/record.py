@@ -29,6 +29,9 @@ from trunkline.jsonrpc.raw import write
 
 MAX_NAME = 512
 MAX_LABEL = 128
+_LOOKED = 2 * MAX_NAME
+"""How many characters of a URI are looked at."""
+
 _MAX_ADDRESSES = 16
 _MAX_CLIENTS = 256
 _MAX_LABELS = 1024
@@ -252,7 +255,11 @@ def cut(text: str, longest: int = MAX_LABEL) -> str:
 
 def _name(name: str) -> str:
     """Return what was asked for; of a URI, nothing that looks like a credential."""
-    return cut(without_credentials(name) if "://" in name else name, MAX_NAME)
+    if "://" in name:
+        if len(name) > _LOOKED:
+            name = f"{name[:_LOOKED]}@"  # whoever is named there may have a password after the cut
+        name = without_credentials(name)
+    return cut(name, MAX_NAME)
 
 
 def _told(value: Any) -> Any:

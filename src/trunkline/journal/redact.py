@@ -8,8 +8,10 @@ Refuses to be exact: it would rather hide too much. It never fails, whatever it 
 
 Rules upheld here:
 1. Nothing under a key that a pattern means is kept: no part of its value, nor of what it nests.
+   A key that is too long to be kept whole is taken for one of these.
 2. What is kept, written as JSON, has at most so many bytes.
 3. Objects with the same key twice are kept as the last of the two says: nothing hides behind it.
+4. Credentials are looked for before a text is cut: none is kept because its end was cut off.
 """
 
 import re
@@ -23,6 +25,8 @@ from trunkline.jsonrpc.raw import check_utf8
 from trunkline.routing.pattern import fits_any
 
 Mode = Literal["none", "redacted", "full"]
+_Part = Literal["secret", "name", "value", ""]
+"""What a key means for its value: in {"name": …, "value": …} the one says what the other is."""
 
 HIDDEN = "[redacted]"
 MORE = "…"
@@ -51,6 +55,9 @@ PATTERNS = (
 MAX_TEXT = 256
 """How many characters are kept of one text."""
 
+_LOOKED = MAX_TEXT + 32
+"""How many characters of a text are looked at: enough to tell what begins among those kept."""
+
 _MAX_READ = 64 * 1024
 """Arguments with more bytes than this are looked into one level deep."""
 
@@ -62,12 +69,11 @@ _MAX_NODES = 500
 _MAX_KNOWN = 2048
 
 _DROPPED = str.maketrans("", "", "-_. ")
-_CREDENTIALS = (
-    "Bearer ",
+_NAMES = frozenset(("name", "key", "header"))
+_BEGINNINGS = (
     "bearer ",
-    "Basic ",
     "basic ",
-    "eyJ",
+    "eyj",
     "sk-",
     "ghp_",
     "gho_",
@@ -76,15 +82,33 @@ _CREDENTIALS = (
     "glpat-",
     "xoxb-",
     "xoxp-",
-    "AKIA",
-    "-----BEGIN",
+    "akia",
+    "-----begin",
 )
+"""What a text begins with of which nothing is kept; in small letters, as `BEARER` is no other."""
+
+_CREDENTIAL = re.compile(
+    r"-----BEGIN[\s\S]*"
+    r"|(?:gh[pos]_|github_pat_|glpat-|xox[bp]-)[\w-]+"
+    r"|(?:(?<![A-Za-z])|(?<=\\[nrt]))"  # where a word begins, after an escape too
+    r"(?:eyJ[\w-]{8,}[\w.-]*|sk-[\w-]{8,}|AKIA\w{8,}"
+    r"|((?i:bearer)[\s:=]+)\S+"
+    r"|((?i:basic)[\s:=]+)(?=\S[a-z]*[A-Z0-9+/=])[\w+/=-]{8,})"
+)
+"""The same anywhere in a text; of an ordinary word, enough has to follow."""
+
+# Hardly any text has a credential: to know that of most, one character is searched for quickly.
+_dashed = re.compile(r"-(?:(?<=sk-|at-|xb-|xp-)|----BEGIN)").search
+_underscored = re.compile(r"_(?<=gh[pos]_|pat_)").search
 _TELLING = ("pass", "secret", "token", "auth", "key", "cred")
 _ASSIGNED = re.compile(
     r"(?i)(passw|passphrase|secret|token|authorization|api[-_]?key|access[-_]?key|credential)"
     r"[\w\"' -]{0,24}[:=]"
 )
-_URL_PASSWORD = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
+_FROM_AUTHORITY = re.compile(r"://\S+")
+_USER = re.compile(r"://(?:(?![^/?#:]*:\d{1,5}[/?#])[^/?#:]*:|[^/?#:@]{20,}@)")
+"""Before an `@`: somebody with a password, which is no port, or with a name as long as a token."""
+
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode = msgspec.json.decode
 _encode = msgspec.json.encode
@@ -104,7 +128,7 @@ class Redactor:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._patterns = PATTERNS + tuple(_plain(pattern) for pattern in rules.patterns)
-        self._known: dict[str, bool] = {}
+        self._known: dict[str, _Part] = {}
         self._nodes = 0
 
     def keep(self, arguments: Raw | None) -> Raw | None:
@@ -136,14 +160,24 @@ class Redactor:
 
     def hides(self, key: str) -> bool:
         """Tell whether what stands under a key is not to be kept."""
+        return self._part(key) == "secret"
+
+    def _part(self, key: str) -> _Part:
         known = self._known.get(key)
         if known is None:
+            if len(key) > MAX_TEXT:
+                return "secret"
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
-            known = fits_any(self._patterns, _plain(key[:MAX_TEXT]))
-            if len(key) <= MAX_TEXT:
-                self._known[key] = known
+            known = self._known[key] = self._judge(_plain(key))
         return known
+
+    def _judge(self, plain: str) -> _Part:
+        if fits_any(self._patterns, plain):
+            return "secret"
+        if plain in _NAMES:
+            return "name"
+        return "value" if plain == "value" else ""
 
     def _walk(self, value: Any, depth: int) -> Any:
         if isinstance(value, str):
@@ -157,20 +191,27 @@ class Redactor:
     def _table(self, table: dict[str, Any], depth: int) -> Any:
         if depth >= _MAX_DEPTH:
             return MORE
-        named = "value" in table and self._names_secret(table)  # {"name": …, "value": …}
         kept: dict[str, Any] = {}
+        values: list[str] = []
         for key, value in table.items():
             self._nodes += 1
             if self._nodes > _MAX_NODES:
                 kept[MORE] = f"{len(table) - len(kept)} more"
                 break
-            hidden = self.hides(key) or (named and key == "value")
+            part = self._part(key)
+            if part == "value":
+                values.append(key)
             name = key if len(key) <= MAX_TEXT else key[:MAX_TEXT] + MORE
-            kept[name] = HIDDEN if hidden else self._walk(value, depth + 1)
+            if part == "secret":
+                kept[name] = HIDDEN
+            else:  # most are texts
+                kept[name] = shorten(value) if type(value) is str else self._walk(value, depth + 1)
+        if values and (MORE in kept or self._names_secret(table)):
+            kept.update(dict.fromkeys(values, HIDDEN))
         return kept
 
     def _names_secret(self, table: dict[str, Any]) -> bool:
-        names = (table.get(key) for key in ("name", "key", "header"))
+        names = (name for key, name in table.items() if self._part(key) == "name")
         return any(isinstance(name, str) and self.hides(name) for name in names)
 
     def _list(self, items: Sequence[Any], depth: int) -> Any:
@@ -188,25 +229,47 @@ class Redactor:
 
 def shorten(text: str) -> str:
     """Return a text as far as it may be kept: nothing of one that looks like a credential."""
-    if text.startswith(_CREDENTIALS):
-        return HIDDEN
-    if len(text) > MAX_TEXT:
-        text = f"{text[:MAX_TEXT]}{MORE} ({len(text)} characters)"
-    if ":" in text or "=" in text:
-        low = text.lower()
+    size = len(text)
+    if size > MAX_TEXT:
+        text = f"{text[:_LOOKED]}@"  # whoever is named there may have a password after the cut
+    assigns = ":" in text or "=" in text
+    low = text.lower() if assigns or " " in text else ""
+    if (
+        "bearer" in low
+        or "basic" in low
+        or ("-" in text and _dashed(text))
+        or ("_" in text and _underscored(text))
+        or ("J" in text and "eyJ" in text)
+        or ("K" in text and "AKIA" in text)
+    ):
+        if text.lower().startswith(_BEGINNINGS):
+            return HIDDEN
+        text = _CREDENTIAL.sub(rf"\1\2{HIDDEN}", text)
+    if assigns:
         if any(word in low for word in _TELLING) and _ASSIGNED.search(low):
             return HIDDEN
         if "@" in text:
-            return _URL_PASSWORD.sub(f"://{HIDDEN}@", text)
+            text = _FROM_AUTHORITY.sub(_without_user, text)
+    if size > MAX_TEXT:
+        text = f"{text.removesuffix('@')[:MAX_TEXT]}{MORE} ({size} characters)"
     return text
 
 
 def without_credentials(uri: str) -> str:
     """Return a URI without a password, and without a query that has a credential in it."""
+    uri = _FROM_AUTHORITY.sub(_without_user, _CREDENTIAL.sub(rf"\1\2{HIDDEN}", uri))
     place, mark, query = uri.partition("?")
     if _ASSIGNED.search(query):
         query = HIDDEN
-    return _URL_PASSWORD.sub(f"://{HIDDEN}@", place) + mark + query
+    return place + mark + query
+
+
+def _without_user(found: re.Match[str]) -> str:
+    """Return a URL, from its authority on, without who asks: up to the last `@`."""
+    url = found[0]
+    end = url.rfind("@")
+    user = _USER.search(url, 0, end + 1)
+    return url if user is None else f"{url[: user.start()]}://{HIDDEN}{url[end:]}"
 
 
 def _plain(key: str) -> str:
