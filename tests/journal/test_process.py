@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -14,6 +15,28 @@ def test_we_are_running_and_one_that_ended_is_not() -> None:
     with subprocess.Popen(["true"]) as child:
         child.wait(20)
     assert not is_running(child.pid, born(child.pid))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system does not tell")
+def test_one_that_ended_and_whose_parent_has_not_asked_is_not_running() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        began = born(child.pid)
+        assert is_running(child.pid, began)
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+        assert born(child.pid) == began
+        assert not is_running(child.pid, began)
+
+
+def test_where_the_system_tells_nothing_the_number_has_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(process.Path, "read_text", refuse)
+    assert born(os.getpid()) == ""
+    assert is_running(os.getpid(), "")
 
 
 def test_another_of_the_same_number_is_another() -> None:
