@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.journal.samples import call, scribe
 from tests.jsonrpc.test_raw import JSON
+from trunkline.auth import claims
 from trunkline.gateway.events import STATUSES, BackendMoved, Reloaded, Switched, TurnedAway
-from trunkline.journal.record import MAX_NAME, Entry, columns_of, cut
+from trunkline.journal.record import MAX_NAME, MAX_WHO, Entry, columns_of, cut
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.principal import Principal
 
@@ -100,8 +101,14 @@ def test_text_of_others_is_cut_and_no_database_stumbles_over_it() -> None:
     entry = scribe().call(long)
     assert len(entry.name) == MAX_NAME
     assert "\0" not in entry.subject
-    assert said(entry)["role"] == "r" * 128
+    assert said(entry)["role"] == "r" * MAX_WHO
     assert cut("a\ud800") == "a?"
+
+
+def test_whoever_is_let_in_is_recorded_by_the_whole_name() -> None:
+    subject, role = "s" * claims.MAX_NAME, "r" * claims.MAX_NAME
+    entry = scribe().call(call(principal=Principal("x", subject, (role,))))
+    assert (entry.subject, said(entry)["subject"], said(entry)["role"]) == (subject, subject, role)
 
 
 def test_a_uri_is_recorded_without_its_secrets() -> None:

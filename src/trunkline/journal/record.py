@@ -29,6 +29,9 @@ from trunkline.jsonrpc.raw import write
 
 MAX_NAME = 512
 MAX_LABEL = 128
+MAX_WHO = 256
+"""How long a subject or a role is, at most: whoever is let in is found by it, none is cut."""
+
 _LOOKED = 2 * MAX_NAME
 """How many characters of a URI are looked at."""
 
@@ -169,12 +172,12 @@ class Scribe:
         return Entry(at, "call", name, subject, backend or "", status, body)
 
     def _label(self, text: str) -> str:
-        """Return what is said again and again, cut once."""
+        """Return who asked, or which rule decided: said again and again, and cut once."""
         known = self._labels.get(text)
         if known is None:
             if len(self._labels) >= _MAX_LABELS:
                 self._labels.clear()
-            known = self._labels[text] = cut(text)
+            known = self._labels[text] = cut(text, MAX_WHO)
         return known
 
     def _client(self, said: Raw) -> tuple[str, str]:
