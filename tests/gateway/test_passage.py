@@ -70,6 +70,8 @@ def test_every_end_has_a_status(
         ),
         (b'{"content":["' + LONG + b'"],"structuredContent":{"isError":true}}', False),
         (b'{"content":["' + LONG + rb'{\"isError\":true}"]}', False),
+        (b'{"content":["' + 5 * LONG + b'"],"isError":true}', True),
+        (b'{"isError":true,"content":["' + 5 * LONG + b'"]}', True),
         (b'{"content":["isError:true"]}', False),
         (b'{"structuredContent":{"isError":true}}', False),
         (b'{"isError":"true"}', False),
