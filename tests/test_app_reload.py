@@ -364,6 +364,13 @@ async def test_an_address_that_is_open_to_all_is_never_left_without_a_guard(
         assert (await fetch(f"{origin}/mcp", hello())).status == 401
 
 
+async def test_a_gateway_that_listens_is_not_put_behind_itself(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, HTTP, OPERATOR)
+    async with listening(desk) as origin:
+        outcome = await desk.reload(HTTP, OPERATOR, f"[servers.us]\nurl = '{origin}/mcp'")
+        assert "servers.us.url: it is where this gateway itself listens" in (outcome.problem or "")
+
+
 async def test_what_is_stopped_stays_stopped_whoever_says_who_sees_what(tmp_path: Path) -> None:
     desk = Desk(tmp_path, OPERATOR)
     registry = desk.app.gateway.registry

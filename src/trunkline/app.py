@@ -34,6 +34,7 @@ from trunkline.config import (
     Config,
     HttpSettings,
     ServerSettings,
+    expect_others,
     split_address,
 )
 from trunkline.config.difference import live_servers
@@ -173,6 +174,8 @@ class App:
         auth, http = change.new.auth, change.new.http
         if self._listen is not None:
             split_address(self._listen, auth is not None and auth.asks)  # it may be open to all
+        for origin in self.origins:
+            expect_others(change.new, origin.partition("://")[2])
         if not change.difference.touches("auth", "http"):
             return lambda: None
         return self._guarding.prepare(auth, http, self._door)
@@ -263,11 +266,15 @@ class App:
 
     @asynccontextmanager
     async def listening(self, http: HttpSettings) -> "AsyncGenerator[HttpListener]":
-        """Serve whoever comes by HTTP, until the end of the context; raises OSError, ValueError."""
+        """Serve whoever comes by HTTP, until the end of the context.
+
+        Raises OSError, ValueError, and ConfigErrors for a server that would be the gateway itself.
+        """
         from trunkline.assembly.http import limits_of, tls_of  # noqa: PLC0415
         from trunkline.transports.http_listener import HttpListener  # noqa: PLC0415  see above
 
         place = split_address(str(http.listen), self._guarding.asks)
+        expect_others(self.config, http.listen)
         self._listen = http.listen
         tls = tls_of(http)
         self._certificate = b"" if tls is None else _digest_of_tls(http)

@@ -156,7 +156,7 @@ def test_a_place_where_nothing_can_be_written_is_told(
 
 def test_the_gateway_is_not_put_behind_itself(home: Path, tmp_path: Path) -> None:
     done = run("import", "--from", str(client_file(tmp_path / "c.json", us=US, fs=FS)))
-    assert "left out: us, which is Trunkline itself" in done.stderr
+    assert "left out: us, which is Trunkline itself: its command is this program" in done.stderr
     assert "[servers.us]" not in done.stdout
     assert "[servers.fs]" in done.stdout
 
@@ -172,7 +172,45 @@ def test_the_gateway_is_not_put_behind_itself(home: Path, tmp_path: Path) -> Non
     ],
 )
 def test_we_know_ourselves(words: list[str], ours: bool) -> None:
-    assert import_files.is_ours({"command": words[0], "args": words[1:]}) is ours
+    table = {"command": words[0], "args": words[1:]}
+    assert (import_files.why_ours("us", table, ()) is not None) is ours
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "ours"),
+    [
+        ("trunkline", "http://127.0.0.1:8080/mcp", True),
+        ("Trunkline", "http://localhost:9000/mcp", True),
+        ("trunkline", "http://[::1]:8080/sse", True),
+        ("any", "http://localhost:7000/elsewhere", True),  # where we are configured to listen
+        ("other", "http://127.0.0.1:8080/mcp", False),
+        ("trunkline", "http://127.0.0.1:8080/other", False),
+        ("trunkline", "https://gateway.example/mcp", False),
+        ("trunkline", "http://127.0.0.1:x/mcp", False),
+    ],
+)
+def test_we_know_our_addresses_and_nobody_else_s(name: str, url: str, ours: bool) -> None:
+    why = import_files.why_ours(name, {"url": url}, (None, "127.0.0.1:7000"))
+    assert (why is not None) is ours
+
+
+def test_what_serve_has_people_paste_is_not_imported(home: Path) -> None:
+    pasted = {"url": "http://127.0.0.1:8080/mcp"}
+    client_file(home / ".cursor" / "mcp.json", trunkline=pasted, fs=FS)
+    done = run("import")
+    assert "left out: trunkline, which is Trunkline itself: its name and its url" in done.stderr
+    assert ("8080" in done.stdout, "[servers.fs]" in done.stdout) == (False, True)
+
+
+@pytest.mark.parametrize("usual", ["[http]\nlisten = '127.0.0.1:7000'", "nonsense"])
+def test_where_the_configuration_that_is_there_listens_is_not_imported(
+    usual: str, home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "project" / "trunkline.toml").write_text(usual)
+    ours = {"url": "http://localhost:7000/mcp"}
+    done = run("import", "--from", str(client_file(tmp_path / "c.json", me=ours, fs=FS)))
+    assert done.exit_code == 0
+    assert ("left out: me, which is Trunkline itself" in done.stderr) is (usual != "nonsense")
 
 
 def test_a_file_that_cannot_be_read_is_left_out_with_the_reason(home: Path) -> None:

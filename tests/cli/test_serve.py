@@ -245,6 +245,17 @@ def test_an_address_is_checked_as_in_the_configuration(address: str, why: str) -
     assert done.stderr.startswith(f"trunkline: --http: {why}")
 
 
+def test_a_gateway_that_would_be_behind_itself_ends_with_two(tmp_path: Path) -> None:
+    file = config(tmp_path, "[servers.me]\nurl = 'http://localhost:8080/mcp'\n")
+    arguments = ("--http", "127.0.0.1:8080", "--config", file)
+    with serve(tmp_path, *arguments, stdin=subprocess.DEVNULL) as process:
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (2, b"")
+    why = "it is where this gateway itself listens, 127.0.0.1:8080"
+    fix = "leave the server out, or listen elsewhere"
+    assert err.decode() == f"trunkline: {file}: servers.me.url: {why}; {fix}\n"
+
+
 def test_a_certificate_that_is_not_there_ends_with_two(tmp_path: Path) -> None:
     web = '[http]\nlisten = "127.0.0.1:0"\ncertificate = "a.pem"\nkey = "b.pem"'
     done = run("serve", "--config", config(tmp_path, web))

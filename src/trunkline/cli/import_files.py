@@ -9,17 +9,33 @@ Rules upheld here:
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
+from trunkline.cli.client_config import NAME
+from trunkline.cli.config_choice import locate
 from trunkline.cli.screen import FAILED, WRONG, fail, say
-from trunkline.config import ClientFile, ConfigErrors, Draft, find_client_files, read, to_toml
+from trunkline.config import (
+    ClientFile,
+    ConfigErrors,
+    Draft,
+    HttpSettings,
+    find_client_files,
+    is_loopback,
+    is_ourselves,
+    read,
+    to_toml,
+)
+from trunkline.config.addresses import split_url
+from trunkline.documents.parse import table_in
 from trunkline.files import create_file, replace_file
 from trunkline.journal.redact import Redactor, Rules, shorten, without_credentials
 from trunkline.visible import visible_lines
 
+_USUAL = HttpSettings()
 _HIDDEN = "…"
 _NAMES = ("_env", "_url", "_file", "_claim")
 """How keys end that only say where something is, or what it is called."""
@@ -31,7 +47,8 @@ def import_files(source: Path | None, target: Path | None, force: bool) -> None:
         drafts = [_only(source)]
     else:
         drafts = _found(find_client_files(Path.home(), os.environ, sys.platform, Path.cwd()))
-    drafts = [_without_us(draft) for draft in drafts]
+    listens = list(map(_listen, (*drafts, *_here())))
+    drafts = [_without_us(draft, listens) for draft in drafts]
     if not any(draft.entries for draft in drafts):
         fail(FAILED, "no servers were found; name a file with --from FILE")
     if target is None:
@@ -67,15 +84,47 @@ def _told(draft: Draft, client: str) -> Draft:
     return draft
 
 
-def _without_us(draft: Draft) -> Draft:
-    ours = [entry.name for entry in draft.entries if is_ours(entry.table)]
-    if ours:
-        say(f"  left out: {', '.join(ours)}, which is Trunkline itself")
-    others = tuple(entry for entry in draft.entries if entry.name not in ours)
+def _here() -> list[Draft]:
+    """Return the configuration that is there already, if one is that can be read."""
+    path = locate(None, os.environ, Path.cwd())
+    try:
+        return [] if path is None else [read(path)]
+    except ConfigErrors:
+        return []  # it is not what was asked for
+
+
+def _listen(draft: Draft) -> object:
+    return table_in(draft.tables, "http").get("listen")
+
+
+def _without_us(draft: Draft, listens: Sequence[object]) -> Draft:
+    reasons = {entry.name: why_ours(entry.name, entry.table, listens) for entry in draft.entries}
+    for name, why in reasons.items():
+        if why is not None:
+            say(f"  left out: {name}, which is Trunkline itself: {why}")
+    others = tuple(entry for entry in draft.entries if reasons[entry.name] is None)
     return msgspec.structs.replace(draft, entries=others)
 
 
-def is_ours(table: dict[str, Any]) -> bool:
+def why_ours(name: str, table: dict[str, Any], listens: Sequence[object]) -> str | None:
+    """Return why an entry is this gateway, None if it is another server.
+
+    `listens` are the addresses at which it is known to listen. Elsewhere on this machine a url is
+    ours only if all of it is as we have it pasted: other servers have `/mcp` as well.
+    """
+    if _starts_us(table):
+        return "its command is this program"
+    url = table.get("url")
+    if any(is_ourselves(url, listen) for listen in listens):
+        return "its url is where http.listen has it listen"
+    parts = split_url(url) if isinstance(url, str) else None
+    if parts is None or name.lower() != NAME or not is_loopback(parts.hostname or ""):
+        return None
+    ways_in = {_USUAL.path, _USUAL.sse_path}
+    return "its name and its url are those to paste" if parts.path in ways_in else None
+
+
+def _starts_us(table: dict[str, Any]) -> bool:
     """Tell whether an entry starts this very program."""
     words = [str(table.get("command", "")), *map(str, table.get("args", ()))]
     for place, word in enumerate(words):

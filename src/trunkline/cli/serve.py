@@ -24,7 +24,14 @@ from trunkline.cli.client_config import CLIENTS, Client, as_json, command_line, 
 from trunkline.cli.config_choice import choose_config, place
 from trunkline.cli.screen import FAILED, WRONG, fail, say
 from trunkline.cli.state_folder import state_folder
-from trunkline.config import AddressError, Config, HttpSettings, is_loopback, split_address
+from trunkline.config import (
+    AddressError,
+    Config,
+    ConfigErrors,
+    HttpSettings,
+    is_loopback,
+    split_address,
+)
 from trunkline.loop import keep_memory, new_loop, thriftily
 from trunkline.routing.naming import public_name
 
@@ -43,6 +50,8 @@ def serve(option: Path | None, stdio: bool = False, address: str | None = None) 
             run(_serve(config, stdio, http), fast=not (stdio and sys.stdin.isatty()))
     except (OSError, ValueError) as why:
         fail(FAILED, f"cannot serve: {why}")
+    except ConfigErrors as wrong:
+        fail(WRONG, *map(str, wrong.errors))
     return 0
 
 

@@ -2,8 +2,8 @@
 
 Read `documents` first, then in this order: forms, addresses, surroundings, paths and substitute
 (what tables are made of); the modules called *_table, one a table, and tables, which lists them;
-model (all of them as one value); entry, env_file and settle (servers); client_entries (other
-programs' words); load; then client_files, write_toml and schema, which stand alone.
+model (all of them as one value); entry, env_file, settle and ourselves (servers); client_entries
+(other programs' words); load; then client_files, write_toml and schema, which stand alone.
 """
 
 from trunkline.config.addresses import AddressError, is_loopback, split_address
@@ -17,6 +17,7 @@ from trunkline.config.limits_table import LimitsSettings, LimitTable, OwnLimitTa
 from trunkline.config.load import Draft, load, read
 from trunkline.config.model import Config
 from trunkline.config.observe_table import LogSettings, MetricsSettings, TracesSettings
+from trunkline.config.ourselves import expect_others, is_ourselves
 from trunkline.config.policy_table import PolicySettings, RoleSettings, RuleSettings
 from trunkline.config.schema import config_schema, shipped_schema
 from trunkline.config.server_table import ServerSettings
@@ -47,8 +48,10 @@ __all__ = [
     "ServerSettings",
     "TracesSettings",
     "config_schema",
+    "expect_others",
     "find_client_files",
     "is_loopback",
+    "is_ourselves",
     "load",
     "read",
     "shipped_schema",

@@ -21,12 +21,13 @@ from msgspec import Struct
 from trunkline.config.client_entries import client_servers
 from trunkline.config.entry import Entry, check_entry, own_servers
 from trunkline.config.model import Config, ConfigTable
+from trunkline.config.ourselves import check_others
 from trunkline.config.settle import fill, settings
 from trunkline.config.surroundings import Surroundings
 from trunkline.config.tables import TABLES
 from trunkline.documents.errors import Report
 from trunkline.documents.fit import fit
-from trunkline.documents.parse import Table, as_table, parse_json, parse_toml
+from trunkline.documents.parse import Table, as_table, parse_json, parse_toml, table_in
 from trunkline.documents.reading import read_text
 
 MAX_FILE = 1024 * 1024
@@ -69,6 +70,8 @@ def load(path: Path | None, environ: Mapping[str, str], files: list[Path] | None
     draft, report = _draft(path)
     around = draft.surroundings(environ, files)
     servers = [fill(entry, around, report.error) for entry in draft.entries]
+    for entry, table in zip(draft.entries, servers, strict=True):
+        check_others(entry, table, table_in(draft.tables, "http").get("listen"), report.error)
     filled = {
         name: ways.fill(draft.tables, around, report) for name, ways in TABLES.items() if ways.fill
     }
