@@ -178,6 +178,19 @@ async def test_a_port_that_is_taken_is_told_plainly_and_leaves_nothing() -> None
         assert (second.origins, second.http_sessions) == ((), 0)
 
 
+async def test_where_nobody_can_come_nothing_is_started_or_written_down(tmp_path: Path) -> None:
+    first, second = App(DEFAULT), App(DEFAULT, tmp_path)
+    async with asyncio.timeout(20), first.running(), first.listening(HERE):
+        place = first.origins[0].removeprefix("http://")
+        with pytest.raises(OSError, match="address already in use"):
+            async with second.listening(HttpSettings(listen=place)):
+                raise AssertionError
+        states = {upstream.state for upstream in second.gateway.registry}
+        await second.aclose()  # what was begun would now be ended, in writing
+    assert states == {State.IDLE}
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "example.org:80", "nonsense"])
 async def test_nobody_listens_to_a_network(address: str) -> None:
     app = App(DEFAULT)

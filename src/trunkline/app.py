@@ -278,10 +278,12 @@ class App:
         self._listen = http.listen
         tls = tls_of(http)
         self._certificate = b"" if tls is None else _digest_of_tls(http)
-        door = self._open_door(http)
+        door = self._door = self._door or self._make_door(http)
         self._listener = listener = HttpListener(door.answer, limits_of(http), self.report)
         try:
             await _listen(listener, place, tls)
+            self._begin()  # not before: where nobody can come nothing is started, or written down
+            self.gateway.registry.start()
             scheme = "http" if tls is None else "https"
             self.origins = tuple(_origin(scheme, *each) for each in listener.addresses)
             yield listener
@@ -344,16 +346,19 @@ class App:
     def _open_door(self, http: HttpSettings) -> "HttpServer":
         """Return the door; it is made when it is first needed, since it needs a running loop."""
         if self._door is None:
-            from trunkline.assembly.http import rules_of  # noqa: PLC0415  see above
-            from trunkline.transports.http_server import HttpServer  # noqa: PLC0415
-
-            self._expect_anybody()
-            guard, pages = self._guarding.open(http)
-            pages = {**self.observation.pages, **pages}
+            self._door = self._make_door(http)
             self._begin()
-            self._door = HttpServer(self.gateway, rules_of(http), self.report, guard, pages)
             self.gateway.registry.start()
         return self._door
+
+    def _make_door(self, http: HttpSettings) -> "HttpServer":
+        from trunkline.assembly.http import rules_of  # noqa: PLC0415  see above
+        from trunkline.transports.http_server import HttpServer  # noqa: PLC0415
+
+        self._expect_anybody()
+        guard, pages = self._guarding.open(http)
+        pages = {**self.observation.pages, **pages}
+        return HttpServer(self.gateway, rules_of(http), self.report, guard, pages)
 
     def _tell_of(self, address: str, why: str) -> None:
         self.gateway.layers.events.tell(TurnedAway(address, why))
