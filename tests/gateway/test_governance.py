@@ -52,8 +52,15 @@ def test_what_goes_on_is_judged_again_but_costs_nothing_more() -> None:
     assert order == ["switches", "authority"]
 
 
+def test_what_is_not_there_yet_is_asked_of_the_switches_alone() -> None:
+    order: list[str] = []
+    governed(order).check_stopped(passage().caller, ENTRY)
+    assert order == ["switches"]
+
+
 def test_without_parts_everything_passes() -> None:
     made, caller = Governance(), passage().caller
+    made.check_stopped(caller, ENTRY)
     assert made.admit(passage(), ENTRY, PARAMS) is None
     made.readmit(caller, ENTRY)
 

@@ -42,6 +42,9 @@ class Judge:
         if self.why is not None:
             raise self.why
 
+    def check_stopped(self, caller: Caller, entry: Entry) -> None:
+        """Stop nothing."""
+
     def hidden_by(self, caller: Caller, entry: Entry) -> str | None:
         return None
 

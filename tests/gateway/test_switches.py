@@ -11,6 +11,7 @@ from tests.backends.search_gateway import searching
 from tests.gateway.letters import Poster, poster
 from tests.gateway.servers import Hold, Server, User, gateway, one_tool, running, tool, user
 from tests.gateway.test_parking import ASKABLE, FORM, YES, Curious, retry
+from trunkline.gateway import registry
 from trunkline.gateway.events import CallEnded, Event, Switched
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.governance import Governance
@@ -297,6 +298,25 @@ async def test_a_call_that_waits_for_backends_to_start_is_stopped_when_it_is_fou
         with pytest.raises(RpcError, match="Tool is disabled"):
             await call
         assert server.count("tools/call") == 0
+
+
+@pytest.mark.parametrize("switch", [ECHO, A, POSTER, EVERYTHING])
+async def test_what_is_stopped_is_said_to_be_while_its_server_starts(
+    switch: Switch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "PATIENCE", 0.0)
+    server = one_tool()
+    server.methods["initialize"] = Hold()
+    async with governed(a=server) as (made, switches):
+        made.registry.start()
+        client = Poster(made)
+        assert (await refusal(client)).code == 5030
+        await switches.kill(switch)
+        assert (await refusal(client)).code == 4031
+        await switches.revive(switch)
+        assert (await refusal(client)).code == 5030
+        switches.pause()
+        assert (await refusal(client)).code == 4031
 
 
 async def test_what_is_stopped_before_it_is_sent_is_not_sent() -> None:

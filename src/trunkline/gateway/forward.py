@@ -217,12 +217,17 @@ class Forwarder:
         return entry if seen else None
 
     def _expect_ready(self, kind: Kind, name: str, client: Client) -> None:
-        """Refuse what a backend that is not ready would offer, to go by its prefix."""
+        """Refuse what a backend that is not ready would offer, to go by its prefix.
+
+        What is stopped is said to be, however its backend is.
+        """
         for upstream in self.registry:
             prefix = upstream.settings.prefix
             if prefix and name.startswith(prefix + SEPARATOR) and not upstream.ready:
                 native = name.removeprefix(prefix + SEPARATOR)
-                if self._seen(Entry(kind, name, upstream.name, native, _UNKNOWN), client):
+                entry = Entry(kind, name, upstream.name, native, _UNKNOWN)
+                if self._seen(entry, client):
+                    self.layers.check_stopped(client.caller, entry)
                     raise upstream.unavailable(client.caller.version)
 
     def _referred(self, params: Params, client: Client) -> Entry:

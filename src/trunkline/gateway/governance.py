@@ -41,6 +41,11 @@ class Governance:
             self.authority.check(passage, entry, params)
         return None if self.arguments is None else self.arguments.check(passage, entry, params)
 
+    def check_stopped(self, caller: Caller, entry: Entry) -> None:
+        """Refuse what is stopped, although nothing else of it is known yet; raises RpcError."""
+        if self.switches is not None:
+            self.switches.check(caller, entry)
+
     def hidden_by(self, caller: Caller, entry: Entry) -> str | None:
         """Return the rule that hides an offer from a caller; None if it is not hidden."""
         return None if self.authority is None else self.authority.hidden_by(caller, entry)

@@ -41,6 +41,10 @@ class Governor(Protocol):
         """Let a call go on that was interrupted to ask something; raises RpcError."""
         ...
 
+    def check_stopped(self, caller: Caller, entry: Entry) -> None:
+        """Refuse what is stopped, although nothing else of it is known yet; raises RpcError."""
+        ...
+
     def hidden_by(self, caller: Caller, entry: Entry) -> str | None:
         """Return the rule that hides an offer from a caller; None if it is not hidden."""
         ...
@@ -150,6 +154,11 @@ class Layers:
         """Let a call go on that was interrupted to ask something; raises RpcError."""
         if self.governor is not None:
             self.governor.readmit(caller, entry)
+
+    def check_stopped(self, caller: Caller, entry: Entry) -> None:
+        """Refuse what is stopped, although nothing else of it is known yet; raises RpcError."""
+        if self.governor is not None:
+            self.governor.check_stopped(caller, entry)
 
     def hidden_by(self, caller: Caller, entry: Entry) -> str | None:
         """Return the rule that hides an offer from a caller; None if it is not hidden."""
