@@ -9,6 +9,7 @@ from typer.testing import Result
 from tests.cli.samples import config, run
 from tests.journal.samples import call, ledger, meddle, rows, written
 from trunkline.cli.audit import Wanted
+from trunkline.gateway.events import Switched
 from trunkline.journal.ledger import Retention
 from trunkline.journal.store import Filter
 
@@ -40,6 +41,28 @@ def test_records_are_shown_for_people(file: str) -> None:
         *("code", "-32003,", "rule", "policy", "3"),
     ]
     assert "(turned_away) 10.0.0.1  3 times" in audit(file, "query", "--limit", "1").stdout
+
+
+def test_what_was_switched_and_which_way_is_shown_for_people(tmp_path: Path, file: str) -> None:
+    happened = [
+        Switched("pause", "", True, "anna"),
+        Switched("pause", "", False, "anna"),
+        Switched("tool", "fs__x", True, "anna"),
+        Switched("server", "fs", False, "anna"),
+        Switched("all", "", True, "anna"),
+    ]
+    made = ledger(tmp_path)
+    made.store.open()
+    made.append(made.scribe.write((3000.0, event) for event in happened))
+    made.store.close()
+    _, *lines = audit(file, "query", "--limit", "5").stdout.splitlines()
+    assert [line.partition("(switched) ")[2] for line in lines] == [
+        "gateway: paused",
+        "gateway: resumed",
+        "tool fs__x: stopped",
+        "server fs: revived",
+        "all: stopped",
+    ]
 
 
 def test_records_are_shown_for_programs(file: str) -> None:

@@ -28,6 +28,7 @@ from trunkline.cli.screen import (
 from trunkline.cli.state_folder import state_folder
 from trunkline.cli.when import moment, shown
 from trunkline.gateway.events import STATUSES
+from trunkline.gateway.switches import PAUSE
 from trunkline.journal.audit import Auditor
 from trunkline.journal.chain import SIZE, Head
 from trunkline.journal.store import Filter, Row, Store, StoreError, each_row
@@ -191,7 +192,7 @@ def seen(row: Row) -> _Seen:
 def cells(row: Row) -> tuple[str, ...]:
     """Return a record as the cells of a table."""
     found = seen(row)
-    end = (row.subject, row.backend, topic(row), why(found))
+    end = (row.subject, row.backend, topic(row, found), why(found))
     return (shown(row.at), row.status, took(found), *end)
 
 
@@ -202,9 +203,21 @@ def took(found: _Seen) -> str:
     return f"{found.gateway_ms + found.upstream_ms:.1f} ms"
 
 
-def topic(row: Row) -> str:
+def topic(row: Row, found: _Seen) -> str:
     """Say what a record is about."""
-    return row.name if row.kind == "call" else f"({row.kind}) {row.name}".rstrip()
+    if row.kind == "call":
+        return row.name
+    what = _switched(row, found) if row.kind == "switched" else row.name
+    return f"({row.kind}) {what}".rstrip()
+
+
+def _switched(row: Row, found: _Seen) -> str:
+    """Say what was switched, and which way: to switch a pause off would be to resume."""
+    off = row.status == "off"
+    if found.what == PAUSE:
+        return "gateway: paused" if off else "gateway: resumed"
+    thing = f"{found.what or ''} {row.name}".strip()
+    return f"{thing}: {'stopped' if off else 'revived'}"
 
 
 def why(found: _Seen) -> str:

@@ -114,7 +114,7 @@ def line(row: Row) -> list[tuple[str, str]]:
         (f"{took(found):>10}", ""),
         (found.gateway.partition("@")[0], "dim"),
         (row.subject, "blue"),
-        (topic(row), "bold" if is_call else "cyan"),
+        (topic(row, found), "bold" if is_call else "cyan"),
         (why(found), style),
     ]
     return [(visible(text.replace("\n", " ")), style) for text, style in parts if text]
