@@ -84,6 +84,13 @@ def test_a_url_can_be_given(tmp_path: Path) -> None:
     assert (done.exit_code, done.stdout) == (2, "")
 
 
+@pytest.mark.parametrize("url", ["notaurl", "127.0.0.1:8080", "ws://127.0.0.1:8080/ws", "http://"])
+def test_what_is_no_url_is_refused(url: str) -> None:
+    done = run("client-config", "cursor", "--http", url)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("trunkline: --http: expected http:// or https:// and a host; ")
+
+
 def test_a_port_that_is_not_known_before_is_no_url(tmp_path: Path) -> None:
     done = run("client-config", "cursor", "--config", config(tmp_path, HTTP.replace("8080", "0")))
     assert "command" in entry(done.stdout)

@@ -235,3 +235,5 @@ def test_a_bad_file_that_was_named_ends_with_two(tmp_path: Path) -> None:
     done = run("import", "--from", str(bad))
     assert (done.exit_code, done.stdout) == (2, "")
     assert str(bad) in done.stderr
+    done = run("import", "--from", "nofile")
+    assert done.stderr == "trunkline: nofile: there is no such file; check the name\n"

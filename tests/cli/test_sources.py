@@ -113,6 +113,12 @@ def test_mistakes_are_told_with_their_places(tmp_path: Path) -> None:
         assert run("sources", *command).exit_code == 2
 
 
+def test_a_registry_that_is_not_there_is_told_with_a_remedy_that_fits() -> None:
+    done = run("sources", "validate", "nofile")
+    assert done.exit_code == 2
+    assert done.stderr == "trunkline: nofile: there is no such file; check the name\n"
+
+
 def test_programs_read_json(tmp_path: Path, key: Path) -> None:
     path = begun(tmp_path / "a.json", key)
     good = json.loads(run("sources", "validate", str(path), "--json").stdout)

@@ -72,7 +72,9 @@ async def test_a_child_runs_where_it_is_told_to(tmp_path: Path) -> None:
     ("command", "message"),
     [
         ("no-such-command", r"'no-such-command': .* is it installed, and on PATH\?"),
-        ("./no-such-file", r"there is no such file; is the path right, and absolute\?"),
+        ("./no-such-file", r"there is no such file; is the path right, and absolute\?$"),
+        ("npx -y foo", r"on PATH\? If it has arguments in it: they belong into args$"),
+        ("./run it", r"absolute\? If it has arguments in it: they belong into args$"),
         ("./not-executable", r"may not be executed; .*chmod \+x"),
         ("./directory", r"may not be executed"),
         ("./no-interpreter", "first line names does not; is that installed"),

@@ -16,6 +16,7 @@ import msgspec
 from trunkline.cli.config_choice import locate
 from trunkline.cli.screen import WRONG, fail, say
 from trunkline.config import ConfigErrors, HttpSettings, read
+from trunkline.config.addresses import is_web
 
 NAME = "trunkline"
 """What the gateway is called in a client's settings."""
@@ -65,6 +66,8 @@ def client_config(
         fail(WRONG, "give --stdio or --http URL, not both: a client has one entry for us")
     if http is not None and client.url_key is None:
         fail(WRONG, f"{client.title} starts servers itself: its file has no place for a url")
+    if http is not None and not is_web(http):
+        fail(WRONG, "--http: expected http:// or https:// and a host; write the whole address")
     path = locate(option, os.environ, Path.cwd())
     url = http if http is not None or stdio or path is None else _url(path)
     say(f"{client.title}: merge this into {config_path(client)}, then restart it.")

@@ -67,7 +67,7 @@ def load(path: Path | None, environ: Mapping[str, str], files: list[Path] | None
     """
     if path is None:
         return Config()
-    draft, report = _draft(path)
+    draft, report = _draft(path, "check the name, or leave it out to start without servers")
     around = draft.surroundings(environ, files)
     servers = [fill(entry, around, report.error) for entry in draft.entries]
     for entry, table in zip(draft.entries, servers, strict=True):
@@ -86,13 +86,14 @@ def load(path: Path | None, environ: Mapping[str, str], files: list[Path] | None
 
 def read(path: Path) -> Draft:
     """Return what the file at `path` says, references and all; raises ConfigErrors."""
-    draft, report = _draft(path)
+    draft, report = _draft(path, "check the name")
     report.check()
     return msgspec.structs.replace(draft, notes=report.notes())
 
 
-def _draft(path: Path) -> tuple[Draft, Report]:
-    text = _text(path)
+def _draft(path: Path, missing: str) -> tuple[Draft, Report]:
+    """Read a file; `missing` is the remedy if none is there. Raises ConfigErrors."""
+    text = _text(path, missing)
     is_client = _is_client(path, text)
     if is_client:
         parsed = parse_json(text, str(path))
@@ -119,7 +120,6 @@ def _is_client(path: Path, text: str) -> bool:
     return suffix in _JSON or (suffix != ".toml" and text.lstrip().startswith("{"))
 
 
-def _text(path: Path) -> str:
-    """Return what is in the file; raises ConfigErrors."""
+def _text(path: Path, missing: str) -> str:
     limit = MAX_FILE if path.suffix.lower() == ".toml" else MAX_CLIENT_FILE
-    return read_text(path, limit, "check the name, or leave it out to start without servers")
+    return read_text(path, limit, missing)

@@ -58,10 +58,12 @@ class Loaded(Struct, frozen=True):
         return digest(self.tree)
 
 
-def load(path: Path) -> Loaded:
-    """Return the registry in a file, JSON or TOML; raises ConfigErrors."""
-    fix = "check the name, or leave registry out for the embedded default"
-    return parse(read_text(path, MAX_FILE, fix), str(path))
+def load(path: Path, missing: str = "check the name") -> Loaded:
+    """Return the registry in a file, JSON or TOML; `missing` is the remedy if none is there.
+
+    Raises ConfigErrors.
+    """
+    return parse(read_text(path, MAX_FILE, missing), str(path))
 
 
 def embedded() -> Loaded:

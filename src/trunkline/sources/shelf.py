@@ -28,6 +28,7 @@ from trunkline.sources.matching import Matching, TopicFinder
 LOOK_AGAIN = 1.0
 """How many seconds pass at least between two looks at the file."""
 
+_MISSING = "check the name, or leave registry out for the embedded default"
 _log = logging.getLogger(__name__)
 
 FileStamp: TypeAlias = tuple[Stamp, ...]
@@ -98,7 +99,7 @@ class Shelf:
     def _read(self) -> tuple[FileStamp, Shelved]:
         """Read all of it, stamp first: what changes meanwhile is seen the next time."""
         stamp = _stamp_of(self._path)
-        loaded = embedded() if self._path is None else load(self._path)
+        loaded = embedded() if self._path is None else load(self._path, _MISSING)
         self._check_pinned(loaded)
         finder = TopicFinder(loaded.registry.categories, self._matching)
         return stamp, Shelved(loaded, finder, _log_state(self._path, loaded))

@@ -112,9 +112,11 @@ def _diagnosis(
         place = str(Path(cwd or ".") / argv0) if "/" in argv0 else argv0
         if shutil.which(place, path=env.get("PATH")):
             return "it exists, but what its first line names does not", "is that installed?"
+        # Where others have a shell take a command apart, we do not.
+        hint = " If it has arguments in it: they belong into args" if " " in argv0 else ""
         if "/" in argv0:
-            return "there is no such file", "is the path right, and absolute?"
-        return "there is no such command", "is it installed, and on PATH?"
+            return "there is no such file", f"is the path right, and absolute?{hint}"
+        return "there is no such command", f"is it installed, and on PATH?{hint}"
     if isinstance(error, PermissionError):
         return "it may not be executed", "is it a program, with permission to run (chmod +x)?"
     if isinstance(error, OSError) and error.errno == errno.ENOEXEC:
