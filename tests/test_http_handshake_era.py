@@ -14,6 +14,8 @@ from tests.gateway.servers import Hold, Server, gateway, hello, one_tool, tool
 from tests.http_client import Old, Reply, site
 from tests.transports.exchanges import call, note
 from trunkline.jsonrpc import to_raw
+from trunkline.transports.http_flow import RETRY
+from trunkline.transports.sse import Event
 
 __all__ = ["no_patience"]
 
@@ -270,6 +272,20 @@ async def test_a_call_that_takes_long_becomes_a_stream() -> None:
 # Streams
 
 
+async def test_a_stream_that_is_lost_before_anything_was_said_is_taken_up_at_once() -> None:
+    server = one_tool()
+    async with site(gateway(s=server), server) as here:
+        old = await here.old()
+        stream = await old.get()
+        first = await stream.event()
+        assert first is not None
+        again = await old.get(last_event_id=first.id)  # nobody has noticed yet that it is lost
+        assert again.status == 200
+        server.lists["tools"].append(tool("more"))
+        await server.line.notify("notifications/tools/list_changed")
+        assert (await again.said())["method"] == "notifications/tools/list_changed"
+
+
 @pytest.mark.holds("T73")
 async def test_there_is_one_stream_for_all_that_belongs_to_no_call() -> None:
     server = one_tool()
@@ -279,6 +295,7 @@ async def test_there_is_one_stream_for_all_that_belongs_to_no_call() -> None:
         assert (await old.get(accept=None)).status == 406
         stream = await old.get()
         assert (stream.status, stream.is_stream) == (200, True)
+        assert [await stream.event()] == [Event(b"", id="1-0", retry=RETRY)]
         assert (await old.get()).status == 409
         server.lists["tools"].append(tool("more"))
         await server.line.notify("notifications/tools/list_changed")
@@ -288,9 +305,10 @@ async def test_there_is_one_stream_for_all_that_belongs_to_no_call() -> None:
             pass
         server.lists["tools"].append(tool("most"))
         await server.line.notify("notifications/tools/list_changed")
-        event = await again.event()
-        assert event is not None
-        assert event.id == "1-2"  # the first is not said again
+        found = [await again.event(), await again.event()]
+        assert [each and each.id for each in found] == ["1-1", "1-2"]
+        assert found[0] is not None
+        assert found[0].data == b""  # what was said before is not said again
         back = await old.get(last_event_id="1-0")
         found = [await back.event(), await back.event()]
         assert [each and each.id for each in found] == ["1-1", "1-2"]

@@ -9,9 +9,9 @@ from tests.transports.exchanges import Paper
 from trunkline.transports.http_flow import MAX_BYTES, MAX_EVENTS, RETRY, Flow, read_event_id
 
 
-def taken_up(flow: Flow, after: int | None = None) -> Paper:
+def taken_up(flow: Flow, after: int | None = None, primed: bool = False) -> Paper:
     paper = Paper()
-    flow.carry(paper, ((b"x-any", b"1"),), after)
+    flow.carry(paper, ((b"x-any", b"1"),), after, primed)
     return paper
 
 
@@ -21,7 +21,7 @@ def ids(paper: Paper) -> list[str | None]:
 
 @tidy
 async def test_every_event_has_an_id_that_names_its_stream() -> None:
-    flow = Flow(7, primed=False)
+    flow = Flow(7)
     paper = taken_up(flow)
     await flow.send(b'"a"')
     await flow.send(b'"b"')
@@ -34,8 +34,8 @@ async def test_every_event_has_an_id_that_names_its_stream() -> None:
 
 @tidy
 async def test_a_primed_stream_begins_with_an_id_and_nothing_to_say() -> None:
-    flow = Flow(7, primed=True)
-    paper = taken_up(flow)
+    flow = Flow(7)
+    paper = taken_up(flow, primed=True)
     await flow.catch_up()
     (event,) = paper.events
     assert (event.id, event.data, event.retry) == ("7-0", b"", RETRY)
@@ -45,16 +45,27 @@ async def test_a_primed_stream_begins_with_an_id_and_nothing_to_say() -> None:
 
 @tidy
 async def test_who_lost_a_primed_stream_at_once_gets_all_but_the_beginning() -> None:
-    flow = Flow(7, primed=True)
+    flow = Flow(7)
     await flow.send(b'"a"')
-    paper = taken_up(flow, after=0)
+    paper = taken_up(flow, after=0, primed=True)
     await flow.catch_up()
     assert ids(paper) == ["7-1"]
 
 
 @tidy
+async def test_who_opens_a_stream_again_is_given_the_id_that_it_has_come_to() -> None:
+    flow = Flow(7)
+    taken_up(flow, primed=True)
+    await flow.send(b'"a"')
+    paper = taken_up(flow, primed=True)
+    await flow.send(b'"b"')
+    assert ids(paper) == ["7-1", "7-2"]
+    assert paper.events[0].data == b""
+
+
+@tidy
 async def test_what_is_said_to_nobody_is_kept_for_the_one_who_comes() -> None:
-    flow = Flow(1, primed=False)
+    flow = Flow(1)
     await flow.send(b'"a"')
     assert not flow.carried
     paper = taken_up(flow)
@@ -65,7 +76,7 @@ async def test_what_is_said_to_nobody_is_kept_for_the_one_who_comes() -> None:
 
 @tidy
 async def test_nothing_is_said_twice_unless_somebody_asks() -> None:
-    flow = Flow(1, primed=False)
+    flow = Flow(1)
     first = taken_up(flow)
     await flow.send(b'"a"')
     first.go()
@@ -83,7 +94,7 @@ async def test_nothing_is_said_twice_unless_somebody_asks() -> None:
 
 @tidy
 async def test_who_names_an_event_that_is_yet_to_come_gets_all_that_come() -> None:
-    flow = Flow(1, primed=False)
+    flow = Flow(1)
     await flow.send(b'"a"')
     paper = taken_up(flow, after=999)
     await flow.send(b'"b"')
@@ -92,7 +103,7 @@ async def test_who_names_an_event_that_is_yet_to_come_gets_all_that_come() -> No
 
 @tidy
 async def test_a_reader_that_is_behind_gets_everything_in_order_and_then_the_end() -> None:
-    flow = Flow(1, primed=False)
+    flow = Flow(1)
     for name in ("a", "b", "c"):
         await flow.send(f'"{name}"'.encode())
     paper = taken_up(flow)
@@ -113,7 +124,7 @@ async def test_a_reader_that_is_behind_gets_everything_in_order_and_then_the_end
 
 @tidy
 async def test_a_stream_that_has_ended_is_replayed_to_its_end() -> None:
-    flow = Flow(1, primed=False)
+    flow = Flow(1)
     first = taken_up(flow)
     await flow.send(b'"a"')
     first.go()
@@ -131,7 +142,7 @@ async def test_a_stream_that_has_ended_is_replayed_to_its_end() -> None:
 
 @tidy
 async def test_who_takes_a_stream_up_has_it() -> None:
-    flow = Flow(1, primed=False)
+    flow = Flow(1)
     first = taken_up(flow)
     first.room.clear()  # its connection is dead, and nobody knows
     stuck = asyncio.create_task(flow.send(b'"a"'))
@@ -148,7 +159,7 @@ async def test_who_takes_a_stream_up_has_it() -> None:
 
 @tidy
 async def test_a_reader_that_goes_is_no_reader() -> None:
-    flow = Flow(1, primed=False)
+    flow = Flow(1)
     paper = taken_up(flow)
     paper.gone = True  # and nobody was told yet
     await flow.send(b'"a"')
@@ -160,7 +171,7 @@ async def test_a_reader_that_goes_is_no_reader() -> None:
 
 @tidy
 async def test_the_oldest_are_forgotten_first() -> None:
-    flow = Flow(1, primed=True)
+    flow = Flow(1)
     for number in range(1, 100_001):
         flow.put(b"%d" % number)
     paper = taken_up(flow)
@@ -171,7 +182,7 @@ async def test_the_oldest_are_forgotten_first() -> None:
 
 @tidy
 async def test_large_events_are_forgotten_sooner_but_never_the_last() -> None:
-    flow = Flow(1, primed=False)
+    flow = Flow(1)
     large = b'"' + b"x" * (MAX_BYTES // 2) + b'"'
     for _ in range(3):
         flow.put(large)
@@ -184,7 +195,7 @@ async def test_large_events_are_forgotten_sooner_but_never_the_last() -> None:
 
 @tidy
 async def test_to_say_nothing_sends_what_was_left_unsaid() -> None:
-    flow = Flow(1, primed=False)
+    flow = Flow(1)
     paper = taken_up(flow)
     flow.put(b'"a"')
     flow.quiet = True

@@ -35,17 +35,18 @@ EVENT_STREAM: Headers = (
 class Flow:
     """One stream, from its first event to its last, over one exchange or several."""
 
-    def __init__(self, number: int, primed: bool) -> None:
-        """Begin; `primed` streams give their client an id before there is anything to say."""
+    def __init__(self, number: int) -> None:
         self.number = number
         self.done = False
         self.size = 0
         self.quiet = False
         """Whether nothing was said since somebody looked."""
-        self._stored: deque[bytes] = deque((b"",) if primed else ())
+        self._stored: deque[bytes] = deque()
         self._last = 0
-        self._next = 0 if primed else 1
-        """The event that is sent next; the one that primes is number 0."""
+        self._next = 1
+        """The event that is sent next."""
+        self._priming = False
+        """Whether its reader is first given the id of the event before that, and no data."""
         self._exchange: Exchange | None = None
 
     @property
@@ -53,13 +54,24 @@ class Flow:
         """Tell whether somebody is reading it."""
         return self._exchange is not None
 
-    def carry(self, exchange: Exchange, headers: Headers, after: int | None = None) -> None:
-        """Let an exchange carry it from now on; `catch_up` sends what came after event `after`."""
+    def carry(
+        self,
+        exchange: Exchange,
+        headers: Headers,
+        after: int | None = None,
+        primed: bool = False,
+    ) -> None:
+        """Let an exchange carry it from now on; `catch_up` sends what came after event `after`.
+
+        With `primed`, a client that names no event has an id before there is anything to say: by
+        that it can take the stream up again, whenever it is cut off.
+        """
         if self._exchange is not None:
             self._exchange.finish()
         self._exchange = exchange
         exchange.when_gone(lambda: self._let_go(exchange))
         exchange.begin(200, [*EVENT_STREAM, *headers])
+        self._priming = primed and after is None
         if after is not None:
             self._next = min(after, self._last) + 1
 
@@ -73,12 +85,14 @@ class Flow:
 
     async def catch_up(self) -> None:
         """Send all that was not sent yet; several may do so at once, and the order stays."""
+        if self._exchange is not None and self._priming:
+            self._priming = False
+            await self._pass(encode_event(b"", id=self._id(self._next - 1), retry=RETRY))
         while self._exchange is not None and self._next <= self._last:
             oldest = self._last - len(self._stored) + 1
             number = max(self._next, oldest)
             self._next = number + 1
-            retry = None if number else RETRY
-            event = encode_event(self._stored[number - oldest], id=self._id(number), retry=retry)
+            event = encode_event(self._stored[number - oldest], id=self._id(number))
             await self._pass(event)
         if self.done:
             self.finish()

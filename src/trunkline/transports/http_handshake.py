@@ -285,7 +285,7 @@ class HandshakeDoor:
         if flow.carried and after is None:
             visit.fail(409, RpcError(INVALID_REQUEST, "This stream is open already"))
             return None
-        flow.carry(visit.exchange, visit.headers, after)
+        flow.carry(visit.exchange, visit.headers, after, primed=record.held.primes)
         self._spawn(flow.catch_up())
         return flow
 

@@ -46,7 +46,7 @@ class HttpSession:
         self.conversation: Any = None
         self._flows: dict[int, Flow] = {}
         self._last_flow = 0
-        self.standalone = self._new_flow(primed=False)
+        self.standalone = self.new_flow()
         """The stream for all that belongs to no call."""
         self._in_progress: dict[Id, Due] = {}
         self._questions: dict[int, asyncio.Future[Raw]] = {}
@@ -122,13 +122,15 @@ class HttpSession:
 
     # Streams
 
-    def new_flow(self) -> Flow:
-        """Begin the stream of one call."""
-        return self._new_flow(primed=self.version >= PRIMED_SINCE)
+    @property
+    def primes(self) -> bool:
+        """Tell whether streams begin with an event without data."""
+        return self.version >= PRIMED_SINCE
 
-    def _new_flow(self, primed: bool) -> Flow:
+    def new_flow(self) -> Flow:
+        """Begin a stream."""
         self._last_flow += 1
-        flow = self._flows[self._last_flow] = Flow(self._last_flow, primed)
+        flow = self._flows[self._last_flow] = Flow(self._last_flow)
         self.trim()
         return flow
 
@@ -215,5 +217,5 @@ class SessionReply:
             return self._session.standalone
         if self._flow is None:
             self._flow = self._session.new_flow()
-            self._flow.carry(self._exchange, self._headers)
+            self._flow.carry(self._exchange, self._headers, primed=self._session.primes)
         return self._flow
