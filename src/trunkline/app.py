@@ -275,6 +275,7 @@ class App:
 
         place = split_address(str(http.listen), self._guarding.asks)
         expect_others(self.config, http.listen)
+        self.config.metrics.check_host(place[0])
         self._listen = http.listen
         tls = tls_of(http)
         self._certificate = b"" if tls is None else _digest_of_tls(http)

@@ -15,7 +15,14 @@ from tests.test_app_http import HERE, call_in_session
 from trunkline import __version__
 from trunkline.app import DEFAULT, App
 from trunkline.assembly import metrics as module
-from trunkline.config import Config, MetricsSettings, ServerSettings
+from trunkline.config import (
+    AddressError,
+    AuthSettings,
+    Config,
+    HttpSettings,
+    MetricsSettings,
+    ServerSettings,
+)
 
 BROKEN = ServerSettings(name="broken", command="/nonexistent/program", max_restarts=0)
 DASHBOARD = Path(__file__).parents[2] / "contrib" / "grafana" / "trunkline.json"
@@ -163,6 +170,15 @@ async def test_every_metric_has_its_heading_in_the_manual(tmp_path: Path) -> Non
     names = app.observation.metrics.exposition.names
     assert [name for name in names if f"### `{name}`" not in headings] == []
     assert len(headings) == len(names)
+
+
+async def test_nobody_listens_to_a_network_with_metrics_that_are_open() -> None:
+    auth = AuthSettings(keys=Path("/nonexistent/keys.json"))
+    app = App(Config(auth=auth, metrics=MetricsSettings(path="/m")))
+    with pytest.raises(AddressError, match="everybody who reaches that address could read them"):
+        async with app.listening(HttpSettings(listen="0.0.0.0:0")):
+            raise AssertionError
+    assert app.origins == ()
 
 
 async def test_beyond_loopback_the_token_opens_an_address_of_its_own() -> None:

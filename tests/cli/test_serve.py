@@ -310,3 +310,13 @@ def test_an_option_that_exposes_the_gateway_says_so_and_needs_a_guard(tmp_path: 
         )
     assert done.returncode == 1  # stdin is a file
     assert "--http: tokens travel in the clear" in done.stderr
+
+
+def test_an_option_exposes_no_metrics_to_those_without_a_token(tmp_path: Path) -> None:
+    file = config(tmp_path, '[auth]\nmode = "key"\n[metrics]\npath = "/m"\n', OPERATOR)
+    done = run("serve", "--http", "0.0.0.0:0", "--config", file)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == (
+        "trunkline: --http: [metrics] path = '/m': everybody who reaches that address could read "
+        "them; set token_env in [metrics], or listen for an address of their own\n"
+    )

@@ -65,6 +65,16 @@ def test_what_the_tables_say_is_what_is_loaded(tmp_path: Path) -> None:
             '[metrics]\npath = "/x"\n[http]\nws_path = "/x"',
             "2: metrics.path: something else is there already",
         ),
+        (
+            '[metrics]\npath = "/m"\n[http]\nlisten = "0.0.0.0:80"\n[auth]\nmode = "key"',
+            "2: metrics.path: http.listen is not loopback's: everybody who reaches that address "
+            "could read them; set token_env in [metrics], or listen for an address of their own",
+        ),
+        ('[metrics]\npath = "/m"\n[http]\nlisten = "x"', "4: http.listen: expected a host and"),
+        (
+            '[metrics]\npath = "/m"\n[http]\nlisten = "0.0.0.0:99999"',
+            "4: http.listen: expected a port of at most 65535",
+        ),
         ("[metrics]\nport = 1", "2: metrics.port: unknown key"),
         ('[traces]\nendpoint = "o.example"', "2: traces.endpoint: expected http:// or https://"),
         ('[traces]\nendpoint = "http://a:b@h"', "2: traces.endpoint: expected http:// or https://"),
@@ -93,6 +103,19 @@ def test_a_mistake_has_its_line_and_its_remedy(tmp_path: Path, text: str, error:
 def test_beyond_loopback_metrics_are_for_those_who_have_the_token(tmp_path: Path) -> None:
     found = loaded(tmp_path, '[metrics]\nlisten = "0.0.0.0:9201"\ntoken_env = "TOKEN"')
     assert found.metrics.listen == "0.0.0.0:9201"
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    ['path = "/m"\ntoken_env = "TOKEN"', 'path = "/m"\nlisten = "127.0.0.1:1"', "max_series = 10"],
+)
+def test_a_network_may_reach_the_main_address_if_metrics_are_not_open_there(
+    tmp_path: Path, metrics: str
+) -> None:
+    web = f'[metrics]\n{metrics}\n[http]\nlisten = "0.0.0.0:80"\n[auth]\nmode = "key"\n'
+    found = loaded(tmp_path, web).metrics
+    found.check_host("0.0.0.0")
+    MetricsSettings(path="/m").check_host("127.0.0.1")
 
 
 def test_what_was_read_can_be_written_down_references_and_all(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def _choose_http(config: Config, stdio: bool, address: str | None) -> HttpSettin
         return None if stdio or http.listen is None else http
     try:
         host, _ = split_address(address, config.auth is not None and config.auth.asks)
+        config.metrics.check_host(host)
     except AddressError as wrong:
         fail(WRONG, f"--http: {wrong}")
     if not is_loopback(host) and http.certificate is None:

@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
 
-from trunkline.config.addresses import AddressError, is_bare, split_address
+from trunkline.config.addresses import AddressError, is_bare, is_loopback, split_address
 from trunkline.config.forms import (
     ADDRESS,
     HEADER_VALUE,
@@ -35,6 +35,8 @@ from trunkline.documents.parse import Table, table_in
 
 _HTTP = HttpSettings()
 _TOKEN = re.compile(r"[\x21-\x7e]+")
+_OPEN = "everybody who reaches that address could read them"
+_OPEN_FIX = "set token_env in [metrics], or listen for an address of their own"
 _OURS = frozenset(("connection", "content-length", "content-type", "host", "transfer-encoding"))
 
 
@@ -68,6 +70,11 @@ class MetricsSettings(MetricsTable, frozen=True, kw_only=True):
     def place(self) -> str | None:
         """The path at which they are, None if they are nowhere."""
         return self.path or (None if self.listen is None else "/metrics")
+
+    def check_host(self, host: str) -> None:
+        """Raise AddressError if anybody could read them when the main address is at `host`."""
+        if self.path and self.listen is None and self.token is None and not is_loopback(host):
+            raise AddressError(f"[metrics] path = {self.path!r}: {_OPEN}", _OPEN_FIX)
 
     def __repr__(self) -> str:
         return f"MetricsSettings({self.listen!r}, {self.place!r}, …)"
@@ -119,6 +126,8 @@ def check_metrics(tree: Table, report: Report) -> None:
     """Complain about all that can be seen without the surroundings."""
     table, http = table_in(tree, "metrics"), table_in(tree, "http")
     listen, path = table.get("listen"), table.get("path")
+    if isinstance(path, str) and listen is None and "token_env" not in table:
+        _check_main_address(http.get("listen"), report)
     if isinstance(listen, str) and "token_env" not in table:
         try:
             split_address(listen)
@@ -130,6 +139,15 @@ def check_metrics(tree: Table, report: Report) -> None:
     taken = (*TAKEN, *(http.get(key, getattr(_HTTP, key)) for key in PATHS))
     if path in taken:
         report.error(("metrics", "path"), "something else is there already", "choose another path")
+
+
+def _check_main_address(listen: object, report: Report) -> None:
+    """Complain if others than this machine reach the main address, and metrics with it."""
+    try:
+        if isinstance(listen, str) and not is_loopback(split_address(listen, guarded=True)[0]):
+            report.error(("metrics", "path"), f"http.listen is not loopback's: {_OPEN}", _OPEN_FIX)
+    except AddressError:
+        return  # which is complained of where it stands
 
 
 def fill_metrics(tree: Table, around: Surroundings, report: Report) -> Table:
