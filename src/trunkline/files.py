@@ -4,6 +4,7 @@ Rules upheld here:
 1. Whoever reads a file that is replaced finds all of it, old or new, after a crash as well.
 2. A new file is its owner's alone; one that was there keeps its permissions if that is asked for.
 3. One who holds a file and never finishes is not waited for for ever.
+4. A file has changed as well if others may do with it what they could not, or no longer.
 """
 
 import asyncio
@@ -24,7 +25,17 @@ PATIENCE = 2.0
 
 _PAUSE = 0.01
 
-Stamp: TypeAlias = tuple[int, int, int] | None
+_OTHERS = 0o022
+"""The permissions by which others than the owner may write."""
+
+Stamp: TypeAlias = tuple[int, int, int, int] | None
+
+
+class Exposed(ValueError):
+    """A file that others may write to, so that what is in it may be anybody's."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"others may write to it; run chmod go-w {path}")
 
 
 def stamp_of(path: Path) -> Stamp:
@@ -33,16 +44,27 @@ def stamp_of(path: Path) -> Stamp:
         found = path.stat()
     except (OSError, ValueError):  # also for a name that can be no file's
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode
 
 
-def read_file(path: Path, most: int) -> bytes:
-    """Read a file of at most so many bytes; raises OSError, and ValueError for a longer one."""
+def read_file(path: Path, most: int, own: bool = False) -> bytes:
+    """Read a file of at most so many bytes; raises OSError, and ValueError for a longer one.
+
+    With `own`, raises Exposed if others may write to it.
+    """
     with path.open("rb") as file:
+        if own:
+            check_own(file.fileno(), path)
         content = file.read(most + 1)
     if len(content) > most:
         raise ValueError(f"expected at most {most} bytes")
     return content
+
+
+def check_own(number: int, path: Path) -> None:
+    """Raise Exposed if others may write to the file at a path, which is open as `number`."""
+    if os.name == "posix" and os.fstat(number).st_mode & _OTHERS:
+        raise Exposed(path)
 
 
 class Watched:

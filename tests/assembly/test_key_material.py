@@ -95,6 +95,14 @@ def test_a_bad_set_is_told_with_a_remedy(text: str, why: str, tmp_path: Path) ->
     assert found.told.endswith("; put the issuer's public keys into it, as a JWKS")
 
 
+def test_a_set_that_is_anybodys_is_told_with_the_remedy_for_that(tmp_path: Path) -> None:
+    path = tmp_path / "jwks.json"
+    path.write_bytes(key_set(public("ES256", "a")))
+    path.chmod(0o666)
+    told = f"others may write to it; run chmod go-w {path}"
+    assert jwt(jwks_file=path) == (Material("auth.jwt.jwks_file", str(path), False, told),)
+
+
 def test_a_set_that_has_gone_is_told(tmp_path: Path) -> None:
     (found,) = jwt(jwks_file=tmp_path / "none")
     assert not found.ok

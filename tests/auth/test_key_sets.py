@@ -141,6 +141,26 @@ async def test_a_file_is_read_again_when_it_has_changed(
         FileKeys(file)
 
 
+@pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
+async def test_a_file_that_others_may_write_to_is_not_read(
+    mode: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "jwks.json"
+    file.write_bytes(key_set(public("ES256", "a")))
+    source = FileKeys(file)
+    file.write_bytes(key_set(public("ES256", "theirs")))
+    file.chmod(mode)
+    await source.look()
+    assert source.find(A)
+    assert source.find(Header("ES256", "theirs")) == []
+    assert f"others may write to it; run chmod go-w {file}" in caplog.text
+    with pytest.raises(ValueError, match="others may write to it"):
+        FileKeys(file)
+    file.chmod(0o644)  # the remedy is enough: nobody has to write the file again
+    await source.look()
+    assert source.find(Header("ES256", "theirs"))
+
+
 # A server
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from trunkline.auth.key_file import BadKeyFile, read_keys
-from trunkline.auth.key_sets import MAX_SIZE, parse_key_set
+from trunkline.auth.key_sets import read_key_set
 from trunkline.config import AuthSettings
-from trunkline.files import read_file
+from trunkline.files import Exposed
 from trunkline.journal.redact import without_credentials
 
 
@@ -61,8 +61,10 @@ def _key_file(path: Path) -> Material:
 def _key_set(path: Path) -> Material:
     fix = "put the issuer's public keys into it, as a JWKS"
     try:
-        count = len(parse_key_set(read_file(path, MAX_SIZE)))
+        count = len(read_key_set(path))
         wrong = "" if count else "expected a key that can verify signatures, got none"
+    except Exposed as why:  # which has a remedy of its own
+        return Material("auth.jwt.jwks_file", str(path), False, str(why))
     except OSError as why:
         count, wrong = 0, f"cannot be read: {(why.strerror or str(why)).lower()}"
     except ValueError as why:

@@ -16,7 +16,6 @@ Rules upheld here:
 
 import asyncio
 import logging
-import os
 import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -29,7 +28,7 @@ from msgspec import Meta, Struct
 
 from trunkline.auth.claims import CONTROL, MAX_NAME, MAX_ROLES
 from trunkline.auth.proof import Proof, Unproven
-from trunkline.files import Watched, alone, replace_file
+from trunkline.files import Exposed, Watched, alone, check_own, replace_file
 from trunkline.mcp.principal import Principal
 
 PREFIX = "tlk_"
@@ -119,15 +118,15 @@ def read_keys(path: Path) -> tuple[KeyRecord, ...]:
     """Return the keys of a file, none if it is not there; raises BadKeyFile."""
     try:
         with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
+            check_own(file.fileno(), path)
             data = file.read(MAX_FILE + 1)
     except FileNotFoundError:
         return ()
+    except Exposed:
+        raise BadKeyFile(f"{path}: others may write to it; run chmod 600 {path}") from None
     except (OSError, ValueError) as why:
         reason = (getattr(why, "strerror", None) or "not a file name").lower()
         raise BadKeyFile(f"{path}: cannot be read: {reason}; check its permissions") from None
-    if os.name == "posix" and mode & 0o022:
-        raise BadKeyFile(f"{path}: others may write to it; run chmod 600 {path}")
     if len(data) > MAX_FILE:
         raise BadKeyFile(f"{path}: longer than {MAX_FILE} bytes; is it the right file?")
     try:

@@ -12,6 +12,7 @@ Rules upheld here:
 1. What was good is used until something else is good, but no longer than `MAX_AGE`.
 2. Only public keys for signatures are taken: no secrets, no private keys, nothing weak.
 3. What is read is bounded, in bytes, in keys and in time. Redirects are not followed.
+4. A file that others may write to is not read: its keys could be theirs.
 """
 
 import asyncio
@@ -112,7 +113,7 @@ class FileKeys:
         """Read it; raises ValueError or OSError."""
         self.edition = 0
         self._file = Watched(path)
-        self._keys = parse_key_set(read_file(path, MAX_SIZE))
+        self._keys = read_key_set(path)
 
     def find(self, header: Header) -> list[Key] | None:
         """Return the keys of the set that may have signed a token."""
@@ -127,7 +128,7 @@ class FileKeys:
             return
         path = self._file.path
         try:
-            self._keys = parse_key_set(await asyncio.to_thread(read_file, path, MAX_SIZE))
+            self._keys = await asyncio.to_thread(read_key_set, path)
             self.edition += 1
         except (OSError, ValueError) as why:
             _log.warning("%s: no good, so that the old keys are kept: %s", path, why)
@@ -212,6 +213,14 @@ async def fetch_key_set(url: str) -> bytes:
     if response.status != 200:
         raise ValueError(f"expected status 200, got {response.status}")
     return body
+
+
+def read_key_set(path: Path) -> tuple[PublicKey, ...]:
+    """Return the keys of a JWKS in a file, as `parse_key_set` does; raises OSError or ValueError.
+
+    The latter is Exposed if others may write to it.
+    """
+    return parse_key_set(read_file(path, MAX_SIZE, own=True))
 
 
 def parse_key_set(body: bytes) -> tuple[PublicKey, ...]:
