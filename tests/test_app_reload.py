@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.transports.test_asgi import Server, body, http
 from tests.transports.test_http_listener_changes import another_certificate
 from trunkline.app import App
 from trunkline.assembly import reload
+from trunkline.assembly.guarding import Guarding
 from trunkline.assembly.reload import Outcome, Reloader
 from trunkline.config import Config, HttpSettings, load
 from trunkline.gateway.events import Event, Reloaded
@@ -192,6 +194,24 @@ async def test_what_has_to_wait_is_said_and_the_rest_is_taken(tmp_path: Path) ->
             "http.key",
         )
         assert (await fetch(f"{origin}/healthz")).status == 200
+        again = await desk.reload(http + "max_body = 2048", '[gateway]\nstate = "x"', OPERATOR)
+        assert (again.changed, again.postponed) == ((), outcome.postponed)
+        as_before = await desk.reload(HTTP, OPERATOR)
+        assert (as_before.changed, as_before.postponed) == (("http.max_body",), ())
+
+
+async def test_nobody_else_asks_while_another_address_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Mock()
+    monkeypatch.setattr(Guarding, "prepare", made)
+    desk = Desk(tmp_path, HTTP, AUTH, OPERATOR, environ={"SECRET": "s" * 64})
+    async with listening(desk):
+        for name in ("a", "b"):
+            more = f"[gateway]\nname = '{name}'\n"
+            outcome = await desk.reload("[http]\nlisten = '127.0.0.1:1'\n", AUTH, OPERATOR, more)
+            assert (outcome.changed, outcome.postponed) == (("gateway.name",), ("http.listen",))
+    made.assert_not_called()
 
 
 async def test_an_application_of_another_server_is_reloaded_as_well(tmp_path: Path) -> None:

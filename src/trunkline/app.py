@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from trunkline.assembly.gateway import identity_of, parking_of
 from trunkline.assembly.governance import prepare_governance
-from trunkline.assembly.guarding import Guarding
+from trunkline.assembly.guarding import HEEDED, Guarding
 from trunkline.assembly.journal import journal_of, state_of, terms_of
 from trunkline.assembly.observe import Doors, Observation, Reporter
 from trunkline.assembly.operator import commands_of, desk_of, follow
@@ -176,7 +176,7 @@ class App:
             split_address(self._listen, auth is not None and auth.asks)  # it may be open to all
         for origin in self.origins:
             expect_others(change.new, origin.partition("://")[2])
-        if not change.difference.touches("auth", "http"):
+        if not change.difference.touches(*HEEDED):
             return lambda: None
         return self._guarding.prepare(auth, http, self._door)
 

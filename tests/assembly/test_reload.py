@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trunkline.assembly import reload
-from trunkline.assembly.reload import Apply, Change, Outcome, Reloader, digest_of, read
+from trunkline.assembly.reload import Apply, Change, Outcome, Reloader
 from trunkline.config import Config, ConfigError, ConfigErrors, load
 from trunkline.jsonrpc import Incident
 
@@ -211,6 +211,23 @@ async def test_a_part_says_what_else_has_changed_and_what_has_to_wait(desk: Desk
     outcome = await desk.reloader.reload()
     assert outcome.changed == ("gateway.name", "keys: another file")
     assert outcome.postponed == ("gateway.state",)
+
+
+async def test_what_has_to_wait_is_told_until_it_is_as_it_runs(desk: Desk) -> None:
+    def prepare(change: Change) -> Apply:
+        change.postpone("gateway.state", "log")
+        return lambda: None
+
+    desk.reloader.add(prepare)
+    later = '[gateway]\nname = "b"\nstate = "x"\n[log]\nlevel = "debug"\n'
+    waits = ("gateway.state", "log.level")
+    desk.write(later)
+    assert await desk.reloader.reload() == Outcome(None, ("gateway.name",), waits)
+    assert await desk.reloader.reload() == Outcome(None, (), waits)
+    desk.write(later.replace('"b"', '"c"'))
+    assert await desk.reloader.reload() == Outcome(None, ("gateway.name",), waits)
+    desk.write(NAMED.format("c"))
+    assert await desk.reloader.reload() == Outcome()
 
 
 async def test_one_reload_waits_for_another(desk: Desk) -> None:
@@ -451,50 +468,3 @@ async def test_whatever_goes_wrong_in_a_turn_the_next_one_comes(
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert len(desk.incidents) == 1
-
-
-# Files
-
-
-def test_what_changes_while_it_is_read_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "some.toml"
-    file.write_text(NAMED.format("old"))
-    reads: list[None] = []
-
-    def meanwhile(*arguments: Any) -> Config:
-        found = load(*arguments)
-        reads.append(None)
-        if len(reads) == 1:
-            file.write_text(NAMED.format("new"))
-        return found
-
-    monkeypatch.setattr(reload, "load", meanwhile)
-    found = read(file, {}, [file])
-    assert isinstance(found.found, Config)
-    assert (found.found.gateway.name, len(reads)) == ("new", 2)
-    assert found.digest == digest_of([file])
-
-
-def test_what_never_stops_changing_has_no_digest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "some.toml"
-    file.write_text("")
-
-    def meanwhile(*arguments: Any) -> Config:
-        file.write_text(file.read_text() + "#")
-        return load(*arguments)
-
-    monkeypatch.setattr(reload, "load", meanwhile)
-    assert read(file, {}, [file]).digest == b""
-
-
-def test_a_digest_tells_files_apart(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    seen = {digest_of([one, two])}
-    for path, text in ((one, "ab"), (two, "c"), (one, "a"), (two, "bc")):
-        path.write_text(text)
-        seen.add(digest_of([one, two]))
-    assert len(seen) == 5

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from trunkline.config import Config, GatewaySettings, HttpSettings, ServerSettings
-from trunkline.config.difference import UNSTARTED, Difference, difference, live_servers
+from trunkline.config import AuthSettings, Config, GatewaySettings, HttpSettings, ServerSettings
+from trunkline.config.difference import UNSTARTED, Difference, difference, keep, live_servers
 
 FS = ServerSettings(name="fs", command="fs", env={"TOKEN": "canary-secret"})
 WEB = ServerSettings(name="web", url="https://web.example/mcp")
@@ -129,6 +129,21 @@ def test_lines_name_what_differs_and_show_no_value() -> None:
         "http.max_body",
     )
     assert "canary" not in str(found)
+
+
+@given(configs, configs)
+def test_what_is_kept_is_all_that_does_not_differ_any_more(old: Config, new: Config) -> None:
+    found = difference(old, new)
+    assert difference(old, keep(old, new, found.keys)).keys == ()
+    assert keep(old, new, ()) == new
+    one = found.keys[:1]
+    assert difference(keep(old, new, one), new).keys == one
+
+
+def test_a_table_that_is_new_is_kept_out_as_a_whole() -> None:
+    old, new = Config(), Config(auth=AuthSettings(max_failures=1))
+    assert difference(old, new).keys == ("auth",)
+    assert keep(old, new, ("auth",)) == old
 
 
 def test_a_server_that_is_disabled_is_not_there() -> None:

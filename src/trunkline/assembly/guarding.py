@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from trunkline.transports.http_guard import Guard, Pages
     from trunkline.transports.http_server import HttpServer
 
+HEEDED = ("auth", "http.path", "http.certificate")
+"""The tables and keys by which a guard is made: if none differs, the one who stands there stays."""
+
 
 class Guarding:
     """Makes guards, one at a time."""

@@ -29,6 +29,7 @@ Rules upheld here:
 2. Reloads come one after the other; calls do not wait for any of them.
 3. What is on the disk is taken once: a file that was touched, or is still as bad as it was, is no
    news.
+4. What has to wait is said to wait at every reload until it is as it runs, and no longer.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ from typing import TypeAlias
 from msgspec import Struct, field
 
 from trunkline.config import Config, ConfigError, ConfigErrors, load
-from trunkline.config.difference import Difference, difference
+from trunkline.config.difference import Difference, difference, keep
 from trunkline.files import Stamp, stamp_of
 from trunkline.jsonrpc.incident import Report, answer_for, print_incident
 
@@ -70,7 +71,7 @@ Apply: TypeAlias = Callable[[], None]
 
 
 class Change(Struct, frozen=True):
-    """One configuration in the place of another."""
+    """One configuration in the place of another: of the one that runs, whatever the file said."""
 
     old: Config
     new: Config
@@ -84,7 +85,8 @@ class Change(Struct, frozen=True):
 
     def postpone(self, *keys: str) -> None:
         """Say that what differs in these keys has to wait for the next start."""
-        self.postponed.extend(key for key in keys if self.difference.touches(key))
+        for key in keys:
+            self.postponed.extend(self.difference.keys_of(key))
 
 
 Prepare: TypeAlias = Callable[[Change], Apply | Awaitable[Apply]]
@@ -128,6 +130,9 @@ class Reloader:
     ) -> None:
         """Begin with what is running; `tell` hears what came of every reload that is news."""
         self.config = config
+        """What was read last, and was good."""
+        self._running = config
+        """The same, but for what has to wait."""
         self._environ = environ
         self._tell = tell
         self._report = report
@@ -231,7 +236,7 @@ class Reloader:
         if isinstance(reading.found, ConfigErrors):
             return Outcome(str(reading.found))
         new = reading.found
-        change = Change(self.config, new, difference(self.config, new))
+        change = Change(self._running, new, difference(self._running, new))
         try:
             steps = [await self._prepare(prepare, change) for prepare in self._parts]
         except ConfigErrors as wrong:
@@ -250,6 +255,7 @@ class Reloader:
     def _apply(self, steps: Iterable[Apply], change: Change) -> Outcome:
         """Change everything; from here on nobody waits for anything."""
         self.config = change.new
+        self._running = keep(change.old, change.new, change.postponed)
         problem: str | None = None
         for step in steps:
             try:

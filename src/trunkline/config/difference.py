@@ -10,7 +10,10 @@ Rules upheld here:
 2. Every key that differs is named, also those of tables that this module knows nothing of.
 """
 
+from collections.abc import Iterable
+
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trunkline.config.model import Config
 from trunkline.config.server_table import ServerSettings
@@ -56,9 +59,11 @@ class Difference(Struct, frozen=True, kw_only=True):
 
     def touches(self, *tables: str) -> bool:
         """Tell whether something differs in one of these: tables, or keys of them."""
-        return any(
-            key == table or key.startswith(f"{table}.") for key in self.keys for table in tables
-        )
+        return any(self.keys_of(table) for table in tables)
+
+    def keys_of(self, table: str) -> tuple[str, ...]:
+        """Return what differs in this: a table, or a key of one."""
+        return tuple(key for key in self.keys if key == table or key.startswith(f"{table}."))
 
     def lines(self) -> tuple[str, ...]:
         """Say what differs, a line each."""
@@ -86,6 +91,17 @@ def difference(old: Config, new: Config) -> Difference:
         reordered=kept != [name for name in before if name in after],
         keys=tuple(_table_keys(old, new)),
     )
+
+
+def keep(old: Config, new: Config, keys: Iterable[str]) -> Config:
+    """Return `new`, but with `keys`, as a Difference names them, as `old` has them."""
+    for key in keys:
+        table, _, inner = key.partition(".")
+        kept = getattr(old, table)
+        if inner:
+            kept = replace(getattr(new, table), **{inner: getattr(kept, inner)})
+        new = replace(new, **{table: kept})
+    return new
 
 
 def live_servers(config: Config) -> dict[str, ServerSettings]:
