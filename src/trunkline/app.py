@@ -138,7 +138,7 @@ class App:
             if tell is not None:
                 tell(outcome)
 
-        reloader = Reloader(self.config, environ, told)
+        reloader = Reloader(self.config, environ, told, self.report)
         reloader.add(self._prepare_gateway)
         reloader.add(self._prepare_guard)
         reloader.add(self._prepare_door)

@@ -41,6 +41,7 @@ from trunkline.jsonrpc import (
     RpcError,
     from_raw,
 )
+from trunkline.jsonrpc.incident import Report, print_incident
 from trunkline.operator.desk import StoppedThing
 from trunkline.transports.stream import StreamChannel, listen_unix, open_unix
 
@@ -199,14 +200,16 @@ def server_statuses(app: App) -> tuple[ServerStatus, ...]:
 
 
 @asynccontextmanager
-async def listening(commands: Commands, environ: Mapping[str, str]) -> AsyncGenerator[Path]:
+async def listening(
+    commands: Commands, environ: Mapping[str, str], report: Report = print_incident
+) -> AsyncGenerator[Path]:
     """Answer the user who asks or tells this process something; raises OSError if it cannot be."""
     folder, *_ = socket_folders(environ)
     _make(folder)
     _remove_dead(folder)
     path = folder / f"{os.getpid()}.sock"
     listener = _listen(path)
-    dispatcher = Dispatcher()
+    dispatcher = Dispatcher(report=report)
     for name, function in commands.items():
         dispatcher.method(name)(function)
     connections: set[Connection] = set()
@@ -214,7 +217,7 @@ async def listening(commands: Commands, environ: Mapping[str, str]) -> AsyncGene
     async def attend(channel: StreamChannel) -> None:
         if len(connections) >= MAX_CONNECTIONS:
             return
-        connection = Connection(channel, dispatcher, grace=PATIENCE)
+        connection = Connection(channel, dispatcher, report=report, grace=PATIENCE)
         connections.add(connection)
         try:
             await connection.run()

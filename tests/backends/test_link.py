@@ -14,6 +14,7 @@ from trunkline.jsonrpc import (
     Connection,
     ConnectionLost,
     IdRemapper,
+    Incident,
     Notification,
     Raw,
     Request,
@@ -125,3 +126,18 @@ async def test_the_end_is_noticed_and_fails_what_is_under_way() -> None:
         await link.wait_ended()
         with pytest.raises(ConnectionLost):
             await link.call("m", EMPTY)
+
+
+@tidy
+async def test_what_nobody_foresaw_is_reported_to_whoever_asked_for_that() -> None:
+    class Clumsy(Ear):
+        def notified(self, notification: Notification) -> None:
+            raise KeyError(notification.method)
+
+    reported: asyncio.Queue[Incident] = asyncio.Queue()
+    near, far = pipe()
+    async with asyncio.timeout(5), Connection(far, Server(), grace=0.0) as server:
+        link = ChannelLink(near, "s", IdRemapper(), Clumsy(), reported.put_nowait)
+        await server.notify("news", {})
+        assert (await reported.get()).method == "news"
+        await link.aclose()

@@ -18,6 +18,7 @@ from tests.cli.samples import BROKEN, OPERATOR, config, fetch, hello, run
 from trunkline import __version__
 from trunkline.cli.serve import blocking_again, greeting, where
 from trunkline.config import Config, HttpSettings
+from trunkline.operator.switch_file import SwitchFile
 
 SERVE = [sys.executable, "-m", "trunkline", "serve"]
 
@@ -217,6 +218,30 @@ async def test_the_configuration_says_where_and_options_go_before_it(tmp_path: P
         assert (await fetch(listening(process), hello())).status == 200
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=20)
+
+
+def test_for_programs_all_lines_are_json_whoever_writes_them(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (tmp_path / "no-folder").touch()
+    journal = '[journal]\nurl = "sqlite:///no-folder/journal.db"'
+    tables = ('[gateway]\nstate = "state"', '[log]\nformat = "json"', journal, OPERATOR)
+    file = config(tmp_path, *tables)
+    SwitchFile(state, Path(file)).path.write_text("nonsense")
+    arguments = ("--http", "127.0.0.1:0", "--config", file)
+    lines: list[dict[str, str]] = []
+    with serve(tmp_path, *arguments, stdin=subprocess.DEVNULL) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            lines.append(json.loads(line))
+            if lines[-1]["event"] == "announced":
+                break
+        process.send_signal(signal.SIGTERM)
+        lines += map(json.loads, process.communicate(timeout=20)[1].splitlines())
+    said = {line["event"]: line for line in lines}
+    assert said["operator"]["level"] == "error"
+    assert "everything is stopped" in said["operator"]["message"]
+    assert any(line["message"].startswith("the journal cannot be written") for line in lines)
 
 
 def test_a_port_that_is_taken_ends_with_one(tmp_path: Path) -> None:

@@ -109,18 +109,22 @@ class Observation:
     async def watching(self, stdio: bool, listen: bool = True) -> "AsyncGenerator[None]":
         """Write the log, and have metrics read, until the end of the context; raises OSError.
 
-        With `listen`, at their own address if they have one.
+        With `listen`, at their own address if they have one. Without, the process is somebody
+        else's, and so is what others say in it.
         """
+        from trunkline.observe.records import heard  # noqa: PLC0415  see above
+
         async with AsyncExitStack() as stack:
-            self._open_log(stdio)
+            log = self._open_log(stdio)
             stack.callback(self._close_log)
+            stack.enter_context(heard(log.log.say, everybody=listen))
             if self.traces is not None:
                 stack.push_async_callback(self.traces.aclose)
             if self.metrics is not None:
                 await stack.enter_async_context(self.metrics.listening(listen))
             yield
 
-    def _open_log(self, stdio: bool) -> None:
+    def _open_log(self, stdio: bool) -> "OpenLog":
         from trunkline.assembly.logs import open_log  # noqa: PLC0415  see above
 
         self.log = found = open_log(self._config.log, stdio, self._gateway.conceal)
@@ -130,6 +134,7 @@ class Observation:
             words = "Lines of the log that nobody read in time."
             counter = self.metrics.exposition.counter
             counter("trunkline_log_dropped_total", words, lambda: found.pen.dropped)
+        return found
 
     def _write_down(self, event: Event) -> None:
         found = self.log

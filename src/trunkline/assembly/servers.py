@@ -132,4 +132,6 @@ class Servers:
             several = server.kind == "child" and server.max_conversations > 0
             quiet = self.expect_anybody and several
             declared = {} if quiet else gateway.client_capabilities
-        return Introduction(server.name, gateway.remapper, listener, declared, client)
+        return Introduction(
+            server.name, gateway.remapper, listener, declared, client, gateway.report
+        )

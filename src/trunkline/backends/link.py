@@ -12,6 +12,7 @@ import asyncio
 from typing import Any, Protocol
 
 from trunkline.jsonrpc import Channel, Connection, Due, Handler, Id, IdRemapper, Peer, Raw
+from trunkline.jsonrpc.incident import Report, print_incident
 from trunkline.routing.call import withdrawal
 from trunkline.transports.exchange import Headers
 
@@ -73,10 +74,19 @@ class ChannelLink:
 
     has_streams = has_sessions = False
 
-    def __init__(self, channel: Channel, name: str, remapper: IdRemapper, handler: Handler) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        name: str,
+        remapper: IdRemapper,
+        handler: Handler,
+        report: Report = print_incident,
+    ) -> None:
         """Begin to listen; `name` is what the remapper knows the server by."""
         peer = Peer(name, remapper, answer_violations=False)
-        self._connection = Connection(channel, handler, peer, withdrawal=withdrawal, grace=GRACE)
+        self._connection = Connection(
+            channel, handler, peer, withdrawal=withdrawal, report=report, grace=GRACE
+        )
         self._running = asyncio.create_task(self._connection.run())
 
     def call(

@@ -205,11 +205,11 @@ class _Talk:
         self._peer.close()
         if step is Step.INITIALIZE:
             remote = self._remote
-            link = ChannelLink(self._channel, said.name, said.remapper, remote)
+            link = ChannelLink(self._channel, said.name, said.remapper, remote, said.report)
             await remote.open(_Answered(link, answer), said.capabilities, said.client)
             return remote
         modern = EnvelopeRemote(said.listener, said.client, by_http=False)
-        link = ChannelLink(self._channel, said.name, said.remapper, modern)
+        link = ChannelLink(self._channel, said.name, said.remapper, modern, said.report)
         await modern.open(_Answered(link, answer))
         return modern
 

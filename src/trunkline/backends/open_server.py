@@ -16,6 +16,7 @@ from trunkline.backends.remote import Remote
 from trunkline.backends.verdicts import Memory
 from trunkline.gateway.backend import Backend, Listener
 from trunkline.jsonrpc import MAX_PAYLOAD, Channel, ConnectionLost, IdRemapper, RpcError
+from trunkline.jsonrpc.incident import Report, print_incident
 from trunkline.mcp.inquiry import Inquiry, Step
 from trunkline.mcp.probe import Verdict, judge_error, judge_refusal, judge_status
 from trunkline.mcp.versions import Era
@@ -47,16 +48,18 @@ class Introduction(NamedTuple):
     listener: Listener
     capabilities: dict[str, Any]
     client: object
+    report: Report = print_incident
+    """Hears what nobody foresaw."""
 
 
 async def open_channel(channel: Channel, era: Era, said: Introduction) -> Backend:
     """Open the server at the other end of a channel, whose era is known."""
     if era is Era.ENVELOPE:
         remote = EnvelopeRemote(said.listener, said.client, by_http=False)
-        await remote.open(ChannelLink(channel, said.name, said.remapper, remote))
+        await remote.open(ChannelLink(channel, said.name, said.remapper, remote, said.report))
         return remote
     remote = Remote(said.listener)
-    link = ChannelLink(channel, said.name, said.remapper, remote)
+    link = ChannelLink(channel, said.name, said.remapper, remote, said.report)
     await remote.open(link, said.capabilities, said.client)
     return remote
 
@@ -112,13 +115,13 @@ class HttpTarget:
 
     async def _open_envelope(self, said: Introduction, patience: float | None) -> EnvelopeRemote:
         remote = EnvelopeRemote(said.listener, said.client, by_http=True)
-        link = Streamable(self._client(), said.name, said.remapper, None)
+        link = Streamable(self._client(), said.name, said.remapper, None, said.report)
         await remote.open(link, patience)
         return remote
 
     async def _open_handshake(self, said: Introduction) -> Remote:
         remote = Remote(said.listener)
-        link = Streamable(self._client(), said.name, said.remapper, withdrawal)
+        link = Streamable(self._client(), said.name, said.remapper, withdrawal, said.report)
         try:
             await remote.open(link, said.capabilities, said.client)
         except HttpRefused as why:
@@ -138,7 +141,7 @@ class HttpTarget:
                 raise refused from why
             raise
         remote = Remote(said.listener)
-        link = ChannelLink(channel, said.name, said.remapper, remote)
+        link = ChannelLink(channel, said.name, said.remapper, remote, said.report)
         await remote.open(link, said.capabilities, said.client)
         return remote
 

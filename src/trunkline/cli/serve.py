@@ -33,6 +33,7 @@ from trunkline.config import (
     split_address,
 )
 from trunkline.loop import keep_memory, new_loop, thriftily
+from trunkline.observe.records import held_back
 from trunkline.routing.naming import public_name
 
 
@@ -78,17 +79,18 @@ def run(serving: Coroutine[Any, Any, None], fast: bool) -> None:
 
 
 async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None:
-    app = App(config, state_folder(os.environ, sys.platform))
-    tell = _announce(app, config)
-    principal = await app.identify(os.environ) if stdio else None  # before anything is started
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(app.observation.watching(stdio))
+        with held_back():
+            app = App(config, state_folder(os.environ, sys.platform))
+            principal = await app.identify(os.environ) if stdio else None  # before all else
+            await stack.enter_async_context(app.observation.watching(stdio))
+        tell = _announce(app, config)
         reloader = app.reloader(os.environ, partial(_tell_of_reload, app))
         app.commands["reload"] = reloader.reload
         await stack.enter_async_context(reloading(reloader))
         try:
             commands = {"snapshot": control.status_of(app), **app.commands}
-            await stack.enter_async_context(control.listening(commands, os.environ))
+            await stack.enter_async_context(control.listening(commands, os.environ, app.report))
         except OSError as why:
             tell(f"trunkline: `trunkline ps` will not show this gateway: {why}")
         if stdio:

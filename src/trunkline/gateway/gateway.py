@@ -78,7 +78,8 @@ class Gateway:
         self.conceal: Conceal = as_it_is
         """Takes what a backend was given in confidence out of what it says."""
         self._chance = chance
-        self._report = report
+        self.report = report
+        """Hears what nobody foresaw."""
         self._sessions: set[Session] = set()
         self._connections: set[Connection] = set()
         if parking is None:  # not `or`: one in which nothing is parked is empty
@@ -149,7 +150,7 @@ class Gateway:
             Peer("client", max_in_flight=MAX_CALLS),
             grace=GRACE,
             withdrawal=withdrawal,
-            report=self._report,
+            report=self.report,
         )
         session.trunk = connection
         self._connections.add(connection)
@@ -196,7 +197,7 @@ class Gateway:
 
     def open_engine(self, principal: Principal = LOCAL) -> "Engine":
         """Return a session without a channel: text in, text out."""
-        return Engine(self._session(principal), self._report)
+        return Engine(self._session(principal), self.report)
 
     async def aclose(self) -> None:
         """End all sessions and all backends."""

@@ -141,7 +141,7 @@ def _reloaded(event: Reloaded, text: str) -> Line:
 def _incident(incident: Incident, text: str) -> Line:
     error = incident.error
     places = places_of(error)
-    kinds = " from ".join(type(each).__qualname__ for each in _chain(error))
+    kinds = kinds_of(error)
     text += f": {kinds}"
     if isinstance(error, OSError) and error.strerror:
         text += f" ({shown(error.strerror)})"
@@ -161,6 +161,11 @@ def line_of_traces(problem: str | None) -> Line:
     if problem is None:
         return Line("info", "traces", "traces are delivered again")
     return Line("warning", "traces", f"traces are not delivered: {shown(problem)}")
+
+
+def kinds_of(error: BaseException) -> str:
+    """Return what an exception is, and what it came from."""
+    return " from ".join(type(each).__qualname__ for each in _chain(error))
 
 
 def _chain(error: BaseException) -> list[BaseException]:

@@ -40,7 +40,7 @@ from trunkline.jsonrpc import (
     RpcError,
     decode,
 )
-from trunkline.jsonrpc.incident import answer_for, print_incident
+from trunkline.jsonrpc.incident import Report, answer_for, print_incident
 from trunkline.mcp.headers import HEADER_MISMATCH, UNSUPPORTED_VERSION
 from trunkline.mcp.media import media_type
 from trunkline.transports.exchange import Headers
@@ -98,12 +98,14 @@ class Streamable:
         name: str,
         remapper: IdRemapper,
         withdrawal: Callable[[int], Notification] | None,
+        report: Report = print_incident,
     ) -> None:
         """Prepare; `withdrawal` is what tells the server of a call that nobody awaits any more."""
         self._client = client
         self._name = name
         self._remapper = remapper
         self._withdrawal = withdrawal
+        self._report = report
         self._session: Headers = ()
         self._version: Headers = ()
         self._resumable = False
@@ -420,14 +422,14 @@ class Streamable:
                 if noted is not None:
                     await noted
             except Exception as error:
-                answer_for(error, message.method, print_incident)
+                answer_for(error, message.method, self._report)
 
     async def _reply(self, request: Request, handler: Handler) -> None:
         try:
             result = await self._think(handler.called(request))
             payload = Response(request.id, result).encode()
         except Exception as error:
-            failure = answer_for(error, request.method, print_incident)
+            failure = answer_for(error, request.method, self._report)
             payload = ErrorResponse(request.id, failure).encode()
         finally:
             self._asked.pop(request.id, None)
