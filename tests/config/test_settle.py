@@ -81,6 +81,16 @@ def test_a_url_that_leads_nowhere_is_refused_and_not_shown(url: str) -> None:
         ]
 
 
+@pytest.mark.parametrize("url", ["https://u:s3cr3t@a/mcp", "http://s3cr3t@a", "http://:s3cr3t@a:1/"])
+def test_a_url_with_a_password_is_refused_and_not_shown(url: str) -> None:
+    for found in (filled({"url": url})[1], filled({"url": "${URL}"}, URL=url)[1]):
+        assert found == [
+            "servers.fs.url: a name or a password is in it, which is never sent; put them into "
+            "headers, as Authorization, by ${VAR}, or have tokens got by oauth"
+        ]
+    assert filled({"url": url, "disabled": True})[1] == []
+
+
 @pytest.mark.parametrize("url", ["http://a", "https://a.example:8/mcp?x=y", "HTTPS://[::1]:80/"])
 def test_a_url_with_a_host_is_good(url: str) -> None:
     assert filled({"url": url})[1] == []

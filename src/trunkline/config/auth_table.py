@@ -191,6 +191,9 @@ def _check_jwt(jwt: Table, has_resource: bool, complain: Complain) -> None:
     if isinstance(url, str) and not is_safe(url):
         fix = "write https://; http:// is for this machine alone"
         complain(("auth", "jwt", "jwks_url"), "anybody on the way could change the keys", fix)
+    elif isinstance(url, str) and is_web(url) and not is_bare(url):
+        why = "a name or a password is in it, which is never sent"
+        complain(("auth", "jwt", "jwks_url"), why, "leave it out: these keys are public")
 
 
 def fill_auth(tree: Table, around: Surroundings, report: Report) -> AuthSettings | None:

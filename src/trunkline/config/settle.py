@@ -1,7 +1,8 @@
 """From a table to the values that a server starts with: references resolved, files read.
 
 Rules upheld here:
-1. What leaves here can be used: text without NUL, headers that HTTP can carry, a url with a host.
+1. What leaves here can be used: text without NUL, headers that HTTP can carry, a url with a host
+   and without a password.
 2. A disabled server complains of nothing that its surroundings lack.
 3. No complaint shows a value: by now it may be a secret.
 """
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from trunkline.config.addresses import is_web
+from trunkline.config.addresses import is_bare, is_web
 from trunkline.config.entry import Entry
 from trunkline.config.env_file import parse_env_file
 from trunkline.config.forms import HEADER_VALUE
@@ -85,6 +86,9 @@ def _unusable(text: str, key: str) -> tuple[str, str] | None:
         return "no HTTP header can carry it", "use one line of plain ASCII"
     if key == "url" and not is_web(text):
         return "expected http:// or https:// and a host", "write the whole address"
+    if key == "url" and not is_bare(text):
+        fix = "put them into headers, as Authorization, by ${VAR}, or have tokens got by oauth"
+        return "a name or a password is in it, which is never sent", fix
     if key in {"command", *PATHS} and not text.strip():
         return "it is blank", "give it a value, or leave the key out"
     return None
