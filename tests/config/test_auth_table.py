@@ -155,6 +155,10 @@ WRONG: list[tuple[str, str]] = [
         "2: auth.jwt.jwks_url: anybody on the way",
     ),
     (
+        f"[auth.jwt]\n{JWKS}".replace("https://id.example", "https://me:x@id.example"),
+        "2: auth.jwt.jwks_url: a name or a password is in it, which is never sent; leave it out",
+    ),
+    (
         f"[auth.jwt]\n{JWKS}".replace("https://id.example/jwks", "file:///etc/passwd"),
         '2: auth.jwt.jwks_url: expected a url, such as "https://id.example"; choose another',
     ),

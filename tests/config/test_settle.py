@@ -81,7 +81,9 @@ def test_a_url_that_leads_nowhere_is_refused_and_not_shown(url: str) -> None:
         ]
 
 
-@pytest.mark.parametrize("url", ["https://u:s3cr3t@a/mcp", "http://s3cr3t@a", "http://:s3cr3t@a:1/"])
+@pytest.mark.parametrize(
+    "url", ["https://u:s3cr3t@a/mcp", "http://s3cr3t@a", "http://:s3cr3t@a:1/"]
+)
 def test_a_url_with_a_password_is_refused_and_not_shown(url: str) -> None:
     for found in (filled({"url": url})[1], filled({"url": "${URL}"}, URL=url)[1]):
         assert found == [

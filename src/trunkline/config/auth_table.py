@@ -17,7 +17,7 @@ from typing import Annotated, Literal, cast
 import msgspec
 from msgspec import Meta, Struct
 
-from trunkline.config.addresses import is_safe
+from trunkline.config.addresses import is_bare, is_safe, is_web
 from trunkline.config.forms import NOT_BLANK, EnvName, Text, form, form_beside_list
 from trunkline.config.paths import anchored, check_readable, path_from
 from trunkline.config.surroundings import Surroundings
