@@ -1,16 +1,18 @@
 """The one address and those beside it: who is let in, which era it is, and who keeps house."""
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
+from weakref import ref
 
 import pytest
 from msgspec import structs
 
 from tests.jsonrpc.test_channel import settle, tidy
 from tests.transports.exchanges import META, Gate, House, Paper, asked, call, note, reply
-from trunkline.jsonrpc import Channel, Incident
+from trunkline.jsonrpc import Channel, Incident, RpcError
 from trunkline.mcp.principal import LOCAL, Principal
 from trunkline.transports import http_server
 from trunkline.transports.exchange import HttpRequest
@@ -48,6 +50,10 @@ async def opened(house: House | None = None, **rules: Any) -> AsyncGenerator[Ser
     finally:
         await server.server.aclose()
         assert server.server.sessions == 0
+
+
+class Payload(bytearray):
+    """Something that can be seen to go."""
 
 
 # Who is let in
@@ -364,6 +370,30 @@ async def test_a_breakdown_does_not_stop_the_house_from_being_kept(
 
 
 # The end
+
+
+@tidy
+async def test_what_was_refused_is_let_go_of_at_once() -> None:
+    """Not when the collector comes round to it: it may be large, and there may be many."""
+    seen: list[ref[Payload]] = []
+
+    def refuse(request: Any, line: Any) -> Any:
+        large = Payload(b"x")
+        seen.append(ref(large))
+        raise RpcError(-32602, f"no {request.id} of {len(large)}")
+
+    async with opened(House("2025-03-26", no=refuse)) as server:
+        session = server.begin()
+        gc.disable()
+        try:
+            server.post(call(1, "no"), mcp_session_id=session)
+            server.post([call(2, "no"), call(3, "no")], mcp_session_id=session)
+            headers = {"mcp_method": "no", **MODERN}
+            assert server.post(call(4, "no", _meta=META), **headers).code == -32602
+            await settle()
+            assert [large() for large in seen] == [None] * 4
+        finally:
+            gc.enable()
 
 
 @tidy

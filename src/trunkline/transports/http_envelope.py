@@ -77,9 +77,7 @@ class EnvelopeDoor:
         try:
             outcome = due(self._answer(visit, request, params, reply))
         except Exception as why:
-            self._load.leave(visit.principal.id)
-            error = answer_for(why, request.method, self._report)
-            visit.fail(_STATUS.get(error.code, 200), error, request.id, *later(error))
+            self._refuse(visit, request, why)
             return None
         if isinstance(outcome, Due):
             self._calls[reply] = outcome
@@ -89,6 +87,12 @@ class EnvelopeDoor:
         self._load.leave(visit.principal.id)
         visit.respond(200, payload_of(request, outcome, self._report))
         return None
+
+    def _refuse(self, visit: Visit, request: Request, why: Exception) -> None:
+        """Answer what was refused at once; not where `why` was caught, which would keep it."""
+        self._load.leave(visit.principal.id)
+        error = answer_for(why, request.method, self._report)
+        visit.fail(_STATUS.get(error.code, 200), error, request.id, *later(error))
 
     def _answer(self, visit: Visit, request: Request, params: Params, reply: "Reply") -> Any:
         asked = visit.exchange.request

@@ -141,9 +141,7 @@ class HandshakeDoor:
         try:
             outcome = due(session.conversation.answer(request, reply))
         except Exception as why:
-            self._load.leave(visit.principal.id)
-            error = answer_for(why, request.method, self._report)
-            visit.fail(200, error, request.id, *later(error))
+            self._refuse(visit, request, why)
             return
         if isinstance(outcome, Due):
             self._calls[reply] = outcome
@@ -152,6 +150,12 @@ class HandshakeDoor:
         else:
             self._load.leave(visit.principal.id)
             visit.respond(200, payload_of(request, outcome, self._report))
+
+    def _refuse(self, visit: Visit, request: Request, why: Exception) -> None:
+        """Answer what was refused at once; not where `why` was caught, which would keep it."""
+        self._load.leave(visit.principal.id)
+        error = answer_for(why, request.method, self._report)
+        visit.fail(200, error, request.id, *later(error))
 
     def _finish(
         self,
@@ -239,8 +243,7 @@ class HandshakeDoor:
             outcome = due(session.conversation.answer(request, reply))
         except Exception as why:
             self._load.leave(owner)
-            error = answer_for(why, request.method, self._report)
-            return ErrorResponse(request.id, error).encode()
+            return ErrorResponse(request.id, answer_for(why, request.method, self._report)).encode()
         if isinstance(outcome, Due):
             session.begin(request.id, outcome)
             outcome.then(partial(self._ended, owner, session, request))
