@@ -1,13 +1,16 @@
 """Calls of the envelope era whose servers ask something: parked, resumed once, and never lost."""
 
 import asyncio
+import gc
 from typing import Any
+from weakref import ref
 
 import pytest
 
 from tests.gateway.letters import CAPABILITIES, Paper, Poster, letter, poster
 from tests.gateway.servers import Hold, Server, User, add, running, tool
 from tests.gateway.test_layers import watched
+from tests.jsonrpc.test_channel import settle
 from trunkline.gateway import parking as module
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.parking import Limits, Parking
@@ -285,10 +288,37 @@ async def test_a_retry_need_not_wait_for_servers_that_are_still_starting() -> No
         assert done["structuredContent"] == {"answers": [YES]}
 
 
+async def test_a_call_that_was_answered_is_let_go_of_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not when the collector comes round to it: its answer may be large, and there may be many."""
+    begun: list[ref[module.Exchange]] = []
+
+    def note(*about: Any) -> module.Exchange:
+        exchange = module.Exchange(*about)
+        begun.append(ref(exchange))
+        return exchange
+
+    monkeypatch.setattr("trunkline.gateway.stateless.Exchange", note)
+    server = Curious(("elicitation/create", FORM))
+    async with running(gateway(server), server) as made:
+        client = await poster(made)
+        gc.disable()
+        try:
+            asked = await client.call("s__t", _meta=ASKABLE)
+            await client.call("s__t", _meta=ASKABLE, **retry(asked, YES))
+            assert (await client.refusal("tools/call", name="s__none")).code == -32602
+            await settle()
+            assert [exchange() for exchange in begun] == [None, None]
+        finally:
+            gc.enable()
+
+
 @pytest.mark.parametrize("moments", [0, 1, 2, 3, 20])
 async def test_a_question_that_comes_when_its_call_ends_is_answered_all_the_same(
-    moments: int,
+    moments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "GATHER", 60.0)  # the call ends first, however busy the machine is
     server = Curious()
     asking: list[asyncio.Task[Any]] = []
 

@@ -231,7 +231,7 @@ class Exchange:
         self.version = ""
         """What the server is called, and what it speaks; both are known when it is found."""
         self.client: Any = None
-        """Whoever the call is for, for those who bring answers."""
+        """Whoever the call is for, for those who bring answers; nobody once it has the outcome."""
         self._parking = parking
         self._request = request
         self._caller = caller
@@ -274,9 +274,9 @@ class Exchange:
         """Tell whether nobody is there to be told anything."""
         return self._waiting is None
 
-    def begin(self, doing: Due) -> Due:
+    def begin(self, doing: Due, client: Any = None) -> Due:
         """Return what the client gets: the outcome of what is being done, or questions first."""
-        self._doing = doing
+        self._doing, self.client = doing, client
         waiting = self._wait()
         doing.then(self._done)
         return waiting
@@ -377,6 +377,7 @@ class Exchange:
         waiting, self._waiting = self._waiting, None
         if waiting is None:
             return
+        self.client = None  # which has this exchange: both would wait for the collector
         why = doing.error
         if isinstance(why, RpcError) and self._missing is not None:
             waiting.fail(missing_capability(self._missing))

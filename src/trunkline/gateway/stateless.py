@@ -142,11 +142,11 @@ class Stateless:
         """Make a call, which may turn into an exchange."""
         request, params, caller = letter.request, letter.params, letter.caller
         exchange = Exchange(self.parking, request, caller, round)
-        client = exchange.client = Correspondent(caller, letter.line, exchange)
+        client = Correspondent(caller, letter.line, exchange)
         way = CLIENT_REQUESTS[request.method].way
         check = partial(self._found, exchange, letter)
         doing = due(self._forwarder.forward(request, params, way, client, check))
-        return exchange.begin(doing)
+        return exchange.begin(doing, client)
 
     def _found(self, exchange: Exchange, letter: "Letter", entry: Entry, params: Params) -> None:
         """Note whom a call goes to; a retry of what that server was never asked is none."""
@@ -177,8 +177,9 @@ class Stateless:
         found = self.parking.find(retry, bind(letter.request, letter.caller, backend))
         if found.visits is not None:
             return self._call_again(letter, found.take_visits(retry.answers), found.round)
+        client = found.client
         waiting = found.resume(retry.answers, letter.caller)
-        found.client.come_back(letter.caller, letter.line, token)
+        client.come_back(letter.caller, letter.line, token)
         return waiting
 
     async def _call_again(self, letter: "Letter", visits: list[asyncio.Event], round: int) -> Any:
