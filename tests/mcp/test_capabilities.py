@@ -36,6 +36,24 @@ def test_resources_can_be_followed_if_any_backend_says_so() -> None:
         assert merged["resources"] == {"listChanged": True, "subscribe": followed}
 
 
+def test_extensions_of_backends_are_declared_as_far_as_they_agree() -> None:
+    ui, tasks = "io.modelcontextprotocol/ui", "io.modelcontextprotocol/tasks"
+    backends: list[dict[str, Any]] = [
+        {"extensions": {ui: {"mimeTypes": ["a"], "own": 1}, tasks: {}}},
+        {"extensions": {ui: {"mimeTypes": ["a"], "own": 2, "more": 0}, "x.example/y": {"a": 1}}},
+        {"extensions": {"x.example/z": None}},
+        {"extensions": 1},
+        {},
+    ]
+    for settled in (True, False):
+        assert merge_capabilities(backends, settled)["extensions"] == {
+            ui: {"mimeTypes": ["a"]},
+            "x.example/y": {"a": 1},
+            "x.example/z": {},
+        }
+    assert "extensions" not in merge_capabilities(backends[3:], settled=True)
+
+
 def test_while_some_are_not_known_everything_is_possible() -> None:
     assert merge_capabilities([], settled=False) == {
         "tools": LISTED,

@@ -42,6 +42,21 @@ def merge_capabilities(backends: Sequence[dict[str, Any]], settled: bool) -> dic
     if "resources" in merged:
         subscribable = any(has_flag(c.get("resources"), "subscribe") for c in backends)
         merged["resources"]["subscribe"] = subscribable or not settled
+    if extensions := _merge_extensions(backends):
+        merged["extensions"] = extensions
+    return merged
+
+
+def _merge_extensions(backends: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return all extensions that some backend has, with the settings that all who have it share."""
+    merged: dict[str, dict[str, Any]] = {}
+    for backend in backends:
+        for name, declared in _extensions(backend).items():
+            settings = _object(declared)
+            known = merged.get(name, settings)
+            merged[name] = {
+                key: value for key, value in known.items() if settings.get(key) == value
+            }
     return merged
 
 
@@ -69,9 +84,8 @@ def for_revision(client: Mapping[str, Any], version: str) -> dict[str, Any]:
             declared[name] = details
         elif name == "sampling" or (version >= V2025_06_18 and "form" in details):
             declared[name] = {}
-    extensions = _object(client.get("extensions"))
-    if kept := {name: extensions[name] for name in extensions if name != TASKS}:
-        declared["extensions"] = kept
+    if extensions := _extensions(client):
+        declared["extensions"] = extensions
     return declared
 
 
@@ -107,6 +121,12 @@ def _questions_of(client: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if found.get("elicitation") == {}:
         found["elicitation"] = {"form": {}}  # up to 2025-06-18 there was nothing else
     return found
+
+
+def _extensions(declared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is declared beyond MCP itself, but for tasks: those are nobody's business."""
+    found = _object(declared.get("extensions"))
+    return {name: found[name] for name in found if name != TASKS}
 
 
 def _object(value: Any) -> dict[str, Any]:
