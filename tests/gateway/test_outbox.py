@@ -34,7 +34,33 @@ async def test_what_is_too_much_is_dropped_and_what_is_left_ends_with_it() -> No
     async def send() -> None:
         await stuck.wait()
 
-    assert [outbox.post(send()) is not None for _ in range(3)] == [True, True, False]
+    assert [outbox.post(send()) is not None for _ in range(2)] == [True, True]
+    await asyncio.sleep(0)
+    assert outbox.post(send()) is None
+    await outbox.aclose()
+    assert asyncio.all_tasks() == before
+
+
+async def test_what_comes_at_once_is_sent_whole_to_a_side_that_reads() -> None:
+    outbox, sent = Outbox(limit=2), list[int]()
+
+    async def send(number: int) -> None:
+        sent.append(number)
+
+    assert all(outbox.post(send(number)) for number in range(9))
+    await asyncio.sleep(0)
+    assert sent == list(range(9))
+    await outbox.aclose()
+
+
+async def test_what_had_no_turn_before_the_end_is_dropped_without_a_trace() -> None:
+    outbox = Outbox()
+    before = asyncio.all_tasks()
+
+    async def send() -> None:
+        raise AssertionError
+
+    assert outbox.post(send()) is not None
     await outbox.aclose()
     assert asyncio.all_tasks() == before
 
