@@ -151,6 +151,29 @@ async def test_a_browser_is_told_what_its_page_may_do() -> None:
         assert {"mcp-session-id", "www-authenticate"} <= set(exposed)
 
 
+async def test_a_page_may_come_by_http_and_sse() -> None:
+    origin = {"origin": "http://localhost:3000"}
+    async with site(gateway()) as here:
+        for path in ("/sse", "/messages"):
+            before = await here.ask(None, "OPTIONS", path, **origin)
+            assert (before.status, before.headers["access-control-allow-origin"]) == (
+                204,
+                origin["origin"],
+            )
+        stream = await here.ask(None, "GET", "/sse", **origin)
+        place = await stream.event()
+        assert place is not None
+        replies = [
+            stream,
+            await here.ask(call(1, "ping"), "POST", place.data.decode(), **origin),
+            await here.ask(call(1, "ping"), "POST", "/messages", **origin),
+        ]
+        assert [reply.status for reply in replies] == [200, 202, 400]
+        for reply in replies:
+            assert reply.headers["access-control-allow-origin"] == origin["origin"]
+        stream.close()
+
+
 async def test_what_is_not_mcp_has_a_status_that_says_so() -> None:
     server = one_tool()
     async with site(gateway(s=server), server) as here:

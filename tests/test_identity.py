@@ -29,7 +29,7 @@ WAYS = [
     ("GET", "/ws"),
     ("GET", "/"),
     ("GET", "/metrics"),
-    ("OPTIONS", "/sse"),
+    ("OPTIONS", "/ws"),
     ("POST", "/healthz"),
     ("POST", "/.well-known/oauth-protected-resource"),
 ]
@@ -64,7 +64,7 @@ async def test_some_pages_are_for_everybody() -> None:
             "resource_name": "Trunkline",
         }
         origin = "http://localhost:3000"
-        for path in ("/mcp", "/.well-known/oauth-protected-resource"):
+        for path in ("/mcp", "/sse", "/messages", "/.well-known/oauth-protected-resource"):
             asked = await house.here.ask(None, "OPTIONS", path, origin=origin)
             assert (asked.status, asked.headers["access-control-allow-origin"]) == (204, origin)
         refused = await house.here.ask(call(1, "ping"), origin=origin)

@@ -23,7 +23,7 @@ from urllib.parse import parse_qs
 from msgspec import Struct
 
 from trunkline.jsonrpc import Channel, ConnectionLost
-from trunkline.transports.exchange import PLAIN, Exchange
+from trunkline.transports.exchange import PLAIN, Exchange, Headers
 from trunkline.transports.http_answers import LATER
 from trunkline.transports.http_flow import EVENT_STREAM
 from trunkline.transports.sse import COMMENT, encode_event
@@ -58,18 +58,21 @@ class LegacyDoor:
         self._limits = limits
         self._sessions: dict[str, _Session] = {}
 
-    async def open(self, exchange: Exchange, owner: str) -> Channel | None:
-        """Begin a session, which lasts until the client goes; None if that was refused."""
+    async def open(self, exchange: Exchange, owner: str, headers: Headers = ()) -> Channel | None:
+        """Begin a session, which lasts until the client goes; None if that was refused.
+
+        Any answer gets the `headers`, here and below.
+        """
         if exchange.request.method != "GET":
-            _refuse(exchange, 405, "expected 'GET'", (b"allow", b"GET"))
+            _refuse(exchange, 405, "expected 'GET'", (b"allow", b"GET"), *headers)
             return None
         if len(self._sessions) >= self._limits.max_sessions:
-            _refuse(exchange, 503, "too many sessions", LATER)
+            _refuse(exchange, 503, "too many sessions", LATER, *headers)
             return None
         id = secrets.token_urlsafe(24)
         session = _Session(exchange, owner, self._limits, lambda: self._sessions.pop(id))
         self._sessions[id] = session
-        exchange.begin(200, EVENT_STREAM)
+        exchange.begin(200, [*EVENT_STREAM, *headers])
         exchange.when_gone(session.end)
         try:
             await session.greet(f"{self._path}?session_id={id}")
@@ -78,28 +81,28 @@ class LegacyDoor:
             raise
         return session
 
-    def post(self, exchange: Exchange, owner: str) -> None:
+    def post(self, exchange: Exchange, owner: str, headers: Headers = ()) -> None:
         """Bring a payload to its session."""
         request = exchange.request
         if request.method != "POST":
-            _refuse(exchange, 405, "expected 'POST'", (b"allow", b"POST"))
+            _refuse(exchange, 405, "expected 'POST'", (b"allow", b"POST"), *headers)
             return
         ids = parse_qs(request.query).get("session_id", [])
         if len(ids) != 1:
-            _refuse(exchange, 400, "expected one session_id in the query")
+            _refuse(exchange, 400, "expected one session_id in the query", *headers)
             return
         session = self._sessions.get(ids[0])
         if session is None or session.owner != owner:
-            _refuse(exchange, 404, "there is no such session")
+            _refuse(exchange, 404, "there is no such session", *headers)
             return
         media_type = request.headers.get(b"content-type", b"").partition(b";")[0]
         if media_type.strip().lower() != b"application/json":
-            _refuse(exchange, 415, "expected content-type 'application/json'")
+            _refuse(exchange, 415, "expected content-type 'application/json'", *headers)
             return
         if not session.put(request.body):
-            _refuse(exchange, 503, "the session does not keep up", LATER)
+            _refuse(exchange, 503, "the session does not keep up", LATER, *headers)
             return
-        exchange.respond(202)
+        exchange.respond(202, headers)
 
 
 class _Session:

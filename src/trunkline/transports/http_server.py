@@ -183,9 +183,9 @@ class HttpServer:
     # What everybody may read
 
     def _is_public(self, request: HttpRequest) -> bool:
-        path = request.path
-        if request.method == "OPTIONS" and (path == self.rules.path or path in self.pages):
-            return True  # a browser asks before it may show who is there
+        path, rules = request.path, self.rules
+        if request.method == "OPTIONS":  # a browser asks before it may show who is there
+            return path in (rules.path, rules.sse_path, rules.messages_path) or path in self.pages
         return request.method in ("GET", "HEAD") and (path in PATHS or path in self.pages)
 
     def _serve_anybody(self, visit: Visit, refusal: tuple[int, str] | None) -> None:
@@ -252,14 +252,14 @@ class HttpServer:
         if place == ("GET", rules.sse_path):
             self._spawn(self._open_stream(visit))
         elif place == ("POST", rules.messages_path):
-            self._legacy.post(visit.exchange, visit.principal.id)
+            self._legacy.post(visit.exchange, visit.principal.id, visit.headers)
         elif place == ("GET", rules.ws_path):
             self._open_websocket(visit)
         else:
             visit.say(404, f"nothing is here; MCP is at {rules.path}")
 
     async def _open_stream(self, visit: Visit) -> None:
-        channel = await self._legacy.open(visit.exchange, visit.principal.id)
+        channel = await self._legacy.open(visit.exchange, visit.principal.id, visit.headers)
         if channel is not None:
             await self.serve(visit.exchange.request, channel, visit.principal)
 
