@@ -317,11 +317,21 @@ async def test_a_server_that_knows_only_http_with_sse_is_spoken_to_that_way(stat
 
 
 @tidy
-@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1/x", "https://127.0.0.1/x", "//evil/x"])
-async def test_a_server_that_wants_posts_elsewhere_is_refused(endpoint: str) -> None:
+@pytest.mark.parametrize(
+    ("endpoint", "named"),
+    [
+        ("http://127.0.0.1:1/x", "got http://127.0.0.1:1"),
+        ("https://127.0.0.1/x", "got https://127.0.0.1:443"),
+        ("//evil/x", "got http://evil:80"),
+        ("http://[/x", "got what is no URL"),
+    ],
+)
+async def test_a_server_that_wants_posts_elsewhere_is_refused(endpoint: str, named: str) -> None:
     web = Legacy(endpoint)
     async with at(web) as place:
-        assert "HTTP 405" in await place.refusal()
+        why = await place.refusal()
+        assert "expected a place for POSTs" in why
+        assert why.endswith(named)
         await web.closed.wait()
     assert web.methods == ["server/discover", "initialize", "GET"]
 

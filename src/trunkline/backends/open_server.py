@@ -23,7 +23,7 @@ from trunkline.mcp.versions import Era
 from trunkline.routing.call import withdrawal
 from trunkline.transports.exchange import Headers
 from trunkline.transports.http_client import ClientLimits, Credentials, HttpClient
-from trunkline.transports.http_legacy_client import LegacyChannel
+from trunkline.transports.http_legacy_client import Elsewhere, LegacyChannel
 from trunkline.transports.http_refused import HttpRefused
 from trunkline.transports.streamable import Streamable
 
@@ -131,13 +131,16 @@ class HttpTarget:
         return remote
 
     async def _open_legacy(self, said: Introduction, refused: HttpRefused) -> Remote:
-        """Try the transport of 2024-11-05; if there is none, it is the first answer that counts."""
+        """Try the transport of 2024-11-05; if there is none, it is the first answer that counts.
+
+        One that wants POSTs elsewhere has it, and is told apart: its operator can help that.
+        """
         channel = LegacyChannel(self._client(), self._url)
         try:
             await channel.open()
         except BaseException as why:
             await channel.aclose()
-            if isinstance(why, ConnectionLost):
+            if isinstance(why, ConnectionLost) and not isinstance(why, Elsewhere):
                 raise refused from why
             raise
         remote = Remote(said.listener)

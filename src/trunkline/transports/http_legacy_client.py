@@ -14,7 +14,7 @@ from urllib.parse import urljoin
 from trunkline.jsonrpc import ConnectionLost, RemoteProtocolError
 from trunkline.mcp.media import media_type
 from trunkline.transports.exchange import Headers
-from trunkline.transports.http_address import parse_origin
+from trunkline.transports.http_address import Origin, parse_origin
 from trunkline.transports.http_client import HttpClient, HttpResponse
 from trunkline.transports.http_refused import HttpRefused
 from trunkline.transports.http_stream import MAX_EVENT
@@ -25,6 +25,10 @@ PATIENCE = 10.0
 
 _ACCEPT: Headers = ((b"accept", b"text/event-stream"),)
 _JSON: Headers = ((b"content-type", b"application/json"),)
+
+
+class Elsewhere(ConnectionLost):
+    """The server speaks HTTP+SSE, but wants POSTs where we do not send them."""
 
 
 class LegacyChannel:
@@ -68,9 +72,9 @@ class LegacyChannel:
         try:
             place = parse_origin(urljoin(self._url, named.strip()))
         except ValueError:
-            raise ConnectionLost("expected a place for POSTs, got what is no URL") from None
-        if (place.secure, place.host, place.port) != (ours.secure, ours.host, ours.port):
-            raise ConnectionLost("expected a place for POSTs on the same host, got another")
+            raise Elsewhere("expected a place for POSTs, got what is no URL") from None
+        if _site(place) != _site(ours):
+            raise Elsewhere(f"expected a place for POSTs at {_site(ours)}, got {_site(place)}")
         return place.target
 
     async def receive(self) -> bytes | None:
@@ -122,3 +126,8 @@ class LegacyChannel:
             self._response.close()
         await self._client.aclose()
         await asyncio.gather(*self._posting, return_exceptions=True)
+
+
+def _site(origin: Origin) -> str:
+    """Return what must be the same of two addresses, for people."""
+    return f"{'https' if origin.secure else 'http'}://{origin.name}"
