@@ -24,6 +24,7 @@ from tests.transports.web import (
     Web,
     answers,
     event,
+    fails,
     news,
     question,
     refuses,
@@ -133,6 +134,20 @@ async def test_listening_lasts_as_long_as_the_link_however_often_it_is_cut_off(
         while ear.heard != ["one", "two"]:
             await ear.arrived.get()
     assert [asked.header("last-event-id") for asked in web.of("GET")] == [None] + ["e1"] * 12
+
+
+@tidy
+async def test_a_server_that_has_forgotten_where_we_were_is_listened_to_from_now_on() -> None:
+    web, ear = Web(), Ear()
+    forgotten = fails(-32000, "Invalid event ID", status="400 Bad Request", astray=True)
+    web.reactions["GET"] = InTurn(
+        streams(event(news("one"), "e1")), forgotten, streams(news("two")), refuses("405 No")
+    )
+    async with in_session(web, ear):
+        while ear.heard != ["one", "two"]:
+            await ear.arrived.get()
+    asked = [asked.header("last-event-id") for asked in web.of("GET")]
+    assert asked[:3] == [None, "e1", None]
 
 
 @tidy

@@ -179,6 +179,20 @@ async def test_a_question_is_answered_by_a_post_while_the_call_goes_on() -> None
 
 
 @tidy
+async def test_a_server_of_the_envelope_era_that_asks_is_not_answered() -> None:
+    class Witness(Ear):
+        def violated(self, violation: Exception) -> None:
+            self.heard.append(str(violation))
+
+    web, ear = Web(), Witness()
+    web.reactions["tools/call"] = streams(question("q1", "ping"), news("one"), result({"a": 1}))
+    async with linked(web, "envelope") as link:
+        assert await call(link, handler=ear) == {"a": 1}
+    assert ear.heard == ["Invalid Request: a server asks nobody", "one"]
+    assert web.methods == ["tools/call"]
+
+
+@tidy
 async def test_a_question_that_is_withdrawn_is_not_answered() -> None:
     never, cancelled = asyncio.Event(), asyncio.Event()
 

@@ -392,7 +392,9 @@ class Streamable:
                     last_id, delay = stream.last_id or last_id, stream.delay
             except ConnectionLost as why:
                 if isinstance(why, HttpRefused) and not why.passes:
-                    return  # most do not offer it
+                    if last_id is None:
+                        return  # most do not offer it
+                    last_id = None  # what came after that is not kept any more
                 if isinstance(why, Unreachable):
                     self._give_up(0)
             if loop.time() - began > MAX_RETRY:
@@ -411,7 +413,9 @@ class Streamable:
     async def _hand_on(self, message: Message, handler: Handler | None) -> None:
         if handler is None:
             return
-        if isinstance(message, Request):
+        if isinstance(message, Request) and self._withdrawal is None:
+            handler.violated(RemoteProtocolError(RpcError.invalid_request("a server asks nobody")))
+        elif isinstance(message, Request):
             while len(self._saying) - self._away >= MAX_SAYING or self._away >= MAX_ASKED:
                 self._room.clear()
                 await self._room.wait()
