@@ -368,6 +368,7 @@ class App:
         """Accept no more, let calls that are under way finish in time, and end what is left."""
         door, listener = self._door, self._listener
         self._door = self._listener = None
+        self.observation.drain()
         self._guarding.stop()
         if door is None:
             return

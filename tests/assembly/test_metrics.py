@@ -44,6 +44,20 @@ async def at(app: App) -> AsyncGenerator[str]:
         await app.aclose()
 
 
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Where metrics have addresses of their own."""
+    found: list[str] = []
+
+    class Listener(module.HttpListener):
+        async def listen(self, host: str, port: int, ssl: Any = None) -> None:
+            await super().listen(host, port, ssl)
+            found.extend(f"http://{host}:{port}" for host, port in self.addresses)
+
+    monkeypatch.setattr(module, "HttpListener", Listener)
+    return found
+
+
 @pytest.mark.holds("O0.13", "O0.14")
 async def test_a_scrape_of_the_main_address_tells_how_everything_is(tmp_path: Path) -> None:
     app = app_with(tmp_path, path="/metrics")
@@ -92,20 +106,11 @@ async def test_without_the_table_there_is_nothing() -> None:
 
 @pytest.mark.holds("O0.13")
 async def test_an_address_of_its_own_has_metrics_for_the_token_and_health_for_all(
-    monkeypatch: pytest.MonkeyPatch,
+    places: list[str],
 ) -> None:
-    places: list[tuple[str, int]] = []
-
-    class Listener(module.HttpListener):
-        async def listen(self, host: str, port: int, ssl: Any = None) -> None:
-            await super().listen(host, port, ssl)
-            places.extend(self.addresses)
-
-    monkeypatch.setattr(module, "HttpListener", Listener)
     app = app_with(listen="127.0.0.1:0", token_env="T", token="s3cret")
     async with at(app) as origin:
-        ((host, port),) = places
-        own = f"http://{host}:{port}"
+        (own,) = places
         assert (await fetch(f"{origin}/metrics")).status == 404
         assert (await fetch(f"{own}/metrics")).status == 401
         token = {"authorization": "Bearer s3cret"}
@@ -119,6 +124,23 @@ async def test_an_address_of_its_own_has_metrics_for_the_token_and_health_for_al
         assert (await fetch(f"{own}/mcp")).status == 404
     with pytest.raises(ConnectionError):
         await fetch(f"{own}/health")
+
+
+async def test_an_address_of_its_own_says_so_while_calls_come_to_their_end(
+    places: list[str],
+) -> None:
+    app = app_with(listen="127.0.0.1:0")
+    async with asyncio.timeout(20), app.observation.watching(stdio=False):
+        async with app.listening(HERE):
+            await app.gateway.registry.wait_settled()
+            (own,) = places
+            assert (await fetch(f"{own}/readyz")).status == 200
+        ending = await fetch(f"{own}/readyz")  # clients come in no more, and the rest goes on
+        assert (ending.status, json.loads(ending.body)["reasons"]) == (
+            503,
+            ["the gateway is shutting down"],
+        )
+        await app.aclose()
 
 
 def every_name(app: App) -> set[str]:

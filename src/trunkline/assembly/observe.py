@@ -105,6 +105,11 @@ class Observation:
         """The pages for the main address."""
         return {} if self.metrics is None else self.metrics.pages
 
+    def drain(self) -> None:
+        """Say that no more should be asked, to those who ask at the address of metrics."""
+        if self.metrics is not None:
+            self.metrics.health.draining = True
+
     @asynccontextmanager
     async def watching(self, stdio: bool, listen: bool = True) -> "AsyncGenerator[None]":
         """Write the log, and have metrics read, until the end of the context; raises OSError.
