@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from websockets.asyncio.client import connect
+from websockets.frames import CloseCode
 
 from tests.cli.samples import Answer, fetch, hello
 from tests.jsonrpc.test_channel import settle
@@ -122,6 +124,25 @@ async def test_a_call_that_does_not_end_does_not_keep_us(monkeypatch: pytest.Mon
             calling = asyncio.create_task(call_in_session(app.origins[0], "gated__pass"))
             await called.wait()
         assert json.loads((await calling).body)["error"]["code"] == -32800
+        await app.aclose()
+
+
+async def test_a_websocket_whose_call_does_not_end_is_told_goodbye(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trunkline.app.DRAIN", 0.05)
+    monkeypatch.setattr("trunkline.app.PARTING", 0.0)
+    monkeypatch.setattr("trunkline.gateway.gateway.GRACE", 0.05)  # a part of what is allowed for
+    app = App(DEFAULT)
+    called = gated(app, asyncio.Event())
+    async with asyncio.timeout(20):
+        async with app.listening(HERE):
+            client = await connect(app.origins[0].replace("http", "ws") + "/ws")
+            message = enveloped("tools/call", name="gated__pass", arguments={})
+            await client.send(json.dumps(message))
+            await called.wait()
+        await client.wait_closed()
+        assert client.close_code == CloseCode.GOING_AWAY
         await app.aclose()
 
 

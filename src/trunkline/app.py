@@ -39,7 +39,7 @@ from trunkline.config import (
 )
 from trunkline.config.difference import live_servers
 from trunkline.gateway.events import Reloaded, TurnedAway
-from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.gateway import GRACE, Gateway
 from trunkline.gateway.parking import Parking
 from trunkline.gateway.sealing import KeyRing, Seal
 from trunkline.jsonrpc import Channel
@@ -376,7 +376,8 @@ class App:
         self.gateway.stateless.end()
         async with asyncio.TaskGroup() as tasks:
             if listener is not None:
-                tasks.create_task(listener.aclose(DRAIN + PARTING))
+                # WebSockets and HTTP+SSE let their calls go on for a moment of their own.
+                tasks.create_task(listener.aclose(DRAIN + GRACE + PARTING))
             with suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN):
                     await self._calls_ended()
