@@ -62,12 +62,17 @@ def test_what_is_not_known_is_left_out() -> None:
 
 @pytest.mark.parametrize("status", STATUSES)
 def test_the_verdict_is_that_of_the_policy(status: str) -> None:
-    expected = {"denied": "deny", "unknown": "deny", "disabled": None, "rate_limited": None}
-    assert said(scribe().call(call(status=status))).get("verdict") == expected.get(status, "allow")
+    expected = {"denied": "deny", "unknown": "deny"}
+    assert said(scribe().call(call(status=status)))["verdict"] == expected.get(status, "allow")
 
 
-def test_what_does_not_exist_was_not_judged() -> None:
-    assert "verdict" not in said(scribe().call(call(status="unknown", rule=None)))
+@pytest.mark.parametrize("status", [each for each in STATUSES if each != "denied"])
+def test_where_the_policy_was_not_asked_there_is_no_verdict(status: str) -> None:
+    assert "verdict" not in said(scribe().call(call(status=status, rule=None)))
+
+
+def test_a_retry_that_is_denied_has_a_verdict_without_a_rule() -> None:
+    assert said(scribe().call(call(status="denied", rule=None)))["verdict"] == "deny"
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,6 @@ _MAX_ADDRESSES = 16
 _MAX_CLIENTS = 256
 _MAX_LABELS = 1024
 
-_VERDICTS = {"denied": "deny", **dict.fromkeys(("unknown", "disabled", "rate_limited"))}
-"""What the policy said of calls that ended so, None if it was not asked; else it allowed them."""
-
 Happening = CallEnded | BackendMoved | Switched | Reloaded | TurnedAway
 """What is written down."""
 
@@ -162,7 +159,7 @@ class Scribe:
                 event.trace,
                 backend,
                 passage.revision,
-                "deny" if rule and status == "unknown" else _VERDICTS.get(status, "allow"),
+                _verdict(status, rule),
                 None if rule is None else self._label(rule),
                 event.kind,
                 event.code,
@@ -263,6 +260,13 @@ def _name(name: str) -> str:
             name = f"{name[:_LOOKED]}@"  # whoever is named there may have a password after the cut
         name = without_credentials(name)
     return cut(name, MAX_NAME)
+
+
+def _verdict(status: str, rule: str | None) -> str | None:
+    """Return what the policy said of a call; None if it was not asked, or came to no end."""
+    if status == "denied" or (rule is not None and status == "unknown"):
+        return "deny"
+    return None if rule is None else "allow"
 
 
 def _told(value: Any) -> Any:
