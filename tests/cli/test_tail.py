@@ -60,6 +60,25 @@ def test_a_journal_that_comes_later_is_waited_for(
     assert capsys.readouterr().err.count("there is no journal; waiting for it") == 1
 
 
+def test_a_journal_that_takes_the_place_of_another_is_shown_from_its_beginning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, 5).store.close()
+    looks: list[object] = []
+
+    def sleep(_: float) -> None:
+        looks.append(None)
+        if len(looks) == 1:
+            (tmp_path / "journal.db").unlink()
+        elif len(looks) == 3:
+            written(tmp_path, 2).store.close()
+
+    rows = follow(SqliteStore(tmp_path / "journal.db"), Filter(tool="*"), 1, sleep)
+    assert names(rows, 3) == ["fs__tool_5", "fs__tool_1", "fs__tool_2"]
+    rows.close()
+    assert "waiting for it" in capsys.readouterr().err
+
+
 def test_lines_are_for_people_or_for_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,3 +165,73 @@ def test_a_journal_is_opened_again(tmp_path: Path) -> None:
     made.append(entries(1, 2))
     made.store.close()
     assert audit(tmp_path).ok
+
+
+def test_a_journal_that_was_lost_meanwhile_is_missed_when_it_is_opened_again(
+    tmp_path: Path,
+) -> None:
+    made = written(tmp_path, 20)
+    (tmp_path / "journal.db").unlink()
+    batch = entries(2, 21)
+    with pytest.raises(StoreError, match="removed, or replaced"):
+        made.append(batch)
+    made.store.close()
+    made.reopen(PRESENCE)
+    made.append(batch)
+    made.end(PRESENCE, 1200.0)
+    assert kinds(rows(tmp_path)) == ["missing", "call", "call", "stopped"]
+    (finding,) = audit(tmp_path).findings
+    assert (finding.what, "of 21 records" in finding.text) == ("replaced", True)
+
+
+def test_a_journal_that_was_lost_with_its_second_place_is_missed_as_well(tmp_path: Path) -> None:
+    made = written(tmp_path, 20)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    made.store.close()
+    made.reopen(PRESENCE)
+    made.end(PRESENCE, 1200.0)
+    assert kinds(rows(tmp_path)) == ["missing", "stopped"]
+
+
+def test_a_journal_that_was_put_back_from_a_copy_is_missed_in_part(tmp_path: Path) -> None:
+    made = written(tmp_path, 5)
+    made.store.close()
+    copy = (tmp_path / "journal.db").read_bytes()
+    made.reopen(PRESENCE)
+    made.append(entries(10, 6))
+    made.store.close()
+    (tmp_path / "journal.db").write_bytes(copy)
+    made.reopen(PRESENCE)
+    made.append(entries(1, 16))
+    made.store.close()
+    assert kinds(rows(tmp_path)[-2:]) == ["missing", "call"]
+    (finding,) = audit(tmp_path).findings
+    assert (finding.what, finding.first, finding.last) == ("missing", 7, 16)
+
+
+def test_what_was_written_after_all_is_not_written_again_beside_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = written(tmp_path, 5)
+    whole, batch = made.store.transaction, entries(2, 6)
+
+    @contextmanager
+    def answer_is_lost() -> Generator[None]:
+        with whole():
+            yield
+        raise StoreError("the connection is lost")
+
+    monkeypatch.setattr(made.store, "transaction", answer_is_lost)
+    with pytest.raises(StoreError):
+        made.append(batch)
+    monkeypatch.setattr(made.store, "transaction", whole)
+    made.store.close()
+    head = HeadFile(tmp_path / "journal.head")
+    noted = head.read()
+    assert noted is not None
+    head.write(msgspec.structs.replace(noted, seq=100))
+    made.reopen(PRESENCE)
+    made.append(batch)
+    made.store.close()
+    assert kinds(rows(tmp_path)) == ["started", *["call"] * 7, "missing"]

@@ -114,6 +114,22 @@ def test_a_database_that_another_locks_is_written_once_it_can_be(
     ]
 
 
+@pytest.mark.parametrize("names_of_files", [("journal.db",), ("journal.db*", "journal.head")])
+def test_a_database_that_is_removed_is_made_anew_and_what_was_lost_is_told(
+    tmp_path: Path, names_of_files: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), desk(tmp_path) as made:
+        made.put(1, 10)
+        made.until(made.written(10))
+        for path in [path for name in names_of_files for path in tmp_path.glob(name)]:
+            path.unlink()
+        made.put(11, 10)
+        made.until(made.written(20))
+    assert names(tmp_path) == [f"t{n}" for n in range(11, 21)]
+    assert kinds(rows(tmp_path))[0] == "missing"
+    assert "removed, or replaced by another" in caplog.text
+
+
 def test_a_file_that_is_garbage_is_left_alone_and_healed_by_moving_it(tmp_path: Path) -> None:
     file = tmp_path / "journal.db"
     file.write_bytes(b"garbage " * 1000)

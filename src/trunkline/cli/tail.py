@@ -54,6 +54,7 @@ def follow(
 ) -> Generator[Row]:
     """Return the last records that are wanted, and all that come; a store may come and go."""
     after: int | None = None
+    chain: str | None = None
     complaint: str | None = None
     is_open = False
     try:
@@ -62,11 +63,15 @@ def follow(
                 if not is_open:
                     store.open(create=False)
                     is_open = True
+                end = store.end()
+                if chain not in {None, end.chain}:  # another journal, of which all is new
+                    after = 0
+                chain = end.chain
                 for row in _new(store, wanted, after, lines):
                     yield row
                     after = row.seq
                 if after is None:
-                    after = store.end().seq
+                    after = end.seq
                 complaint = None
             except StoreError as why:
                 is_open = False

@@ -141,7 +141,7 @@ class Auditor:
         when = self._when(row.at)
         if row.kind == "missing" and said.first is not None:
             first, last = said.first, said.last
-            text = f"{_numbers(first, last)} missing: a gateway that started {when} found it so"
+            text = f"{_numbers(first, last)} missing: a gateway found it so {when}"
             self._find("missing", first, last, text)
         elif row.kind == "missing":
             text = f"another journal, of {said.records} records, was here before {when}"

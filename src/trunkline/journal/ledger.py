@@ -9,7 +9,8 @@ Rules upheld here:
 1. There is one chain in a store, however many gateways add to it: each goes on where another ended.
 2. Entries are in the chain once, even if nobody knows whether the first attempt was of use.
 3. What is taken out for age or size is a beginning of the chain, and a record says up to where.
-4. What is found missing at the start is not covered up: numbers go on after it, and a record tells.
+4. What is found missing when a store is opened is not covered up: numbers go on after it, and a
+   record tells.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,6 +49,8 @@ class Ledger:
         self.scribe = scribe
         self._head = head
         self._tried: tuple[Sequence[Entry], Head] | None = None
+        self._noted: Head | None = None
+        """The end, as it was when we last looked; the second place may be gone with the store."""
 
     def begin(self, presence: Presence, at: float, **told: object) -> None:
         """Open the store, and write down that we are here, and what we found."""
@@ -101,10 +104,15 @@ class Ledger:
         self.store.close()
 
     def reopen(self, presence: Presence) -> None:
-        """Open the store again after something went wrong with it."""
+        """Open the store again after something went wrong with it, and write down what is lost."""
         self.store.open()
+        tried = self._tried
         with self.store.transaction():
+            end, gap = self._real_end()
+            if gap is not None:
+                self._add(end, [self.scribe.note(presence.at, "missing", **gap)])
             self.store.attend(presence)
+        self._tried = tried  # of those entries nobody knows yet
 
     def _add(self, end: Head, entries: Sequence[Entry]) -> None:
         found = list(hashes(end.hash, (entry.body for entry in entries)))
@@ -120,7 +128,7 @@ class Ledger:
     def _real_end(self) -> tuple[Head, dict[str, object] | None]:
         """Return where the chain goes on, and what is missing before that, if something is."""
         end, last = self.store.end(), self.store.last()
-        known = self._head.read() if self._head is not None else None
+        known = (None if self._head is None else self._head.read()) or self._noted
         seq = 0 if last is None else last.seq
         digest = beginning(end.chain).hash if last is None else last.hash
         if known is not None and known.chain != end.chain:
@@ -135,9 +143,10 @@ class Ledger:
 
     def _anchor(self) -> None:
         """Note the end in the second place: under the lock, so that it never goes back."""
-        if self._head is not None:
-            with suppress(OSError, StoreError), self.store.transaction():
-                self._head.write(self.store.end())
+        with suppress(OSError, StoreError), self.store.transaction():
+            self._noted = self.store.end()
+            if self._head is not None:
+                self._head.write(self._noted)
 
     # What is kept no longer
 

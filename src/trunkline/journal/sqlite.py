@@ -6,6 +6,7 @@ at a time. Readers wait for nobody.
 Rules upheld here:
 1. The file is for its owner alone, and so is a folder that has to be made.
 2. A file that is not ours is left as it is: it is neither written to nor moved.
+3. What was removed, or replaced by another, is not used: nobody would find what is written there.
 """
 
 import os
@@ -69,6 +70,8 @@ class SqliteStore:
         self.url = f"sqlite:///{path}"
         self._patience = patience
         self._open: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+        """Which file is open, whatever is found under its name by now."""
 
     @property
     def _database(self) -> sqlite3.Connection:
@@ -85,6 +88,7 @@ class SqliteStore:
                     self._make()
                 elif not self.path.exists():
                     raise StoreError(f"{self.path}: there is no journal")
+                self._file = self._found()
                 mode = "rw" if create else "ro"
                 place = f"{self.path.absolute().as_uri()}?mode={mode}"
                 self._open = sqlite3.connect(
@@ -104,6 +108,19 @@ class SqliteStore:
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         elif 0 < self.path.stat().st_size < _HEADER:  # which SQLite would take for nothing
             raise StoreError(f"{self.path}: file is not a database")
+
+    def _found(self) -> tuple[int, int] | None:
+        """Return which file is under the name now; None if there is none."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _expect_there(self) -> None:
+        """Refuse a file that nobody finds any more; SQLite would go on with it."""
+        if self._found() != self._file:
+            raise StoreError(f"{self.path}: the file was removed, or replaced by another")
 
     def _check(self, create: bool) -> None:
         """Make sure that it is a journal of ours, and make it one if it is empty."""
@@ -161,6 +178,7 @@ class SqliteStore:
         with _telling(self.path):
             database.execute("BEGIN IMMEDIATE")
             try:
+                self._expect_there()
                 yield
                 database.execute("COMMIT")
             except BaseException:
@@ -207,6 +225,7 @@ class SqliteStore:
 
     def _rows(self, end: str, *values: object) -> list[Row]:
         with _telling(self.path):
+            self._expect_there()
             return [Row(*each) for each in self._database.execute(_SELECT + end, values)]
 
     def extent(self) -> Extent:
