@@ -109,6 +109,25 @@ def test_a_tool_is_killed_at_once_and_after_a_start_until_it_is_revived(
         assert "small__echo" in gateway.names()
 
 
+@pytest.mark.holds("M11")
+def test_a_journal_that_cannot_be_written_is_shown(runtime: Path, tmp_path: Path) -> None:
+    file = tmp_path / "journal.db"
+    file.mkdir()
+    table = f'[journal]\nurl = "sqlite:///{file}"\n'
+    with serving(tmp_path, child("small", "echo"), table) as gateway:
+        gateway.ask("tools/call", name="small__echo", arguments={})
+        shown = run("status")
+        while "the journal" not in shown.stdout:  # it is tried a moment after the start
+            shown = run("status")
+        _, _, journal, *_ = shown.stdout.splitlines()
+        assert journal.startswith(f"the journal cannot be written: {file}: ")
+        assert journal.endswith(" records wait")
+        (told,) = json.loads(run("status", "--json").stdout)
+        assert (told["journal"]["error"] in journal, told["journal"]["dropped"]) == (True, 0)
+        assert told["journal"]["queue"] > 0
+        file.rmdir()
+
+
 @pytest.mark.holds("O4.5", "M15")
 def test_a_gateway_is_paused_shown_and_resumed(runtime: Path, tmp_path: Path) -> None:
     with serving(tmp_path, child("small", "echo"), OPERATOR) as gateway:

@@ -13,8 +13,9 @@ from msgspec import structs
 
 from tests.cli.samples import BROKEN, OPERATOR, child, config, run
 from trunkline import control
-from trunkline.cli.ps import duration, headline
+from trunkline.cli.ps import duration, headline, journal_lines
 from trunkline.control import GatewayStatus, ParkedStatus, socket_folders
+from trunkline.journal.journal import JournalStatus
 
 HELLO = (
     b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",'
@@ -121,3 +122,15 @@ def test_a_folder_that_is_not_safe_ends_with_one(runtime: Path) -> None:
 )
 def test_times_are_written_as_people_do(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_what_is_wrong_with_a_journal_is_said_and_nothing_if_nothing_is() -> None:
+    assert journal_lines(None) == journal_lines(JournalStatus("j.db", 3, 100, 9, 0, None)) == []
+    assert journal_lines(JournalStatus("j.db", 143, 100, 9, 1, "j.db: disk is full")) == [
+        "the journal cannot be written: j.db: disk is full; 143 records wait",
+        "the journal had no room for 1 record",
+    ]
+    assert journal_lines(JournalStatus("j.db", 1, 100, 9, 20, "no")) == [
+        "the journal cannot be written: no; 1 record waits",
+        "the journal had no room for 20 records",
+    ]

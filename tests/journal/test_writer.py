@@ -103,10 +103,12 @@ def test_a_database_that_another_locks_is_written_once_it_can_be(
         made.put(11, 10)
         made.until(lambda: made.writer.progress.error is not None)
         assert "database is locked" in str(made.writer.progress.error)
+        assert made.writer.waiting == 10  # in the inbox, or tried and kept
         other.execute("ROLLBACK")
         other.close()
         made.until(made.written(20))
         made.until(lambda: made.writer.progress.error is None)
+        assert made.writer.waiting == 0
     assert names(tmp_path) == [f"t{n}" for n in range(1, 21)]
     assert [record.getMessage().partition(":")[2][:40] for record in caplog.records] == [
         " the journal cannot be written: " + str(tmp_path)[:8],
@@ -160,6 +162,7 @@ def test_a_full_disk_is_healed_and_what_had_no_room_is_told(tmp_path: Path) -> N
         made.put(51, 1)
         made.until(lambda: made.writer.progress.error is not None)
         made.put(52, 130)
+        assert made.writer.waiting == 1 + 100
         full.clear()
         made.until(made.written(152))
     found = rows(tmp_path)

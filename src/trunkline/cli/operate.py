@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from trunkline.cli.ps import gateways, headline
+from trunkline.cli.ps import gateways, headline, journal_lines
 from trunkline.cli.screen import (
     FAILED,
     WRONG,
@@ -169,6 +169,7 @@ def _print(status: GatewayStatus) -> None:
     state = "paused" if status.paused else "running"
     calls = "1 call" if status.in_flight == 1 else f"{status.in_flight} calls"
     print_lines(f"{status.name} {status.version}, {state}, {calls} in flight")
+    print_lines(*journal_lines(status.journal))
     if status.stopped:
         print_table(_STOPPED, [(each.what, each.name, each.by) for each in status.stopped])
     rows = [

@@ -69,10 +69,11 @@ def journal_lines(journal: JournalStatus | None) -> list[str]:
         return []
     lines: list[str] = []
     if journal.error is not None:
-        waiting = f"{journal.queue} of at most {journal.queue_limit} records wait"
+        waiting = "1 record waits" if journal.queue == 1 else f"{journal.queue} records wait"
         lines.append(f"the journal cannot be written: {journal.error}; {waiting}")
     if journal.dropped:
-        lines.append(f"the journal had no room for {journal.dropped} records")
+        records = "1 record" if journal.dropped == 1 else f"{journal.dropped} records"
+        lines.append(f"the journal had no room for {records}")
     return lines
 
 

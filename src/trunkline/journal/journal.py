@@ -51,6 +51,7 @@ class JournalStatus(Struct, frozen=True):
     queue: int
     """How many events wait to be written."""
     queue_limit: int
+    """How many may, beside the batch that is being written."""
     written: int
     dropped: int
     """How many had no room."""
@@ -124,7 +125,7 @@ class Journal:
         progress = self._writer.progress
         return JournalStatus(
             self._url,
-            len(self._inbox),
+            self._writer.waiting,
             self._inbox.limit,
             progress.written,
             self._inbox.dropped,

@@ -102,6 +102,11 @@ class Writer:
         """Whether it has been started."""
         return self._thread.ident is not None
 
+    @property
+    def waiting(self) -> int:
+        """How many records are not written yet: also those that were tried, and are tried again."""
+        return len(self._entries) + len(self._inbox)
+
     def start(self) -> None:
         """Begin to write."""
         if not self.started:
@@ -117,7 +122,7 @@ class Writer:
         self._inbox.hurry.set()
         self._thread.join(patience + INTERVAL)
         if self._thread.is_alive():  # it waits for a store that does not answer
-            self.progress.given_up = len(self._entries) + len(self._inbox)
+            self.progress.given_up = self.waiting
         return self.progress.given_up
 
     def _run(self) -> None:
@@ -236,7 +241,7 @@ class Writer:
         left = self._deadline - time.monotonic()
         if self._closing.is_set():
             if left <= pause:
-                progress.given_up = len(self._entries) + len(self._inbox)
+                progress.given_up = self.waiting
                 return True
             time.sleep(pause)  # a thread of our own, with nothing left to be woken by
         else:
