@@ -109,6 +109,23 @@ async def test_two_gateways_write_one_chain_and_a_lost_server_is_healed(
         assert code == 0, out + err
 
 
+async def test_a_journal_that_is_dropped_under_a_gateway_is_missed(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    async with gateway(tmp_path, SERVERS, head(postgres, tmp_path)) as one:
+        await call(one, 20)
+        await until(tmp_path, 20)
+        with psycopg.connect(postgres.url) as database:
+            database.execute("DROP SCHEMA trunkline_journal CASCADE")
+        await call(one, 5)
+        await one.program.says("the journal can be written again")
+        await until(tmp_path, 5)
+    code, out, _ = await audit(tmp_path, "verify", "--json")
+    assert (code, [each["what"] for each in json.loads(out)["findings"]]) == (1, ["replaced"])
+    with psycopg.connect(postgres.url) as database:
+        database.execute("DROP SCHEMA trunkline_journal CASCADE")
+
+
 async def test_one_that_is_killed_is_known_by_the_next(postgres: Postgres, tmp_path: Path) -> None:
     async with gateway(tmp_path, SERVERS, head(postgres, tmp_path)) as one:
         await call(one, 5)
