@@ -22,6 +22,7 @@ from trunkline.assembly.http import tls_of
 from trunkline.backends.functions import Functions
 from trunkline.config import AddressError, HttpSettings, ServerSettings
 from trunkline.gateway.backend import Backend, Listener
+from trunkline.gateway.events import CallEnded
 from trunkline.gateway.upstream import Settings, State
 from trunkline.mcp.offer import Kind
 from trunkline.transports.asgi import AsgiApp
@@ -34,7 +35,7 @@ HERE = HttpSettings(listen="127.0.0.1:0")
 def enveloped(method: str, **params: Any) -> dict[str, Any]:
     meta: dict[str, Any] = {
         PREFIX + "protocolVersion": "2026-07-28",
-        PREFIX + "clientCapabilities": {},
+        PREFIX + "clientCapabilities": {"elicitation": {"form": {}}},
     }
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
 
@@ -144,6 +145,45 @@ async def test_a_websocket_whose_call_does_not_end_is_told_goodbye(
         await client.wait_closed()
         assert client.close_code == CloseCode.GOING_AWAY
         await app.aclose()
+
+
+ASKING = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    method, said = asked.get("method"), {"id": asked.get("id")}
+    if method == "initialize":
+        said["result"] = {
+            "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {}
+        }
+    elif method == "tools/list":
+        said["result"] = {"tools": [{"name": "ask", "inputSchema": {"type": "object"}}]}
+    elif method == "tools/call":
+        params = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}
+        said = {"id": "q", "method": "elicitation/create", "params": params}
+    else:
+        continue
+    print(json.dumps({"jsonrpc": "2.0", **said}), flush=True)
+"""
+
+
+@pytest.mark.holds("M16")
+async def test_a_parked_call_does_not_keep_us_since_nobody_can_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trunkline.app.DRAIN", 3600.0)
+    child = ServerSettings(name="s", command=sys.executable, args=("-c", ASKING), era="handshake")
+    app = App(msgspec.structs.replace(DEFAULT, servers=(child,)))
+    ended: list[str] = []
+    async with asyncio.timeout(20):
+        async with app.listening(HERE):
+            app.gateway.layers.events.listen(
+                lambda event: ended.append(event.status) if isinstance(event, CallEnded) else None
+            )
+            answer = json.loads((await call_modern(app.origins[0], "s__ask")).body)
+            assert answer["result"]["resultType"] == "input_required"
+        await app.aclose()
+    assert ended == ["cancelled"]
 
 
 class Stream:

@@ -374,6 +374,7 @@ class App:
             return
         door.drain()
         self.gateway.stateless.end()
+        self.gateway.stateless.parking.close()  # nobody can come back with an answer
         async with asyncio.TaskGroup() as tasks:
             if listener is not None:
                 # WebSockets and HTTP+SSE let their calls go on for a moment of their own.

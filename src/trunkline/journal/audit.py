@@ -155,10 +155,8 @@ class Auditor:
                 "the queue was full"
             )
         elif row.kind == "lost":
-            self._note(
-                f"{said.name} ended without a word before {when}; "
-                f"{said.in_flight} calls were in flight"
-            )
+            left = "1 call was" if said.in_flight == 1 else f"{said.in_flight} calls were"
+            self._note(f"{said.name} ended without a word before {when}; {left} in flight")
 
     def _note(self, text: str) -> None:
         self._notes += 1
