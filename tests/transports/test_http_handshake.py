@@ -181,6 +181,23 @@ async def test_a_session_in_which_something_goes_on_is_not_idle() -> None:
 
 
 @tidy
+async def test_a_session_is_idle_from_the_end_of_what_went_on_whoever_looked_meanwhile() -> None:
+    gate = Gate()
+    async with opened(House("2025-03-26", wait=gate), session_idle=9.0) as door:
+        sessions = listens, calls, batches = [door.begin() for _ in range(3)]
+        stream = door.get(listens)
+        papers = [door.post(call(), calls), door.post([call()], batches)]
+        for door.now in (20.0, 40.0):
+            assert [door.post(note("here"), each).status for each in sessions] == [202] * 3
+        door.now = 60.0
+        stream.go()
+        gate.opened.set()
+        await asyncio.gather(*(paper.answered.wait() for paper in papers))
+        door.now = 69.0
+        assert [door.post(note("here"), each).status for each in sessions] == [202] * 3
+
+
+@tidy
 async def test_a_session_that_is_too_old_ends_whatever_goes_on() -> None:
     gate = Gate()
     async with opened(House(wait=gate), session_life=9.0) as door:

@@ -77,6 +77,19 @@ def test_expiry_takes_the_idle_and_leaves_the_others() -> None:
 
 
 @pytest.mark.holds("C26")
+def test_one_in_which_something_goes_on_is_not_idle_but_grows_old() -> None:
+    busy = {"held"}
+    sessions = Sessions[str](idle=10.0, life=100.0, is_busy=busy.__contains__)
+    made = sessions.create("p", "held", 0.0)
+    assert sessions.find(made.session_id, "p", 50.0) is made
+    assert sessions.expire(90.0) == []
+    busy.clear()
+    assert sessions.find(made.session_id, "p", 100.0) is made  # it was busy until 90
+    busy.add("held")
+    assert sessions.expire(101.0) == [made]
+
+
+@pytest.mark.holds("C26")
 def test_there_are_never_too_many() -> None:
     sessions: Sessions[None] = Sessions(idle=10.0, max_sessions=1)
     sessions.create("p", None, 0.0)

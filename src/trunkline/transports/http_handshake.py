@@ -58,7 +58,7 @@ class HandshakeDoor:
         self._load = load
         self._report = report
         self._sessions: Sessions[HttpSession] = Sessions(
-            rules.session_idle, rules.session_life, rules.max_sessions
+            rules.session_idle, rules.session_life, rules.max_sessions, _is_busy
         )
         self._calls: dict[SessionReply, Due] = {}
         self._errands: set[asyncio.Task[None]] = set()
@@ -82,13 +82,12 @@ class HandshakeDoor:
         record = self._find(visit)
         if record is None:
             return
-        session = record.held
         if isinstance(message, Batch):
-            self._batch(visit, session, message)
+            self._batch(visit, record, message)
         elif isinstance(message, Request):
-            self._call(visit, session, message)
+            self._call(visit, record, message)
         else:
-            self._take_note(session, message)
+            self._take_note(record.held, message)
             visit.accept()
 
     def _initialize(self, visit: Visit, request: Request) -> None:
@@ -129,7 +128,8 @@ class HandshakeDoor:
         record.held.conversation.recognise(visit.principal)
         return record
 
-    def _call(self, visit: Visit, session: HttpSession, request: Request) -> None:
+    def _call(self, visit: Visit, record: Record[HttpSession], request: Request) -> None:
+        session = record.held
         if session.is_answering(request.id):
             visit.fail(400, _in_use(request))
             return
@@ -146,7 +146,7 @@ class HandshakeDoor:
         if isinstance(outcome, Due):
             self._calls[reply] = outcome
             session.begin(request.id, outcome)
-            outcome.then(partial(self._finish, visit.principal.id, session, request, reply))
+            outcome.then(partial(self._finish, visit.principal.id, record, request, reply))
         else:
             self._load.leave(visit.principal.id)
             visit.respond(200, payload_of(request, outcome, self._report))
@@ -160,20 +160,21 @@ class HandshakeDoor:
     def _finish(
         self,
         owner: str,
-        session: HttpSession,
+        record: Record[HttpSession],
         request: Request,
         reply: SessionReply,
         outcome: Due,
     ) -> None:
         """Answer the exchange of a call, in its stream if it has one."""
-        self._ended(owner, session, request, outcome)
+        self._ended(owner, record, request, outcome)
         if reply.finish(self._payload(request, outcome)):
             del self._calls[reply]
         else:
             self._spawn(self._see_off(reply))
 
-    def _ended(self, owner: str, session: HttpSession, request: Request, _: Due) -> None:
-        session.end(request.id)
+    def _ended(self, owner: str, record: Record[HttpSession], request: Request, _: Due) -> None:
+        record.held.end(request.id)
+        self._touch(record)
         self._load.leave(owner)
 
     async def _see_off(self, reply: SessionReply) -> None:
@@ -202,7 +203,8 @@ class HandshakeDoor:
 
     # A batch, which one revision has
 
-    def _batch(self, visit: Visit, session: HttpSession, batch: Batch) -> None:
+    def _batch(self, visit: Visit, record: Record[HttpSession], batch: Batch) -> None:
+        session = record.held
         if not allows_batches(session.version):
             visit.fail(400, RpcError(INVALID_REQUEST, "Batch requests not supported"))
             return
@@ -214,7 +216,7 @@ class HandshakeDoor:
         answers: list[bytes | tuple[Request, Due]] = []
         for entry in batch.entries:
             if isinstance(entry, Request):
-                answers.append(self._entry(visit.principal.id, session, entry, reply))
+                answers.append(self._entry(visit.principal.id, record, entry, reply))
             elif not isinstance(entry, RemoteProtocolError):
                 self._take_note(session, entry)
             elif entry.answer is not None:
@@ -226,8 +228,9 @@ class HandshakeDoor:
             visit.accept()
 
     def _entry(
-        self, owner: str, session: HttpSession, request: Request, reply: SessionReply
+        self, owner: str, record: Record[HttpSession], request: Request, reply: SessionReply
     ) -> bytes | tuple[Request, Due]:
+        session = record.held
         try:
             if request.method == "initialize":
                 raise RpcError(INVALID_REQUEST, "initialize must not be part of a batch")
@@ -246,7 +249,7 @@ class HandshakeDoor:
             return ErrorResponse(request.id, answer_for(why, request.method, self._report)).encode()
         if isinstance(outcome, Due):
             session.begin(request.id, outcome)
-            outcome.then(partial(self._ended, owner, session, request))
+            outcome.then(partial(self._ended, owner, record, request))
             return request, outcome
         self._load.leave(owner)
         return payload_of(request, outcome, self._report)
@@ -289,6 +292,7 @@ class HandshakeDoor:
             visit.fail(409, RpcError(INVALID_REQUEST, "This stream is open already"))
             return None
         flow.carry(visit.exchange, visit.headers, after, primed=record.held.primes)
+        visit.exchange.when_gone(partial(self._touch, record))
         self._spawn(flow.catch_up())
         return flow
 
@@ -304,11 +308,7 @@ class HandshakeDoor:
 
     def expire(self) -> None:
         """End the sessions that are over."""
-        now = self._now()
-        for record in self._sessions:
-            if record.held.busy:
-                record.last_activity = now
-        for record in self._sessions.expire(now):
+        for record in self._sessions.expire(self._now()):
             self._end(record)
 
     @property
@@ -316,6 +316,10 @@ class HandshakeDoor:
         """All that somebody is waiting on."""
         flows = (record.held.standalone for record in self._sessions)
         return [*self._calls, *(flow for flow in flows if flow.carried)]
+
+    def _touch(self, record: Record[HttpSession]) -> None:
+        """Note that something went on in a session until now."""
+        record.last_activity = self._now()
 
     def _end(self, record: Record[HttpSession]) -> None:
         record.held.close()
@@ -335,6 +339,10 @@ class HandshakeDoor:
             self._sessions.remove(record.session_id)
             self._end(record)
         await end_all(self._calls.values(), self._errands)
+
+
+def _is_busy(session: HttpSession) -> bool:
+    return session.busy
 
 
 def _stands_alone(request: Request) -> bool:

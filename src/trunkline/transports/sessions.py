@@ -7,10 +7,11 @@ Rules upheld here:
 1. An id has 32 characters of A-Z a-z 0-9 _ - from the system's own randomness.
 2. A session belongs to its principal: for anybody else it is not there.
 3. One that is idle for too long, or too old, is not there any more; there are never too many.
+4. One in which something goes on is not idle, whenever somebody looks.
 """
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -44,11 +45,20 @@ class Sessions(Generic[Held]):
     """All sessions of one gateway."""
 
     def __init__(
-        self, idle: float = IDLE, life: float = LIFE, max_sessions: int = MAX_SESSIONS
+        self,
+        idle: float = IDLE,
+        life: float = LIFE,
+        max_sessions: int = MAX_SESSIONS,
+        is_busy: Callable[[Held], bool] | None = None,
     ) -> None:
+        """Begin without any; `is_busy` tells whether something goes on in one, else nothing does.
+
+        Whoever ends what goes on notes when that was, in `last_activity`.
+        """
         self._idle = idle
         self._life = life
         self._max = max_sessions
+        self._is_busy = is_busy
         self._records: dict[str, Record[Held]] = {}
 
     def adopt(self, idle: float, life: float, max_sessions: int) -> None:
@@ -83,6 +93,8 @@ class Sessions(Generic[Held]):
         return gone
 
     def _is_over(self, record: Record[Held], now: float) -> bool:
+        if self._is_busy is not None and self._is_busy(record.held):
+            record.last_activity = now
         return now - record.last_activity > self._idle or now - record.created_at > self._life
 
     def __iter__(self) -> Iterator[Record[Held]]:
