@@ -372,3 +372,74 @@ async def test_what_is_one_owners_is_nobody_elses_though_nobody_uses_it() -> Non
     assert house.begun[2:] == [("b", 2)]
     assert house.closed == [1]
     await house.leases.aclose()
+
+
+async def test_one_in_which_a_call_was_given_up_is_nobody_elses() -> None:
+    house = House(most=1)
+    given_up, waiting = house.take("a", "A"), house.take("b", "B")
+    await house.settle()
+    given_up.cancel(TimeoutError())
+    house.take("a2", "A")  # which may be asked about its own call
+    await house.settle()
+    assert house.begun == [("a", 1), ("b", 2)]
+    assert house.closed == [1]  # there may be one only, and what goes on in it could still ask
+    waiting.cancel()
+    await house.settle()
+    assert house.begun[2:] == [("a2", 3)]
+    house.calls["a2"].settle(1)
+    house.take("c", "C")
+    assert house.begun[3:] == [("c", 3)]
+    await house.leases.aclose()
+
+
+async def test_whoever_gave_up_a_call_keeps_its_conversation_while_nobody_needs_the_room() -> None:
+    house = House(most=2)
+    house.take("a", "A").cancel()
+    await house.settle()
+    house.take("a", "A")
+    await house.settle()
+    house.calls["a"].cancel()
+    house.take("b", "B")
+    house.take("a2", "A")
+    await house.settle()
+    assert house.begun == [("a", 1), ("a2", 1), ("b", 2)]
+    await house.leases.aclose()
+
+
+async def test_where_all_are_told_apart_a_call_that_was_given_up_keeps_nobody_away() -> None:
+    house = House(most=1)
+    house.take("a", ANYBODY)
+    await house.settle()
+    house.calls["a"].cancel()
+    house.take("b", ANYBODY)
+    assert house.begun == [("a", 1), ("b", 1)]
+    await house.leases.aclose()
+
+
+async def test_the_first_one_in_which_a_call_was_given_up_is_left_alone_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(most=1, first=FORM)
+    house.take("a", "A").cancel()
+    house.take("n", NOBODY, NOTHING)  # who cannot be asked anything
+    house.calls["n"].settle(1)
+    house.take("a2", "A")
+    house.calls["a2"].settle(1)
+    house.take("b", "B")
+    await house.settle()
+    assert house.begun == [("a", 0), ("n", 0), ("a2", 0), ("b", 1)]
+    house.calls["b"].settle(1)
+    monkeypatch.setattr(leases, "LINGER", 0.0)
+    house.take("a3", "A").cancel()
+    house.take("c", "C")
+    assert house.begun[4:] == [("a3", 0), ("c", 0)]
+    await house.leases.aclose()
+
+
+async def test_the_only_one_is_there_for_others_whatever_was_given_up_in_it() -> None:
+    house = House(most=0, first=FORM)
+    house.take("a", "A").cancel()
+    house.take("b", "B")
+    house.take("a2", "A")
+    assert house.begun == [("a", 0), ("b", 0)]
+    await house.leases.aclose()
