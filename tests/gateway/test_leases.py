@@ -443,3 +443,13 @@ async def test_the_only_one_is_there_for_others_whatever_was_given_up_in_it() ->
     house.take("a2", "A")
     assert house.begun == [("a", 0), ("b", 0)]
     await house.leases.aclose()
+
+
+async def test_who_prepares_one_while_all_end_is_not_kept_waiting() -> None:
+    house = House()
+    house.take("a", "A").cancel()
+    preparing = asyncio.create_task(house.leases.prepare(Kind(frozenset(("sampling",)))))
+    await house.leases.aclose()  # before what is being opened has begun to be
+    async with asyncio.timeout(5):
+        await preparing
+    assert (house.opened, house.leases.held) == ([], [])

@@ -364,6 +364,7 @@ class Leases(Generic[T]):
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
+            self._opening = None  # it may never have begun, and those who prepare wait for this
         self.dismiss(LineEnded("it ended"))
         for room in list(self._rooms):
             if not room.first:
