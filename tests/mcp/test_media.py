@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.mcp.media import accepts, is_utf8, media_type
+from trunkline.mcp.media import accepts, is_json, is_utf8, media_type
 
 JSON, EVENTS = "application/json", "text/event-stream"
 
@@ -91,6 +91,7 @@ def test_a_type_is_read_without_its_parameters(
 ) -> None:
     assert media_type(content_type) == expected
     assert is_utf8(content_type) is utf8
+    assert is_json(content_type) is (expected == JSON and utf8)
 
 
 @given(st.one_of(st.binary(), st.text('a/*;,q=0." \\').map(str.encode)))

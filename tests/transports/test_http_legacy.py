@@ -85,10 +85,12 @@ def events(exchange: Asked) -> list[Event]:
     return [event for event in found if isinstance(event, Event)]
 
 
-async def enter(door: LegacyDoor, principal: str = "ann") -> tuple[Channel, Asked, str]:
+async def enter(
+    door: LegacyDoor, principal: str = "ann", keep_alive: float = 15.0
+) -> tuple[Channel, Asked, str]:
     """Open a session; return it, the exchange that carries it, and the query to POST with."""
     exchange = Asked(request("GET"))
-    channel = await door.open(exchange, principal)
+    channel = await door.open(exchange, principal, keep_alive)
     assert channel is not None
     return channel, exchange, events(exchange)[0].data.decode().partition("?")[2]
 
@@ -159,7 +161,8 @@ async def test_a_post_is_refused_for_what_is_wrong_with_it() -> None:
     assert post(door, query, principal="bob").status == 404
     assert post(door, query, principal="").status == 404
     assert post(door, query, headers={}).status == 415
-    assert post(door, query, headers={b"content-type": b"text/plain"}).status == 415
+    for kind in (b"text/plain", b"application/json; charset=latin-1"):
+        assert post(door, query, headers={b"content-type": kind}).status == 415
     wrong = Asked(request("PUT", query, JSON))
     door.post(wrong, "ann")
     assert (wrong.status, wrong.headers[b"allow"]) == (405, b"POST")
@@ -205,7 +208,7 @@ async def test_there_are_not_more_sessions_than_allowed() -> None:
     door = LegacyDoor(limits=LegacyLimits(max_sessions=1))
     channel, _, _ = await enter(door)
     refused = Asked(request("GET"))
-    assert await door.open(refused, "ann") is None
+    assert await door.open(refused, "ann", 15.0) is None
     assert (refused.status, refused.headers[b"retry-after"]) == (503, b"1")
     await channel.aclose()
     channel, _, _ = await enter(door)
@@ -215,7 +218,7 @@ async def test_there_are_not_more_sessions_than_allowed() -> None:
 @tidy
 async def test_only_get_opens_a_session() -> None:
     exchange = Asked(request("POST"))
-    assert await LegacyDoor().open(exchange, "ann") is None
+    assert await LegacyDoor().open(exchange, "ann", 15.0) is None
     assert (exchange.status, exchange.headers[b"allow"]) == (405, b"GET")
 
 
@@ -260,7 +263,7 @@ async def test_a_send_that_fails_ends_the_session_even_if_nobody_says_so() -> No
 async def test_a_client_that_goes_at_once_leaves_a_channel_that_has_ended() -> None:
     exchange = Asked(request("GET"))
     exchange.gone = True
-    channel = await LegacyDoor(limits=LegacyLimits(max_sessions=1)).open(exchange, "ann")
+    channel = await LegacyDoor(limits=LegacyLimits(max_sessions=1)).open(exchange, "ann", 15.0)
     assert channel is not None
     assert await channel.receive() is None
     await channel.aclose()
@@ -271,7 +274,7 @@ async def test_whoever_cancels_opening_leaves_no_session_behind() -> None:
     door = LegacyDoor(limits=LegacyLimits(max_sessions=1))
     exchange = Asked(request("GET"))
     exchange.room.clear()
-    opening = asyncio.create_task(door.open(exchange, "ann"))
+    opening = asyncio.create_task(door.open(exchange, "ann", 15.0))
     assert await is_stuck(opening)
     await stop(opening)
     assert exchange.finished
@@ -306,7 +309,7 @@ async def test_send_waits_while_the_client_is_behind() -> None:
 
 @tidy
 async def test_a_stream_is_kept_alive() -> None:
-    channel, exchange, _ = await enter(LegacyDoor(limits=LegacyLimits(keep_alive=0.001)))
+    channel, exchange, _ = await enter(LegacyDoor(), keep_alive=0.001)
     while exchange.pieces[1:3] != [COMMENT, COMMENT]:
         await asyncio.sleep(0)
     assert len(events(exchange)) == 1
@@ -315,7 +318,7 @@ async def test_a_stream_is_kept_alive() -> None:
 
 @tidy
 async def test_a_client_that_is_behind_is_not_told_that_we_are_here_again_and_again() -> None:
-    channel, exchange, _ = await enter(LegacyDoor(limits=LegacyLimits(keep_alive=0.001)))
+    channel, exchange, _ = await enter(LegacyDoor(), keep_alive=0.001)
     exchange.room.clear()
     later = asyncio.Event()
     asyncio.get_running_loop().call_later(0.02, later.set)
@@ -326,7 +329,7 @@ async def test_a_client_that_is_behind_is_not_told_that_we_are_here_again_and_ag
 
 @tidy
 async def test_a_stream_that_cannot_be_kept_alive_ends() -> None:
-    channel, exchange, _ = await enter(LegacyDoor(limits=LegacyLimits(keep_alive=0.001)))
+    channel, exchange, _ = await enter(LegacyDoor(), keep_alive=0.001)
     exchange.gone = True
     assert await channel.receive() is None
     await channel.aclose()
@@ -337,7 +340,7 @@ async def test_two_connections_make_a_channel_over_tcp() -> None:
     door, serving = LegacyDoor(), set[asyncio.Task[None]]()
 
     async def serve(exchange: Exchange) -> None:
-        channel = await door.open(exchange, "ann")
+        channel = await door.open(exchange, "ann", 15.0)
         assert channel is not None
         while (payload := await channel.receive()) is not None:
             await channel.send(payload + b"!")

@@ -287,8 +287,10 @@ async def test_all_that_takes_long_is_kept_alive() -> None:
         listening = server.ask(asked(method="GET", mcp_session_id=session))
         older = server.post(call(1), mcp_session_id=session)
         modern = server.post(call(1, _meta=META), mcp_method="wait", **MODERN)
-        for paper in (listening, older, modern):
+        legacy = server.ask(asked(method="GET", path="/sse"))
+        for paper in (listening, older, modern, legacy):
             await until_comments(paper, 3)
+        legacy.go()
         gate.opened.set()
         await asyncio.gather(older.answered.wait(), modern.answered.wait())
         assert older.data == modern.data == [{"jsonrpc": "2.0", "id": 1, "result": {"done": True}}]

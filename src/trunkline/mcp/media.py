@@ -34,11 +34,15 @@ def accepts(accept: bytes | None, media: str) -> bool:
 
 
 @lru_cache(64)
-@lru_cache(64)
 def media_type(content_type: bytes | None) -> str:
     """Return the type that a Content-Type header names, in lower case; "" if it names none."""
     found = _read((content_type or b"").decode("latin-1").lower())[0]
     return found if _type(found) else ""
+
+
+def is_json(content_type: bytes | None) -> bool:
+    """Tell whether a Content-Type header says that a body is JSON in UTF-8."""
+    return media_type(content_type) == "application/json" and is_utf8(content_type)
 
 
 def is_utf8(content_type: bytes | None) -> bool:

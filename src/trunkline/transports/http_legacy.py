@@ -23,6 +23,7 @@ from urllib.parse import parse_qs
 from msgspec import Struct
 
 from trunkline.jsonrpc import Channel, ConnectionLost
+from trunkline.mcp.media import is_json
 from trunkline.transports.exchange import PLAIN, Exchange, Headers
 from trunkline.transports.http_answers import LATER
 from trunkline.transports.http_flow import EVENT_STREAM
@@ -32,12 +33,11 @@ _PATH = re.compile(r"/?[\w.~-]+(/[\w.~-]+)*", re.ASCII)
 
 
 class LegacyLimits(Struct, frozen=True):
-    """How many sessions there may be, what may wait in each, and how long a stream is silent."""
+    """How many sessions there may be, and what may wait in each."""
 
     max_sessions: int = 1024
     max_waiting: int = 64
     max_waiting_bytes: int = 8 * 1024 * 1024
-    keep_alive: float = 15.0
 
 
 _LIMITS = LegacyLimits()
@@ -58,10 +58,13 @@ class LegacyDoor:
         self._limits = limits
         self._sessions: dict[str, _Session] = {}
 
-    async def open(self, exchange: Exchange, owner: str, headers: Headers = ()) -> Channel | None:
+    async def open(
+        self, exchange: Exchange, owner: str, keep_alive: float, headers: Headers = ()
+    ) -> Channel | None:
         """Begin a session, which lasts until the client goes; None if that was refused.
 
-        Any answer gets the `headers`, here and below.
+        Its stream is silent for `keep_alive` seconds at most. Any answer gets the `headers`, here
+        and below.
         """
         if exchange.request.method != "GET":
             _refuse(exchange, 405, "expected 'GET'", (b"allow", b"GET"), *headers)
@@ -75,7 +78,7 @@ class LegacyDoor:
         exchange.begin(200, [*EVENT_STREAM, *headers])
         exchange.when_gone(session.end)
         try:
-            await session.greet(f"{self._path}?session_id={id}")
+            await session.greet(f"{self._path}?session_id={id}", keep_alive)
         except BaseException:
             await session.aclose()
             raise
@@ -95,9 +98,8 @@ class LegacyDoor:
         if session is None or session.owner != owner:
             _refuse(exchange, 404, "there is no such session", *headers)
             return
-        media_type = request.headers.get(b"content-type", b"").partition(b";")[0]
-        if media_type.strip().lower() != b"application/json":
-            _refuse(exchange, 415, "expected content-type 'application/json'", *headers)
+        if not is_json(request.headers.get(b"content-type")):
+            _refuse(exchange, 415, "expected content-type 'application/json', in UTF-8", *headers)
             return
         if not session.put(request.body):
             _refuse(exchange, 503, "the session does not keep up", LATER, *headers)
@@ -139,12 +141,12 @@ class _Session:
         self._timer: asyncio.TimerHandle | None = None
         self._pulse: asyncio.Task[None] | None = None
 
-    async def greet(self, uri: str) -> None:
+    async def greet(self, uri: str, keep_alive: float) -> None:
         """Tell the client where to POST, and from now on that we are still here."""
         with suppress(ConnectionLost):
             await self._emit(encode_event(uri.encode(), event=b"endpoint"))
         if not self._ended:
-            self._keep_alive()
+            self._keep_alive(keep_alive)
 
     async def receive(self) -> bytes | None:
         """Return what was POSTed next, or None when the stream is lost."""
@@ -192,13 +194,13 @@ class _Session:
             if self._pulse is not None:
                 self._pulse.cancel()
 
-    def _keep_alive(self) -> None:
+    def _keep_alive(self, seconds: float) -> None:
         # A timer, and a task only when it is due: most sessions are idle, and there may be many.
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._limits.keep_alive, self._beat)
+        self._timer = loop.call_later(seconds, self._beat, seconds)
 
-    def _beat(self) -> None:
-        self._keep_alive()
+    def _beat(self, seconds: float) -> None:
+        self._keep_alive(seconds)
         if self._pulse is None:
             self._pulse = asyncio.create_task(self._say_nothing())
 

@@ -33,7 +33,7 @@ from trunkline.jsonrpc import (
 )
 from trunkline.jsonrpc.incident import Report, answer_for, print_incident
 from trunkline.mcp.envelope import has_envelope
-from trunkline.mcp.media import accepts, is_utf8, media_type
+from trunkline.mcp.media import accepts, is_json
 from trunkline.mcp.meta import Params
 from trunkline.mcp.principal import LOCAL, Principal
 from trunkline.mcp.refusal import Refusal, refuse
@@ -169,7 +169,7 @@ class HttpServer:
         allowed = cors(headers.get(b"origin"))
         if request.method != "POST" or request.path != self.rules.path:
             return _Verdict(self.rules, None, allowed, posts=False)
-        if not _is_json(headers.get(b"content-type")):
+        if not is_json(headers.get(b"content-type")):
             refusal = 415, "expected a body of type application/json, in UTF-8"
         elif not _accepts_both(headers.get(b"accept")):
             refusal = 406, "expected Accept: application/json, text/event-stream"
@@ -259,7 +259,8 @@ class HttpServer:
             visit.say(404, f"nothing is here; MCP is at {rules.path}")
 
     async def _open_stream(self, visit: Visit) -> None:
-        channel = await self._legacy.open(visit.exchange, visit.principal.id, visit.headers)
+        exchange, owner, keep_alive = visit.exchange, visit.principal.id, self.rules.keep_alive
+        channel = await self._legacy.open(exchange, owner, keep_alive, visit.headers)
         if channel is not None:
             await self.serve(visit.exchange.request, channel, visit.principal)
 
@@ -359,10 +360,6 @@ def _modern_params(message: Message | Batch, body: bytes, version: bytes | None)
         return None
     params = Params(message.params)
     return params if has_envelope(params) else None
-
-
-def _is_json(content_type: bytes | None) -> bool:
-    return media_type(content_type) == "application/json" and is_utf8(content_type)
 
 
 def _accepts_both(accept: bytes | None) -> bool:
