@@ -174,6 +174,15 @@ def test_what_is_left_out_is_noted(entry: dict[str, Any], table: dict[str, Any],
     assert notes == [note]
 
 
+def test_headers_that_are_sent_anyway_are_left_out() -> None:
+    headers = {"Content-Type": "application/json", "X": "y", "accept": "*/*"}
+    found, notes = entry_of({"url": "u", "headers": headers})
+    assert found.table == {"url": "u", "headers": {"X": "y"}}
+    assert notes == [
+        f"headers.{name}: ignored; it is sent anyway" for name in ("Content-Type", "accept")
+    ]
+
+
 def test_what_was_said_in_other_words_is_still_at_its_place() -> None:
     entry, _ = entry_of({"command": ["a", "b"], "args": ["c"], "envFile": "x"})
     places = [entry.place(p)[2:] for p in (("command",), ("args", 0), ("args", 1), ("env_file",))]

@@ -73,6 +73,14 @@ def test_a_key_of_the_registry_belongs_to_the_registry(table: dict[str, Any]) ->
     ]
 
 
+@pytest.mark.parametrize(
+    "name", ["Host", "content-length", "Accept-Encoding", "Accept", "Mcp-Session-Id", "Mcp-Param-A"]
+)
+def test_a_header_that_the_gateway_sends_is_not_given(name: str) -> None:
+    (found,) = complaints({"url": "https://a.example", "headers": {name: "x"}})
+    assert found == f"servers.fs.headers.{name}: this one is ours to send; leave it out"
+
+
 def test_headers_that_differ_in_case_alone_are_the_same() -> None:
     (found,) = complaints({"url": "https://a.example", "headers": {"X-A": "", "x-a": ""}})
     assert found.startswith("servers.fs.headers.x-a: given twice, in another spelling")

@@ -84,6 +84,10 @@ def test_what_the_tables_say_is_what_is_loaded(tmp_path: Path) -> None:
         ('[traces]\nurl = "x"', '2: traces.url: unknown key; write "endpoint"'),
         ('[traces]\nheaders = { Host = "x" }', "2: traces.headers.Host: this one is ours to send"),
         (
+            '[traces]\nheaders = { Accept-Encoding = "gzip" }',
+            "2: traces.headers.Accept-Encoding: this one is ours to send",
+        ),
+        (
             '[traces]\nheaders = { X = "${LINES}" }',
             "2: traces.headers.X: no HTTP header can carry it",
         ),

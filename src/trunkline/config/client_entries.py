@@ -16,7 +16,7 @@ import json
 import re
 from typing import Any, NamedTuple, cast
 
-from trunkline.config.entry import BELONGS, KINDS, KNOWN, Entry
+from trunkline.config.entry import BELONGS, KINDS, KNOWN, Entry, is_ours
 from trunkline.config.server_table import MAX_NAME
 from trunkline.documents.errors import Report, meant
 from trunkline.documents.fit import SURROGATE
@@ -149,6 +149,7 @@ class _Translation:
         self._split_command()
         for key in ("env", "headers"):
             self._stringify(key)
+        self._drop_our_headers()
         self._scale_timeout()
         self._choose_kind(entry.get("type"))
         if entry.get("enabled") is False:
@@ -196,6 +197,13 @@ class _Translation:
                 for name, value in table.items()
                 if value is not None
             }
+
+    def _drop_our_headers(self) -> None:
+        """Leave out headers that every client sends itself; some people write them down."""
+        headers = as_table(self.table.get("headers")) or {}
+        for name in filter(is_ours, list(headers)):
+            del headers[name]
+            self._report.note((*self._place, "headers", name), "ignored", "it is sent anyway")
 
     def _scale_timeout(self) -> None:
         timeout = self.table.get("timeout")

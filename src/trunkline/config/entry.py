@@ -6,6 +6,7 @@
 Rules upheld here:
 1. A server is exactly one of a command, a url and a builtin, and has no keys of another kind.
 2. A complaint names the key as the file has it, whatever we call it.
+3. No header that the gateway sends is sent twice: servers refuse that, or go by either.
 """
 
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec.inspect
 from msgspec import Struct, field
 
+from trunkline.config.forms import OUR_HEADERS
 from trunkline.config.oauth_table import check_oauth
 from trunkline.config.server_table import ServerName, ServerTable
 from trunkline.documents.errors import Complain, meant
@@ -32,6 +34,16 @@ BUILTIN = dict.fromkeys(
 ) | {"operator_tools": "operator"}
 """Keys that mean something only to one of the servers that are part of Trunkline."""
 
+_MCP_HEADERS = frozenset(
+    (
+        "accept",
+        "last-event-id",
+        "mcp-method",
+        "mcp-name",
+        "mcp-protocol-version",
+        "mcp-session-id",
+    )
+)
 _TYPE = msgspec.inspect.type_info(ServerTable)
 _NAME = msgspec.inspect.type_info(ServerName)
 KNOWN = tuple(ServerTable.__struct_fields__)
@@ -103,10 +115,18 @@ def check_entry(entry: Entry, complain: Complain) -> None:
     check_oauth(table, complain)
 
 
+def is_ours(header: str) -> bool:
+    """Tell whether the gateway sends a header of this name itself."""
+    name = header.lower()
+    return name in OUR_HEADERS or name in _MCP_HEADERS or name.startswith("mcp-param-")
+
+
 def _check_headers(headers: object, complain: Complain) -> None:
-    """Complain about headers that differ in case alone: only one of them would be sent."""
+    """Complain about headers that are ours, or differ in case alone: one of them would be sent."""
     seen: dict[str, str] = {}
     for name in as_table(headers) or ():
+        if is_ours(name):
+            complain(("headers", name), "this one is ours to send", "leave it out")
         first = seen.setdefault(name.lower(), name)
         if first != name:
             complain(("headers", name), "given twice, in another spelling", "keep one of the two")

@@ -19,6 +19,18 @@ ADDRESS = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
 HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 """Tab and visible characters; RFC 9110, 5.5. What others are, nobody agrees on."""
 
+OUR_HEADERS = frozenset(
+    (
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "content-type",
+        "host",
+        "transfer-encoding",
+    )
+)
+"""Those that say how a request is sent, which only whoever sends it knows."""
+
 NOT_BLANK = r"^\s*\S[\s\S]*$"
 WILDCARD = "^[A-Za-z0-9_*?-]+$"
 

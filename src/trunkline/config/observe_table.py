@@ -20,6 +20,7 @@ from trunkline.config.addresses import AddressError, is_bare, is_loopback, split
 from trunkline.config.forms import (
     ADDRESS,
     HEADER_VALUE,
+    OUR_HEADERS,
     HeaderName,
     Share,
     Text,
@@ -37,7 +38,6 @@ _HTTP = HttpSettings()
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _OPEN = "everybody who reaches that address could read them"
 _OPEN_FIX = "set token_env in [metrics], or listen for an address of their own"
-_OURS = frozenset(("connection", "content-length", "content-type", "host", "transfer-encoding"))
 
 
 class MetricsTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -184,6 +184,6 @@ def fill_traces(tree: Table, around: Surroundings, report: Report) -> Table:
         if isinstance(value, str) and not HEADER_VALUE.fullmatch(value):
             why = "no HTTP header can carry it"
             complain(("traces", "headers", name), why, "use one line of plain ASCII")
-        if name.lower() in _OURS:
+        if name.lower() in OUR_HEADERS:
             complain(("traces", "headers", name), "this one is ours to send", "leave it out")
     return table

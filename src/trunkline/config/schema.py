@@ -3,8 +3,9 @@
 `trunkline.schema.json` beside this file is its output; a test keeps the two equal, and another
 checks that schema and loader agree on what is valid. Some things a schema cannot say: that a
 variable must be set, that a url needs a host, that two headers must not differ in case alone, that
-two weights make 1 together, that an address must be loopback's and two paths not the same, that a
-table of `[auth]` must go with its mode, that OAuth and a header are two ways to say the same.
+some are ours to send, that two weights make 1 together, that an address must be loopback's and two
+paths not the same, that a table of `[auth]` must go with its mode, that OAuth and a header are two
+ways to say the same.
 """
 
 import json
