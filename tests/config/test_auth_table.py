@@ -177,10 +177,24 @@ WRONG: list[tuple[str, str]] = [
     ('[auth]\nmode = ["key"]\nrequired_scopes = ["a b"]', "3: auth.required_scopes[0]: expected"),
     ('[auth]\nmode = ["key"]\nmax_failures = 0', "3: auth.max_failures: expected at least 1"),
     ('[auth]\nmode = ["key"]\nresource = "gw.example"', "3: auth.resource: expected a url"),
+    (
+        '[auth]\nmode = ["key"]\nresource = "https://me:x@gw.example/mcp"',
+        "3: auth.resource: a name or a password is in it, and everybody is shown it; leave that",
+    ),
+    (
+        '[auth.jwt]\nsecret_env = "SECRET"\nauthorization_servers = ["https://a", "https://b@c"]',
+        "3: auth.jwt.authorization_servers[1]: a name or a password is in it, and everybody",
+    ),
     ('[auth.key]\nfile = ""', "2: auth.key.file: expected text that is not blank"),
     ("auth = 7", "1: auth: expected a table, got a whole number;"),
     ("[auth]\njwt = 7", "2: auth.jwt: expected a table, got a whole number;"),
 ]
+
+
+@pytest.mark.parametrize("mode", ['"basic"', "{}", "7"])
+def test_a_mode_that_is_none_is_one_mistake(tmp_path: Path, mode: str) -> None:
+    (error,) = errors_of(tmp_path, f"[auth]\nmode = {mode}")
+    assert error.startswith('2: auth.mode: expected "jwt", "key" or "none"')
 
 
 @pytest.mark.parametrize(("text", "error"), WRONG)

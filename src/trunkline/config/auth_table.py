@@ -22,6 +22,7 @@ from trunkline.config.forms import NOT_BLANK, EnvName, Text, form, form_beside_l
 from trunkline.config.paths import anchored, check_readable, path_from
 from trunkline.config.surroundings import Surroundings
 from trunkline.documents.errors import Complain, Report
+from trunkline.documents.lines import KeyPath
 from trunkline.documents.parse import Table, as_table, table_in
 
 MIN_SECRET = 32
@@ -163,7 +164,7 @@ def check_auth(tree: Table, report: Report) -> None:
     if table.get("mode") == "none":
         fix = 'name "jwt" or "key" unless everybody on this machine may call everything'
         report.note(("auth", "mode"), "nobody is asked who they are", fix)
-    elif not modes:
+    elif not modes and table.get("mode") in (None, []):  # all else breaks the type
         complain(("auth",), "nothing says who is let in", 'set mode to "key", "jwt" or "none"')
     if "jwt" in modes and "jwt" not in table:
         complain(("auth", "mode"), "there is no table for jwt", "add [auth.jwt]")
@@ -172,6 +173,21 @@ def check_auth(tree: Table, report: Report) -> None:
     if table.get("required_scopes") and "jwt" not in modes:
         fix = 'leave it out, or add "jwt" to mode'
         complain(("auth", "required_scopes"), "only tokens have scopes", fix)
+    _check_shown(table, complain)
+
+
+def _check_shown(table: Table, complain: Complain) -> None:
+    """Complain of passwords in what everybody may read: the metadata for clients."""
+    shown: dict[KeyPath, object] = {("auth", "resource"): table.get("resource")}
+    servers = table_in(table, "jwt").get("authorization_servers")
+    for number, url in enumerate(
+        cast("list[object]", servers) if isinstance(servers, list) else ()
+    ):
+        shown["auth", "jwt", "authorization_servers", number] = url
+    for path, url in shown.items():
+        if isinstance(url, str) and is_web(url) and not is_bare(url):
+            why = "a name or a password is in it, and everybody is shown it"
+            complain(path, why, "leave that out")
 
 
 def _check_jwt(jwt: Table, has_resource: bool, complain: Complain) -> None:
@@ -248,7 +264,7 @@ def _secret(jwt: Table, around: Surroundings, complain: Complain) -> bytes | Non
 def _jwt(auth: AuthTable, secret: bytes | None, around: Surroundings) -> JwtSettings:
     jwt = auth.jwt or JwtTable()
     audience, issuer = jwt.audience or auth.resource or OURS, jwt.issuer or OURS
-    is_web = issuer.startswith(("https://", "http://"))
+    is_url = issuer.startswith(("https://", "http://"))
     return JwtSettings(
         issuer=issuer,
         audiences=(audience,) if isinstance(audience, str) else audience,
@@ -258,5 +274,5 @@ def _jwt(auth: AuthTable, secret: bytes | None, around: Surroundings) -> JwtSett
         jwks_refresh=jwt.jwks_refresh,
         role_claim=jwt.role_claim,
         clock_skew=jwt.clock_skew,
-        authorization_servers=jwt.authorization_servers or ((issuer,) if is_web else ()),
+        authorization_servers=jwt.authorization_servers or ((issuer,) if is_url else ()),
     )

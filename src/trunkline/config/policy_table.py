@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from trunkline.config.forms import NOT_BLANK, form, form_beside_list
+from trunkline.config.server_table import ServerName
 from trunkline.config.surroundings import Surroundings
 from trunkline.documents.errors import Report, meant, quoted
 from trunkline.documents.lines import KeyPath
@@ -22,8 +23,10 @@ from trunkline.documents.parse import Table, as_table, table_in
 from trunkline.routing.conditions import MAX_LENGTH, Condition, ConditionError
 from trunkline.routing.policy import Permission
 
-RoleName = Annotated[
-    str, form(r"^\S[^\x00-\x1f]*$", "the name of a role, up to 128 characters", 128)
+_NAME = r"^\S[^\x00-\x1f]*$"
+RoleName = Annotated[str, form(_NAME, "the name of a role, up to 128 characters", 128)]
+NamePattern = Annotated[
+    str, form(_NAME, "a name of up to 128 characters, with * and ? for what may vary", 128)
 ]
 _OFFER = (
     r"^[^\s\x00-\x1f]+$",
@@ -32,7 +35,9 @@ _OFFER = (
 )
 OfferPattern = Annotated[str, form(*_OFFER)]
 OnePattern = Annotated[str, form_beside_list(*_OFFER)]
-NamePatterns = Annotated[tuple[RoleName, ...], Meta(min_length=1)]
+RoleNames = Annotated[tuple[RoleName, ...], Meta(min_length=1)]
+NamePatterns = Annotated[tuple[NamePattern, ...], Meta(min_length=1)]
+ServerNames = Annotated[tuple[ServerName, ...], Meta(min_length=1)]
 OfferPatterns = Annotated[tuple[OfferPattern, ...], Meta(min_length=1)]
 KindName = Literal["tool", "prompt", "resource", "template"]
 Hint = Literal["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"]
@@ -64,7 +69,7 @@ class RuleTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(description="What it denies: a pattern, or a list of them."),
     ] = None
     roles: Annotated[
-        NamePatterns | None, Meta(description="Only for those who have one of these roles.")
+        RoleNames | None, Meta(description="Only for those who have one of these roles.")
     ] = None
     subjects: Annotated[
         NamePatterns | None, Meta(description="Only for these subjects, by patterns.")
@@ -74,7 +79,7 @@ class RuleTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(description="Only for clients that call themselves so, by patterns."),
     ] = None
     servers: Annotated[
-        NamePatterns | None, Meta(description="Only for what these servers offer.")
+        ServerNames | None, Meta(description="Only for what these servers offer.")
     ] = None
     kinds: Annotated[
         Annotated[tuple[KindName, ...], Meta(min_length=1)] | None,
