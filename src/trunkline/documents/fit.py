@@ -28,9 +28,9 @@ class _Found(NamedTuple):
 
 
 _WORDS: dict[type, _Found] = {
-    bool: _Found("true or false", "write it without quotes"),
-    int: _Found("a whole number", "write it without quotes or a decimal point"),
-    float: _Found("a number", "write it without quotes"),
+    bool: _Found("true or false", "write one of the two, without quotes"),
+    int: _Found("a whole number", "write digits alone"),
+    float: _Found("a number", "write one, without quotes"),
     str: _Found("text", "put it in quotes"),
     list: _Found("a list", "put it in brackets: [ … ]"),
     dict: _Found("a table", "give it keys of its own"),
