@@ -9,7 +9,7 @@ from typer.testing import Result
 from tests.cli.samples import config, run
 from tests.journal.samples import call, ledger, meddle, rows, written
 from trunkline.cli.audit import Wanted
-from trunkline.gateway.events import Switched
+from trunkline.gateway.events import Switched, TurnedAway
 from trunkline.journal.ledger import Retention
 from trunkline.journal.store import Filter
 
@@ -19,7 +19,8 @@ def file(tmp_path: Path) -> str:
     made = written(tmp_path, 20)
     scribe = made.scribe
     denied = call(name="git__push", status="denied", kind="not_allowed", code=-32003, backend="git")
-    made.append([scribe.call(denied), scribe.note(2000.0, "turned_away", name="10.0.0.1", count=3)])
+    knocked = [(2000.0, TurnedAway("10.0.0.1", "no token"))] * 3
+    made.append([scribe.call(denied), *scribe.write(knocked)])
     made.store.close()
     head = "journal-x.head"
     (tmp_path / "journal.head").rename(tmp_path / head)
@@ -40,7 +41,8 @@ def test_records_are_shown_for_people(file: str) -> None:
         *("denied", "3.0", "ms", "alice", "git", "git__push", "not_allowed,"),
         *("code", "-32003,", "rule", "policy", "3"),
     ]
-    assert "(turned_away) 10.0.0.1  3 times" in audit(file, "query", "--limit", "1").stdout
+    (_, line) = audit(file, "query", "--limit", "1").stdout.splitlines()
+    assert line.split()[2:] == ["(turned_away)", "10.0.0.1", "no", "token,", "3", "times"]
 
 
 def test_what_was_switched_and_which_way_is_shown_for_people(tmp_path: Path, file: str) -> None:

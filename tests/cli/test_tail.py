@@ -11,6 +11,7 @@ from tests.cli.samples import config, run
 from tests.journal.samples import call, entries, ledger, written
 from trunkline.cli import tail as module
 from trunkline.cli.tail import follow, line
+from trunkline.gateway.events import BackendMoved, TurnedAway
 from trunkline.journal.sqlite import SqliteStore
 from trunkline.journal.store import Filter, Row
 
@@ -107,3 +108,19 @@ def test_a_line_tells_gateways_apart_and_moves_no_cursor(tmp_path: Path) -> None
     assert "fs__\\x1b[2J" in texts
     note = made.scribe.note(5.0, "dropped", count=3, status="drop")
     assert [text for text, _ in line(Row(1, *note[:-1], b"", note.body.decode()))][-1] == "3 times"
+
+
+def test_a_line_tells_which_server_has_moved_and_why_somebody_was_turned_away(
+    tmp_path: Path,
+) -> None:
+    happened = [
+        (1.0, BackendMoved("fs", "waiting", "it ended", 2.0)),
+        (2.0, TurnedAway("10.0.0.1", "no token")),
+    ]
+    moved, turned_away = (
+        [text for text, _ in line(Row(1, *entry[:-1], b"", entry.body.decode()))]
+        for entry in ledger(tmp_path).scribe.write(happened)
+    )
+    assert (moved[1].strip(), *moved[-2:]) == ("waiting", "(backend) fs", "it ended")
+    assert turned_away[1].strip() == "turned_away"
+    assert turned_away[-2:] == ["(turned_away) 10.0.0.1", "no token, 1 times"]

@@ -36,6 +36,7 @@ from trunkline.jsonrpc import Raw, from_raw
 
 _COLUMNS = ("time", "status", "took", "subject", "server", "what", "why")
 _STEP = 2000
+_TURNED_AWAY = "turned_away"
 
 
 class Wanted(NamedTuple):
@@ -192,8 +193,13 @@ def seen(row: Row) -> _Seen:
 def cells(row: Row) -> tuple[str, ...]:
     """Return a record as the cells of a table."""
     found = seen(row)
-    end = (row.subject, row.backend, topic(row, found), why(found))
-    return (shown(row.at), row.status, took(found), *end)
+    end = (row.subject, row.backend, topic(row, found), why(row, found))
+    return (shown(row.at), status(row), took(found), *end)
+
+
+def status(row: Row) -> str:
+    """Say how something ended; that somebody was turned away has a reason instead."""
+    return "" if row.kind == _TURNED_AWAY else row.status
 
 
 def took(found: _Seen) -> str:
@@ -207,7 +213,7 @@ def topic(row: Row, found: _Seen) -> str:
     """Say what a record is about."""
     if row.kind == "call":
         return row.name
-    what = _switched(row, found) if row.kind == "switched" else row.name
+    what = _switched(row, found) if row.kind == "switched" else row.name or row.backend
     return f"({row.kind}) {what}".rstrip()
 
 
@@ -220,9 +226,9 @@ def _switched(row: Row, found: _Seen) -> str:
     return f"{thing}: {'stopped' if off else 'revived'}"
 
 
-def why(found: _Seen) -> str:
+def why(row: Row, found: _Seen) -> str:
     """Say why something ended as it did, and what else there is to say."""
-    parts: list[Any] = [found.error or found.problem]
+    parts: list[Any] = [row.status if row.kind == _TURNED_AWAY else found.error or found.problem]
     parts.append(None if found.code is None else f"code {found.code}")
     parts.append(None if found.rule is None else f"rule {found.rule}")
     parts.append(None if found.count is None else f"{found.count} times")

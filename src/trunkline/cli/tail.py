@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from trunkline.assembly.journal import store_at
-from trunkline.cli.audit import Wanted, for_programs, place_for, seen, took, topic, why
+from trunkline.cli.audit import Wanted, for_programs, place_for, seen, status, took, topic, why
 from trunkline.cli.screen import json_lines, say
 from trunkline.cli.when import shown
 from trunkline.journal.store import Filter, Row, Store, StoreError
@@ -115,11 +115,11 @@ def line(row: Row) -> list[tuple[str, str]]:
     style = _STYLES.get(row.status, _FAILED) if is_call else "cyan"
     parts = [
         (shown(row.at), "dim"),
-        (f"{row.status or row.kind:<12}", style),
+        (f"{status(row) or row.kind:<12}", style),
         (f"{took(found):>10}", ""),
         (found.gateway.partition("@")[0], "dim"),
         (row.subject, "blue"),
         (topic(row, found), "bold" if is_call else "cyan"),
-        (why(found), style),
+        (why(row, found), style),
     ]
     return [(visible(text.replace("\n", " ")), style) for text, style in parts if text]

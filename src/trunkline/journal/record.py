@@ -35,7 +35,9 @@ MAX_WHO = 256
 _LOOKED = 2 * MAX_NAME
 """How many characters of a URI are looked at."""
 
-_MAX_ADDRESSES = 16
+_MAX_PARTS = 16
+"""How many addresses, or changes, are told of one by one."""
+
 _MAX_CLIENTS = 256
 _MAX_LABELS = 1024
 
@@ -193,7 +195,7 @@ class Scribe:
                 self._clients[key] = known
         return known
 
-    def _other(self, at: float, event: BackendMoved | Switched | Reloaded | TurnedAway) -> Entry:
+    def _other(self, at: float, event: BackendMoved | Switched | Reloaded) -> Entry:
         if isinstance(event, BackendMoved):
             error = None if event.error is None else shorten(event.error)
             return self.note(
@@ -204,15 +206,13 @@ class Scribe:
             return self.note(
                 at, "switched", what=event.what, name=event.name, subject=event.by, status=off
             )
-        if isinstance(event, Reloaded):
-            status = "taken" if event.problem is None else "refused"
-            problem = None if event.problem is None else shorten(event.problem)
-            changed = [cut(each) for each in event.changed[:_MAX_ADDRESSES]]
-            return self.note(at, "reloaded", status=status, problem=problem, changed=changed)
-        return self.note(at, "turned_away", name=event.address, status=event.why)
+        status = "taken" if event.problem is None else "refused"
+        problem = None if event.problem is None else shorten(event.problem)
+        changed = [cut(each) for each in event.changed[:_MAX_PARTS]]
+        return self.note(at, "reloaded", status=status, problem=problem, changed=changed)
 
     def _turned_away(self, at: float, found: Counter[tuple[str, str]]) -> list[Entry]:
-        most = found.most_common(_MAX_ADDRESSES)
+        most = found.most_common(_MAX_PARTS)
         entries = [
             self.note(at, "turned_away", name=address, status=why, count=count)
             for (address, why), count in most
