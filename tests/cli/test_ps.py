@@ -14,7 +14,7 @@ from msgspec import structs
 from tests.cli.samples import BROKEN, OPERATOR, child, config, run
 from trunkline import control
 from trunkline.cli.ps import duration, headline, journal_lines
-from trunkline.control import GatewayStatus, ParkedStatus, socket_folders
+from trunkline.control import GatewayStatus, ParkedStatus, Sighting, socket_folders
 from trunkline.journal.journal import JournalStatus
 
 HELLO = (
@@ -97,6 +97,22 @@ def test_calls_that_wait_for_their_clients_are_counted() -> None:
         ),
     ):
         assert headline(structs.replace(status, parked=parked)).endswith(f", 0 sessions, {said}")
+
+
+def test_what_is_wrong_with_a_journal_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = JournalStatus("j.db", 7, 10, 0, 2, "the disk is full")
+    status = GatewayStatus(1, "1", "home", None, 1.0, 0, (), journal=journal)
+
+    async def found(*_: object) -> list[Sighting]:
+        return [Sighting(1, status)]
+
+    monkeypatch.setattr("trunkline.cli.ps.sightings", found)
+    done = run("ps")
+    assert done.exit_code == 0
+    assert done.stderr.splitlines() == [
+        "the journal cannot be written: the disk is full; 7 records wait",
+        "the journal had no room for 2 records",
+    ]
 
 
 def test_one_that_does_not_answer_ends_with_one(runtime: Path) -> None:

@@ -62,6 +62,11 @@ def test_a_password_in_an_address_is_not_written() -> None:
     assert facts(call)["name"] == "db://[redacted]@x/y"
 
 
+def test_a_switch_says_who_turned_it() -> None:
+    facts = {"what": "tool", "name": "fs__rm", "off": True, "by": "ann"}
+    assert line_of(Switched("tool", "fs__rm", True, "ann")).facts == facts
+
+
 @pytest.mark.parametrize(
     ("event", "level", "expected"),
     [

@@ -41,9 +41,9 @@ def _print(found: list[Sighting]) -> None:
         say("no gateway of yours is running")
     for status in (sighting.status for sighting in found):
         if status is not None:
-            print_heading(headline(status))
-            for line in journal_lines(status.journal):
-                say(line)
+            more = " (see `trunkline status`)" if status.stopped else ""
+            print_heading(f"{headline(status)}{more}")
+            say(*journal_lines(status.journal))
             print_table(_COLUMNS, map(_row, status.servers), _NUMBERS)
 
 
@@ -56,7 +56,7 @@ def headline(status: GatewayStatus) -> str:
     places = "".join(f", at {url}" for url in status.http)
     state = ", paused" if status.paused else ""
     if status.stopped:
-        state += f", {len(status.stopped)} stopped (see `trunkline status`)"
+        state += f", {len(status.stopped)} stopped"
     return (
         f"{status.pid}  {config}  up {duration(status.uptime)}, {sessions}{places}"
         f"{_parked(status)}{state}"

@@ -78,7 +78,8 @@ def line_of(event: Event) -> Line:
         return _moved(event)
     text = words(event, shown)
     if isinstance(event, Switched):
-        facts = {"what": event.what, "name": shown(event.name), "off": event.off}
+        name, by = shown(event.name), shown(event.by)
+        facts = {"what": event.what, "name": name, "off": event.off, "by": by}
         return Line("warning" if event.off else "info", "switch", text, facts)
     if isinstance(event, Reloaded):
         return _reloaded(event, text)
