@@ -56,6 +56,16 @@ def test_every_command_has_its_heading_and_every_option_its_place(command: str) 
             assert f"`{parameter.opts[0]}" in section, parameter.opts[0]
 
 
+def test_the_map_of_the_code_names_every_module() -> None:
+    text = (ROOT / "docs" / "explain" / "code.md").read_text(encoding="utf-8")
+    package = ROOT / "src" / "trunkline"
+    for file in package.rglob("*.py"):
+        place = file.relative_to(package).with_suffix("")
+        if file.stem not in {"__init__", "__main__"} and f"`{place.parts[0]}/`" not in text:
+            named = {f"`{place}`", f"`{place.name}`"}  # a row may name the package only once
+            assert any(name in text for name in named), place
+
+
 def test_every_link_to_a_file_of_the_repository_leads_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
