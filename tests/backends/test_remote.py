@@ -235,14 +235,13 @@ async def test_a_token_that_is_none_never_reaches_the_server() -> None:
     assert server.count("tools/call") == 0
 
 
-async def test_garbage_is_counted_and_nothing_else() -> None:
+async def test_garbage_is_passed_over() -> None:
     server, ear = Server(tools=[]), Ear()
-    async with talk(server, ear) as backend:
+    async with talk(server, ear):
         for line in (b"Starting up...", b"{}", b'{"jsonrpc":"2.0","id":99,"result":{}}'):
             await server.channel.send(line)
         await server.line.notify("notifications/message", {"level": "info"})
         assert await ear.told_of.get() == ("notifications/message", {"level": "info"})
-        assert backend.violations == 3
     assert server.violations == []  # it was told nothing of it
 
 

@@ -64,19 +64,17 @@ async def test_how_much_can_be_stopped_is_bounded(monkeypatch: pytest.MonkeyPatc
         await switches.kill(A)
 
 
-async def test_what_is_switched_is_told_and_counted() -> None:
+async def test_what_is_switched_is_told() -> None:
     made = gateway(a=one_tool())
     switches = switched(made)
     events: list[Event] = []
     made.layers.events.listen(events.append)
-    before = switches.generation
     assert not switches.active
     await switches.kill(ECHO, "anna")
     assert switches.active
     await switches.kill(ECHO, "anna")
     await switches.revive(ECHO)
     assert not switches.active
-    assert switches.generation == before + 3
     told = [
         Switched("tool", "a__echo", True, "anna"),
         Switched("tool", "a__echo", False, "operator"),

@@ -70,7 +70,6 @@ class EnvelopeRemote:
 
     def __init__(self, listener: Listener, client: object, by_http: bool) -> None:
         """Prepare; `client` is who asks when the gateway asks for itself."""
-        self.violations = 0
         self._listener = listener
         self._gateway = Caller(Principal(""), V2026_07_28, {}, to_raw(client))
         self._by_http = by_http
@@ -427,8 +426,7 @@ class EnvelopeRemote:
         return None
 
     def violated(self, violation: RemoteProtocolError) -> None:
-        """Count what is no JSON-RPC; who says that it has no tools at all may be another by now."""
-        self.violations += 1
+        """Find out about a server that has no tools at all: it may be another by now."""
         if violation.error.code == METHOD_NOT_FOUND and self._doubt is None and not self._closed:
             self._doubt = asyncio.create_task(self._find_out())
 

@@ -62,7 +62,6 @@ class Remote:
 
     def __init__(self, listener: Listener) -> None:
         """Prepare; `open` takes a link and shakes hands."""
-        self.violations = 0
         self.declared: frozenset[str] | None = frozenset()
         self.version = LATEST_HANDSHAKE
         """The revision that was agreed on."""
@@ -327,8 +326,7 @@ class Remote:
         return None
 
     def violated(self, violation: RemoteProtocolError) -> None:
-        """Count what is no JSON-RPC: some servers print on stdout what belongs on stderr."""
-        self.violations += 1
+        """Pass over what is no JSON-RPC: some servers print on stdout what belongs on stderr."""
 
     def _cancelled(self, notification: Notification) -> None:
         id = Params(notification.params).get("requestId")

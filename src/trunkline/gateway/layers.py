@@ -69,12 +69,7 @@ class Tracer(Protocol):
 class Layers:
     """All that is done to a call beside carrying it out."""
 
-    def __init__(
-        self,
-        events: Events | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        today: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, events: Events | None = None) -> None:
         """Begin; without a governor everything is let pass."""
         self.events = events or Events()
         self.governor: Governor | None = None
@@ -83,8 +78,6 @@ class Layers:
         """Whoever may refuse any call that exists, whatever it is; raises RpcError."""
         self.under_way: set[Passage] = set()
         """The calls that have begun and not ended, for those who count or stop them."""
-        self._now = clock
-        self._today = today
 
     def begin(
         self, request: Request, caller: Caller, client: Client | None = None
@@ -92,7 +85,7 @@ class Layers:
         """Note that a call has come; None if nobody wants to know, and nobody judges."""
         if self.governor is None and self.tracer is None and not self.events.hears_failures:
             return None
-        passage = Passage(_new_id(), caller, request, self._today(), self._now())
+        passage = Passage(_new_id(), caller, request, time.time(), time.monotonic())
         if self.tracer is not None:
             self.tracer.begin(passage, client)
         self.under_way.add(passage)
@@ -114,13 +107,13 @@ class Layers:
     def send(self, passage: Passage | None, answer: Due) -> None:
         """Note that a call is with its backend."""
         if passage is not None:
-            passage.sent = self._now()
+            passage.sent = time.monotonic()
             passage.due = answer
             answer.then(partial(self._answered, passage))
 
     def _answered(self, passage: Passage, answer: Due) -> None:
         if passage in self.under_way:
-            passage.answered = now = self._now()
+            passage.answered = now = time.monotonic()
             ended = self._end(passage, answer.result, answer.error, now)
             if ended is not None:
                 self.events.tell_later(ended)
@@ -130,7 +123,7 @@ class Layers:
     ) -> None:
         """Note that a call has ended; what comes later is no news."""
         if passage is not None and passage in self.under_way:
-            ended = self._end(passage, result, error, self._now())
+            ended = self._end(passage, result, error, time.monotonic())
             if ended is not None:
                 self.events.tell(ended)
 

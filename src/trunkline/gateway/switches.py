@@ -94,8 +94,6 @@ class Switches:
         self._keeper = keeper
         self._exempt = exempt
         self.paused = False
-        self.generation = 0
-        """It is another one whenever something else is stopped: what was cached before is old."""
         self.active = False
         """Whether anything is stopped or paused: the one thing that a call looks at if not."""
         self._stops = Stops()
@@ -196,7 +194,6 @@ class Switches:
         """Have what is stopped stopped; return how many calls that ended."""
         self._stops = Stops((*self._file, *self._ordered), self._exempt)
         self.active = bool(self._stops) or self.paused
-        self.generation += 1
         self._registry.view.stops = self.stops if self._stops else None
         ended = self._layers.stop(self._concerns, self._why)
         tools = all(switch.what is What.TOOL for switch in changed)

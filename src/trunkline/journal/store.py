@@ -18,6 +18,9 @@ from msgspec import Struct
 
 from trunkline.journal.chain import Head
 
+_STEP = 2000
+"""How many rows are read at a time."""
+
 
 class StoreError(Exception):
     """A store cannot be used now: it may be later."""
@@ -172,8 +175,9 @@ def as_pattern(pattern: str, like: str) -> str:
     return escaped.replace("*", "%").replace("?", "_")
 
 
-def each_row(store: Store, after: int = 0, step: int = 2000) -> Iterator[Row]:
+def each_row(store: Store) -> Iterator[Row]:
     """Return all rows in order, however many there are."""
-    while found := store.rows(after, step):
+    after = 0
+    while found := store.rows(after, _STEP):
         yield from found
         after = found[-1].seq
