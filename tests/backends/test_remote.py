@@ -26,7 +26,7 @@ class Ear:
 
     def __init__(self) -> None:
         self.caller = Caller(Principal("p"), "2025-11-25", {}, Raw(b"{}"))
-        self.changes = asyncio.Event()
+        self.changes: asyncio.Queue[str] = asyncio.Queue()
         self.renewed = 0
         self.told_of: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
 
@@ -35,7 +35,7 @@ class Ear:
         return self
 
     def offers_changed(self, capability: str) -> None:
-        self.changes.set()
+        self.changes.put_nowait(capability)
 
     def session_renewed(self) -> None:
         self.renewed += 1
@@ -265,8 +265,7 @@ async def test_a_change_of_any_list_is_noticed() -> None:
     async with talk(server, ear):
         for kind in ("tools", "prompts", "resources"):
             await server.line.notify(f"notifications/{kind}/list_changed")
-            await ear.changes.wait()
-            ear.changes.clear()
+            assert await ear.changes.get() == kind
 
 
 async def test_a_question_goes_to_the_client_of_the_call_or_else_to_the_listener() -> None:

@@ -90,3 +90,8 @@ async def test_news_of_other_things_than_tools_is_nothing_to_it() -> None:
 async def test_one_that_is_closed_in_the_midst_of_it_leaves_nothing_behind() -> None:
     async with serving(s=one_tool("swim")) as made:
         await (await ready(made)).aclose()
+        before = asyncio.all_tasks()
+        begun = Finder(made.registry)
+        assert asyncio.all_tasks() != before
+        await begun.aclose()
+        assert asyncio.all_tasks() == before

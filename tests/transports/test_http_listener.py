@@ -1,7 +1,6 @@
 """A listener under clients that go, stall, come in numbers, or stay too long."""
 
 import asyncio
-import socket
 from pathlib import Path
 
 import pytest
@@ -401,8 +400,7 @@ async def test_an_exception_after_the_answer_changes_nothing() -> None:
 async def test_it_may_listen_in_several_places() -> None:
     async with serving(echo) as listener:
         await listener.listen(HOST, 0)
-        sock = socket.create_server((HOST, 0))
-        await listener.listen_on(sock)
+        await listener.listen(HOST, 0)
         assert len({port for _, port in listener.addresses}) == 3
         for host, port in listener.addresses:
             reader, writer = await asyncio.open_connection(host, port)

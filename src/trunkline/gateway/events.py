@@ -1,6 +1,6 @@
 """Events: what has happened in the gateway, told to whoever listens.
 
-    calls, backends, switches, configuration ──tell──> journal, metrics, logs, `tail`
+    calls, backends, switches, configuration ──tell──> journal, metrics, log, what operators ask
 
 Refuses to make anybody wait: a listener takes note and returns; one that fails is reported, and
 the others are told all the same.

@@ -1,6 +1,7 @@
 """Gateway: the registry of backends on one side, sessions with clients on the other.
 
-    Channel ──> Session ──> Registry ──> Upstream ──> Backend
+    Channel ───> Session ────┐
+    envelope ──> Stateless ──┴─> Forwarder ──> Upstream, of the Registry ──> Backend
                    <── what backends tell and ask, to the sessions that it concerns ──┘
 
 Refuses to open anything: it is given Channels, and ways to connect to backends.

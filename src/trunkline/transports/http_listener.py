@@ -12,7 +12,6 @@ The rules that this module alone upholds:
 """
 
 import asyncio
-import socket
 import ssl
 from collections import Counter
 from contextlib import suppress
@@ -82,21 +81,6 @@ class HttpListener:
                 self._connection,
                 host,
                 port,
-                ssl=ssl,
-                backlog=_BACKLOG,
-                ssl_handshake_timeout=timeout,
-            )
-        )
-
-    async def listen_on(self, sock: socket.socket, ssl: ssl.SSLContext | None = None) -> None:
-        """Listen on a socket that the caller has bound."""
-        loop = asyncio.get_running_loop()
-        timeout = self._limits.head_timeout if ssl else None
-        self._keep_tls(ssl)
-        self._start(
-            await loop.create_server(
-                self._connection,
-                sock=sock,
                 ssl=ssl,
                 backlog=_BACKLOG,
                 ssl_handshake_timeout=timeout,
