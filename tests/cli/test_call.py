@@ -72,6 +72,12 @@ def test_an_unknown_tool_ends_with_one_and_the_closest_names(tmp_path: Path) -> 
     assert "trunkline: broken is waiting, its tools are not known: " in done.stderr
 
 
+def test_an_unknown_tool_is_an_error_for_programs_as_well(file: str) -> None:
+    done = run("call", "echo", "--json", "--config", file)
+    assert done.exit_code == 1
+    assert json.loads(done.stdout) == {"error": {"code": -32602, "message": "Unknown tool: echo"}}
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

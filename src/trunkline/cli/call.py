@@ -25,6 +25,7 @@ from trunkline.cli.startup import Started, is_found, started, unready
 from trunkline.config import Config
 from trunkline.gateway.gateway import Gateway
 from trunkline.jsonrpc import (
+    INVALID_PARAMS,
     UNSET,
     Connection,
     Notification,
@@ -58,6 +59,8 @@ def call(
     try:
         result = asyncio.run(call_tool(config, name, arguments, timeout))
     except Unknown as why:
+        if as_json:  # as the gateway would say it
+            print_json({"error": {"code": INVALID_PARAMS, "message": f"Unknown tool: {name}"}})
         fail(FAILED, *str(why).splitlines())
     except TimeoutError:
         fail(FAILED, f"{name}: no answer within {timeout:g} s")
@@ -156,7 +159,7 @@ def _suggest(there: Started, name: str) -> str:
     entries = there.gateway.registry.catalog.entries(Kind.TOOL)
     names = [entry.public for entry in entries]
     wanted = name.lower()
-    close = [entry.public for entry in entries if wanted in (entry.native.lower(), entry.native)]
+    close = [entry.public for entry in entries if wanted == entry.native.lower()]
     close += get_close_matches(name, names, _CLOSE, 0.5)
     close += [public for public in names if wanted in public.lower()]
     lines = [f"unknown tool: {name}"]
