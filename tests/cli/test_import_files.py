@@ -53,6 +53,12 @@ def test_what_the_clients_have_becomes_one_file_that_loads(home: Path, tmp_path:
     ]
 
 
+def test_servers_that_are_equal_are_counted_once(home: Path, tmp_path: Path) -> None:
+    client_file(home / ".cursor" / "mcp.json", fs=FS)
+    client_file(tmp_path / "project" / ".mcp.json", fs=FS)
+    assert "wrote trunkline.toml, 1 server;" in run("import", "--write", "trunkline.toml").stderr
+
+
 def test_without_a_target_it_is_printed(home: Path, tmp_path: Path) -> None:
     done = run("import", "--from", str(client_file(tmp_path / "c.json", fs=FS)))
     assert done.exit_code == 0

@@ -104,7 +104,8 @@ def test_several_files_become_one_and_equal_servers_are_written_once(folder: Pat
     same = {"command": "x", "args": ["1"]}
     one = client_file(folder, {"mcpServers": {"a": same, "b": {"command": "y"}}}, "one.json")
     two = client_file(folder, {"servers": {"a": same, "b": {"command": "z"}}}, "two.json")
-    _, config = moved(folder, one, two)
+    three = client_file(folder, {"servers": {"b": {"command": "z"}, "a": same}}, "three.json")
+    _, config = moved(folder, one, two, three)
     assert [(s.name, s.command) for s in config.servers] == [("a", "x"), ("b", "y"), ("b_2", "z")]
 
 

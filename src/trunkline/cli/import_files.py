@@ -9,6 +9,7 @@ Rules upheld here:
 
 import os
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -54,9 +55,11 @@ def import_files(source: Path | None, target: Path | None, force: bool) -> None:
     if target is None:
         _print(drafts)
     else:
-        write(target, to_toml(*drafts), force)
-        count = sum(len(draft.entries) for draft in drafts)
-        say(f"wrote {target}, {count} servers; try `trunkline check --config {target}`")
+        text = to_toml(*drafts)
+        write(target, text, force)
+        count = len(tomllib.loads(text)["servers"])  # those that are equal are there once
+        servers = "1 server" if count == 1 else f"{count} servers"
+        say(f"wrote {target}, {servers}; try `trunkline check --config {target}`")
 
 
 def _only(file: Path) -> Draft:

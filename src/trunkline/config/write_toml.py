@@ -38,21 +38,23 @@ def to_toml(*drafts: Draft) -> str:
     What is said about the gateway itself is that of the first.
     """
     lines: list[str] = []
-    written: dict[str, Table] = {}
+    taken: list[str] = []
+    written: dict[str, list[Table]] = {}
     for draft in drafts:
         lines.append(f"# from {quoted(str(draft.file))}")
         lines += _gateway(draft) if draft is drafts[0] else []
         for entry in draft.entries:
             table = _portable(entry, draft)
-            if written.get(entry.name) != table:
-                name = _free_name(entry.name, written)
-                written[name] = table
-                lines += ["", *_server(name, table)]
+            alike = written.setdefault(entry.name, [])
+            if table not in alike:
+                alike.append(table)
+                taken.append(_free_name(entry.name, taken))
+                lines += ["", *_server(taken[-1], table)]
         lines.append("")
     return "\n".join(lines)
 
 
-def _free_name(name: str, taken: dict[str, Table]) -> str:
+def _free_name(name: str, taken: list[str]) -> str:
     """Return `name`, or one like it if another file has had it."""
     if name not in taken:
         return name
