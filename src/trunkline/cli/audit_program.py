@@ -1,22 +1,16 @@
 """The commands of `trunkline audit` and their arguments; what they do is in `audit`."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from trunkline.cli.options import Config, Json
 
 audit_program = typer.Typer(
     help="Ask the journal: what was called, by whom, and how it went; and whether it is whole.",
     no_args_is_help=True,
 )
 
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", metavar="FILE", help="Whose journal; found as for all other commands."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Tool = Annotated[
     str | None,
     typer.Option(metavar="PATTERN", help="Calls of this tool, prompt or URI; * and ? may vary."),

@@ -1,9 +1,10 @@
 """The commands of `trunkline token` and `trunkline key`; what they do is in `token` and `key`."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from trunkline.cli.options import Config, Json
 
 token_program = typer.Typer(
     help="Make tokens (JWT) for callers, and look into them.", no_args_is_help=True
@@ -12,11 +13,6 @@ key_program = typer.Typer(
     help="Give out keys to callers, list and revoke them.", no_args_is_help=True
 )
 
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="A trunkline.toml; as for the other commands."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="What the key is called, for ever.")]
 Roles = Annotated[
     list[str], typer.Option("--role", metavar="ROLE", help="A role; may be repeated.")

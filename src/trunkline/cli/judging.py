@@ -8,7 +8,10 @@ Refuses to start anything: a tool that only its server could tell more about is 
 from trunkline.config import Config
 from trunkline.mcp.offer import Kind
 from trunkline.routing.naming import SEPARATOR
-from trunkline.routing.policy import Policy
+from trunkline.routing.policy import KIND_NAMES, Policy
+
+KINDS = {name: kind for kind, name in KIND_NAMES.items()}
+"""The kinds of offers, by what people call them."""
 
 
 def owner_of(config: Config, name: str) -> str | None:

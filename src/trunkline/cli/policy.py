@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from trunkline.assembly.policy import policy_of
 from trunkline.cli.config_choice import choose_config
-from trunkline.cli.judging import owner_of
+from trunkline.cli.judging import KINDS, owner_of
 from trunkline.cli.screen import FAILED, WRONG, fail, print_json, print_table, say
 from trunkline.config import Config, ConfigErrors
 from trunkline.config.expectations import Expectation, read_expectations
@@ -17,9 +17,7 @@ from trunkline.jsonrpc import to_raw
 from trunkline.mcp.annotations import read_hints
 from trunkline.mcp.offer import Kind
 from trunkline.routing.legible import read_arguments
-from trunkline.routing.policy import KIND_NAMES, Policy, What, Who
-
-_KINDS = {name: kind for kind, name in KIND_NAMES.items()}
+from trunkline.routing.policy import Policy, What, Who
 
 
 class Tried(Struct, frozen=True):
@@ -55,7 +53,7 @@ def try_out(file: Path, option: Path | None, as_json: bool) -> None:
 
 
 def _try(policy: Policy, config: Config, expected: Expectation, file: Path) -> Tried:
-    kind = _KINDS[expected.kind]
+    kind = KINDS[expected.kind]
     who = Who(expected.roles, expected.subject, expected.client)
     server = expected.server or (owner_of(config, expected.tool) if _has_prefix(kind) else None)
     hints = read_hints(to_raw({"annotations": expected.annotations}))

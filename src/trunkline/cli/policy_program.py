@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from trunkline.cli.options import Config, Json
+
 policy_program = typer.Typer(
     help="Try out who may do what, without starting anything.", no_args_is_help=True
 )
@@ -18,11 +20,8 @@ def options() -> None:
 @policy_program.command("test")
 def try_out(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What is expected: a TOML file.")],
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="The configuration; else as for `serve`."),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    config: Config = None,
+    json: Json = False,
 ) -> None:
     """Compare what the policy says with what is expected; ends with 1 where they differ."""
     from trunkline.cli.policy import try_out  # noqa: PLC0415

@@ -17,6 +17,7 @@ from trunkline.cli.audit_program import (
     audit_program,
 )
 from trunkline.cli.identity_program import key_program, token_program
+from trunkline.cli.options import Config, Json
 from trunkline.cli.policy_program import policy_program
 from trunkline.cli.sources_program import sources_program
 
@@ -29,16 +30,6 @@ program = typer.Typer(
     epilog="Exit codes: 0 all went well, 1 something did not work, 2 bad arguments or config.",
 )
 
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="A trunkline.toml, or the JSON of any MCP client. Without it: $TRUNKLINE_CONFIG, "
-        "./trunkline.toml, or an embedded default.",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Timeout = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", min=0.0, help="Wait no longer than this; else as configured."),

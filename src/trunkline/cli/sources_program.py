@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from trunkline.cli.options import Json
+
 sources_program = typer.Typer(
     help="Curate a registry of sources: three for each topic, with provenance.",
     no_args_is_help=True,
@@ -12,7 +14,6 @@ sources_program = typer.Typer(
 
 Registry = Annotated[Path, typer.Argument(metavar="REGISTRY", help="The file: JSON, or TOML.")]
 Key = Annotated[Path, typer.Option("--key", metavar="FILE", help="The file of your private key.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 @sources_program.command()

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from trunkline.assembly.policy import policy_of
 from trunkline.cli.config_choice import choose_config
-from trunkline.cli.judging import name_suffices, owner_of
+from trunkline.cli.judging import KINDS, name_suffices, owner_of
 from trunkline.cli.screen import FAILED, WRONG, fail, print_json, print_lines
 from trunkline.cli.startup import is_found, started
 from trunkline.config import Config
@@ -24,8 +24,6 @@ from trunkline.mcp.offer import Kind
 from trunkline.routing.catalog import Catalog, Entry
 from trunkline.routing.legible import Arguments, read_arguments
 from trunkline.routing.policy import KIND_NAMES, Policy, Standing, Verdict, What, Who
-
-_KINDS = {name: kind for kind, name in KIND_NAMES.items()}
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -84,7 +82,7 @@ def read_asked(
             arguments = read_arguments(Raw(text.encode()))
         except ValueError as wrong:
             fail(WRONG, f"--args: expected a JSON object that has one meaning: {wrong}")
-    return Asked(name, _KINDS[kind], Who(tuple(roles), subject, client), arguments)
+    return Asked(name, KINDS[kind], Who(tuple(roles), subject, client), arguments)
 
 
 def answer_for(policy: Policy, asked: Asked, what: What, started: bool) -> Answer:
