@@ -63,6 +63,7 @@ WRONG: list[tuple[str, str]] = [
     ('listen = ":8080"', "expected a host and a port"),
     ('listen = "127.0.0.1:99999"', "expected a port of at most 65535"),
     ('path = "mcp"', 'expected a path that begins with "/"'),
+    ('path = "/mcp?a"', 'expected a path that begins with "/", of letters, digits'),
     ('sse_path = "/s?x"', "expected a path"),
     ("ws_path = true", "expected text, got true or false"),
     ('allowed_hosts = "a.example"', "expected a list"),

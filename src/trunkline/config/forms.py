@@ -62,7 +62,10 @@ HeaderName = Annotated[
     # A field name as RFC 9110, 5.6.2, has it.
     form("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$", "the name of an HTTP header"),
 ]
-UrlPath = Annotated[str, form("^/[A-Za-z0-9._~/-]*$", 'a path that begins with "/"')]
+UrlPath = Annotated[
+    str,
+    form("^/[A-Za-z0-9._~/-]*$", 'a path that begins with "/", of letters, digits, ., _, ~ and -'),
+]
 ToolPattern = Annotated[
     str, form(WILDCARD, "the name of a tool, with * and ? for what may vary", 128)
 ]
