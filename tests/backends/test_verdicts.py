@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from trunkline.backends import verdicts as module
 from trunkline.backends.verdicts import FILE, Known, Memory, Verdicts, digest, known
+from trunkline.files import stamp_of
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.versions import Era
 
@@ -83,12 +84,12 @@ async def test_it_is_for_its_owner_alone_and_nothing_else_is_left(tmp_path: Path
 async def test_what_is_known_already_is_not_written_again(tmp_path: Path) -> None:
     async with kept(tmp_path) as verdicts:
         verdicts.remember("k", OLD)
-    before = (tmp_path / FILE).stat()
+    before = stamp_of(tmp_path / FILE)
     async with kept(tmp_path) as verdicts:
         await verdicts.recall("k")
         verdicts.remember("k", OLD)
         verdicts.remember("nobody", None)
-    assert (tmp_path / FILE).stat() == before
+    assert stamp_of(tmp_path / FILE) == before
 
 
 async def test_several_gateways_remember_into_one_file(tmp_path: Path) -> None:
