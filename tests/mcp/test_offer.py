@@ -44,6 +44,17 @@ def test_a_tool_takes_an_object_whatever_it_says() -> None:
     assert bytes(prompt.definition) == b'{"name":"a"}'
 
 
+def test_what_no_client_can_read_is_left_out_and_said_to_be() -> None:
+    page = read_page(Kind.TOOL, Raw(b'{"tools":[{"name":""},{"name":"a","title":5,"icons":null}]}'))
+    assert [from_raw(offer.definition) for offer in page.offers] == [
+        {"name": "a", "inputSchema": {"type": "object"}}
+    ]
+    assert page.refused == (
+        "tools[0]: expected a string as 'name'",
+        "tools[1].title: not as MCP has it",
+    )
+
+
 def test_nobody_is_offered_a_task_though_a_tool_insists_on_one() -> None:
     page = read_page(
         Kind.TOOL,

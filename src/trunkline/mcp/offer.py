@@ -1,14 +1,15 @@
 """Offers: the tools, prompts, resources and resource templates that a server lists.
 
 Refuses to understand them: a definition stays the bytes it was, but for the one member by which it
-is called, for an inputSchema that would make clients refuse the whole list, and for all word of
-tasks, which nobody is offered. One bad definition costs that one, never the list.
+is called, for what would make clients refuse the whole list, and for all word of tasks, which
+nobody is offered. One bad definition costs that one, never the list.
 """
 
 from enum import StrEnum
 from typing import NamedTuple
 
 from trunkline.jsonrpc import Raw, from_raw, members, to_raw
+from trunkline.mcp.definitions import make_readable
 from trunkline.mcp.shapes import with_input_schema
 from trunkline.mcp.tasks import take_execution
 
@@ -63,7 +64,7 @@ class Offer(NamedTuple):
 
 
 class Page(NamedTuple):
-    """One page of a list: what it offers, why the rest was left out, and where it goes on."""
+    """One page of a list: what it offers, what was left out of it, and where it goes on."""
 
     offers: tuple[Offer, ...]
     refused: tuple[str, ...]
@@ -79,23 +80,27 @@ def read_page(kind: Kind, result: Raw) -> Page:
     refused: list[str] = []
     for place, definition in enumerate(from_raw(found[kind.value], list[Raw])):
         try:
-            offers.append(_read_offer(kind, definition))
+            offer, left_out = _read_offer(kind, definition)
         except ValueError as why:
             refused.append(f"{kind.value}[{place}]: {why}")
+        else:
+            offers.append(offer)
+            refused += [f"{kind.value}[{place}].{path}: not as MCP has it" for path in left_out]
     cursor = from_raw(found.get("nextCursor", Raw(b"null")), object)
     if cursor is not None and not isinstance(cursor, str):
         raise ValueError(f"expected a string as 'nextCursor' in the answer to {kind.method}")
     return Page(tuple(offers), tuple(refused), cursor)
 
 
-def _read_offer(kind: Kind, definition: Raw) -> Offer:
+def _read_offer(kind: Kind, definition: Raw) -> tuple[Offer, tuple[str, ...]]:
     key = from_raw(members(definition).get(kind.key, Raw(b"null")), object)
     if not isinstance(key, str) or not key:
         raise ValueError(f"expected a string as {kind.key!r}")
     if len(key) > MAX_KEY:
         raise ValueError(f"expected a {kind.key!r} of at most {MAX_KEY} characters")
+    definition, left_out = make_readable(kind.value, kind.key, definition)
     needs_task = False
     if kind is Kind.TOOL:
         definition, needs_task = take_execution(with_input_schema(definition))
     # A copy: a small definition must not keep the whole page alive.
-    return Offer(kind, key, definition.copy(), needs_task)
+    return Offer(kind, key, definition.copy(), needs_task), left_out
