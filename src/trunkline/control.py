@@ -83,6 +83,8 @@ class ServerStatus(Struct, frozen=True):
     """Calls in flight that wait for their clients."""
     parked_longest: float | None = None
     """For how many seconds the first of them has."""
+    left_out: tuple[str, ...] = ()
+    """What nobody can use of what it lists, and why."""
 
 
 class ParkedStatus(Struct, frozen=True):
@@ -191,6 +193,7 @@ def server_statuses(app: App) -> tuple[ServerStatus, ...]:
             now.conversations,
             len(waiting.get(name, ())),
             max(waiting.get(name, ()), default=None),
+            tuple(without_secrets(why, settings[name]) for why in now.left_out),
         )
 
     return tuple(one(upstream.name) for upstream in app.gateway.registry)

@@ -220,6 +220,7 @@ async def test_a_tool_whose_headers_make_no_sense_is_not_offered_and_the_others_
     web = Modern(tools=[tool("a"), tool("bad", inputSchema=bad), tool("b")], prompts=[])
     async with talk(web, Listener()) as backend:
         assert [offer.key for offer in await backend.offers()] == ["a", "b"]
+        assert [why.startswith("tools: 'bad': ") for why in backend.left_out] == [True]
         assert backend.freshness == Freshness()
 
 

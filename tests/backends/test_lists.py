@@ -32,7 +32,7 @@ class Pages:
 
 async def test_nothing_is_asked_of_who_declares_nothing() -> None:
     ask = Pages()
-    assert await read_lists(ask, {"logging": {}}) == ((), Freshness())
+    assert await read_lists(ask, {"logging": {}}) == ((), Freshness(), ())
     assert ask.asked == []
 
 
@@ -81,6 +81,19 @@ async def test_a_server_that_always_has_another_page_is_read_for_a_while(
     assert len(ask.asked) == 2
 
 
+async def test_what_nobody_can_use_is_left_out_and_said_to_be_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lists, "MAX_REMARKS", 3)
+    ask = Pages({"tools": [tool(""), tool("a"), tool("a")]})
+    assert (await read_lists(ask, TOOLS)).left_out == (
+        "tools[0]: expected a string as 'name'",
+        "tools: 'a' again: the first counts",
+    )
+    ask = Pages({"tools": [tool("")] * 2, "nextCursor": "1"}, {"tools": [tool("")] * 2})
+    assert len((await read_lists(ask, TOOLS)).left_out) == 3
+
+
 async def test_a_cursor_that_comes_back_is_the_end() -> None:
     ask = Pages({"tools": [tool("a")], "nextCursor": ""}, {"tools": [], "nextCursor": ""})
     assert len((await read_lists(ask, TOOLS)).offers) == 1
@@ -88,7 +101,7 @@ async def test_a_cursor_that_comes_back_is_the_end() -> None:
 
 
 async def test_one_that_declares_too_much_has_none_of_it() -> None:
-    assert await read_lists(Pages(RpcError.method_not_found()), TOOLS) == ((), Freshness())
+    assert await read_lists(Pages(RpcError.method_not_found()), TOOLS) == ((), Freshness(), ())
 
 
 @pytest.mark.parametrize(

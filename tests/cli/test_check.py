@@ -60,6 +60,16 @@ def test_tools_that_cannot_be_checked_are_told(tmp_path: Path) -> None:
     assert "unchecked" not in run("check", "--config", quiet).stdout
 
 
+def test_what_nobody_can_use_is_told(tmp_path: Path) -> None:
+    file = config(tmp_path, child("a", "", "echo", "echo"))
+    done = run("check", "--config", file)
+    assert done.exit_code == 0
+    assert "left out: a: tools[0]: expected a string as 'name'" in done.stdout
+    assert "left out: a: tools: 'echo' again: the first counts" in done.stdout
+    [server] = json.loads(run("check", "--json", "--config", file).stdout)["servers"]
+    assert (server["tools"], len(server["left_out"])) == (1, 2)
+
+
 def test_one_that_ends_at_once_is_shown_with_its_last_words_and_without_its_secrets(
     tmp_path: Path,
 ) -> None:

@@ -119,6 +119,7 @@ class Silent:
 
     version = "2025-11-25"
     freshness = Freshness()
+    left_out: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.capabilities: dict[str, Any] = {"tools": {}}

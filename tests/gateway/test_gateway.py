@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from tests.gateway.letters import Poster
-from tests.gateway.servers import Hold, User, hello, one_tool, serving, text_of, user
+from tests.gateway.servers import Hold, Server, User, hello, one_tool, serving, text_of, tool, user
 from tests.gateway.test_session_lifecycle import news, opened, say, text
+from trunkline.gateway.events import LeftOut
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
 from trunkline.jsonrpc import Incident
@@ -24,6 +25,27 @@ async def test_servers_start_with_the_first_client_and_hear_what_it_can() -> Non
             (said,) = [params for method, params in server.heard if method == "initialize"]
             assert said["capabilities"] == {"sampling": {"context": {}}}
             assert said["protocolVersion"] == "2025-11-25"
+
+
+async def test_what_nobody_can_use_of_a_list_is_told_once_and_when_it_is_something_else() -> None:
+    server = Server(tools=[tool("a"), tool("")])
+    heard: list[LeftOut] = []
+    async with serving(s=server) as made:
+        made.layers.events.listen(lambda e: heard.append(e) if isinstance(e, LeftOut) else None)
+        async with user(made) as client:
+            await made.registry.wait_settled()
+            for listed in (tool("b"), tool("b"), tool("a")):
+                server.lists["tools"].append(listed)
+                await server.line.notify("notifications/tools/list_changed")
+                await client.until_told("notifications/tools/list_changed")
+    unnamed = "tools[1]: expected a string as 'name'"
+    again = [f"tools: {name!r} again: the first counts" for name in "ab"]
+    assert [event.why for event in heard] == [
+        (unnamed,),
+        (unnamed, again[1]),
+        (unnamed, *again),
+    ]
+    assert {event.backend for event in heard} == {"s"}
 
 
 async def test_news_go_to_all_who_have_said_that_they_are_ready() -> None:

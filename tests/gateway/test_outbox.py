@@ -85,6 +85,7 @@ async def test_a_server_that_does_not_read_holds_up_no_client() -> None:
         """A backend that answers nothing and takes no news."""
 
         version, capabilities = "2025-11-25", dict[str, Any]()
+        left_out = ()
 
         async def offers(self) -> tuple[()]:
             return ()

@@ -6,6 +6,7 @@ from tests.calls import ended
 from trunkline.gateway.events import (
     BackendMoved,
     Event,
+    LeftOut,
     Reloaded,
     Switched,
     TurnedAway,
@@ -29,6 +30,8 @@ from trunkline.jsonrpc import Incident
         (Reloaded("no\nnor this"), "the configuration was not taken: no | nor this"),
         (TurnedAway("1.2.3.4", "no token"), "1.2.3.4 was turned away: no token"),
         (Unchecked("t", "fs", "too deep"), "the arguments of t are not checked: too deep"),
+        (LeftOut("fs", ("x: y",)), "left out of what server fs lists: x: y"),
+        (LeftOut("fs", ("x", "y", "z")), "left out of what server fs lists: x, and 2 more"),
         (Incident("7f", "tools/call", ValueError("hunter22")), "incident 7f in tools/call"),
         (Incident("7f", "", ValueError("hunter22")), "incident 7f in the gateway"),
     ],
@@ -97,6 +100,7 @@ def test_who_asks_at_an_address_is_not_told(method: str, address: str, told: str
         Reloaded("wild"),
         TurnedAway("1.2.3.4", "wild"),
         Unchecked("wild", "fs", "why"),
+        LeftOut("fs", ("wild",)),
         Incident("7f", "wild", ValueError()),
     ],
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.calls import ended
-from trunkline.gateway.events import BackendMoved, TurnedAway
+from trunkline.gateway.events import BackendMoved, LeftOut, TurnedAway
 from trunkline.jsonrpc import Incident
 from trunkline.observe.log import MOST, WHILE, Log
 from trunkline.observe.log_lines import Level, Line
@@ -105,3 +105,5 @@ def test_what_a_server_was_given_is_not_said() -> None:
     log = Log(lines.append, conceal=lambda name, text: text.replace("s3cret", f"<{name}>"))
     log(BackendMoved("fs", "waiting", "bad key s3cret", None))
     assert lines[0].text == "server fs is waiting: bad key <fs>"
+    log(LeftOut("fs", ("tools[0].s3cret: why",)))
+    assert lines[1].text == "left out of what server fs lists: tools[0].<fs>: why"

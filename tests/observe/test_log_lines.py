@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.calls import ended
-from trunkline.gateway.events import BackendMoved, Event, Reloaded, Switched, TurnedAway
+from trunkline.gateway.events import BackendMoved, Event, LeftOut, Reloaded, Switched, TurnedAway
 from trunkline.jsonrpc import Incident, Raw
 from trunkline.mcp.principal import Principal
 from trunkline.observe.log_lines import (
@@ -82,6 +82,7 @@ def test_a_switch_says_who_turned_it() -> None:
         (Reloaded(None, ("servers.fs",)), "info", "the configuration was read again: servers.fs"),
         (Reloaded(None), "info", "nothing has changed"),
         (Reloaded("no"), "error", "the configuration was not taken: no"),
+        (LeftOut("fs", ("x", "y")), "warning", "left out of what server fs lists: x, and 1 more"),
         (TurnedAway("192.0.2.1", "no token"), "info", "192.0.2.1 was turned away: no token"),
     ],
 )
@@ -150,6 +151,7 @@ def test_nothing_that_a_client_says_makes_a_second_line(
     events: list[Event] = [
         ended(name=tool, status="unknown", principal=Principal("p", subject), client=Raw(client)),
         TurnedAway(name, why),
+        LeftOut("fs", (why, name)),
         BackendMoved("fs", "waiting", why, 1.0),
         Switched("tool", name, True, subject),
         Reloaded(why),

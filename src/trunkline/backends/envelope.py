@@ -76,6 +76,7 @@ class EnvelopeRemote:
         self._link: Link | None = None
         self._found: Discovery | None = None
         self._freshness = Freshness()
+        self.left_out: tuple[str, ...] = ()
         self._mirrored: dict[str, HeaderMap] = {}
         self._named: dict[str, Headers] = {}
         """The headers of calls to tools of which no argument goes into one."""
@@ -150,7 +151,7 @@ class EnvelopeRemote:
 
     async def offers(self) -> tuple[Offer, ...]:
         """List all that the server offers, of every kind that it declared."""
-        offers, self._freshness = await read_lists(self._ask, self.capabilities)
+        offers, self._freshness, self.left_out = await read_lists(self._ask, self.capabilities)
         self._insisting &= {offer.key for offer in offers}
         return tuple(offer for offer in offers if self._is_callable(offer))
 
@@ -159,7 +160,8 @@ class EnvelopeRemote:
         if offer.kind is Kind.TOOL and self._by_http:
             try:
                 self._mirrored[offer.key] = header_params(offer.definition)
-            except ValueError:
+            except ValueError as why:
+                self.left_out += (f"{offer.kind.value}: {offer.key!r}: {why}",)
                 return False
         return True
 

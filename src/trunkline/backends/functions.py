@@ -120,6 +120,7 @@ class Functions:
             outcome = await outcome
         return tool_result(outcome, version)
 
+    left_out: tuple[str, ...] = ()
     declared: frozenset[str] | None = None
     tells_calls_apart = True
     """There is nothing to tell apart: nobody asks on the way."""

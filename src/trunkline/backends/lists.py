@@ -3,6 +3,7 @@
 Refuses to read for ever: pages and offers are bounded, and a cursor that comes back is the end.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ MAX_PAGES = 1000
 MAX_OFFERS = 10_000
 """How many offers of one kind one server may have."""
 
+MAX_REMARKS = 100
+"""How much is said of what was left out of the lists of one server."""
+
 Ask = Callable[[str, dict[str, Any]], Awaitable[Raw]]
 """Asks the server for one page."""
 
@@ -25,19 +29,31 @@ class Lists(NamedTuple):
 
     offers: tuple[Offer, ...]
     freshness: Freshness
+    left_out: tuple[str, ...] = ()
+    """What of it nobody could use, and why."""
 
 
 async def read_lists(ask: Ask, capabilities: dict[str, Any]) -> Lists:
     """List all that a server offers, of every kind that it declared."""
     found: list[Offer] = []
     fresh: list[Freshness] = []
+    left_out: list[str] = []
     for kind in Kind:
         if kind.capability in capabilities:
-            found += await _read_list(ask, kind, fresh)
-    return Lists(tuple(found), merge_freshness(fresh))
+            offers = await _read_list(ask, kind, fresh, left_out)
+            left_out += _repeated(kind, offers)
+            found += offers
+    return Lists(tuple(found), merge_freshness(fresh), tuple(left_out[:MAX_REMARKS]))
 
 
-async def _read_list(ask: Ask, kind: Kind, fresh: list[Freshness]) -> list[Offer]:
+def _repeated(kind: Kind, offers: list[Offer]) -> list[str]:
+    count = Counter(offer.key for offer in offers)
+    return [f"{kind.value}: {key!r} again: the first counts" for key in count if count[key] > 1]
+
+
+async def _read_list(
+    ask: Ask, kind: Kind, fresh: list[Freshness], left_out: list[str]
+) -> list[Offer]:
     offers: list[Offer] = []
     cursor: str | None = None
     seen: set[str | None] = set()
@@ -54,6 +70,7 @@ async def _read_list(ask: Ask, kind: Kind, fresh: list[Freshness]) -> list[Offer
             raise
         fresh.append(read_freshness(members(result)))
         offers += page.offers
+        left_out += page.refused[:MAX_REMARKS]
         if page.next_cursor is None:
             break
         cursor = page.next_cursor

@@ -62,6 +62,7 @@ class Remote:
 
     def __init__(self, listener: Listener) -> None:
         """Prepare; `open` takes a link and shakes hands."""
+        self.left_out: tuple[str, ...] = ()
         self.declared: frozenset[str] | None = frozenset()
         self.version = LATEST_HANDSHAKE
         """The revision that was agreed on."""
@@ -129,7 +130,7 @@ class Remote:
 
     async def offers(self) -> tuple[Offer, ...]:
         """List all that the server offers, of every kind that it declared."""
-        offers = (await read_lists(self._ask, self.capabilities)).offers
+        offers, _, self.left_out = await read_lists(self._ask, self.capabilities)
         able = runs_tasks(self.version, self.capabilities)
         self._insisting = frozenset(o.key for o in offers if able and o.needs_task)
         return offers

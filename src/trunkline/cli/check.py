@@ -45,6 +45,8 @@ class ServerReport(Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     error: str | None = None
     stderr: str | None = None
+    left_out: tuple[str, ...] = ()
+    """What nobody can use of what it lists, and why."""
 
 
 class Report(Struct, frozen=True):
@@ -123,6 +125,7 @@ def _report(
         seconds=None if seconds is None else round(seconds, 2),
         error=error,
         stderr=status.stderr,
+        left_out=status.left_out,
     )
 
 
@@ -153,6 +156,8 @@ def _print(report: Report) -> None:
     for server in report.servers:
         if server.stderr and server.state not in {_READY, _DISABLED}:
             print(f"{server.name} last said: {first_line(server.stderr)}")
+        for why in server.left_out:
+            print(f"left out: {server.name}: {first_line(why)}")
     for each in report.keys:
         place, told = first_line(each.place), first_line(each.told)
         print(f"{'keys' if each.ok else 'bad keys'}: {each.setting}: {place}: {told}")

@@ -4,7 +4,15 @@ import asyncio
 import os
 from collections.abc import Mapping
 
-from trunkline.cli.screen import FAILED, fail, print_heading, print_json, print_table, say
+from trunkline.cli.screen import (
+    FAILED,
+    fail,
+    first_line,
+    print_heading,
+    print_json,
+    print_table,
+    say,
+)
 from trunkline.control import GatewayStatus, ServerStatus, Sighting, sightings
 from trunkline.journal.journal import JournalStatus
 
@@ -45,6 +53,8 @@ def _print(found: list[Sighting]) -> None:
             print_heading(f"{headline(status)}{more}")
             say(*journal_lines(status.journal))
             print_table(_COLUMNS, map(_row, status.servers), _NUMBERS)
+            for server in status.servers:
+                say(*(f"left out: {server.name}: {first_line(why)}" for why in server.left_out))
 
 
 def headline(status: GatewayStatus) -> str:

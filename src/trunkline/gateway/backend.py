@@ -68,6 +68,11 @@ class Backend(Protocol):
         """For how long, and by whom, its lists may be kept."""
         ...
 
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What nobody could use of what it last listed, and why."""
+        ...
+
     async def offers(self) -> tuple[Offer, ...]:
         """List all that it offers."""
         ...

@@ -75,8 +75,15 @@ class Unchecked(Struct, frozen=True):
     why: str
 
 
+class LeftOut(Struct, frozen=True):
+    """Of what a backend lists nobody can use this; told once for as long as it is the same."""
+
+    backend: str
+    why: tuple[str, ...]
+
+
 Event: TypeAlias = (
-    CallEnded | BackendMoved | Switched | Reloaded | TurnedAway | Unchecked | Incident
+    CallEnded | BackendMoved | Switched | Reloaded | TurnedAway | Unchecked | LeftOut | Incident
 )
 
 Listener: TypeAlias = Callable[[Event], None]

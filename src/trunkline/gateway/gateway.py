@@ -13,7 +13,7 @@ from typing import Any
 
 from trunkline.gateway.backend import Connect
 from trunkline.gateway.client import Asker, Line, Trunk
-from trunkline.gateway.events import BackendMoved, Events
+from trunkline.gateway.events import BackendMoved, Events, LeftOut
 from trunkline.gateway.forward import Forwarder
 from trunkline.gateway.layers import Layers
 from trunkline.gateway.parking import Parking
@@ -89,6 +89,7 @@ class Gateway:
         self.stateless = Stateless(
             self.forwarder, identity.server, instructions, parking, self._met
         )
+        self._left_out: dict[str, tuple[str, ...]] = {}
         self.registry.listen(self._catalogue_changed)
 
     def add(self, settings: Settings, connect: Connect) -> None:
@@ -228,8 +229,18 @@ class Gateway:
         if events:
             name, state = backend.name, backend.state.value
             events.tell(BackendMoved(name, state, backend.error, backend.retry_in))
+            self._tell_left_out(backend)
+
+    def _tell_left_out(self, backend: Snapshot) -> None:
+        """Say what nobody can use of what a backend lists, unless that was said."""
+        why = backend.left_out
+        if why and self._left_out.get(backend.name) != why:
+            self._left_out[backend.name] = why
+            self.layers.events.tell(LeftOut(backend.name, why))
 
     def _catalogue_changed(self, kinds: tuple[Kind, ...]) -> None:
+        for backend in self.registry.snapshot():
+            self._tell_left_out(backend)
         self.stateless.changed(kinds)
         changed = {kind.capability for kind in kinds}
         for capability in sorted(changed):

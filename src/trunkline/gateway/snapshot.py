@@ -40,3 +40,5 @@ class Snapshot(NamedTuple):
     retry_in: float | None
     conversations: int = 0
     """How many there are beside the first."""
+    left_out: tuple[str, ...] = ()
+    """What nobody could use of what it lists, and why."""

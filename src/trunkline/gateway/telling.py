@@ -16,6 +16,7 @@ from trunkline.gateway.events import (
     BackendMoved,
     CallEnded,
     Event,
+    LeftOut,
     Reloaded,
     Switched,
     TurnedAway,
@@ -97,6 +98,10 @@ def words(event: Event | Ended, show: Show = str) -> str:
             return f"{show(address)} was turned away: {show(why)}"
         case Unchecked(name, _, why):
             return f"the arguments of {show(name)} are not checked: {show(why)}"
+        case LeftOut(backend, why):
+            first, *others = map(show, why)
+            more = f", and {len(others)} more" if others else ""
+            return f"left out of what server {show(backend)} lists: {first}{more}"
         case Incident(id, method):
             return f"incident {id} in {show(method) or 'the gateway'}"
 

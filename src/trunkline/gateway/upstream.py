@@ -154,7 +154,10 @@ class Upstream:
         if state is not self.state:
             refusal = self.fuse.refusal()
             error, left = str(refusal), refusal.retry_after
-        return Snapshot(self.name, state, version, self.restarts, calls, offers, error, left, more)
+        return Snapshot(
+            *(self.name, state, version, self.restarts, calls, offers, error, left, more),
+            left_out=self.backend.left_out if self.backend else (),
+        )
 
     def adopt(self, settings: Settings, connect: Connect) -> None:
         """Go on under other settings; `connect` is for when it is started again."""

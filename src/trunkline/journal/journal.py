@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 
 from msgspec import Struct
 
-from trunkline.gateway.events import CallEnded, Event, Unchecked
+from trunkline.gateway.events import CallEnded, Event, LeftOut, Unchecked
 from trunkline.gateway.layers import Layers
 from trunkline.gateway.passage import Passage
 from trunkline.journal.inbox import Inbox, WhenFull
@@ -106,7 +106,7 @@ class Journal:
         """Take note of an event."""
         if type(event) is CallEnded:
             self._inbox.put(event, event.at)
-        elif not isinstance(event, Incident | Unchecked):
+        elif not isinstance(event, Incident | LeftOut | Unchecked):
             self._inbox.put(event, time.time())
         if not self._writer.started:
             self.start()

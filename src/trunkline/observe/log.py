@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-from trunkline.gateway.events import CARRIED_OUT, BackendMoved, CallEnded, Calls, Event
+from trunkline.gateway.events import CARRIED_OUT, BackendMoved, CallEnded, Calls, Event, LeftOut
 from trunkline.gateway.readiness import Conceal, as_it_is
 from trunkline.observe.log_lines import LEVELS, Level, Line, line_of
 
@@ -68,6 +68,9 @@ class Log:
         elif isinstance(event, BackendMoved) and event.error is not None:
             error = self._conceal(event.name, event.error)
             event = BackendMoved(event.name, event.state, error, event.retry_in)
+        elif isinstance(event, LeftOut):
+            why = tuple(self._conceal(event.backend, each) for each in event.why)
+            event = LeftOut(event.backend, why)
         self.say(line_of(event))
 
     def say(self, line: Line) -> None:

@@ -24,6 +24,7 @@ from trunkline.gateway.events import (
     BackendMoved,
     CallEnded,
     Event,
+    LeftOut,
     Reloaded,
     Switched,
     TurnedAway,
@@ -89,6 +90,9 @@ def line_of(event: Event) -> Line:
     if isinstance(event, Unchecked):
         facts = {"tool": shown(event.name), "backend": event.backend, "why": shown(event.why)}
         return Line("warning", "unchecked", text, facts)
+    if isinstance(event, LeftOut):
+        facts = {"backend": event.backend, "why": [shown(why) for why in event.why]}
+        return Line("warning", "left_out", text, facts)
     return _incident(event, text)
 
 
