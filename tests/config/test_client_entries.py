@@ -47,6 +47,18 @@ def test_the_servers_of_every_client_are_found(tree: Any) -> None:
     assert (inputs, report.notes()) == ({}, ())
 
 
+@pytest.mark.parametrize(("count", "servers"), [(1, "1 server"), (3, "3 servers")])
+def test_servers_of_single_projects_are_counted(count: int, servers: str) -> None:
+    local = {f"s{number}": {"command": "npx"} for number in range(count)}
+    projects: Any = {"/a": {"mcpServers": local}, "/b": {"mcpServers": {}}, "/c": None}
+    (entries, _), report = understood({"mcpServers": {}, "projects": projects})
+    assert entries == []
+    assert report.notes() == (
+        f"f:1: projects: {servers} of single projects, ignored;"
+        " add them with `claude mcp add --scope user`",
+    )
+
+
 def test_a_file_without_servers_is_good_but_noted() -> None:
     trees: list[Any] = [{}, {"mcpServers": None}, {"mcp": 1}, {"disabledMcpServers": []}]
     for tree in trees:
@@ -129,6 +141,11 @@ def test_an_entry_works_as_it_is(entry: dict[str, Any], table: dict[str, Any]) -
             {"command": "a", "alwaysAllow": []},
             {"command": "a"},
             "alwaysAllow: ignored; approving calls is the client's affair",
+        ),
+        (
+            {"command": "a", "disabledTools": ["rm"], "includeTools": []},
+            {"command": "a"},
+            "disabledTools: ignored; all tools are offered; say in [[policy]] which may be called",
         ),
         ({"command": "a", "gallery": 1}, {"command": "a"}, "gallery: unknown key, ignored"),
         (

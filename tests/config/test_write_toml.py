@@ -68,6 +68,25 @@ def test_what_was_written_loads_back_to_the_same_servers(folder: Path) -> None:
     assert "from a file" not in text
 
 
+def test_a_variable_that_a_server_finds_in_its_own_env_is_left_to_it(folder: Path) -> None:
+    tree = {
+        "mcpServers": {
+            "tracker": {  # as the README of mcp-remote has it
+                "command": "npx",
+                "args": ["mcp-remote", "https://a.example", "--header", "Authorization:${AUTH}"],
+                "env": {"AUTH": "Bearer abc", "A": "${A}", "N": 5},
+            },
+            "shell": {"command": "x", "args": ["${A}", "${B:-b}"], "env": {"A": "${A}", "B": "c"}},
+        }
+    }
+    path = client_file(folder, tree)
+    text, config = moved(folder, path)
+    for servers in (config.servers, load(path, ENVIRON).servers):
+        assert servers[0].args[-1] == "Authorization:${AUTH}"
+        assert servers[1].args == (ENVIRON["A"], "b")
+    assert '"Authorization:$${AUTH}"' in text
+
+
 def test_a_secret_stays_and_is_told_how_to_do_better(folder: Path) -> None:
     tree = {
         "mcpServers": {

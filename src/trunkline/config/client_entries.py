@@ -26,6 +26,11 @@ from trunkline.documents.parse import Table, as_table
 _ROOTS: tuple[tuple[str, ...], ...] = (("mcpServers",), ("servers",), ("mcp", "servers"))
 _ALIASES = {"envFile": "env_file", "serverUrl": "url", "httpUrl": "url", "environment": "env"}
 _APPROVAL = ("autoApprove", "alwaysAllow")
+_CHOICES = (
+    *("disabledTools", "enabledTools", "includeTools", "excludeTools"),
+    *("disabled_tools", "enabled_tools", "allowedTools", "tools"),
+)
+"""Which tools a client lets be called; names that other clients give to the same thing."""
 _KINDS_OF_TYPE = {
     "stdio": "command",
     "local": "command",
@@ -33,6 +38,7 @@ _KINDS_OF_TYPE = {
     "sse": "url",
     "streamable-http": "url",
     "streamableHttp": "url",
+    "streamable_http": "url",
     "remote": "url",
 }
 _HANDLED = ("type", "enabled", *_APPROVAL)
@@ -55,6 +61,7 @@ def client_servers(tree: object, report: Report) -> ClientServers:
     if top is None:
         report.error((), "expected an object", 'begin with { "mcpServers": { … } }')
         return ClientServers([], {})
+    _note_projects(top, report)
     for root in _ROOTS:
         found: Any = top
         for key in root:
@@ -63,6 +70,16 @@ def client_servers(tree: object, report: Report) -> ClientServers:
             return ClientServers(_entries(found, root, report), _inputs(top, root, report))
     _complain_nothing(top, report)
     return ClientServers([], {})
+
+
+def _note_projects(top: Table, report: Report) -> None:
+    """Say of how many servers nobody hears: Claude Code keeps most of its own by folder."""
+    projects = as_table(top.get("projects")) or {}
+    each = [as_table((as_table(one) or {}).get("mcpServers")) or {} for one in projects.values()]
+    if count := sum(map(len, each)):
+        servers = "1 server" if count == 1 else f"{count} servers"
+        fix = "add them with `claude mcp add --scope user`"
+        report.note(("projects",), f"{servers} of single projects, ignored", fix)
 
 
 def _complain_nothing(top: Table, report: Report) -> None:
@@ -160,6 +177,10 @@ class _Translation:
         ours = _ALIASES.get(key, key)
         if key in _APPROVAL:
             self._note(key, "ignored", "approving calls is the client's affair")
+        elif key in _CHOICES:
+            if value:
+                fix = "all tools are offered; say in [[policy]] which may be called"
+                self._note(key, "ignored", fix)
         elif key == "oauth":
             # Theirs is a person's login, in words of their own; ours is the gateway's.
             self._note(key, "ignored", "write [servers.NAME.oauth] in a trunkline.toml")

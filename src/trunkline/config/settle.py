@@ -19,7 +19,7 @@ from trunkline.config.forms import HEADER_VALUE
 from trunkline.config.oauth_table import fill_oauth
 from trunkline.config.paths import path_from, read_small
 from trunkline.config.server_table import ServerSettings
-from trunkline.config.substitute import each_text, substitute
+from trunkline.config.substitute import each_text, own_variables, substitute
 from trunkline.config.surroundings import Surroundings
 from trunkline.documents.errors import Complain, quoted
 from trunkline.documents.lines import KeyPath
@@ -42,13 +42,14 @@ def fill(entry: Entry, around: Surroundings, complain: Complain) -> Table:
         complain = _ignore
     table = dict(entry.table)
     broken: set[KeyPath] = set()
+    own = own_variables(table, around.is_client)
 
     def resolve(text: str, path: KeyPath) -> str:
         def problem(why: str, fix: str) -> None:
             broken.add(path)
             complain(path, why, fix)
 
-        value = substitute(text, around, problem)
+        value = substitute(text, around, problem, own if path[0] == "args" else frozenset())
         if path in broken:
             return text
         if (wrong := _unusable(value, str(path[0]))) is not None:

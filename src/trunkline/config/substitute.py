@@ -12,7 +12,8 @@
 | `$$` | a dollar sign, in our own files; a plain `$HOME` is left alone everywhere |
 
 Clients' files have no `$$`, and what is no reference there is text: they were written for programs
-that would have left it alone.
+that would have left it alone. So is a variable in `args` that the server's own `env` sets: some
+servers look for it there, such as mcp-remote.
 
 Rules upheld here:
 1. Any text gives text or complaints. What was substituted is not looked at again.
@@ -21,7 +22,7 @@ Rules upheld here:
 
 import re
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeGuard, cast
 
 from msgspec import Struct
 
@@ -29,7 +30,7 @@ from trunkline.config.paths import path_from, read_small
 from trunkline.config.surroundings import Problem, Surroundings
 from trunkline.documents.errors import quoted
 from trunkline.documents.lines import KeyPath
-from trunkline.documents.parse import Table
+from trunkline.documents.parse import Table, as_table
 
 _REFERENCE = re.compile(r"\$\$|\$\{([^{}]*)\}|\$\{")
 _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
@@ -76,6 +77,29 @@ def parts(text: str, is_client: bool) -> list[str | Reference]:
     return [part for part in found if part != ""]
 
 
+def own_variables(table: Table, is_client: bool) -> frozenset[str]:
+    """Return the variables that the args of a client's entry leave to its server.
+
+    One that is handed on by its own name is no such: then both mean the client's.
+    """
+    env = as_table(table.get("env")) if is_client else None
+    return frozenset(
+        name
+        for name, value in (env or {}).items()
+        if isinstance(value, str)
+        and all(isinstance(part, str) or part.name != name for part in parts(value, is_client))
+    )
+
+
+def left_to_server(found: list[str | Reference], own: frozenset[str]) -> list[str | Reference]:
+    """Make text again of the variables that are in `own`."""
+    return [f"${{{part.name}}}" if _is_plain(part) and part.name in own else part for part in found]
+
+
+def _is_plain(part: str | Reference) -> TypeGuard[Reference]:
+    return isinstance(part, Reference) and part.kind == "variable" and part.default is None
+
+
 def _part(match: re.Match[str], is_client: bool) -> str | Reference:
     if match[0] == "$$":
         return "$$" if is_client else "$"
@@ -97,11 +121,16 @@ def _read(inside: str | None) -> Reference:
     return Reference("malformed", inside)
 
 
-def substitute(text: str, around: Surroundings, problem: Problem) -> str:
-    """Return `text` with its references resolved; each that cannot be is a problem."""
+def substitute(
+    text: str, around: Surroundings, problem: Problem, own: frozenset[str] = frozenset()
+) -> str:
+    """Return `text` with its references resolved; each that cannot be is a problem.
+
+    Variables in `own` are left to the server.
+    """
     return "".join(
         part if isinstance(part, str) else _resolve(part, around, problem)
-        for part in parts(text, around.is_client)
+        for part in left_to_server(parts(text, around.is_client), own)
     )
 
 

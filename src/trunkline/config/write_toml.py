@@ -17,7 +17,14 @@ from trunkline.config.entry import KNOWN, Entry
 from trunkline.config.load import Draft
 from trunkline.config.paths import is_relative
 from trunkline.config.settle import PATHS, SUBSTITUTED
-from trunkline.config.substitute import Reference, each_text, parts, variable_of
+from trunkline.config.substitute import (
+    Reference,
+    each_text,
+    left_to_server,
+    own_variables,
+    parts,
+    variable_of,
+)
 from trunkline.config.surroundings import Surroundings
 from trunkline.config.tables import TABLES
 from trunkline.documents.errors import quoted
@@ -67,8 +74,13 @@ def _portable(entry: Entry, draft: Draft) -> Table:
     around = draft.surroundings({})
     table = {key: entry.table[key] for key in KNOWN if key in entry.table}
 
+    own = own_variables(table, around.is_client)
+
     def write(text: str, path: KeyPath) -> str:
-        return _template(text, path[0] in PATHS, around)
+        found = parts(text, around.is_client)
+        if path[0] == "args":
+            found = left_to_server(found, own)
+        return _template(found, path[0] in PATHS, around)
 
     for key in SUBSTITUTED:
         if key in table:
@@ -99,9 +111,8 @@ def _table(name: str, table: Table) -> list[str]:
     return lines
 
 
-def _template(text: str, is_path: bool, around: Surroundings) -> str:
+def _template(found: list[str | Reference], is_path: bool, around: Surroundings) -> str:
     """Write a text with references so that it means the same in our own files."""
-    found = parts(text, around.is_client)
     if is_path and isinstance(start := found[0], str) and is_relative(start):
         found[0] = f"{around.folder}{os.sep}{start}"  # not joined as a Path: its last slash stays
     written = literal = ""
