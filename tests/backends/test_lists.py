@@ -87,7 +87,7 @@ async def test_what_nobody_can_use_is_left_out_and_said_to_be_for_a_while(
     monkeypatch.setattr(lists, "MAX_REMARKS", 3)
     ask = Pages({"tools": [tool(""), tool("a"), tool("a")]})
     assert (await read_lists(ask, TOOLS)).left_out == (
-        "tools[0]: expected a string as 'name'",
+        "tools[0]: expected a string as 'name', and not an empty one",
         "tools: 'a' again: the first counts",
     )
     ask = Pages({"tools": [tool("")] * 2, "nextCursor": "1"}, {"tools": [tool("")] * 2})

@@ -64,7 +64,7 @@ def test_what_nobody_can_use_is_told(tmp_path: Path) -> None:
     file = config(tmp_path, child("a", "", "echo", "echo"))
     done = run("check", "--config", file)
     assert done.exit_code == 0
-    assert "left out: a: tools[0]: expected a string as 'name'" in done.stdout
+    assert "left out: a: tools[0]: expected a string as 'name', and not an empty one" in done.stdout
     assert "left out: a: tools: 'echo' again: the first counts" in done.stdout
     [server] = json.loads(run("check", "--json", "--config", file).stdout)["servers"]
     assert (server["tools"], len(server["left_out"])) == (1, 2)

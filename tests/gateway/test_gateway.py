@@ -38,7 +38,7 @@ async def test_what_nobody_can_use_of_a_list_is_told_once_and_when_it_is_somethi
                 server.lists["tools"].append(listed)
                 await server.line.notify("notifications/tools/list_changed")
                 await client.until_told("notifications/tools/list_changed")
-    unnamed = "tools[1]: expected a string as 'name'"
+    unnamed = "tools[1]: expected a string as 'name', and not an empty one"
     again = [f"tools: {name!r} again: the first counts" for name in "ab"]
     assert [event.why for event in heard] == [
         (unnamed,),

@@ -50,7 +50,7 @@ def test_what_no_client_can_read_is_left_out_and_said_to_be() -> None:
         {"name": "a", "inputSchema": {"type": "object"}}
     ]
     assert page.refused == (
-        "tools[0]: expected a string as 'name'",
+        "tools[0]: expected a string as 'name', and not an empty one",
         "tools[1].title: not as MCP has it",
     )
 

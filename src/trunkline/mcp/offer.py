@@ -95,7 +95,7 @@ def read_page(kind: Kind, result: Raw) -> Page:
 def _read_offer(kind: Kind, definition: Raw) -> tuple[Offer, tuple[str, ...]]:
     key = from_raw(members(definition).get(kind.key, Raw(b"null")), object)
     if not isinstance(key, str) or not key:
-        raise ValueError(f"expected a string as {kind.key!r}")
+        raise ValueError(f"expected a string as {kind.key!r}, and not an empty one")
     if len(key) > MAX_KEY:
         raise ValueError(f"expected a {kind.key!r} of at most {MAX_KEY} characters")
     definition, left_out = make_readable(kind.value, kind.key, definition)
