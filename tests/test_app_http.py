@@ -32,16 +32,16 @@ MODERN = {"mcp-protocol-version": "2026-07-28"}
 HERE = HttpSettings(listen="127.0.0.1:0")
 
 
-def enveloped(method: str, **params: Any) -> dict[str, Any]:
+def enveloped(method: str, can: Any = None, **params: Any) -> dict[str, Any]:
     meta: dict[str, Any] = {
         PREFIX + "protocolVersion": "2026-07-28",
-        PREFIX + "clientCapabilities": {"elicitation": {"form": {}}},
+        PREFIX + "clientCapabilities": can or {},
     }
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
 
 
-async def call_modern(origin: str, name: str) -> Answer:
-    message = enveloped("tools/call", name=name, arguments={})
+async def call_modern(origin: str, name: str, can: Any = None) -> Answer:
+    message = enveloped("tools/call", can, name=name, arguments={})
     headers = {"mcp-method": "tools/call", "mcp-name": name, **MODERN}
     return await fetch(f"{origin}/mcp", message, headers)
 
@@ -180,8 +180,8 @@ async def test_a_parked_call_does_not_keep_us_since_nobody_can_come_back(
             app.gateway.layers.events.listen(
                 lambda event: ended.append(event.status) if isinstance(event, CallEnded) else None
             )
-            answer = json.loads((await call_modern(app.origins[0], "s__ask")).body)
-            assert answer["result"]["resultType"] == "input_required"
+            called = await call_modern(app.origins[0], "s__ask", {"elicitation": {"form": {}}})
+            assert json.loads(called.body)["result"]["resultType"] == "input_required"
         await app.aclose()
     assert ended == ["cancelled"]
 
