@@ -55,7 +55,7 @@ serve: $(VENV)/.test
 # How the code is written is looked at by `check`.
 PURE := tests/jsonrpc tests/mcp tests/routing
 STYLE := tests/test_style.py tests/test_requirements.py
-PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -n 2
+PYTEST = $(BIN)/python -m pytest -p no:cacheprovider
 
 test: $(VENV)/.test
 	$(MAKE) --no-print-directory test-pure
@@ -65,10 +65,11 @@ test-on:
 	$(MAKE) --no-print-directory test VENV=.venv-$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
 test-pure: $(VENV)/.test
-	$(PYTEST) --cov --cov-report=term $(ARGS) $(PURE)
+	$(PYTEST) -n 2 --cov --cov-report=term $(ARGS) $(PURE)
 
+# Three at a time on two cores: these wait for programs that they start.
 test-doing: $(VENV)/.test
-	$(PYTEST) --no-cov $(ARGS) tests $(PURE:%=--ignore=%) $(STYLE:%=--ignore=%)
+	$(PYTEST) -n 3 --no-cov $(ARGS) tests $(PURE:%=--ignore=%) $(STYLE:%=--ignore=%)
 
 # npm packages come with their own lock; node and npm must be there, and it is an error if not.
 # It brings a Node of its own as well: the Inspector wants a newer one than most machines have.
