@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tests.jsonrpc.peer_talk import BROKEN, TELL, ask, batch
 from tests.jsonrpc.test_channel import settle
 from tests.jsonrpc.test_connection import Script, Table
-from trunkline.jsonrpc import Connection, Peer, Response
+from trunkline.jsonrpc import Connection, Peer, Response, Returned
 
 
 class Prompt(Script):
@@ -113,6 +113,20 @@ async def test_nothing_is_taken_after_the_end() -> None:
     async with Connection(channel):
         await settle()
     assert not channel.take(answer(1))
+
+
+def test_a_peer_takes_long_answers_wherever_they_have_their_id() -> None:
+    peer, long = Peer(), b"x" * 100_000
+    for form in (
+        b'{"jsonrpc":"2.0","id":%d,"result":"' + long + b'"}',
+        b'{"result":"' + long + b'","jsonrpc":"2.0","id":%d}',
+    ):
+        (event,) = peer.take(form % peer.call("m")) or ()
+        assert isinstance(event, Returned)
+    lost = b'{"result":"' + long + b'","id":%d,"jsonrpc":"2.0","more":"' + long + b'"}'
+    payload = lost % peer.call("m")
+    assert peer.take(payload) is None  # it is read the longer way
+    assert isinstance(peer.receive(payload)[0], Returned)
 
 
 def test_a_peer_takes_requests_and_responses_and_leaves_the_rest_as_it_was() -> None:
