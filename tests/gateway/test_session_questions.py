@@ -21,7 +21,7 @@ from tests.gateway.servers import (
 )
 from tests.gateway.test_session_lifecycle import opened, say, text
 from trunkline.gateway.upstream import Settings
-from trunkline.jsonrpc import ConnectionLost, RpcError, from_raw
+from trunkline.jsonrpc import RpcError, from_raw
 
 QUESTIONS = {
     "sampling/createMessage": "sampling",
@@ -151,37 +151,6 @@ async def test_two_clients_call_one_server_and_each_is_asked_about_its_own_call(
         two_hears = asyncio.create_task(server.until_heard("notifications/roots/list_changed"))
         await two.connection.notify("notifications/roots/list_changed")
         await two_hears
-
-
-async def test_what_is_asked_late_about_a_call_that_was_given_up_reaches_nobody_else() -> None:
-    server = one_tool()
-    lines: list[Any] = []
-    begun, go = asyncio.Semaphore(0), asyncio.Event()
-
-    async def call(_: Any) -> Any:
-        lines.append(server.line)
-        begun.release()
-        await go.wait()
-        return {"content": []}
-
-    server.methods["tools/call"] = call
-    async with serving(s=server) as made, user(made, sampling={}) as other:
-        async with user(made, sampling={}) as leaving:
-            given_up = asyncio.create_task(leaving.call("s__echo"))
-            await begun.acquire()
-        with pytest.raises(ConnectionLost):
-            await given_up
-        calling = asyncio.create_task(other.call("s__echo"))
-        await begun.acquire()
-        # Not all servers stop when they are told to.
-        with pytest.raises(RpcError):
-            await lines[0].call("sampling/createMessage", {"messages": ["secret"]})
-        assert other.asked == []
-        other.answers["sampling/createMessage"] = lambda _: {"model": "m"}
-        await lines[1].call("sampling/createMessage", {})
-        assert other.asked == [("sampling/createMessage", {})]
-        go.set()
-        assert await calling == {"content": []}
 
 
 @pytest.mark.parametrize("modern", [False, True], ids=["handshake", "envelope"])

@@ -129,20 +129,6 @@ def test_to_cancel_is_to_settle_unless_somebody_has_to_stop_first() -> None:
     assert str(other.error) == "mine"
 
 
-def test_it_is_known_what_was_given_up_however_that_ended() -> None:
-    asked, failed, cancelled, stopped = Due(), Due(), Due(), Due()
-    asked.settle(1)
-    failed.fail(ValueError())
-    cancelled.cancel()
-    stopped.cancel(TimeoutError())
-    assert [due.given_up for due in (asked, failed, cancelled, stopped)] == [
-        False,
-        False,
-        True,
-        True,
-    ]
-
-
 async def test_it_can_be_awaited_and_gives_what_it_was_settled_with() -> None:
     done, failed, later = Due(), Due(), Due()
     done.settle(1)

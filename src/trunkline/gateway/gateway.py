@@ -305,8 +305,6 @@ class Gateway:
         sessions = [session for session in self._sessions if session.initialized]
         if len(sessions) != 1 or not self._hears(sessions[0], backend):
             raise RpcError.method_not_found(method)
-        if backend in self.registry and self.registry.upstream(backend).is_haunted(sessions[0]):
-            raise RpcError.method_not_found(method)  # another was there until now
         return await sessions[0].ask(method, params, asker)
 
 

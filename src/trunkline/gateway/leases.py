@@ -19,15 +19,12 @@ Rules upheld here:
 2. Whoever waits is served in turn; of those that need another kind of conversation, too.
 3. What cannot be begun in a conversation since that has ended is begun in another one.
 4. What a server was answered and may keep, such as roots, nobody else's calls come to know.
-5. A call that was given up may go on at the server, and ask: its conversation is its party's alone
-   from then on; the first one, which stays, for a while, and only where there may be others.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from math import inf
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from trunkline.gateway.client import Client
@@ -37,9 +34,6 @@ T = TypeVar("T")
 
 IDLE = 60.0
 """How long, in seconds, a conversation that nobody needs is kept."""
-
-LINGER = 60.0
-"""How long, in seconds, a call that was given up may be asked about in the first conversation."""
 
 PAUSE = 5.0
 """How long, in seconds, none is opened after one could not be."""
@@ -80,8 +74,6 @@ class Room(Generic[T]):
         self.party: object | None = None
         self.calls = 0
         self.free_since = 0.0
-        self._haunted: dict[object, float] = {}
-        """Whose calls were given up in it, and until when the server may still ask about them."""
 
     def suits(self, party: object, kind: Kind) -> bool:
         """Tell whether it is meant for such calls.
@@ -89,30 +81,9 @@ class Room(Generic[T]):
         The first one is there for all, unless no question at all may be asked in it: then it is
         left to those who cannot be asked any.
         """
-        if party is ANYBODY:
-            return self.kind == kind
-        if self.first:
-            return party is NOBODY or (bool(self.kind.can) and not self.is_haunted(party))
-        return self.kind == kind and not self.is_haunted(party)
-
-    @property
-    def haunted(self) -> bool:
-        """Tell whether a call was given up in it."""
-        return bool(self._haunted)
-
-    def haunt(self) -> None:
-        """Note that a call was given up in it."""
-        if self.party is not ANYBODY:
-            now = asyncio.get_running_loop().time()
-            self._haunted[self.party] = now + LINGER if self.first else inf
-
-    def is_haunted(self, party: object) -> bool:
-        """Tell whether a question in it may be about what another party has given up."""
-        if not self._haunted:
-            return False
-        now = asyncio.get_running_loop().time()
-        self._haunted = {who: until for who, until in self._haunted.items() if until > now}
-        return not self._haunted.keys() <= {party}
+        if self.first and party is not ANYBODY:
+            return bool(self.kind.can) or party is NOBODY
+        return self.kind == kind
 
     def fits(self, party: object, kind: Kind) -> bool:
         """Tell whether a party may use it now."""
@@ -153,10 +124,6 @@ class Leases(Generic[T]):
     def held_for(self, owner: Client) -> list[T]:
         """Return the first conversation, and those that are one client's own."""
         return [room.held for room in self._rooms if room.first or room.kind.owner is owner]
-
-    def is_haunted(self, party: object) -> bool:
-        """Tell whether the first one may ask about what another party has given up."""
-        return any(room.first and room.is_haunted(party) for room in self._rooms)
 
     @property
     def extra(self) -> int:
@@ -211,17 +178,15 @@ class Leases(Generic[T]):
         doing: Due = due(begin(room.held))
         room.party = party
         room.calls += 1
-        doing.then(partial(self._ended, room))
+        doing.then(lambda _: self._ended(room))
         return doing
 
     def _left(self, turn: Due) -> None:
         if self._queue.pop(turn, None) is not None and isinstance(turn.error, TimeoutError):
             turn.error = Crowded(CROWDED)
 
-    def _ended(self, room: Room[T], doing: Due) -> None:
+    def _ended(self, room: Room[T]) -> None:
         room.calls -= 1
-        if doing.given_up and self._most:  # else there is no other, and others go first
-            room.haunt()
         if not room.calls:
             room.party = None
             room.free_since = asyncio.get_running_loop().time()
@@ -317,10 +282,10 @@ class Leases(Generic[T]):
 
     def _close_one(self) -> bool:
         """Close a conversation that nobody needs; tell whether there was one."""
-        free = [room for room in self._rooms if not room.first and room.party is None]
-        if free:
-            self._leave(min(free, key=lambda room: not room.haunted))  # of least use
-        return bool(free)
+        room = next((room for room in self._rooms if not room.first and room.party is None), None)
+        if room is not None:
+            self._leave(room)
+        return room is not None
 
     def lost(self, held: T) -> None:
         """Take note that a conversation has ended; what was going on there has been told."""

@@ -316,10 +316,6 @@ class Upstream:
         if backend is not None and not (backend.declared or backend.tells_calls_apart):
             await self._leases.prepare(Kind(can))
 
-    def is_haunted(self, client: Client) -> bool:
-        """Tell whether it may be asking about a call that another client has given up."""
-        return self._leases.is_haunted(client.party)
-
     def conversations_of(self, client: Client) -> list[Backend]:
         """Return the conversations that concern a client: the first, and those of its own."""
         return self._leases.held_for(client)

@@ -107,11 +107,6 @@ class Due:
         else:
             self._stop(self)
 
-    @property
-    def given_up(self) -> bool:
-        """Tell whether it ended since nobody wanted to know any more."""
-        return self.why is not None or isinstance(self.error, asyncio.CancelledError)
-
     def hold(self) -> None:
         """Let nothing be done before `release`: something has to be told first."""
         self._holds += 1
