@@ -234,7 +234,7 @@ def test_for_programs_all_lines_are_json_whoever_writes_them(tmp_path: Path) -> 
         assert process.stderr is not None
         for line in process.stderr:
             lines.append(json.loads(line))
-            if lines[-1]["event"] == "announced":
+            if {"announced", "journal"} <= {each["event"] for each in lines}:
                 break
         process.send_signal(signal.SIGTERM)
         lines += map(json.loads, process.communicate(timeout=20)[1].splitlines())
