@@ -38,6 +38,13 @@ class Exposed(ValueError):
         super().__init__(f"others may write to it; run chmod go-w {path}")
 
 
+class TooLong(ValueError):
+    """A file with more in it than whoever reads it takes."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"expected at most {most} bytes")
+
+
 def stamp_of(path: Path) -> Stamp:
     """Return what changes when a file does, without reading it; None if it is not there."""
     try:
@@ -48,23 +55,17 @@ def stamp_of(path: Path) -> Stamp:
 
 
 def read_file(path: Path, most: int, own: bool = False) -> bytes:
-    """Read a file of at most so many bytes; raises OSError, and ValueError for a longer one.
+    """Read a file of at most so many bytes; raises OSError, and TooLong for a longer one.
 
     With `own`, raises Exposed if others may write to it.
     """
     with path.open("rb") as file:
-        if own:
-            check_own(file.fileno(), path)
+        if own and os.name == "posix" and os.fstat(file.fileno()).st_mode & _OTHERS:
+            raise Exposed(path)
         content = file.read(most + 1)
     if len(content) > most:
-        raise ValueError(f"expected at most {most} bytes")
+        raise TooLong(most)
     return content
-
-
-def check_own(number: int, path: Path) -> None:
-    """Raise Exposed if others may write to the file at a path, which is open as `number`."""
-    if os.name == "posix" and os.fstat(number).st_mode & _OTHERS:
-        raise Exposed(path)
 
 
 class Watched:

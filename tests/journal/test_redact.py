@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jsonrpc.test_raw import JSON
-from trunkline.journal.redact import HIDDEN, MORE, Redactor, Rules, shorten, without_credentials
+from trunkline.journal.redact import MORE, Redactor, Rules, shorten, without_credentials
 from trunkline.jsonrpc import Raw
+from trunkline.routing.userinfo import HIDDEN
 
 CANARY = "canary-7f3a"
 

@@ -28,7 +28,7 @@ from msgspec import Meta, Struct
 
 from trunkline.auth.claims import CONTROL, MAX_NAME, MAX_ROLES
 from trunkline.auth.proof import Proof, Unproven
-from trunkline.files import Exposed, Watched, alone, check_own, replace_file
+from trunkline.files import Exposed, TooLong, Watched, alone, read_file, replace_file
 from trunkline.mcp.principal import Principal
 
 PREFIX = "tlk_"
@@ -117,18 +117,17 @@ def _by_digest(records: tuple[KeyRecord, ...]) -> dict[str, KeyRecord]:
 def read_keys(path: Path) -> tuple[KeyRecord, ...]:
     """Return the keys of a file, none if it is not there; raises BadKeyFile."""
     try:
-        with path.open("rb") as file:
-            check_own(file.fileno(), path)
-            data = file.read(MAX_FILE + 1)
+        data = read_file(path, MAX_FILE, own=True)
     except FileNotFoundError:
         return ()
     except Exposed:
         raise BadKeyFile(f"{path}: others may write to it; run chmod 600 {path}") from None
+    except TooLong:
+        why = f"longer than {MAX_FILE} bytes; is it the right file?"
+        raise BadKeyFile(f"{path}: {why}") from None
     except (OSError, ValueError) as why:
         reason = (getattr(why, "strerror", None) or "not a file name").lower()
         raise BadKeyFile(f"{path}: cannot be read: {reason}; check its permissions") from None
-    if len(data) > MAX_FILE:
-        raise BadKeyFile(f"{path}: longer than {MAX_FILE} bytes; is it the right file?")
     try:
         records = msgspec.json.decode(data, type=_Whole).keys
     except (msgspec.DecodeError, RecursionError) as why:

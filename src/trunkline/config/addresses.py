@@ -13,6 +13,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from trunkline.config.forms import ADDRESS
 
+UNSENT = "a name or a password is in it, which is never sent"
+"""What is wrong with a url that has."""
+
 _LOOPBACK = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|::1", re.IGNORECASE)
 _NOT_IN_URL = re.compile(r"[\x00-\x20\x7f]")
 
@@ -75,6 +78,11 @@ def is_web(text: str) -> bool:
 def is_bare(text: str) -> bool:
     """Tell whether a text is http:// or https:// and a host, without a name and a password."""
     return is_web(text) and "@" not in urlsplit(text).netloc
+
+
+def names_user(url: object) -> bool:
+    """Tell whether a url has a name or a password in it."""
+    return isinstance(url, str) and is_web(url) and not is_bare(url)
 
 
 def is_safe(text: str) -> bool:

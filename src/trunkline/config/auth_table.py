@@ -17,7 +17,7 @@ from typing import Annotated, Literal, cast
 import msgspec
 from msgspec import Meta, Struct
 
-from trunkline.config.addresses import is_bare, is_safe, is_web
+from trunkline.config.addresses import UNSENT, is_safe, names_user
 from trunkline.config.forms import NOT_BLANK, EnvName, Text, form, form_beside_list
 from trunkline.config.paths import anchored, check_readable, path_from
 from trunkline.config.surroundings import Surroundings
@@ -185,7 +185,7 @@ def _check_shown(table: Table, complain: Complain) -> None:
     ):
         shown["auth", "jwt", "authorization_servers", number] = url
     for path, url in shown.items():
-        if isinstance(url, str) and is_web(url) and not is_bare(url):
+        if names_user(url):
             why = "a name or a password is in it, and everybody is shown it"
             complain(path, why, "leave that out")
 
@@ -207,9 +207,8 @@ def _check_jwt(jwt: Table, has_resource: bool, complain: Complain) -> None:
     if isinstance(url, str) and not is_safe(url):
         fix = "write https://; http:// is for this machine alone"
         complain(("auth", "jwt", "jwks_url"), "anybody on the way could change the keys", fix)
-    elif isinstance(url, str) and is_web(url) and not is_bare(url):
-        why = "a name or a password is in it, which is never sent"
-        complain(("auth", "jwt", "jwks_url"), why, "leave it out: these keys are public")
+    elif names_user(url):
+        complain(("auth", "jwt", "jwks_url"), UNSENT, "leave it out: these keys are public")
 
 
 def fill_auth(tree: Table, around: Surroundings, report: Report) -> AuthSettings | None:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from trunkline.config.addresses import is_bare, is_safe, is_web
+from trunkline.config.addresses import UNSENT, is_safe, is_web, names_user
 from trunkline.config.forms import EnvName, Text
 from trunkline.config.surroundings import Surroundings
 from trunkline.documents.errors import Complain
@@ -82,9 +82,8 @@ def fill_oauth(table: Table, around: Surroundings, complain: Complain) -> None:
         else:
             oauth["client_secret"] = secret
     url = oauth.get("token_url")
-    if isinstance(url, str) and is_web(url) and not is_bare(url):
-        why = "a name or a password is in it, which is never sent"
-        complain(("oauth", "token_url"), why, "put them into client_id and client_secret_env")
+    if names_user(url):
+        complain(("oauth", "token_url"), UNSENT, "put them into client_id and client_secret_env")
     elif isinstance(url, str) and not (url.isascii() and is_web(url) and is_safe(url)):
         why = "expected https:// and a host, or http:// on this machine"
         complain(("oauth", "token_url"), why, "write the whole address")

@@ -9,12 +9,10 @@ it passes on, it does not know.
 Rule upheld here: no gateway is put behind itself, for its tools would be its own, without end.
 """
 
-import re
 from ipaddress import ip_address
 
-from trunkline.config.addresses import is_loopback, split_address, split_url
+from trunkline.config.addresses import AddressError, is_loopback, split_address, split_url
 from trunkline.config.entry import Entry
-from trunkline.config.forms import ADDRESS
 from trunkline.config.model import Config
 from trunkline.documents.errors import Complain, ConfigError, ConfigErrors, key_text
 from trunkline.documents.parse import Table
@@ -47,12 +45,13 @@ def expect_others(config: Config, listen: str | None) -> None:
 
 def is_ourselves(url: object, listen: object) -> bool:
     """Tell whether a url leads to whoever listens at HOST:PORT; what is neither leads nowhere."""
-    if not isinstance(url, str) or not isinstance(listen, str) or not re.fullmatch(ADDRESS, listen):
+    parts = split_url(url) if isinstance(url, str) else None
+    if parts is None or parts.scheme not in _PORTS or not isinstance(listen, str):
         return False
-    parts = split_url(url)
-    if parts is None or parts.scheme not in _PORTS or int(listen.rpartition(":")[2]) > 65535:
+    try:
+        host, port = split_address(listen, guarded=True)
+    except AddressError:
         return False
-    host, port = split_address(listen, guarded=True)
     theirs = _PORTS[parts.scheme] if parts.port is None else parts.port
     return port == theirs != 0 and _mean_the_same({_plain(parts.hostname or ""), _plain(host)})
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from trunkline.config.addresses import is_bare, is_web
+from trunkline.config.addresses import UNSENT, is_web, names_user
 from trunkline.config.entry import Entry
 from trunkline.config.env_file import parse_env_file
 from trunkline.config.forms import HEADER_VALUE
@@ -87,9 +87,9 @@ def _unusable(text: str, key: str) -> tuple[str, str] | None:
         return "no HTTP header can carry it", "use one line of plain ASCII"
     if key == "url" and not is_web(text):
         return "expected http:// or https:// and a host", "write the whole address"
-    if key == "url" and not is_bare(text):
+    if key == "url" and names_user(text):
         fix = "put them into headers, as Authorization, by ${VAR}, or have tokens got by oauth"
-        return "a name or a password is in it, which is never sent", fix
+        return UNSENT, fix
     if key in {"command", *PATHS} and not text.strip():
         return "it is blank", "give it a value, or leave the key out"
     return None

@@ -8,7 +8,6 @@ who asks there, with which password, nor anything behind its `?` or `#`, and of 
 no more than a client is told.
 """
 
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -24,13 +23,10 @@ from trunkline.gateway.events import (
 )
 from trunkline.gateway.switches import PAUSE
 from trunkline.jsonrpc import Incident
+from trunkline.routing.userinfo import beginning, without_user
 
 _LOOKED_AT = 512
 """How many characters of an address are looked at; nobody shows as many."""
-
-_USER = re.compile(r"//(?:[^/?#:@]*:(?!\d{1,5}(?:[/?#]|$)).*|[^/?#]*)@", re.DOTALL)
-"""Who asks at an address. What is no port is a password, in which anything may stand: up to the
-last `@` it is not told."""
 
 _NAMED = ("tools/call", "prompts/get")
 """What asks for something by a name, which is no address unless it looks like one."""
@@ -61,9 +57,7 @@ def target(event: CallEnded, longest: int | None = None) -> str:
 
 def _place(address: str) -> str:
     """Return where something is, and neither who asks nor for what."""
-    if len(address) > _LOOKED_AT:
-        address = f"{address[:_LOOKED_AT]}@"  # the end of a password may be what was cut
-    place = _USER.sub("//[redacted]@", address) if "@" in address else address
+    place = without_user(beginning(address, _LOOKED_AT), any_name=True)
     return place.partition("?")[0].partition("#")[0][:_LOOKED_AT]
 
 

@@ -26,6 +26,7 @@ from trunkline.gateway.events import (
 from trunkline.journal.redact import Redactor, shorten, without_credentials
 from trunkline.jsonrpc import Id, from_raw
 from trunkline.jsonrpc.raw import write
+from trunkline.routing.userinfo import beginning
 
 MAX_NAME = 512
 MAX_LABEL = 128
@@ -256,9 +257,7 @@ def cut(text: str, longest: int = MAX_LABEL) -> str:
 def _name(name: str) -> str:
     """Return what was asked for; of a URI, nothing that looks like a credential."""
     if "://" in name:
-        if len(name) > _LOOKED:
-            name = f"{name[:_LOOKED]}@"  # whoever is named there may have a password after the cut
-        name = without_credentials(name)
+        name = without_credentials(beginning(name, _LOOKED))
     return cut(name, MAX_NAME)
 
 

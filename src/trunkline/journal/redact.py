@@ -23,12 +23,12 @@ from msgspec import Raw, Struct
 
 from trunkline.jsonrpc.raw import check_utf8
 from trunkline.routing.pattern import fits_any
+from trunkline.routing.userinfo import HIDDEN, beginning, without_user
 
 Mode = Literal["none", "redacted", "full"]
 _Part = Literal["secret", "name", "value", ""]
 """What a key means for its value: in {"name": …, "value": …} the one says what the other is."""
 
-HIDDEN = "[redacted]"
 MORE = "…"
 """Stands for what was cut, and as a key, for how much of it there was."""
 
@@ -106,9 +106,6 @@ _ASSIGNED = re.compile(
     r"[\w\"' -]{0,24}[:=]"
 )
 _FROM_AUTHORITY = re.compile(r"://\S+")
-_USER = re.compile(r"://(?:(?![^/?#:]*:\d{1,5}[/?#])[^/?#:]*:|[^/?#:@]{20,}@)")
-"""Before an `@`: somebody with a password, which is no port, or with a name as long as a token."""
-
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode = msgspec.json.decode
 _encode = msgspec.json.encode
@@ -231,7 +228,7 @@ def shorten(text: str) -> str:
     """Return a text as far as it may be kept: nothing of one that looks like a credential."""
     size = len(text)
     if size > MAX_TEXT:
-        text = f"{text[:_LOOKED]}@"  # whoever is named there may have a password after the cut
+        text = beginning(text, _LOOKED)
     assigns = ":" in text or "=" in text
     low = text.lower() if assigns or " " in text else ""
     if (
@@ -265,11 +262,7 @@ def without_credentials(uri: str) -> str:
 
 
 def _without_user(found: re.Match[str]) -> str:
-    """Return a URL, from its authority on, without who asks: up to the last `@`."""
-    url = found[0]
-    end = url.rfind("@")
-    user = _USER.search(url, 0, end + 1)
-    return url if user is None else f"{url[: user.start()]}://{HIDDEN}{url[end:]}"
+    return without_user(found[0])
 
 
 def _plain(key: str) -> str:
