@@ -24,10 +24,11 @@ def config(tmp_path: Path) -> Path:
     commands = {
         "everything": ["node", str(BIN / "mcp-server-everything"), "stdio"],
         "fs": ["node", str(BIN / "mcp-server-filesystem"), str(files)],
-        "memory": ["node", str(BIN / "mcp-server-memory")],
         "time": [sys.executable, "-m", "mcp_server_time", "--local-timezone", "UTC"],
         "git": [sys.executable, "-m", "mcp_server_git"],
         "broken": [sys.executable, "-c", "raise SystemExit(3)"],
+        "sloppy": [sys.executable, str(HERE / "sloppy_server.py")],
+        "memory": ["node", str(BIN / "mcp-server-memory")],
     }
     lines = [f"# {repository}", "[gateway]", 'state = ""']
     for name, (command, *args) in commands.items():
@@ -49,11 +50,13 @@ def server(config: Path) -> StdioServerParameters:
     )
 
 
+NAMELESS = "sloppy://nameless"
 WANTED = {
     "everything__echo",
     "fs__list_allowed_directories",
     "git__git_status",
     "memory__read_graph",
+    "sloppy__echo",
     "time__get_current_time",
 }
 
@@ -94,6 +97,18 @@ async def test_five_servers_are_one_and_a_broken_one_hurts_nobody(config: Path) 
             await made.call_tool("broken__nothing", {})
         with pytest.raises(MCPError, match="Unknown tool: nobody__home"):
             await made.call_tool("nobody__home", {})
+
+
+async def test_one_that_nobody_can_read_as_it_is_costs_nobody_the_lists(config: Path) -> None:
+    async with client(config) as made:
+        sloppy = [tool for tool in (await made.list_tools()).tools if "sloppy" in tool.name]
+        assert [tool.name for tool in sloppy] == ["sloppy__echo"]
+        assert (sloppy[0].annotations, sloppy[0].description) == (None, None)
+        assert (await made.call_tool("sloppy__echo", {})).content[0].text == "it works"
+        resources = (await made.list_resources()).resources
+        assert [str(each.uri) for each in resources if "nameless" in each.name] == [NAMELESS]
+        declared = made.server_capabilities.model_dump(by_alias=True)
+        assert declared["extensions"] == {"io.modelcontextprotocol/ui": {"mimeTypes": ["x/y"]}}
 
 
 async def test_many_calls_at_once_get_their_own_answers(config: Path) -> None:
