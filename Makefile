@@ -20,10 +20,12 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: serve test test-on test-pure test-doing test-outside conformance check bench bench-finding bench-hop bench-layers fuzz docs lock update clean
 
 # $(call environment,directory,lock): a virtual environment with exactly what the lock names.
+# --no-deps, since a lock names all of it: pip would look up what `coverage[toml]` needs by itself,
+# and stop at the first release that is newer than the lock.
 # The marker is touched last, so that an interrupted installation starts again.
 define environment
 	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
-	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(2)
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(2)
 	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 endef
@@ -45,7 +47,7 @@ $(VENV)/.check: requirements/check.txt pyproject.toml | $(VENV)/.test
 
 .venv-outside1/.ready: requirements/outside1.txt
 	test -x .venv-outside1/bin/python || $(PYTHON) -m venv .venv-outside1
-	.venv-outside1/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	.venv-outside1/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
 	touch $@
 
 serve: $(VENV)/.test
@@ -121,7 +123,7 @@ bench-finding: $(VENV)/.test
 
 .venv-hop1/.ready .venv-hop-contextforge/.ready .venv-hop-litellm/.ready: .venv-%/.ready: requirements/%.txt
 	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
-	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
 	touch $@
 
 bench/hop/node_modules/.ready: bench/hop/package-lock.json
