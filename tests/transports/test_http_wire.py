@@ -466,7 +466,10 @@ def test_a_head_that_was_read_before_says_what_it_said(
         cut = data.draw(st.sampled_from([0, 0, 0, len(one) // 2, len(one) - 1]))
         knowing = bench.answer(*(piece for piece in (one[:cut], one[cut:]) if piece))
         fresh = Bench().answer(one)
-        assert (knowing.status, knowing.headers) == (fresh.status, fresh.headers)
+        assert knowing.status == fresh.status
+        for each in (knowing, fresh):  # one may say no more how long its body is, which is there
+            each.headers.pop(b"content-length", None)
+        assert knowing.headers == fresh.headers
         assert body(knowing) == body(fresh)
         assert bench.wire.is_free()
     assert len(bench.freed) == len(sent)

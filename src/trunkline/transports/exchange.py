@@ -31,7 +31,7 @@ class HttpRequest(Struct, frozen=True, gc=False):
     """As it was sent, without the query."""
     query: str
     headers: dict[bytes, bytes]
-    """Of a header that was sent twice, the first."""
+    """Of a header that was sent twice, the first; none about the length, since all is there."""
     repeated: frozenset[bytes]
     """The headers that were sent more than once."""
     body: bytes

@@ -135,18 +135,21 @@ class Load:
 
     def enter(self, owner: str) -> int | None:
         """Count a request in; return the status for one too many, which is not counted."""
-        refused = self.refuses(owner)
-        if refused is None:
-            self._all += 1
-            self._each[owner] = self._each.get(owner, 0) + 1
-        return refused
+        each = self._each.get(owner, 0)
+        if self._all >= self._max_all or each >= self._max_each:
+            return self.refuses(owner)
+        self._all += 1
+        self._each[owner] = each + 1
+        return None
 
     def leave(self, owner: str) -> None:
         """Count a request out."""
         self._all -= 1
-        left = self._each.pop(owner) - 1
+        left = self._each[owner] - 1
         if left:
             self._each[owner] = left
+        else:
+            del self._each[owner]
 
 
 def later(error: RpcError) -> tuple[tuple[bytes, bytes], ...]:

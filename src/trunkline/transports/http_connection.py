@@ -38,9 +38,10 @@ from trunkline.transports.http_message import (
     KIB,
     OVER,
     SLICE,
-    Arrival,
+    USUAL,
     HttpLimits,
     HttpRefusal,
+    Manner,
     RequestReader,
     plain_answer,
 )
@@ -128,9 +129,14 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read, or hold back."""
+        reader = self._reader
         if self._closing:
             return
-        reader = self._reader
+        if self._awaiting == IDLE and (request := reader.recall(data)) is not None:
+            # What nearly every client says nearly always, with fewest steps.
+            self._awaiting, self.deadline = _NOTHING, math.inf
+            self._begin(request, USUAL)
+            return
         busy = self._exchange or self._held or reader.arrivals or self._incoming
         if not busy and (len(data) <= SLICE or len(data) <= reader.appetite):
             reader.feed(data)
@@ -217,14 +223,15 @@ class HttpConnection(asyncio.Protocol):
 
     def is_last(self) -> bool:
         """Tell whether the connection will be closed after the present exchange."""
-        if self._retiring or (self._exchange and not self._exchange.arrival.persistent):
+        if self._retiring or (self._exchange and not self._exchange.manner.persistent):
             return True
         return self._ended and not self._held and not self._reader.arrivals
 
     def ended(self, last: bool) -> None:
         """Go on to the next exchange, unless that was the last."""
         self._exchange = None
-        self.answered()
+        if self._expected:
+            self.answered()
         self._awaiting, self.deadline = _NOTHING, math.inf
         if last:
             self._end(linger=bool(self._paused or self._reader.rest))
@@ -303,7 +310,12 @@ class HttpConnection(asyncio.Protocol):
                     self._loop.call_soon(self._run)
                     return
                 turns -= 1
-                self._begin(reader.arrivals.popleft())
+                arrival = reader.arrivals.popleft()
+                if isinstance(arrival, HttpRefusal):
+                    self.write(plain_answer(arrival.status, arrival.reason))
+                    self._end(linger=True)
+                else:
+                    self._begin(arrival.request, arrival.manner)
             elif self._held and reader.phase != OVER:
                 size = reader.appetite
                 reader.feed(self._held[:size])
@@ -313,18 +325,14 @@ class HttpConnection(asyncio.Protocol):
         self._advancing = False
         self._settle()
 
-    def _begin(self, arrival: Arrival | HttpRefusal) -> None:
-        if isinstance(arrival, HttpRefusal):
-            self.write(plain_answer(arrival.status, arrival.reason))
-            self._end(linger=True)
-            return
-        exchange = self._exchange = HttpExchange(arrival, self)
+    def _begin(self, request: HttpRequest, manner: Manner) -> None:
+        exchange = self._exchange = HttpExchange(request, manner, self)
         self._expected = True
         self._departures.expected += 1
         try:
             self._surroundings.answer(exchange)
         except Exception as error:
-            exchange.fail(self._surroundings.explain(arrival.request, error))
+            exchange.fail(self._surroundings.explain(request, error))
 
     def _settle(self) -> None:
         """Wait for whatever comes next: more of the request, the end of the answer, or room."""

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from trunkline.jsonrpc import ConnectionLost
-from trunkline.transports.exchange import ByteStream, Headers
-from trunkline.transports.http_message import LAST, SMALL, TEXT, Arrival, answer_head, chunk
+from trunkline.transports.exchange import ByteStream, Headers, HttpRequest
+from trunkline.transports.http_message import LAST, SMALL, TEXT, Manner, answer_head, chunk
 
 if TYPE_CHECKING:
     from trunkline.transports.http_connection import HttpConnection
@@ -31,11 +31,11 @@ _PIECES = b"transfer-encoding: chunked\r\n\r\n"
 class HttpExchange:
     """One request and its answer; `Exchange` says what whoever answers may rely on."""
 
-    __slots__ = ("_on_gone", "_stage", "_wire", "arrival", "request")
+    __slots__ = ("_on_gone", "_stage", "_wire", "manner", "request")
 
-    def __init__(self, arrival: Arrival, wire: "HttpConnection") -> None:
-        self.request = arrival.request
-        self.arrival = arrival
+    def __init__(self, request: HttpRequest, manner: Manner, wire: "HttpConnection") -> None:
+        self.request = request
+        self.manner = manner
         self._wire = wire
         self._stage = _ASKED
         self._on_gone: tuple[Callable[[], None], ...] = ()
@@ -66,7 +66,7 @@ class HttpExchange:
         """Begin an answer that comes in pieces."""
         if self._stage != _ASKED:
             return self._drop("asked")
-        ending = _PIECES if self.arrival.modern else b"\r\n"
+        ending = _PIECES if self.manner.modern else b"\r\n"
         if self._wire.is_last():
             ending = LAST + ending
         self._wire.write(answer_head(status, headers, ending))
@@ -78,7 +78,7 @@ class HttpExchange:
         """Send a piece, and wait while the client is behind; raises ConnectionLost."""
         if self._stage == _BEGUN:
             if piece and self.request.method != "HEAD":
-                for part in chunk(piece) if self.arrival.modern else (piece,):
+                for part in chunk(piece) if self.manner.modern else (piece,):
                     self._wire.write(part)
             await self._wire.room()
         else:
@@ -91,7 +91,7 @@ class HttpExchange:
         if self._stage != _BEGUN:
             return self._drop("begun")
         self._stage = _ENDED
-        if self.arrival.modern and self.request.method != "HEAD":
+        if self.manner.modern and self.request.method != "HEAD":
             self._wire.write(b"0\r\n\r\n")
         self._wire.ended(self._wire.is_last())
         return None
@@ -107,7 +107,7 @@ class HttpExchange:
         """Answer 101, and leave HTTP behind."""
         if self._stage != _ASKED:
             self._drop("asked")
-        elif not self.arrival.upgradable:
+        elif not self.manner.upgradable:
             raise RuntimeError("expected a request that offers an upgrade")
         else:
             self._wire.write(answer_head(101, headers, b"connection: Upgrade\r\n\r\n"))

@@ -76,16 +76,17 @@ class HandshakeDoor:
 
     def post(self, visit: Visit, message: Message | Batch) -> None:
         """Take in what was posted, and answer."""
-        if isinstance(message, Request) and message.method == "initialize":
+        asks = type(message) is Request
+        if asks and message.method == "initialize":
             self._initialize(visit, message)
             return
         record = self._find(visit)
         if record is None:
             return
-        if isinstance(message, Batch):
-            self._batch(visit, record, message)
-        elif isinstance(message, Request):
+        if asks:
             self._call(visit, record, message)
+        elif isinstance(message, Batch):
+            self._batch(visit, record, message)
         else:
             self._take_note(record.held, message)
             visit.accept()
@@ -129,26 +130,28 @@ class HandshakeDoor:
         return record
 
     def _call(self, visit: Visit, record: Record[HttpSession], request: Request) -> None:
-        session = record.held
+        session, owner = record.held, visit.principal.id
         if session.is_answering(request.id):
             visit.fail(400, _in_use(request))
             return
-        refused = self._load.enter(visit.principal.id)
+        refused = self._load.enter(owner)
         if refused is not None:
             visit.fail(refused, RpcError.internal_error("too many requests"), request.id, LATER)
             return
         reply = SessionReply(session, visit.exchange, visit.headers)
         try:
-            outcome = due(session.conversation.answer(request, reply))
+            outcome = session.conversation.answer(request, reply)
+            if type(outcome) is not Due:
+                outcome = due(outcome)
         except Exception as why:
             self._refuse(visit, request, why)
             return
-        if isinstance(outcome, Due):
+        if type(outcome) is Due:
             self._calls[reply] = outcome
             session.begin(request.id, outcome)
-            outcome.then(partial(self._finish, visit.principal.id, record, request, reply))
+            outcome.then(partial(self._finish, owner, record, request, reply))
         else:
-            self._load.leave(visit.principal.id)
+            self._load.leave(owner)
             visit.respond(200, payload_of(request, outcome, self._report))
 
     def _refuse(self, visit: Visit, request: Request, why: Exception) -> None:
@@ -167,14 +170,18 @@ class HandshakeDoor:
     ) -> None:
         """Answer the exchange of a call, in its stream if it has one."""
         self._ended(owner, record, request, outcome)
-        if reply.finish(self._payload(request, outcome)):
+        if outcome.error is None:
+            payload = payload_of(request, outcome.result, self._report)
+        else:
+            payload = self._payload(request, outcome)
+        if reply.finish(payload):
             del self._calls[reply]
         else:
             self._spawn(self._see_off(reply))
 
     def _ended(self, owner: str, record: Record[HttpSession], request: Request, _: Due) -> None:
         record.held.end(request.id)
-        self._touch(record)
+        record.last_activity = self._now()
         self._load.leave(owner)
 
     async def _see_off(self, reply: SessionReply) -> None:

@@ -1,7 +1,7 @@
 r"""Heads: those of one connection that were read before, alike but for the length of what follows.
 
     b"POST /mcp …content-length: 152\r\n…" ──keep──> before the digits, behind them ──> Kept
-    b"POST /mcp …content-length: 97\r\n…{…}" ──find──> Kept, b"97", b"{…}"
+    b"POST /mcp …content-length: 97\r\n…{…}" ──find──> Kept, b"{…}"
 
 Refuses to read a head: whoever keeps one has had it read by a parser, and found nothing unusual.
 
@@ -35,8 +35,8 @@ class Heads(Generic[Kept]):
     def __len__(self) -> int:
         return len(self._kept)
 
-    def find(self, piece: bytes) -> tuple[Kept, bytes, bytes] | None:
-        """Return what was kept of such a head, its length in digits, and the body.
+    def find(self, piece: bytes) -> tuple[Kept, bytes] | None:
+        """Return what was kept of such a head, and the body.
 
         None unless the piece is such a head and just that body.
         """
@@ -45,10 +45,10 @@ class Heads(Generic[Kept]):
                 start = len(before)
                 end = piece.find(b"\r", start, start + _DIGITS + 1)
                 if end > start and piece.startswith(behind, end):
-                    digits, body = piece[start:end], piece[end + len(behind) :]
+                    body = piece[end + len(behind) :]
                     length = len(body)
-                    whole = digits.isdigit() and int(digits) == length <= self._max_body
-                    return (kept, digits, body) if whole else None
+                    whole = piece[start:end] == b"%d" % length and length <= self._max_body
+                    return (kept, body) if whole else None
         return None
 
     def keep(self, piece: bytes, kept: Kept) -> None:

@@ -163,7 +163,7 @@ def without_host(target: bytes, host: bytes) -> bytes:
 
 
 class Known(NamedTuple):
-    """What a head says, and what others have noted about it."""
+    """What a head says beside the length of its body, and what others have noted about it."""
 
     method: str
     path: str
@@ -173,16 +173,25 @@ class Known(NamedTuple):
     notes: dict[object, Any]
 
 
-class Arrival(Struct, frozen=True, gc=False):
-    """A whole request, and what its head says about the connection."""
+class Manner(Struct, frozen=True, gc=False):
+    """What a head says about the connection."""
 
-    request: HttpRequest
     modern: bool
     """Whether it is of HTTP/1.1, so that chunks and interim answers are understood."""
     persistent: bool
     """Whether another request may follow."""
     upgradable: bool
     """Whether the client offers to leave HTTP; then what comes next is not HTTP, if we do."""
+
+
+USUAL = Manner(modern=True, persistent=True, upgradable=False)
+
+
+class Arrival(Struct, frozen=True, gc=False):
+    """A whole request, and how it came."""
+
+    request: HttpRequest
+    manner: Manner
 
 
 class RequestReader:
@@ -245,8 +254,6 @@ class RequestReader:
         if self.phase == OVER:
             return
         whole = piece if type(piece) is bytes and self.phase == IDLE else None
-        if whole is not None and self._recall(whole):
-            return
         try:
             self._parser.feed_data(piece)
             if whole is not None and self.phase == IDLE and len(self.arrivals) == 1:
@@ -260,16 +267,16 @@ class RequestReader:
             # The parser raises an error of its own when one of our callbacks does.
             self.refuse(self._refusal or HttpRefusal(400, str(error)))
 
-    def _recall(self, piece: bytes) -> bool:
-        """Take a request in one piece whose head was read before; tell whether it is one."""
+    def recall(self, piece: bytes) -> HttpRequest | None:
+        """Return a request in one piece whose head was read before, None if it is none.
+
+        For whoever knows that nothing came before it which is not answered.
+        """
         found = self.known.find(piece)
         if found is None:
-            return False
-        (method, path, query, headers, repeated, notes), length, body = found
-        headers = {**headers, b"content-length": length}
-        request = HttpRequest(method, path, query, headers, repeated, body, self._address, notes)
-        self.arrivals.append(Arrival(request, True, True, False))
-        return True
+            return None
+        (method, path, query, headers, repeated, notes), body = found
+        return HttpRequest(method, path, query, headers, repeated, body, self._address, notes)
 
     def _remember(self, piece: bytes) -> None:
         """Keep what a head says, if all is ordinary: most clients say the same again and again.
@@ -370,6 +377,7 @@ class RequestReader:
         if self._repeated or b"host" not in headers:
             check_host(headers, self._repeated, self._modern)
         self._length = body_length(headers, self._modern, limits)
+        headers.pop(b"content-length", None)  # all of the body will be there
         if b"upgrade" in headers:
             self._offered = parser.should_upgrade()
         if b"expect" in headers:
@@ -386,7 +394,8 @@ class RequestReader:
 
     def _arrive(self, *, upgradable: bool) -> None:
         request = HttpRequest(*self._head, bytes(self._body), self._address)
-        self.arrivals.append(Arrival(request, self._modern, self._persistent, upgradable))
+        manner = Manner(self._modern, self._persistent, upgradable)
+        self.arrivals.append(Arrival(request, manner))
         self.expects_continue = False
 
     def _fail(self, refusal: HttpRefusal) -> NoReturn:

@@ -42,7 +42,8 @@ class HttpResponse:
 
     status: int
     headers: dict[bytes, bytes]
-    """The names are in lower case; of a header that came twice, the first."""
+    """The names are in lower case; of a header that came twice, the first. That of the length may
+    be missing where all of the body is there."""
 
     def __init__(self, wire: "Wire") -> None:
         self.status = 0

@@ -71,7 +71,8 @@ class _Verdict(Struct, frozen=True):
     headers: tuple[tuple[bytes, bytes], ...]
     posts: bool
     """Whether it brings a message of MCP."""
-    version: bytes | None = None
+    modern: bool = False
+    """Whether it names a revision of the envelope era, or one that nobody knows."""
 
 
 class HttpServer:
@@ -128,6 +129,8 @@ class HttpServer:
             principal = self.guard.recognise(request)
             if principal is None:
                 self._spawn(self._identify(exchange, found))
+            elif found.posts:
+                self._post(Visit(exchange, principal, found.headers), request.body, found.modern)
             else:
                 self._admit(Visit(exchange, principal, found.headers), found)
         else:
@@ -154,7 +157,7 @@ class HttpServer:
         """Answer one of whom we are sure."""
         request = visit.exchange.request
         if found.posts:
-            self._post(visit, request, found.version)
+            self._post(visit, request.body, found.modern)
         elif request.path == self.rules.path:
             self._serve(visit, request)
         else:
@@ -173,8 +176,8 @@ class HttpServer:
             refusal = 415, "expected a body of type application/json, in UTF-8"
         elif not _accepts_both(headers.get(b"accept")):
             refusal = 406, "expected Accept: application/json, text/event-stream"
-        version = headers.get(b"mcp-protocol-version")
-        return _Verdict(self.rules, refusal, allowed, posts=refusal is None, version=version)
+        modern = headers.get(b"mcp-protocol-version", b"2025-03-26") not in _HANDSHAKE
+        return _Verdict(self.rules, refusal, allowed, posts=refusal is None, modern=modern)
 
     def refusal_of(self, request: HttpRequest) -> tuple[int, str] | None:
         """Return the status and the reason for what is not let in, None for what is."""
@@ -216,18 +219,25 @@ class HttpServer:
         else:
             self._handshake.delete(visit)
 
-    def _post(self, visit: Visit, request: HttpRequest, version: bytes | None) -> None:
+    def _post(self, visit: Visit, body: bytes, modern: bool) -> None:
         try:
-            message = decode(request.body)
+            message = decode(body)
         except RemoteProtocolError as why:
             payload = why.answer or ErrorResponse(None, why.error).encode()
             visit.respond(400, payload)
             return
         if type(message) is Request and message.id is None:
             visit.fail(400, RpcError(INVALID_REQUEST, "Request id must not be null"))
-            return
+        # However the key is spelled, its last word is not escaped by anybody's encoder.
+        elif not modern and body.find(b"protocolVersion") < 0:  # which is quicker than `in`
+            self._handshake.post(visit, message)
+        else:
+            self._post_either(visit, message, modern)
+
+    def _post_either(self, visit: Visit, message: Message | Batch, modern: bool) -> None:
+        """Take in what may be of either era."""
         try:
-            params = _modern_params(message, request.body, version)
+            params = _modern_params(message, modern)
         except RpcError as error:
             asked = message if isinstance(message, Request) else None
             if asked is not None:
@@ -343,20 +353,16 @@ class HttpServer:
             answer_for(why, "", self._report)
 
 
-def _modern_params(message: Message | Batch, body: bytes, version: bytes | None) -> Params | None:
+def _modern_params(message: Message | Batch, modern: bool) -> Params | None:
     """Return the params of what belongs to the envelope era, None for the other; raises RpcError.
 
-    A batch and an answer have no envelope: for them the header decides.
+    A batch and an answer have no envelope: for them the header decides, which may be `modern`.
     """
-    named = version is not None and version not in _HANDSHAKE
     if not isinstance(message, _CALLS):
-        return Params(b"{}") if named else None
-    if message.method == "initialize" and not named:
-        return None
-    if named:
+        return Params(b"{}") if modern else None
+    if modern:
         return Params(message.params)
-    # However the key is spelled, its last word is not escaped by anybody's encoder.
-    if body.find(b"protocolVersion") < 0:  # which is quicker than `in`
+    if message.method == "initialize":
         return None
     params = Params(message.params)
     return params if has_envelope(params) else None

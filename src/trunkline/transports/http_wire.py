@@ -239,8 +239,8 @@ class Wire(asyncio.Protocol):
         found = self._known.find(data)
         if found is None:
             return False
-        headers, length, body = found
-        response.headers, response.status = {**headers, b"content-length": length}, 200
+        response.headers, body = found
+        response.status = 200
         self._ended = self._reusable = True
         self._response = None
         response.end(body)
@@ -250,7 +250,9 @@ class Wire(asyncio.Protocol):
     def _remember(self, data: bytes, response: HttpResponse) -> None:
         """Keep what an ordinary head says: most servers say the same again and again."""
         if response.status == 200 and not self._bodiless:
-            self._known.keep(data, response.headers)
+            headers = response.headers.items()
+            same = {name: value for name, value in headers if name != b"content-length"}
+            self._known.keep(data, same)
 
     def eof_received(self) -> None:
         """Take in that no more will come."""

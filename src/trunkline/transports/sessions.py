@@ -93,9 +93,14 @@ class Sessions(Generic[Held]):
         return gone
 
     def _is_over(self, record: Record[Held], now: float) -> bool:
-        if self._is_busy is not None and self._is_busy(record.held):
-            record.last_activity = now
-        return now - record.last_activity > self._idle or now - record.created_at > self._life
+        if now - record.created_at > self._life:
+            return True
+        if now - record.last_activity <= self._idle:
+            return False
+        if self._is_busy is None or not self._is_busy(record.held):
+            return True
+        record.last_activity = now
+        return False
 
     def __iter__(self) -> Iterator[Record[Held]]:
         return iter(self._records.values())
