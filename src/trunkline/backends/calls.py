@@ -44,12 +44,12 @@ class Calls:
 
         `may_ask` says whether it is one in whose course servers ask.
         """
-        token = params.progress_token
-        self._last += 1
+        token = None if params.bare else params.progress_token
+        self._last = number = self._last + 1
         if token is not None:
-            params.put_meta("progressToken", self._last)
-        self._waiting[self._last] = Waiting(client, token, may_ask)
-        return self._last
+            params.put_meta("progressToken", number)
+        self._waiting[number] = Waiting(client, token, may_ask)
+        return number
 
     def begun(self, number: int, answer: Due) -> Due:
         """Note what a call waits for; with that it ends."""

@@ -137,8 +137,9 @@ class Remote:
 
     def call(self, call: Call, client: Client) -> Due:
         """Carry out a call."""
-        params, link = call.params, self._expect_link()
-        adapt_params(call.method, params, self.version)
+        params, link = call.params, self._link or self._expect_link()
+        if not params.bare:
+            adapt_params(call.method, params, self.version)
         number = self._calls.begin(client, params, call.method in MAY_ASK)
         try:
             if self._insisting and self._needs_task(call):

@@ -280,12 +280,14 @@ class Forwarder:
             return Due.settled(instead)
         method = request.method
         if method == "tools/call":
-            params.drop("task")  # which nobody is offered; the server would take it for ours
-        if method == "completion/complete":
+            if not params.bare:
+                params.drop("task")  # which nobody is offered; the server would take it for ours
+        elif method == "completion/complete":
             reference = Params(params.get("ref"))
             reference.put("name" if entry.kind is Kind.PROMPT else "uri", entry.native)
             params.put("ref", reference.encode())
-        elif entry.native != entry.public:
+            return self._send(walk, entry)
+        if entry.native != entry.public:
             params.put(_KEYS[entry.kind], entry.native)
             if method == "resources/read":
                 return self._read_marked(self._send(walk, entry), entry)

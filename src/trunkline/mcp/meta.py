@@ -9,10 +9,12 @@ Rules upheld here:
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from trunkline.jsonrpc import UNSET, DuplicateKey, Id, Raw, RpcError, members, to_raw
+from trunkline.jsonrpc.raw import write
 
 PREFIX = "io.modelcontextprotocol/"
 PROGRESS_TOKEN = "progressToken"  # noqa: S105  a name, not a secret
@@ -23,16 +25,50 @@ ENVELOPE_KEYS = frozenset(
 """What a request of the envelope era says about its sender; the other era must not see it."""
 
 
+_ABSENT: Any = UNSET
+
+
+class _Named(msgspec.Struct, gc=False):
+    """The params of nearly every call, which need not be read as an object of anything."""
+
+    name: str = _ABSENT
+    arguments: Raw = _ABSENT
+    meta: Raw = msgspec.field(name="_meta", default=_ABSENT)
+
+
+_read_named = msgspec.json.Decoder(_Named).decode
+
+# What each member of such params takes beside its value, tightly written; the name, the braces.
+_NAME, _ARGUMENTS, _META = len('{"name":""}'), len(',"arguments":'), len(',"_meta":')
+
+_SLACK = len('"":0,')
+"""Fewer bytes than these hide no other member."""
+
+
 class Params:
     """The params of one request or notification, ready to be edited."""
 
+    __slots__ = ("_members", "_meta", "_meta_changed", "_named", "_raw", "bare")
+
     def __init__(self, raw: object) -> None:
         """Read one level; raises Invalid params unless it is an object without repeated keys."""
-        self._members = {} if raw is UNSET else _object(raw, "params")
-        self._meta: dict[str, Raw] | None = None
-        self._raw = raw if type(raw) is Raw else None
+        self._raw: Raw | None = None
         """What was read, for as long as nothing of it was changed."""
+        self._named: _Named | None = None
+        """All of it, if that is a name, arguments and `_meta`; or else `_members` has all."""
+        self._meta: dict[str, Raw] | None = None
         self._meta_changed = False
+        self.bare = False
+        """Whether there are a name and arguments, and nothing else that few calls have."""
+        if type(raw) is Raw:
+            self._raw = raw
+            named = self._named = _look(raw)
+            if named is None:
+                self._members = _object(raw, "params")
+            else:
+                self.bare = named.meta is _ABSENT
+        else:
+            self._members = {} if raw is UNSET else _object(raw, "params")
 
     @property
     def meta(self) -> Mapping[str, Raw]:
@@ -41,7 +77,9 @@ class Params:
 
     def text(self, key: str) -> str:
         """Return a member that must be a string; raises Invalid params otherwise."""
-        raw = self._members.get(key)
+        if key == "name" and self._named is not None:
+            return self._named.name
+        raw = self.get(key)
         if raw is None:
             raise RpcError.invalid_params(f"missing {key!r}", {"field": key})
         value = peek(raw)
@@ -51,17 +89,18 @@ class Params:
 
     def get(self, key: str) -> Raw | None:
         """Return a member as it is, None if it is absent."""
-        return self._members.get(key)
+        named = self._named
+        if named is not None and key == "arguments":
+            return None if named.arguments is _ABSENT else named.arguments
+        return self._all().get(key)
 
     def has_any(self, keys: frozenset[str]) -> bool:
         """Tell whether one of these members is there."""
-        return not self._members.keys().isdisjoint(keys)
+        return not self._all().keys().isdisjoint(keys)
 
     @property
     def progress_token(self) -> Id:
         """The token under which the sender wants to hear of progress, None if it does not."""
-        if "_meta" not in self._members:
-            return None
         raw = self._read_meta().get(PROGRESS_TOKEN)
         token = None if raw is None else peek(raw)
         if isinstance(token, bool) or not isinstance(token, int | str | None):
@@ -70,20 +109,24 @@ class Params:
 
     def put(self, key: str, value: object) -> None:
         """Set a member."""
+        if key == "name" and self._named is not None and type(value) is str:
+            self._named.name = value
+        else:
+            self._all()[key] = to_raw(value)
+            self.bare = False
+            if key == "_meta":
+                self._meta, self._meta_changed = None, False
         self._raw = None
-        self._members[key] = to_raw(value)
-        if key == "_meta":
-            self._meta, self._meta_changed = None, False
 
     def drop(self, key: str) -> None:
         """Remove a member."""
-        if self._members.pop(key, None) is not None:
+        if self._all().pop(key, None) is not None:
             self._raw = None
 
     def put_meta(self, key: str, value: object) -> None:
         """Set a member of `_meta`."""
         self._read_meta()[key] = to_raw(value)
-        self._raw, self._meta_changed = None, True
+        self._raw, self._meta_changed, self.bare = None, True, False
 
     def drop_meta(self, keys: frozenset[str]) -> None:
         """Remove members of `_meta`."""
@@ -98,17 +141,54 @@ class Params:
             return self._raw
         if self._meta_changed:
             self._meta_changed = False
-            if self._meta:
-                self._members["_meta"] = to_raw(self._meta)
-            else:
-                self._members.pop("_meta", None)  # nobody said anything but what was taken out
-        return to_raw(self._members)
+            self._write_meta()
+        return Raw(write(self._members if self._named is None else self._named))
+
+    def _write_meta(self) -> None:
+        # Without anything in it nobody said anything but what was taken out.
+        raw = to_raw(self._meta) if self._meta else None
+        if self._named is not None:
+            self._named.meta = _ABSENT if raw is None else raw
+        elif raw is None:
+            self._members.pop("_meta", None)
+        else:
+            self._members["_meta"] = raw
+
+    def _all(self) -> dict[str, Raw]:
+        """Return all members, for whoever looks for what few calls have."""
+        named = self._named
+        if named is not None:
+            self._named = None
+            self._members = {"name": to_raw(named.name)}
+            if named.arguments is not _ABSENT:
+                self._members["arguments"] = named.arguments
+            if named.meta is not _ABSENT:
+                self._members["_meta"] = named.meta
+        return self._members
 
     def _read_meta(self) -> dict[str, Raw]:
         if self._meta is None:
-            raw = self._members.get("_meta")
-            self._meta = {} if raw is None else _object(raw, "_meta")
+            named = self._named
+            raw = self._members.get("_meta", _ABSENT) if named is None else named.meta
+            self._meta = {} if raw is _ABSENT else _object(raw, "_meta")
         return self._meta
+
+
+def _look(raw: Raw) -> _Named | None:
+    """Read params that have a name, arguments and `_meta`, each once at most; None for others."""
+    try:
+        named = _read_named(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    name, arguments, meta = named.name, named.arguments, named.meta
+    if name is _ABSENT:
+        return None
+    spare = len(raw) - len(name) - _NAME
+    if arguments is not _ABSENT:
+        spare -= len(arguments) + _ARGUMENTS
+    if meta is not _ABSENT:
+        spare -= len(meta) + _META
+    return named if spare < _SLACK else None
 
 
 _read_any = msgspec.json.Decoder(object).decode
