@@ -28,11 +28,6 @@ class Link(Protocol):
         """Tell whether what the server says in the course of a call can be told from the rest."""
         ...
 
-    @property
-    def has_sessions(self) -> bool:
-        """Tell whether a call may find that the server has lost our session."""
-        ...
-
     def call(
         self,
         method: str,
@@ -72,7 +67,7 @@ class Link(Protocol):
 class ChannelLink:
     """A server behind a Channel: everything that it says comes the same way."""
 
-    has_streams = has_sessions = False
+    has_streams = False
 
     def __init__(
         self,

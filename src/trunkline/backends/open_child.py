@@ -226,7 +226,7 @@ class _Talk:
 class _Answered:
     """A Link to a server that has answered the first question already."""
 
-    has_streams = has_sessions = False
+    has_streams = False
 
     def __init__(self, link: Link, answer: Raw) -> None:
         self._link = link

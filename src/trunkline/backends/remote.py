@@ -156,25 +156,22 @@ class Remote:
         if not link.has_streams:
             return link.call(call.method, raw, original_id=call.id)
         hearing = Hearing(self, self._calls, client)
-        ask = partial(link.call, call.method, raw, original_id=call.id, handler=hearing)
-        if not link.has_sessions:
-            return ask()
         if self._renewal is not None:
+            ask = partial(link.call, call.method, raw, original_id=call.id, handler=hearing)
             return Due.of(self._ask_again(ask))
-        return self._in_session(link, ask)
-
-    def _in_session(self, link: Link, ask: Callable[[], Due]) -> Due:
-        """Ask in the session there is; only one that the server has lost needs a task."""
-        asked = ask()
-        asked.then(partial(self._look, link, self._welcome, ask))
+        asked = link.call(call.method, raw, original_id=call.id, handler=hearing)
+        asked.then(partial(self._look, call, hearing, self._welcome))
         return asked
 
-    def _look(
-        self, link: Link, welcome: Welcome | None, ask: Callable[[], Due], asked: Due
-    ) -> None:
+    def _look(self, call: Call, hearing: Hearing, welcome: Welcome | None, asked: Due) -> None:
+        """Ask anew in another session what was asked in one that the server has lost."""
         lost = asked.error
-        if isinstance(lost, SessionLost):
-            raise Instead(Due.of(self._ask_anew(link, welcome, lost, ask)))
+        if lost is None or not isinstance(lost, SessionLost):
+            return  # the usual case: only the other needs a task
+        link = self._expect_link()
+        raw = call.params.encode()
+        ask = partial(link.call, call.method, raw, original_id=call.id, handler=hearing)
+        raise Instead(Due.of(self._ask_anew(link, welcome, lost, ask)))
 
     def _needs_task(self, call: Call) -> bool:
         return call.method == "tools/call" and call.params.text("name") in self._insisting

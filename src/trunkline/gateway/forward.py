@@ -76,6 +76,8 @@ class Forwarder:
         walk = Walk(request, params, client, check, passage)
         try:
             if self.registry.settled:
+                if way is BY_NAME:
+                    return self._pass(walk, self._named(request.method, params, client))
                 return self._pass(walk, self.find(params, way, request.method, client))
         except BaseException as why:
             self._give_up(walk, why)
@@ -298,10 +300,12 @@ class Forwarder:
         try:
             if passage is not None and passage.stopped is not None:
                 raise passage.stopped
+            request, client = walk.request, walk.client
             upstream = self.registry.upstream(entry.backend)
             if passage is not None and upstream.backend is not None:
                 passage.revision = upstream.backend.version
-            answer = self.call(walk.request, walk.params, upstream, walk.client)
+            call = Call(client.caller, request.id, request.method, walk.params, entry.backend)
+            answer = upstream.call(call, client)
         except BaseException as why:
             self.layers.end(passage, error=why)
             raise

@@ -61,20 +61,29 @@ class Turns(Generic[T]):
     def take(self, begin: Begin, patron: T) -> Due:
         """Have `begin` called, now or when it is its turn; raises what it raises, if now."""
         if self._working < self.at_once:
-            turn = self._begin(begin)
-        else:
-            turn = Due()
-            turn.then(self._left)
-            self._queue[turn] = begin
+            return self.enter(begin(), patron)
+        turn = Due()
+        turn.then(self._left)
+        self._queue[turn] = begin
+        self._watch(turn, patron)
+        return turn
+
+    def enter(self, doing: Due, patron: T) -> Due:
+        """Count in what was begun at once, by one who saw that it need not wait."""
+        self._working += 1
+        doing.then(self._ended)
+        if not doing.done:
+            self._watch(doing, patron)
+        return doing
+
+    def _watch(self, turn: Due, patron: T) -> None:
         # Kept: to find it out costs a system call, up to Python 3.11.
         loop = self._loop = self._loop or asyncio.get_running_loop()
-        if not turn.done:
-            began = loop.time()
-            until = began + self._seconds
-            self._terms[turn] = _Term(began, until, patron)
-            if self._timer is None:
-                self._timer = loop.call_at(until, self._check)
-        return turn
+        began = loop.time()
+        until = began + self._seconds
+        self._terms[turn] = _Term(began, until, patron)
+        if self._timer is None:
+            self._timer = loop.call_at(until, self._check)
 
     def lend(self, places: int) -> None:
         """Let so many more begin at a time, or less: who waits for its client needs no place."""

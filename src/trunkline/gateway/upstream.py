@@ -360,11 +360,10 @@ class Upstream:
 
     def call(self, call: Call, client: Client) -> Due:
         """Carry out a call, once, and answer as the caller's revision has it; raises RpcError."""
-        begin = partial(self._begin, call, client)
         if not self.turns.full:
-            return self.turns.take(begin, client)
+            return self.turns.enter(self._begin(call, client), client)
         self._expect_room(call.caller.version)
-        answer = self.turns.take(begin, client)
+        answer = self.turns.take(partial(self._begin, call, client), client)
         answer.then(partial(self._explain, call.caller.version))
         return answer
 

@@ -149,7 +149,7 @@ class Connection:
                 for event in events:
                     if (noted := self._on(event)) is not None:
                         await self._finish_telling(noted)
-                if self._peer.backlog:
+                if self._peer.queue:
                     await self._sender.flush()
         finally:
             await self._end()
@@ -160,17 +160,21 @@ class Connection:
         To wake whoever reads would cost a call that comes alone more than all else that is done to
         it here. What may have to be waited for is read in its turn.
         """
-        if not self._reading or self._peer.backlog:
+        peer = self._peer
+        if not self._reading or peer.queue:
             return False
-        events = self._peer.take(payload)
+        events = peer.take(payload)
         if events is None:
             return False
         for event in events:
             if type(event) is Returned:  # what a gateway hears most, with fewest steps
-                self._settle(event)
+                asked = self._waiting.pop(event.id, None)
+                if asked is not None:  # else the peer was used by others as well
+                    asked.settle(event.result)
             else:
                 self._on(event)
-        self._sender.push()
+        if peer.queue:
+            self._sender.push()
         return True
 
     async def __aenter__(self) -> Self:
@@ -297,7 +301,7 @@ class Connection:
     def ask(self, method: str, params: Any = UNSET, *, original_id: Id = None) -> Due:
         """Ask, and wait for nothing: for those who see to it themselves that it is not too much."""
         asked = self._ask(method, params, original_id)
-        self._sender.push(alone=len(self._waiting) == 1)
+        self._sender.push(len(self._waiting) == 1)
         return asked
 
     def _ask(self, method: str, params: Any, original_id: Id) -> Due:
@@ -320,7 +324,7 @@ class Connection:
         """Give an answer to whoever waits for it."""
         asked = self._waiting.pop(event.id, None)
         if asked is None:
-            return  # the peer was used by others as well
+            return
         if isinstance(event, Returned):
             asked.settle(event.result)
         elif isinstance(event, Failed):

@@ -60,7 +60,8 @@ class Framer:
                 ended = line
             if ended:
                 found.append(ended)
-        self._keep(chunk[start:])
+        if start < len(chunk):
+            self._keep(chunk[start:])
         if self._length > self._max_line + 1 and not self._dropping:
             # One byte of grace: it may be the "\r" of a line that is just short enough.
             self._pieces = [_first(self._pieces), _last(self._pieces)]

@@ -131,7 +131,8 @@ class Peer:
         self._forgotten: deque[Id] = deque(maxlen=MAX_FORGOTTEN)
         self._owed: dict[Called, _Place | None] = {}
         self._ids_in_use: set[Id] = set()
-        self._outgoing: deque[bytes] = deque()
+        self.queue: deque[bytes] = deque()
+        """What waits to be sent, in its order; `outgoing` takes it out."""
 
     # What the other side says
 
@@ -221,7 +222,7 @@ class Peer:
             error = RpcError.invalid_request(f"no call in flight has id {id!r}")
             return [Violated(RemoteProtocolError(error))]
         original_id = self._retire(id)
-        if isinstance(answer, Response):
+        if type(answer) is Response:
             return [Returned(id, original_id, answer.result)]
         return [Failed(id, original_id, answer.error)]
 
@@ -251,7 +252,7 @@ class Peer:
             self._remapper.forget(id)
             raise
         self._calls.add(id)
-        self._outgoing.append(payload)
+        self.queue.append(payload)
         return id
 
     def notify(self, method: str, params: Any = UNSET) -> None:
@@ -285,23 +286,23 @@ class Peer:
         self.closed = True
         self._owed.clear()
         self._ids_in_use.clear()
-        self._outgoing.clear()
+        self.queue.clear()
         return lost
 
     # What is to be done
 
     def outgoing(self) -> bytes | None:
         """Return the next payload to send, if there is one."""
-        return self._outgoing.popleft() if self._outgoing else None
+        return self.queue.popleft() if self.queue else None
 
     def hold_back(self, payload: bytes) -> None:
         """Have a payload that could not be sent be the next again."""
-        self._outgoing.appendleft(payload)
+        self.queue.appendleft(payload)
 
     @property
     def backlog(self) -> int:
         """Tell how many payloads wait to be sent."""
-        return len(self._outgoing)
+        return len(self.queue)
 
     @property
     def idle(self) -> bool:
@@ -332,7 +333,7 @@ class Peer:
         if place is not None:
             payload = place.reply.fill(place.index, payload)
         if payload is not None and not self.closed:
-            self._outgoing.append(payload)
+            self.queue.append(payload)
 
     def _retire(self, id: int) -> Id:
         self._calls.discard(id)

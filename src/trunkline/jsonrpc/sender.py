@@ -53,21 +53,22 @@ class Sender:
         """
         if self._sending:
             return
-        peer, offer = self._peer, self._offer
-        while (payload := peer.outgoing()) is not None:
+        queue, offer = self._peer.queue, self._offer
+        while queue:
+            payload = queue.popleft()
             if offer is None or not offer(payload, alone):
-                peer.hold_back(payload)
+                self._peer.hold_back(payload)
                 self._spawn(self.flush())
                 return
 
     async def flush(self) -> None:
         """Send all that waits, or leave it to the one who is sending; wait while it is too much."""
         if self._sending:
-            if self._peer.backlog >= MAX_BACKLOG:
+            if len(self._peer.queue) >= MAX_BACKLOG:
                 self._room.clear()
                 await self._room.wait()
             return
-        share = self._peer.backlog
+        share = len(self._peer.queue)
         if not share:
             return
         self._sending = True
@@ -77,21 +78,21 @@ class Sender:
                 share -= 1
                 self._watch()
                 await self._channel.send(payload)
-                if self._peer.backlog < MAX_BACKLOG:
+                if len(self._peer.queue) < MAX_BACKLOG:
                     self._room.set()
         except (ConnectionLost, OSError) as why:
             self._give_up(str(why))
         finally:
             self._sending = False
             self._idle.set()
-            if self._peer.backlog:
+            if self._peer.queue:
                 self._spawn(self.flush())
             else:
                 self._room.set()
 
     async def finish(self) -> None:
         """Wait until nothing is left to send."""
-        while self._peer.backlog or self._sending:
+        while self._peer.queue or self._sending:
             await self.flush()
             await self._idle.wait()
 

@@ -78,13 +78,10 @@ class _Asked(Struct, frozen=True, gc=False):
     id: int
     method: str
     handler: Handler | None
+    begins: bool
+    """Whether it begins a session."""
     in_session: bool
     counts: bool
-
-    @property
-    def begins(self) -> bool:
-        """Tell whether it begins a session."""
-        return self.method == "initialize"
 
 
 class Streamable:
@@ -108,6 +105,8 @@ class Streamable:
         self._report = report
         self._session: Headers = ()
         self._version: Headers = ()
+        self._usual: Headers = _CONTENT
+        """What is said with every message: the two above, and what it is."""
         self._resumable = False
         self._busy = 0
         self._saying: set[asyncio.Task[None]] = set()
@@ -118,16 +117,12 @@ class Streamable:
         self._closed = False
         self._ended = asyncio.Event()
 
-    @property
-    def has_sessions(self) -> bool:
-        """Tell whether a call may find that the server has lost our session."""
-        return self._withdrawal is not None
-
     def opened(self, version: str, handler: Handler) -> None:
         """Learn which revision was agreed on; listen for what comes outside of calls."""
         if self._withdrawal is None or self._closed:
             return
         self._version = ((b"mcp-protocol-version", version.encode()),)
+        self._usual = (*_CONTENT, *self._session, *self._version)
         self._resumable = version >= "2025-03-26"
         if self._ear is not None:
             self._ear.cancel()
@@ -146,15 +141,16 @@ class Streamable:
     ) -> Due:
         """Ask; raises RpcError, HttpRefused or ConnectionLost."""
         begins = method == "initialize"  # a session, and so it belongs to none
-        session, version = ((), ()) if begins else (self._session, self._version)
         id = self._remapper.remap(original_id, self._name)
         # To listen is no work, and never done.
-        asked = _Asked(id, method, handler, bool(session), method != "subscriptions/listen")
-        self._busy += asked.counts
+        counts = method != "subscriptions/listen"
+        asked = _Asked(id, method, handler, begins, bool(self._session) and not begins, counts)
+        self._busy += counts
+        said = _CONTENT if begins else self._usual
         try:
             answer = self._post_call(
                 asked,
-                (*_CONTENT, *session, *version, *headers),
+                (*said, *headers) if headers else said,
                 Request(id, method, params).encode(),
             )
         except BaseException:
@@ -214,7 +210,7 @@ class Streamable:
 
     def _done(self, asked: "_Asked", answer: Due | None = None) -> None:
         self._busy -= asked.counts
-        self._remapper.forget(asked.id)
+        self._remapper.restore(asked.id)
 
     async def _post_patiently(
         self, asked: "_Asked", headers: Headers, payload: bytes, refused: HttpResponse | None = None
@@ -255,8 +251,7 @@ class Streamable:
             response.close()
 
     async def _post(self, body: bytes) -> HttpResponse:
-        headers = (*_CONTENT, *self._session, *self._version)
-        return await self._client.request("POST", headers, body)
+        return await self._client.request("POST", self._usual, body)
 
     def _give_up(self, calls: int) -> None:
         """Take the server for lost, unless it may be answering more than the `calls` that know."""
@@ -271,6 +266,7 @@ class Streamable:
         """Take the session that the answer to `initialize` begins."""
         session = response.headers.get(b"mcp-session-id")
         self._session = () if session is None else ((b"mcp-session-id", session),)
+        self._usual = (*_CONTENT, *self._session, *self._version)
 
     # Answers
 
@@ -482,6 +478,7 @@ class Streamable:
         self._closed = True
         self._ended.set()
         session, self._session = self._session, ()
+        self._usual = (*_CONTENT, *self._version)
         try:
             if self._ear is not None:
                 self._ear.cancel()
