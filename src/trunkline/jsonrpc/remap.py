@@ -46,8 +46,7 @@ class IdRemapper:
         # Python takes True and 1.0 for 1: what is not an int was never given out.
         if type(gateway_id) is not int:
             return None
-        with self._lock:
-            return self._pending.pop(gateway_id, None)
+        return self._pending.pop(gateway_id, None)  # which no other thread can get in between
 
     def forget(self, gateway_id: int) -> bool:
         """Drop a mapping whose answer no longer matters; tell whether there was one."""
@@ -55,10 +54,9 @@ class IdRemapper:
 
     def pending_count(self) -> int:
         """Return how many calls are in flight."""
-        with self._lock:
-            return len(self._pending)
+        return len(self._pending)
 
     def pending(self) -> tuple[Pending, ...]:
         """Return all calls in flight, oldest first."""
-        with self._lock:
-            return tuple(Pending(id, *origin) for id, origin in self._pending.items())
+        pending = self._pending.copy()  # at once: others go on meanwhile
+        return tuple(Pending(id, *origin) for id, origin in pending.items())

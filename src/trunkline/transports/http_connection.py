@@ -231,13 +231,19 @@ class HttpConnection(asyncio.Protocol):
         """Go on to the next exchange, unless that was the last."""
         self._exchange = None
         if self._expected:
-            self.answered()
+            self._expected = False
+            self._departures.expected -= 1
         self._awaiting, self.deadline = _NOTHING, math.inf
+        reader = self._reader
         if last:
-            self._end(linger=bool(self._paused or self._reader.rest))
+            self._end(linger=bool(self._paused or reader.rest))
         elif self._advancing:
             return
-        elif self._held or self._ended or self._behind or self._closing or self._reader.busy:
+        elif (
+            (self._held or self._ended or self._behind or self._closing)
+            or reader.phase != IDLE
+            or reader.arrivals
+        ):
             self._run()
         else:  # the usual case, and a quick one
             self._awaiting = IDLE

@@ -169,7 +169,9 @@ class HandshakeDoor:
         outcome: Due,
     ) -> None:
         """Answer the exchange of a call, in its stream if it has one."""
-        self._ended(owner, record, request, outcome)
+        record.held.end(request.id)
+        record.last_activity = self._now()
+        self._load.leave(owner)
         if outcome.error is None:
             payload = payload_of(request, outcome.result, self._report)
         else:

@@ -244,11 +244,6 @@ class RequestReader:
         """How many bytes to feed at once: few, unless they are known to be of one body."""
         return max(SLICE, (self._length or 0) - self.received) if self.phase == BODY else SLICE
 
-    @property
-    def busy(self) -> bool:
-        """Tell whether there is a request, or the beginning of one."""
-        return self.phase != IDLE or bool(self.arrivals)
-
     def feed(self, piece: bytes | bytearray) -> None:
         """Read on; what was completed is in `arrivals`."""
         if self.phase == OVER:
