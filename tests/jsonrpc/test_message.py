@@ -64,6 +64,15 @@ def test_a_response_has_a_result_and_no_error() -> None:
     assert Response("a", {"x": [1]}).encode() == b'{"jsonrpc":"2.0","id":"a","result":{"x":[1]}}'
 
 
+@pytest.mark.parametrize("id", [1, -(2**70), "a\n", None])
+def test_a_response_in_pieces_is_the_same(id: int | str | None) -> None:
+    result = Raw(b'{"content": []}')
+    before, same, after = Response(id, result).pieces()
+    assert b"".join((before, same, after)) == Response(id, result).encode()
+    with pytest.raises(LocalProtocolError):
+        Response(True, result).pieces()
+
+
 @pytest.mark.holds("C32", "S2.9")
 def test_a_result_of_null_is_written() -> None:
     assert Response(1, None).encode() == b'{"jsonrpc":"2.0","id":1,"result":null}'

@@ -7,7 +7,7 @@ from typing import Any
 
 from trunkline.jsonrpc import Channel, ConnectionLost, Notification, Request, RpcError
 from trunkline.mcp.principal import Principal
-from trunkline.transports.exchange import ByteStream, Headers, HttpRequest
+from trunkline.transports.exchange import ByteStream, Headers, HttpRequest, Piece
 from trunkline.transports.http_answers import Visit
 from trunkline.transports.sse import Event, SseParser
 
@@ -35,10 +35,12 @@ class Paper:
         self.answered = asyncio.Event()
         self._callbacks: list[Callable[[], None]] = []
 
-    def respond(self, status: int, headers: Headers = (), body: bytes = b"") -> None:
+    def respond(
+        self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece
+    ) -> None:
         self._begin(status, headers)
         if not self.gone:
-            self.body = body
+            self.body = b"".join((body, *rest))
             self._end()
 
     def begin(self, status: int, headers: Headers = ()) -> None:

@@ -44,6 +44,24 @@ async def test_a_large_answer_arrives_as_it_is() -> None:
 
 
 @on_both_loops
+@pytest.mark.parametrize("size", [3, 4 * 1024 * 1024])
+async def test_what_is_part_of_something_larger_is_answered_without_a_copy(size: int) -> None:
+    larger = bytes(range(256)) * (size // 256 + 1)
+    part = memoryview(larger)[1 : size + 1]
+
+    async with conversing(lambda e: e.respond(200, (), b"[", part, b"]")) as client:
+        for _ in range(2):
+            client.get()
+            answer = await client.answer()
+            assert answer.headers[b"content-length"] == b"%d" % (size + 2)
+            assert answer.body == b"[" + bytes(part) + b"]"
+        client.get(method="HEAD")
+        assert (await client.head())[1] == {b"content-length": b"%d" % (size + 2)}
+        client.get("/", "Connection: close")
+        assert (await client.rest()).endswith(bytes(part) + b"]")
+
+
+@on_both_loops
 async def test_an_answer_may_come_in_pieces() -> None:
     async with conversing(desk := Desk()) as client:
         for _ in range(2):

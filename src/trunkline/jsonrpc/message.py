@@ -127,6 +127,15 @@ class Response(Struct, frozen=True, gc=False, eq=False, tag_field="jsonrpc", tag
             return _payload(Response(self.id, to_raw(result)))
         return _payload(self)
 
+    def pieces(self) -> tuple[bytes, memoryview, bytes]:
+        """Return the payload of a result that is raw in pieces, and the result as it is.
+
+        Together they may be several lines, if the result is.
+        """
+        _check_id(self.id)
+        before = b'{"jsonrpc":"2.0","id":%b,"result":' % write(self.id)
+        return before, memoryview(self.result), b"}"
+
     def with_id(self, id: Id) -> "Response":
         """Return the same answer under another id, its result untouched."""
         return Response(id, self.result)

@@ -28,7 +28,14 @@ from trunkline.transports.asgi_messages import (
     Refused,
     Send,
 )
-from trunkline.transports.exchange import PLAIN, Answerer, ByteStream, Headers, HttpRequest
+from trunkline.transports.exchange import (
+    PLAIN,
+    Answerer,
+    ByteStream,
+    Headers,
+    HttpRequest,
+    Piece,
+)
 from trunkline.transports.websocket import SUBPROTOCOL, is_welcome
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -177,8 +184,11 @@ class AsgiExchange:
         """What was asked."""
         return self._request
 
-    def respond(self, status: int, headers: Headers = (), body: bytes = b"") -> None:
+    def respond(
+        self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece
+    ) -> None:
         """Answer with all there is to say."""
+        body = b"".join((body, *rest)) if rest else body
         length = [] if status in {204, 304} else [(b"content-length", b"%d" % len(body))]
         self.begin(status, [*headers, *length])
         self._post_body(body, last=True)

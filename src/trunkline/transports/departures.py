@@ -18,6 +18,8 @@ Rules upheld here:
 import asyncio
 from typing import Protocol
 
+from trunkline.transports.exchange import Piece
+
 MAX_HELD = 64 * 1024
 """How many bytes may wait for the end of the turn."""
 
@@ -25,7 +27,7 @@ MAX_HELD = 64 * 1024
 class Outgoing(Protocol):
     """Where something is written to; a transport is one."""
 
-    def write(self, data: bytes, /) -> None:
+    def write(self, data: Piece, /) -> None:
         """Write."""
         ...
 
@@ -39,12 +41,12 @@ class Departures:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._pieces: dict[Outgoing, list[bytes]] = {}
+        self._pieces: dict[Outgoing, list[Piece]] = {}
         self._held = 0
         self.expected = 0
         """How many are about to write, for those who count them here."""
 
-    def write(self, to: Outgoing, data: bytes, alone: bool) -> None:
+    def write(self, to: Outgoing, data: Piece, alone: bool) -> None:
         """Have `data` written with all else of this turn, or now if nothing else is expected."""
         pieces, size = self._pieces, len(data)
         if alone and not pieces:

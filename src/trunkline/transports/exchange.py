@@ -19,6 +19,9 @@ from msgspec import Struct, field
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
+Piece: TypeAlias = bytes | memoryview
+"""A piece of a body; what is large comes as a view of what it is part of, and is not copied."""
+
 PLAIN = (b"content-type", b"text/plain; charset=utf-8")
 """The header of an answer in plain words."""
 
@@ -69,8 +72,10 @@ class Exchange(Protocol):
         """What was asked."""
         ...
 
-    def respond(self, status: int, headers: Headers = (), body: bytes = b"") -> None:
-        """Answer with all there is to say; the length is added."""
+    def respond(
+        self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece
+    ) -> None:
+        """Answer with all there is to say, in as many pieces as it has; the length is added."""
         ...
 
     def begin(self, status: int, headers: Headers = ()) -> None:

@@ -16,6 +16,7 @@ from trunkline.jsonrpc import (
     ErrorResponse,
     Id,
     Notification,
+    Raw,
     Request,
     Response,
     RpcError,
@@ -24,10 +25,13 @@ from trunkline.jsonrpc.incident import Report, answer_for
 from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
 from trunkline.mcp.principal import Principal
-from trunkline.transports.exchange import PLAIN, Exchange
+from trunkline.transports.exchange import PLAIN, Exchange, Piece
 
 JSON = (b"content-type", b"application/json")
 LATER = (b"retry-after", b"1")
+
+LARGE = 64 * 1024
+"""From how many bytes on a result is not copied to be answered with."""
 
 TOO_MANY = 429
 OVERLOADED = 503
@@ -105,9 +109,9 @@ class Visit(Struct, frozen=True, gc=False):
         payload = ErrorResponse(id, error).encode()
         self.exchange.respond(status, (JSON, *headers, *self.headers), payload)
 
-    def respond(self, status: int, payload: bytes) -> None:
-        """Answer with a payload."""
-        self.exchange.respond(status, (JSON, *self.headers), payload)
+    def respond(self, status: int, payload: bytes, *rest: Piece) -> None:
+        """Answer with a payload, which may come in several pieces."""
+        self.exchange.respond(status, (JSON, *self.headers), payload, *rest)
 
     def accept(self) -> None:
         """Say that something was taken in, and that there is nothing to say about it."""
@@ -159,6 +163,16 @@ def later(error: RpcError) -> tuple[tuple[bytes, bytes], ...]:
     if not isinstance(seconds, int | float):
         return ()
     return ((b"retry-after", b"%d" % max(1, math.ceil(seconds))),)
+
+
+def pieces_of(request: Request, outcome: Any, report: Report) -> tuple[bytes, *tuple[Piece, ...]]:
+    """Return the answer that an outcome makes, in several pieces if it is large.
+
+    Then the result is among them as it is: to copy it would take longer than all else.
+    """
+    if type(outcome) is Raw and len(outcome) > LARGE:
+        return Response(request.id, outcome).pieces()
+    return (payload_of(request, outcome, report),)
 
 
 def payload_of(request: Request, outcome: Any, report: Report) -> bytes:

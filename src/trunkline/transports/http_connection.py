@@ -29,7 +29,7 @@ from typing import NamedTuple, cast
 
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.transports.departures import Departures
-from trunkline.transports.exchange import Answerer, ByteStream, HttpRequest
+from trunkline.transports.exchange import Answerer, ByteStream, HttpRequest, Piece
 from trunkline.transports.http_exchange import HttpExchange
 from trunkline.transports.http_message import (
     BODY,
@@ -200,7 +200,7 @@ class HttpConnection(asyncio.Protocol):
 
     # What exchanges use.
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Piece) -> None:
         """Write, unless nobody is there."""
         if not self._transport.is_closing():
             if self._behind:

@@ -39,8 +39,8 @@ from trunkline.mcp.headers import (
 )
 from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
-from trunkline.transports.exchange import HttpRequest
-from trunkline.transports.http_answers import LATER, Host, Load, Visit, end_all, later, payload_of
+from trunkline.transports.exchange import HttpRequest, Piece
+from trunkline.transports.http_answers import LATER, Host, Load, Visit, end_all, later, payload_of, pieces_of
 from trunkline.transports.http_flow import EVENT_STREAM
 from trunkline.transports.sse import COMMENT, encode_event
 
@@ -105,7 +105,8 @@ class EnvelopeDoor:
 
     def _finish(self, owner: str, request: Request, reply: "Reply", outcome: Due) -> None:
         self._load.leave(owner)
-        if reply.finish(*self._outcome(request, outcome)):
+        status, pieces = self._outcome(request, outcome)
+        if reply.finish(status, *pieces):
             del self._calls[reply]
         else:
             self._seeing_off.add(task := self._loop.create_task(reply.catch_up()))
@@ -115,15 +116,17 @@ class EnvelopeDoor:
         del self._calls[reply]
         self._seeing_off.discard(task)
 
-    def _outcome(self, request: Request, outcome: Due) -> tuple[int, bytes]:
+    def _outcome(
+        self, request: Request, outcome: Due
+    ) -> tuple[int, tuple[bytes, *tuple[Piece, ...]]]:
         why = outcome.error
         if why is None:
-            return 200, payload_of(request, outcome.result, self._report)
+            return 200, pieces_of(request, outcome.result, self._report)
         if isinstance(why, asyncio.CancelledError):  # the client has gone, or the gateway goes
             error = RpcError.internal_error("the call was cancelled")
         else:
             error = answer_for(why, request.method, self._report)
-        return _STATUS.get(error.code, 200), ErrorResponse(request.id, error).encode()
+        return _STATUS.get(error.code, 200), (ErrorResponse(request.id, error).encode(),)
 
     @property
     def streams(self) -> "list[Reply]":
@@ -169,13 +172,13 @@ class Reply:
         if not self._done:
             await self._send(COMMENT)
 
-    def finish(self, status: int, payload: bytes) -> bool:
+    def finish(self, status: int, payload: bytes, *rest: Piece) -> bool:
         """Answer; tell whether that was all, else the client has to catch up."""
         self._done = True
         if not self._streaming:
-            self._visit.respond(status, payload)
+            self._visit.respond(status, payload, *rest)
             return True
-        self._last_word = payload
+        self._last_word = b"".join((payload, *rest))
         return False
 
     async def catch_up(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from trunkline.jsonrpc import ConnectionLost
-from trunkline.transports.exchange import ByteStream, Headers, HttpRequest
+from trunkline.transports.exchange import ByteStream, Headers, HttpRequest, Piece
 from trunkline.transports.http_message import LAST, SMALL, TEXT, Manner, answer_head, chunk
 
 if TYPE_CHECKING:
@@ -40,25 +40,30 @@ class HttpExchange:
         self._stage = _ASKED
         self._on_gone: tuple[Callable[[], None], ...] = ()
 
-    def respond(self, status: int, headers: Headers = (), body: bytes = b"") -> None:
-        """Answer with all there is to say; the length is added."""
+    def respond(
+        self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece
+    ) -> None:
+        """Answer with all there is to say, in as many pieces as it has; the length is added."""
         if self._stage != _ASKED:
             return self._drop("asked")
-        ending = b"content-length: %d\r\n\r\n" % len(body)
+        length = len(body) if not rest else len(body) + sum(map(len, rest))
+        ending = b"content-length: %d\r\n\r\n" % length
         if status in _BODILESS:
-            ending, body = b"\r\n", b""
+            ending, body, rest = b"\r\n", b"", ()
         wire = self._wire
         if last := wire.is_last():
             ending = LAST + ending
         head = answer_head(status, headers, ending)
         if self.request.method == "HEAD":
-            body = b""
+            body, rest = b"", ()
         self._stage = _ENDED
         if len(body) <= SMALL:
             wire.write(head + body)
         else:
             wire.write(head)
             wire.write(body)
+        for piece in rest:
+            wire.write(piece)
         wire.ended(last)
         return None
 

@@ -21,7 +21,7 @@ from trunkline.jsonrpc import (
     Request,
     Response,
 )
-from trunkline.transports.exchange import Exchange, Headers, HttpRequest
+from trunkline.transports.exchange import Exchange, Headers, HttpRequest, Piece
 from trunkline.transports.http_answers import JSON
 from trunkline.transports.http_flow import Flow, read_event_id
 
@@ -193,14 +193,14 @@ class SessionReply:
         if not self._done:
             await self._stream().keep_alive()
 
-    def finish(self, payload: bytes) -> bool:
+    def finish(self, payload: bytes, *rest: Piece) -> bool:
         """Answer; tell whether that was all, else the client has to catch up."""
         self._done = True
         flow = self._flow
         if flow is None:
-            self._exchange.respond(200, (JSON, *self._headers), payload)
+            self._exchange.respond(200, (JSON, *self._headers), payload, *rest)
             return True
-        flow.put(payload)
+        flow.put(b"".join((payload, *rest)))
         flow.finish()
         self._session.trim()
         return False

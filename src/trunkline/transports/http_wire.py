@@ -28,6 +28,7 @@ from msgspec import Struct
 
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.transports.departures import Departures
+from trunkline.transports.exchange import Piece
 from trunkline.transports.http_heads import Heads
 from trunkline.transports.http_response import HttpResponse
 
@@ -136,7 +137,7 @@ class Wire(asyncio.Protocol):
             depart(self, body, alone)
         return response
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Piece) -> None:
         """Let a request leave: to whom it departs."""
         self._asked = True
         self._transport.write(data)
