@@ -50,6 +50,19 @@ async def test_an_answer_is_there_as_soon_as_it_has_come() -> None:
     assert channel.taken == [answer(1)]
 
 
+async def test_an_answer_to_what_others_asked_through_the_peer_disturbs_nobody() -> None:
+    channel = Prompt()
+    async with Connection(channel) as connection:
+        await settle()
+        connection.peer.call("m")
+        asked = connection.ask("m")
+        await settle()
+        channel.come(answer(1))
+        channel.come(answer(2))
+        assert asked.done
+    assert len(channel.taken) == 2
+
+
 async def test_a_request_is_answered_where_it_arrives() -> None:
     channel = Prompt()
     async with Connection(channel, Table()):

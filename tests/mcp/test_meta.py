@@ -1,11 +1,16 @@
 """Params and `_meta`: what is edited changes, what is not stays to the byte."""
 
+import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trunkline.jsonrpc import UNSET, Raw, RpcError
+from trunkline.mcp import meta
 from trunkline.mcp.meta import ENVELOPE_KEYS, Params, peek
 
 
@@ -114,3 +119,121 @@ def test_what_no_machine_can_hold_is_no_number(raw: bytes) -> None:
     found = peek(Raw(raw))
     assert isinstance(found, float)
     assert math.isnan(found)
+
+
+VALUES = st.sampled_from(
+    [b"{}", b'{"a":[1.0, 2]}', b"null", b"1e400", b'"\\u00e9"', '"é"'.encode()]
+)
+NAMES = st.sampled_from(['"x"', '""', '"a\\nb"', '"é"', '"\\u00e9"', "5", "null"]).map(str.encode)
+METAS = st.sampled_from(
+    [b"{}", b'{"progressToken":7}', b'{"k":1, "l":2.0}', b'{"k":1,"k":1}', b"[]"]
+)
+MEMBERS = st.tuples(
+    st.sampled_from(
+        [b'"name"', b'"name"', b'"arguments"', b'"_meta"', b'"uri"', b'"n\\u0061me"', b'""']
+    ),
+    NAMES | VALUES | METAS,
+)
+EDITS = st.sampled_from(
+    ["name", "number", "other", "task", "_meta", "token", "strip", "look", "write"]
+)
+
+
+def edit(params: Params, how: str) -> object:
+    """Do something to params; return what it says."""
+    match how:
+        case "name" | "other":
+            params.put(how, "new")
+        case "number":
+            params.put("name", 5)
+        case "task" | "_meta":
+            params.drop(how)
+        case "token":
+            params.put_meta("progressToken", 99)
+        case "strip":
+            params.drop_meta(frozenset(("k",)))
+        case "look":
+            found = [params.get(key) for key in ("arguments", "uri", "_meta")]
+            seen = [None if raw is None else bytes(raw) for raw in found]
+            has = params.has_any(frozenset(("_meta", "uri")))
+            return seen, has, params.progress_token, params.text("name")
+        case _:
+            return json.loads(bytes(params.encode()))
+    return None
+
+
+def outcome(make: Callable[[], Params], edits: list[str]) -> object:
+    """Return what params and edits come to: what each said, or why it was refused."""
+    said: list[object] = []
+    try:
+        params = make()
+        said.extend(edit(params, how) for how in edits)
+        said.append(json.loads(bytes(params.encode())))
+    except RpcError as why:
+        said.append(why.message)
+    return said
+
+
+def unseeing(_: Raw) -> None:
+    """Read nothing in one look."""
+
+
+@given(st.lists(MEMBERS, max_size=4), st.sampled_from([b"", b" ", b"   "]), st.lists(EDITS))
+def test_params_that_are_read_in_one_look_are_what_they_are_when_read_one_by_one(
+    members: list[tuple[bytes, bytes]], space: bytes, edits: list[str]
+) -> None:
+    written = b"," + space
+    raw = b"{" + written.join(key + b":" + space + value for key, value in members) + b"}"
+
+    def slowly() -> Params:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(meta, "_look", unseeing)
+            return Params(Raw(raw))
+
+    assert outcome(lambda: Params(Raw(raw)), edits) == outcome(slowly, edits)
+
+
+@pytest.mark.parametrize(
+    ("raw", "bare"),
+    [
+        (b'{"name":"x"}', True),
+        (b'{"name": "x", "arguments": {}}', True),
+        (b'{"arguments":{},"name":"x"}', True),
+        (b'{"name":"x","_meta":{}}', False),
+        (b'{"name":"x","":0}', False),
+        (b'{"name":"x","name":"x"}', False),
+        (b'{"name":5}', False),
+        (b'{"arguments":{}}', False),
+        (b'{"name":"x","arguments":' + b"[" * 100_000 + b"]" * 100_000 + b"}", False),
+    ],
+)
+def test_a_call_that_has_a_name_and_arguments_alone_is_known_as_such(
+    raw: bytes, bare: bool
+) -> None:
+    try:
+        params = Params(Raw(raw))
+    except RpcError:
+        assert not bare
+        return
+    assert params.bare is bare
+    params.put("name", "y")
+    assert params.bare is bare
+    params.put_meta("k", 1)
+    assert not params.bare
+
+
+def test_a_call_is_read_and_edited_in_one_look() -> None:
+    params = Params(Raw(b'{"name":"x","arguments":{"a":1.0},"_meta":{"k":1}}'))
+    assert params.text("name") == "x"
+    assert bytes(params.get("arguments") or b"") == b'{"a":1.0}'
+    assert params.progress_token is None
+    params.put("name", "y")
+    params.put_meta("progressToken", 3)
+    assert bytes(params.encode()) == (
+        b'{"name":"y","arguments":{"a":1.0},"_meta":{"k":1,"progressToken":3}}'
+    )
+    params.drop_meta(frozenset(("k", "progressToken")))
+    assert bytes(params.encode()) == b'{"name":"y","arguments":{"a":1.0}}'
+    assert Params(Raw(b'{"name":"x"}')).get("arguments") is None
+    params.drop("arguments")
+    assert bytes(params.encode()) == b'{"name":"y"}'

@@ -35,9 +35,7 @@ class Paper:
         self.answered = asyncio.Event()
         self._callbacks: list[Callable[[], None]] = []
 
-    def respond(
-        self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece
-    ) -> None:
+    def respond(self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece) -> None:
         self._begin(status, headers)
         if not self.gone:
             self.body = b"".join((body, *rest))

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from trunkline.transports.departures import MAX_HELD, Departures
+from trunkline.transports.exchange import Piece
 
 
 class Socket:
@@ -13,8 +14,8 @@ class Socket:
     def __init__(self, log: list[tuple[str, bytes]], name: str) -> None:
         self.log, self.name, self.closing = log, name, False
 
-    def write(self, data: bytes, /) -> None:
-        self.log.append((self.name, data))
+    def write(self, data: Piece, /) -> None:
+        self.log.append((self.name, bytes(data)))
 
     def is_closing(self) -> bool:
         return self.closing
@@ -89,7 +90,7 @@ async def test_what_is_held_for_one_that_closes_is_dropped_and_the_rest_leaves()
 
 async def test_one_that_cannot_be_written_to_keeps_nothing_from_the_others() -> None:
     class Broken(Socket):
-        def write(self, data: bytes, /) -> None:
+        def write(self, data: Piece, /) -> None:
             raise RuntimeError("broken")
 
     log, a, b, departures = two()

@@ -103,7 +103,8 @@ def test_what_was_noted_about_a_head_is_there_for_the_next_that_is_the_same() ->
         reader.recall(POST + b"content-length: %d\r\n\r\n" % len(body) + body)
         for body in (b"ho!", b"")
     )
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     assert [first.body, second.body] == [b"ho!", b""]
     assert first.notes is second.notes
     first.notes["door"] = 1

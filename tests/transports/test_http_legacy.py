@@ -31,9 +31,7 @@ class Asked:
         self._stream = stream
         self._callbacks: list[Callable[[], None]] = []
 
-    def respond(
-        self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece
-    ) -> None:
+    def respond(self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece) -> None:
         self.begin(status, headers)
         self.body = b"".join((body, *rest))
         self.finished = True

@@ -14,7 +14,6 @@ from trunkline.transports.http_message import (
     IDLE,
     OVER,
     SLICE,
-    IDLE,
     USUAL,
     Arrival,
     HttpLimits,
@@ -357,7 +356,11 @@ def test_an_upgrade_may_be_offered_and_what_follows_is_kept() -> None:
     reader.feed(b"GET /ws HTTP/1.1\r\nHost: a\r\n" + UPGRADE + b"\r\n\x81\x00GET")
     (arrival,) = reader.arrivals
     assert isinstance(arrival, Arrival)
-    assert (arrival.manner.upgradable, arrival.manner.persistent, reader.rest) == (True, False, b"\x81\x00GET")
+    assert (arrival.manner.upgradable, arrival.manner.persistent, reader.rest) == (
+        True,
+        False,
+        b"\x81\x00GET",
+    )
     assert reader.phase == OVER
 
 

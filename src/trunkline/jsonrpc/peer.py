@@ -222,7 +222,7 @@ class Peer:
             error = RpcError.invalid_request(f"no call in flight has id {id!r}")
             return [Violated(RemoteProtocolError(error))]
         original_id = self._retire(id)
-        if type(answer) is Response:
+        if isinstance(answer, Response):
             return [Returned(id, original_id, answer.result)]
         return [Failed(id, original_id, answer.error)]
 

@@ -184,9 +184,7 @@ class AsgiExchange:
         """What was asked."""
         return self._request
 
-    def respond(
-        self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece
-    ) -> None:
+    def respond(self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece) -> None:
         """Answer with all there is to say."""
         body = b"".join((body, *rest)) if rest else body
         length = [] if status in {204, 304} else [(b"content-length", b"%d" % len(body))]

@@ -72,9 +72,7 @@ class Exchange(Protocol):
         """What was asked."""
         ...
 
-    def respond(
-        self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece
-    ) -> None:
+    def respond(self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece) -> None:
         """Answer with all there is to say, in as many pieces as it has; the length is added."""
         ...
 

@@ -40,7 +40,16 @@ from trunkline.mcp.headers import (
 from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
 from trunkline.transports.exchange import HttpRequest, Piece
-from trunkline.transports.http_answers import LATER, Host, Load, Visit, end_all, later, payload_of, pieces_of
+from trunkline.transports.http_answers import (
+    LATER,
+    Host,
+    Load,
+    Visit,
+    end_all,
+    later,
+    payload_of,
+    pieces_of,
+)
 from trunkline.transports.http_flow import EVENT_STREAM
 from trunkline.transports.sse import COMMENT, encode_event
 

@@ -40,9 +40,7 @@ class HttpExchange:
         self._stage = _ASKED
         self._on_gone: tuple[Callable[[], None], ...] = ()
 
-    def respond(
-        self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece
-    ) -> None:
+    def respond(self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece) -> None:
         """Answer with all there is to say, in as many pieces as it has; the length is added."""
         if self._stage != _ASKED:
             return self._drop("asked")

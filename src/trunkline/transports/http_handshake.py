@@ -30,7 +30,16 @@ from trunkline.mcp.envelope import has_envelope
 from trunkline.mcp.media import accepts
 from trunkline.mcp.meta import Params
 from trunkline.mcp.versions import allows_batches
-from trunkline.transports.http_answers import LATER, Host, Load, Visit, end_all, later, payload_of, pieces_of
+from trunkline.transports.http_answers import (
+    LATER,
+    Host,
+    Load,
+    Visit,
+    end_all,
+    later,
+    payload_of,
+    pieces_of,
+)
 from trunkline.transports.http_flow import Flow
 from trunkline.transports.http_rules import HttpRules
 from trunkline.transports.http_session import HttpSession, SessionReply
@@ -173,10 +182,10 @@ class HandshakeDoor:
         record.last_activity = self._now()
         self._load.leave(owner)
         if outcome.error is None:
-            pieces = pieces_of(request, outcome.result, self._report)
+            payload, *rest = pieces_of(request, outcome.result, self._report)
         else:
-            pieces = (self._payload(request, outcome),)
-        if reply.finish(*pieces):
+            payload, rest = self._payload(request, outcome), ()
+        if reply.finish(payload, *rest):
             del self._calls[reply]
         else:
             self._spawn(self._see_off(reply))
