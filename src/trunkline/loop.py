@@ -16,7 +16,7 @@ from typing import Any
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _MIB = 1024 * 1024
 
-KEPT = 16 * _MIB
+KEPT = 64 * _MIB
 """How many bytes that nobody uses are kept for the next message, where they are together."""
 
 LARGE = 4 * _MIB
