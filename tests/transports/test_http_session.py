@@ -52,17 +52,15 @@ async def test_a_call_is_stopped_by_its_id_and_by_no_other() -> None:
             stopped.set()
 
     call = Due.of(work())
-    made.begin(1, call)
+    made.in_progress[1] = call
     assert made.busy
-    assert made.is_answering(1)
-    assert not made.is_answering("1")
     strangers: list[Any] = ["1", 2, True, 1.0, None, [1], {}]
     for other in strangers:
         assert not made.cancel(other)
     assert made.cancel(1)  # before it had a chance to begin: it begins, and then it stops
     await call
     assert stopped.is_set()
-    made.end(1)
+    del made.in_progress[1]
     assert not made.busy
     assert not made.cancel(1)
 

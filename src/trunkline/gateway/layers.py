@@ -85,7 +85,9 @@ class Layers:
         """Note that a call has come; None if nobody wants to know, and nobody judges."""
         if self.governor is None and self.tracer is None and not self.events.hears_failures:
             return None
-        passage = Passage(_new_id(), caller, request, time.time(), time.monotonic())
+        # A name needs to differ from all others, not to be hard to guess.
+        id = f"{_run}{next(_count)}"
+        passage = Passage(id, caller, request, time.time(), time.monotonic())
         if self.tracer is not None:
             self.tracer.begin(passage, client)
         self.under_way.add(passage)
@@ -175,8 +177,3 @@ class Layers:
 
 _run = f"{random.getrandbits(64):016x}"
 _count = itertools.count(10**15)  # as long as what it follows: to write a number is quick
-
-
-def _new_id() -> str:
-    """Return a name for a call: it needs to differ from all others, not to be hard to guess."""
-    return f"{_run}{next(_count)}"

@@ -155,7 +155,7 @@ def decode(
                 or _is_plain(payload, room, id)
             )
             # Nothing but params can end in a brace here, and they usually come last.
-            and (payload[-2] == _BRACE or first_byte(params) in _CONTAINERS)
+            and (payload[-2] == _BRACE or memoryview(params)[0] in _CONTAINERS)
             # "!" follows the space: what begins there is not blank. The rest is looked at twice.
             and method >= "!"
         ):

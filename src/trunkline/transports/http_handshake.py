@@ -140,7 +140,7 @@ class HandshakeDoor:
 
     def _call(self, visit: Visit, record: Record[HttpSession], request: Request) -> None:
         session, owner = record.held, visit.principal.id
-        if session.is_answering(request.id):
+        if request.id in session.in_progress:
             visit.fail(400, _in_use(request))
             return
         refused = self._load.enter(owner)
@@ -157,7 +157,7 @@ class HandshakeDoor:
             return
         if type(outcome) is Due:
             self._calls[reply] = outcome
-            session.begin(request.id, outcome)
+            session.in_progress[request.id] = outcome
             outcome.then(partial(self._finish, owner, record, request, reply))
         else:
             self._load.leave(owner)
@@ -178,7 +178,7 @@ class HandshakeDoor:
         outcome: Due,
     ) -> None:
         """Answer the exchange of a call, in its stream if it has one."""
-        record.held.end(request.id)
+        del record.held.in_progress[request.id]
         record.last_activity = self._now()
         self._load.leave(owner)
         if outcome.error is None:
@@ -191,7 +191,7 @@ class HandshakeDoor:
             self._spawn(self._see_off(reply))
 
     def _ended(self, owner: str, record: Record[HttpSession], request: Request, _: Due) -> None:
-        record.held.end(request.id)
+        del record.held.in_progress[request.id]
         record.last_activity = self._now()
         self._load.leave(owner)
 
@@ -252,7 +252,7 @@ class HandshakeDoor:
         try:
             if request.method == "initialize":
                 raise RpcError(INVALID_REQUEST, "initialize must not be part of a batch")
-            if session.is_answering(request.id):
+            if request.id in session.in_progress:
                 return ErrorResponse(None, _in_use(request)).encode()
             if _stands_alone(request):
                 raise RpcError(INVALID_REQUEST, "a request with an envelope stands alone")
@@ -266,7 +266,7 @@ class HandshakeDoor:
             self._load.leave(owner)
             return ErrorResponse(request.id, answer_for(why, request.method, self._report)).encode()
         if isinstance(outcome, Due):
-            session.begin(request.id, outcome)
+            session.in_progress[request.id] = outcome
             outcome.then(partial(self._ended, owner, record, request))
             return request, outcome
         self._load.leave(owner)

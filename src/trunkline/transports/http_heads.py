@@ -64,7 +64,8 @@ class Heads(Generic[Kept]):
             return
         if len(self._kept) >= MOST:
             self.clear()
-        self._kept.append((piece[:start], piece[end:size], kept))
+        # The newest first: what a client says once comes before what it says again and again.
+        self._kept.insert(0, (piece[:start], piece[end:size], kept))
 
     def clear(self) -> None:
         """Forget all of them."""

@@ -48,34 +48,23 @@ class HttpSession:
         self._last_flow = 0
         self.standalone = self.new_flow()
         """The stream for all that belongs to no call."""
-        self._in_progress: dict[Id, Due] = {}
+        self.in_progress: dict[Id, Due] = {}
+        """The calls that can be stopped, by the ids that the client gave them, until their end."""
         self._questions: dict[int, asyncio.Future[Raw]] = {}
         self._last_question = 0
 
     @property
     def busy(self) -> bool:
         """Tell whether somebody waits for an answer, or listens."""
-        return bool(self._in_progress) or self.standalone.carried
+        return bool(self.in_progress) or self.standalone.carried
 
     # Calls in progress
-
-    def is_answering(self, id: Id) -> bool:
-        """Tell whether a request of this id is in progress."""
-        return id in self._in_progress
-
-    def begin(self, id: Id, call: Due) -> None:
-        """Note a call, so that it can be stopped until its `end`."""
-        self._in_progress[id] = call
-
-    def end(self, id: Id) -> None:
-        """Note that a request has its answer, which nobody can stop any more."""
-        del self._in_progress[id]
 
     def cancel(self, request_id: object) -> bool:
         """Stop the call that the client knows as `request_id`; tell whether there was one."""
         if isinstance(request_id, bool | float) or not isinstance(request_id, int | str):
             return False  # no ids, although Python takes True and 1.0 for 1
-        call = self._in_progress.get(request_id)
+        call = self.in_progress.get(request_id)
         if call is not None:
             call.cancel()
         return call is not None
@@ -153,7 +142,7 @@ class HttpSession:
 
     def close(self) -> None:
         """Stop all that is in progress: calls say so themselves, on their own streams."""
-        for call in list(self._in_progress.values()):
+        for call in list(self.in_progress.values()):
             call.cancel()
         for waiting in self._questions.values():
             if not waiting.done():
