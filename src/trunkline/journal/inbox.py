@@ -12,13 +12,14 @@ Rules upheld here:
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from trunkline.gateway.events import CallEnded
-from trunkline.journal.record import Happening
+from trunkline.journal.record import Happening, Noted
 from trunkline.jsonrpc import Raw, Request, to_raw
 
 WhenFull = Literal["block", "drop"]
@@ -58,7 +59,7 @@ class Inbox:
         """Set when there is so much that nobody should wait for more."""
         self.dropped = 0
         """How many there were in all that had no room."""
-        self._queue: deque[tuple[float, Happening]] = deque()
+        self._queue: deque[Noted] = deque()
         self._bytes_in = 0
         self._bytes_out = 0
         self._awake = False
@@ -75,16 +76,37 @@ class Inbox:
         if count >= self.limit and not self._must_take(event):
             self._drop(at)
             return
-        if type(event) is CallEnded:
+        if isinstance(event, CallEnded):
             size = event.bytes_in
             if self._bytes_in - self._bytes_out + size > MAX_BYTES:
                 event, size = _lighten(event), 0
             self._bytes_in += size
-        queue.append((at, event))
+            queue.append(event)
+        else:
+            queue.append((at, event))
+        self._call_for(count, count + 1)
+
+    def put_calls(self, calls: Sequence[CallEnded]) -> None:
+        """Take calls that have ended, or count those that have no room."""
+        # In one piece where there is room for all of them: this is on the path of every call.
+        queue = self._queue
+        count = len(queue)
+        size = sum([call.bytes_in for call in calls])
+        full = count + len(calls) > self.limit
+        if full or self._bytes_in - self._bytes_out + size > MAX_BYTES:
+            for call in calls:
+                self.put(call, call.at)
+            return
+        self._bytes_in += size
+        queue.extend(calls)
+        self._call_for(count, count + len(calls))
+
+    def _call_for(self, before: int, now: int) -> None:
+        """Wake whoever writes, or have them hurry."""
         if not self._awake:
             self._awake = True
             self.wake.set()
-        elif count == HURRY:
+        elif before <= HURRY < now:
             self.hurry.set()
 
     def _must_take(self, event: Happening) -> bool:
@@ -103,14 +125,16 @@ class Inbox:
 
     # By the thread that writes
 
-    def take(self, most: int) -> list[tuple[float, Happening]]:
-        """Return what came first, up to so many."""
+    def take(self, most: int) -> list[Noted]:
+        """Return what came first, up to so many: calls as they are, others with their times."""
         queue = self._queue
         taken = [queue.popleft() for _ in range(min(len(queue), most))]
         self._bytes_out += sum(
-            event.bytes_in
-            for _, event in taken
-            if type(event) is CallEnded and event.arguments is not _LEFT_OUT
+            [
+                noted.bytes_in
+                for noted in taken
+                if type(noted) is CallEnded and noted.passage.arguments is not _LEFT_OUT
+            ]
         )
         return taken
 

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
 
@@ -87,7 +87,7 @@ class Journal:
         """Take note of all that happens there from now on."""
         self._layers = layers
         layers.door = self._admit if self._inbox.when_full == "block" else None
-        layers.events.listen(self.note)
+        layers.events.listen(self.note, many=self.note_calls)
 
     def adopt(self, terms: Terms) -> None:
         """Go on under other terms."""
@@ -108,6 +108,12 @@ class Journal:
             self._inbox.put(event, event.at)
         elif not isinstance(event, Incident | LeftOut | Unchecked):
             self._inbox.put(event, time.time())
+        if not self._writer.started:
+            self.start()
+
+    def note_calls(self, calls: Sequence[CallEnded]) -> None:
+        """Take note of calls that have ended."""
+        self._inbox.put_calls(calls)
         if not self._writer.started:
             self.start()
 

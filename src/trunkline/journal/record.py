@@ -42,8 +42,12 @@ _MAX_PARTS = 16
 _MAX_CLIENTS = 256
 _MAX_LABELS = 1024
 
-Happening = CallEnded | BackendMoved | Switched | Reloaded | TurnedAway
+Other = BackendMoved | Switched | Reloaded | TurnedAway
+Happening = CallEnded | Other
 """What is written down."""
+
+Noted = CallEnded | tuple[float, Other]
+"""The same with when it came to be known, which a call says itself."""
 
 
 class Entry(NamedTuple):
@@ -103,18 +107,20 @@ class Scribe:
         self._labels: dict[str, str] = {}
         self._encode = msgspec.json.Encoder().encode
 
-    def write(self, events: Iterable[tuple[float, Happening]]) -> list[Entry]:
-        """Return the records of events, each with when it came to be known.
+    def write(self, events: Iterable[Noted]) -> list[Entry]:
+        """Return the records of events.
 
         Those who were turned away are counted: whoever knocks a thousand times has one record.
         """
         entries: list[Entry] = []
         turned_away: Counter[tuple[str, str]] = Counter()
         last = 0.0
-        for at, event in events:
-            if isinstance(event, CallEnded):
-                entries.append(self.call(event))
-            elif isinstance(event, TurnedAway):
+        for noted in events:
+            if isinstance(noted, CallEnded):
+                entries.append(self.call(noted))
+                continue
+            at, event = noted
+            if isinstance(event, TurnedAway):
                 turned_away[event.address, event.why] += 1
                 last = at
             else:
