@@ -8,11 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jsonrpc.test_raw import JSON
+from trunkline.journal import redact as module
 from trunkline.journal.redact import MORE, Redactor, Rules, shorten, without_credentials
 from trunkline.jsonrpc import Raw
 from trunkline.routing.userinfo import HIDDEN
 
 CANARY = "canary-7f3a"
+FEW = 1000
+"""So many bytes of arguments, at most, are kept by the shorter way."""
 
 
 def kept(value: Any, **rules: Any) -> Any:
@@ -229,3 +232,44 @@ def test_whatever_it_is_little_of_it_is_kept(value: Any, room: int) -> None:
 def test_no_secret_is_ever_kept(value: Any) -> None:
     found = kept({"outer": [value, {"my_secret": [CANARY, value]}]})
     assert CANARY not in json.dumps(found)
+
+
+_TELLING = (
+    "password", "Api-Key", "pin", "pinned", "name", "KEY", "value", "Value", "Authorization", "a.b",
+    "x" * 300, "Bearer abc", "sk-" + "a" * 20, "key=abc", "db://u:p@h", "x" * 260, "", "J", "a_b-c",
+)  # fmt: skip
+_TEXTS = st.sampled_from(_TELLING) | st.text(max_size=8)
+_ARGUMENTS = st.recursive(
+    JSON | _TEXTS,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(_TEXTS, inner, max_size=5) | st.tuples(inner)
+    ),
+    max_leaves=40,
+)
+
+
+@given(_ARGUMENTS, st.integers(64, 4096))
+def test_of_few_arguments_the_same_is_kept_by_the_shorter_way(value: Any, room: int) -> None:
+    raw = Raw(json.dumps(value).encode())
+    shorter, longer = Redactor(Rules(max_bytes=room)), Redactor(Rules(max_bytes=room))
+    with pytest.MonkeyPatch.context() as patch:
+        found = shorter.keep(raw)
+        patch.setattr(module, "_FEW", -1)
+        expected = longer.keep(raw)
+    assert found is not None
+    assert expected is not None
+    assert bytes(found) == bytes(expected)
+
+
+@pytest.mark.parametrize("dense", [b"[%s]", b'{"a":[%s]}', b"[[%s]]"])
+def test_few_bytes_cannot_hold_too_much(dense: bytes) -> None:
+    for count in range(FEW // 2 - 5, FEW // 2 + 1):
+        raw = dense % b",".join([b"1"] * count)
+        if len(raw) <= FEW:
+            assert kept(raw) == json.loads(raw)
+
+
+def test_what_nests_in_few_bytes_is_cut_where_it_is_cut_in_many() -> None:
+    for depth in range(14, 20):
+        for raw in (b"[" * depth + b"1" + b"]" * depth, b'{"a":' * depth + b"1" + b"}" * depth):
+            assert kept(raw) == kept(raw + b" " * FEW)
