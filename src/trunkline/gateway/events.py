@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from trunkline.gateway.passage import CallEnded
-from trunkline.jsonrpc import Incident
+from trunkline.gateway.passage import CallEnded, Passage
+from trunkline.jsonrpc import Incident, Raw
 from trunkline.jsonrpc.incident import Report, answer_for, print_incident
 
 _T = TypeVar("_T")
@@ -118,13 +118,20 @@ class Events:
         self.hears_failures = False
         """Whether anybody listens to those that were not carried out."""
         self.later: Callable[[Callable[[], None]], object] | None = None
-        """Has something done when what is being done is done; without it, all is told at once."""
-        self._untold: list[CallEnded] = []
+        """Has something done in a while; without it, all is told at once."""
+        self._untold: list[CallEnded | tuple[Passage, Raw, float]] = []
+        self._awaited = False
+        """Whether calls that were put off will be told by themselves."""
         self._report = report
 
     def __bool__(self) -> bool:
         """Tell whether anybody listens: nobody needs to make events for nobody."""
         return bool(self._ears)
+
+    @property
+    def untold(self) -> int:
+        """How many calls have ended of which nobody was told yet."""
+        return len(self._untold)
 
     def listen(
         self, listener: Listener, calls: Calls = "all", many: HearsMany | None = None
@@ -147,23 +154,33 @@ class Events:
         self.hears_calls = any(ear.calls == "all" for ear in self._ears)
         self.hears_failures = any(ear.calls != "none" for ear in self._ears)
 
-    def tell_later(self, call: CallEnded) -> None:
-        """Tell everybody when what is being done is done, of all calls that were put off by then.
+    def tell_later(self, call: CallEnded | tuple[Passage, Raw, float]) -> None:
+        """Tell everybody in a while, of all calls that were put off by then.
 
-        Clients have their answers first; and to tell of many calls at once takes half the time.
+        Clients have their answers first; and to tell of many calls at once takes a fraction of the
+        time. Whoever shows what was told has it told first. Of a call that went well it is enough
+        to say which, with what result and when: how it ended is then found out in a while, too.
         """
         untold = self._untold
         untold.append(call)
         if len(untold) >= MAX_UNTOLD or self.later is None:
-            self.tell_now()
-        elif len(untold) == 1:
+            self._tell_untold()
+        elif not self._awaited:
+            self._awaited = True
             self.later(self.tell_now)
 
     def tell_now(self) -> None:
         """Tell everybody of what was put off."""
-        untold, self._untold = self._untold, []
-        if not untold:
-            return
+        self._awaited = False
+        if self._untold:
+            self._tell_untold()
+
+    def _tell_untold(self) -> None:
+        put_off, self._untold = self._untold, []
+        untold = [
+            each if isinstance(each, CallEnded) else each[0].ended(each[2], each[1], None)
+            for each in put_off
+        ]
         failed = [call for call in untold if call.status not in CARRIED_OUT]
         for ear in self._ears:
             calls = untold if ear.calls == "all" else failed if ear.calls == "failed" else ()
@@ -178,7 +195,7 @@ class Events:
     def tell(self, event: Event) -> None:
         """Tell everybody, of what was put off before it as well."""
         if self._untold:
-            self.tell_now()
+            self._tell_untold()
         wanted: tuple[Calls, ...] = ("all", "failed", "none")
         if type(event) is CallEnded:
             wanted = ("all",) if event.status in CARRIED_OUT else ("all", "failed")

@@ -119,7 +119,8 @@ class Journal:
 
     def _admit(self, passage: Passage) -> None:
         """Refuse a call whose record would have no room; raises RpcError."""
-        if not self._inbox.is_open(len(self._under_way())):
+        untold = 0 if self._layers is None else self._layers.events.untold
+        if not self._inbox.is_open(len(self._under_way()) + untold):
             raise refuse(
                 Refusal.UPSTREAM_UNAVAILABLE,
                 "the journal has no room for another record; calls are refused until it has",

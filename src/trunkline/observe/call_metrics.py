@@ -127,7 +127,7 @@ class CallMetrics:
         self._reloads: Counter[str] = Counter()
         self._incidents = 0
         self.untallied = 0
-        """How many calls have times that are in no bucket yet."""
+        """How many calls were counted since all times were put into buckets."""
 
     def __call__(self, event: Event) -> None:
         """Count an event."""
