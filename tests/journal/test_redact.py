@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -259,6 +260,22 @@ def test_of_few_arguments_the_same_is_kept_by_the_shorter_way(value: Any, room: 
     assert found is not None
     assert expected is not None
     assert bytes(found) == bytes(expected)
+
+
+@given(_ARGUMENTS | st.floats(1e9, 1e20), st.integers(64, 4096))
+def test_what_is_not_written_yet_is_the_same_and_has_room(value: Any, room: int) -> None:
+    for raw in (json.dumps(value).encode(), str(value).encode("utf-8", "replace")):
+        redactor = Redactor(Rules(max_bytes=room))
+        found, expected = redactor.value(Raw(raw)), redactor.keep(Raw(raw))
+        assert expected is not None
+        assert msgspec.json.encode(found) == bytes(expected)
+
+
+def test_where_not_all_is_redacted_nothing_is_kept_that_is_not_wanted() -> None:
+    raw = Raw(b'{"password" : "x"}')
+    assert Redactor(Rules(mode="none")).value(raw) is None
+    assert Redactor(Rules(mode="full")).value(raw) == Raw(b'{"password":"x"}')
+    assert Redactor(Rules()).value(None) is None
 
 
 @pytest.mark.parametrize("dense", [b"[%s]", b'{"a":[%s]}', b"[[%s]]"])

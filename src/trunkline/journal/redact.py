@@ -69,6 +69,9 @@ _MAX_NODES = 500
 _FEW = 2 * _MAX_NODES
 """Arguments of so many bytes cannot have more members and items than are kept: each takes two."""
 
+_GROWTH = 16
+"""How many times as long something may be at most when it is redacted: `1e15` is, five times."""
+
 _MAX_KNOWN = 2048
 
 _DROPPED = str.maketrans("", "", "-_. ")
@@ -109,6 +112,7 @@ _ASSIGNED = re.compile(
     r"[\w\"' -]{0,24}[:=]"
 )
 _FROM_AUTHORITY = re.compile(r"://\S+")
+_NULL = Raw(b"null")
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode = msgspec.json.decode
 _encode = msgspec.json.encode
@@ -130,17 +134,30 @@ class Redactor:
         self._patterns = PATTERNS + tuple(_plain(pattern) for pattern in rules.patterns)
         self._known: dict[str, _Part] = {}
         self._nodes = 0
+        self._little = min(_FEW, rules.max_bytes // _GROWTH) if rules.mode == "redacted" else -1
+
+    def value(self, arguments: Raw | None) -> object:
+        """Return the same as `keep`, for whoever writes it: where it is little, not yet written."""
+        if arguments is None or len(arguments) > self._little:
+            return self.keep(arguments)
+        try:
+            found = self._small(_decode(arguments), 0)
+        except (ValueError, RecursionError):
+            return self.keep(arguments)
+        return _NULL if found is None else found
 
     def keep(self, arguments: Raw | None) -> Raw | None:
         """Return what may be kept of arguments; None for nothing."""
-        if arguments is None or self._rules.mode == "none":
+        mode = self._rules.mode
+        if arguments is None or mode == "none":
             return None
         try:
-            if self._rules.mode == "full":
+            if mode == "full":
                 return self._keep_all(arguments)
-            if len(arguments) <= _FEW:
+            size = len(arguments)
+            if size <= _FEW:
                 value = self._small(_decode(arguments), 0)
-            elif len(arguments) <= _MAX_SCAN:
+            elif size <= _MAX_SCAN:
                 value = self._large(arguments)
             else:
                 return _note(arguments)
@@ -206,11 +223,10 @@ class Redactor:
                 continue
             if part == "value":
                 values.append(key)
-            kind = type(value)  # most are texts or numbers
-            if kind is str:
+            if type(value) is str:  # most are texts or numbers
                 kept[key] = shorten(value)
             else:
-                kept[key] = value if kind is int else self._small(value, depth + 1)
+                kept[key] = value if type(value) is int else self._small(value, depth + 1)
         if values and self._names_secret(table):
             kept.update(dict.fromkeys(values, HIDDEN))
         return kept
