@@ -1,7 +1,8 @@
-"""What the journal costs a call, and how long it takes to ask it: `python -m bench.journal`.
+"""What journal and metrics cost a call, and how long it takes to ask: `python -m bench.journal`.
 
-In process, without a network: the time on the event loop's thread, the time that the writer holds
-the interpreter, and its time in all; then a journal of 100,000 records is asked and walked.
+In process, without a network: the time on the event loop's thread, from the end of a call on, and
+what of it is the journal's and the metrics'; the time that the writer takes to redact and encode,
+and to hash and store; then a journal of 100,000 records is asked and walked.
 """
 
 import sys
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from trunkline.gateway.events import Events
 from trunkline.gateway.passage import CallEnded, Passage
 from trunkline.journal.audit import Auditor
 from trunkline.journal.head_file import HeadFile
@@ -20,30 +22,57 @@ from trunkline.journal.redact import Redactor, Rules
 from trunkline.journal.sqlite import SqliteStore
 from trunkline.journal.store import Filter, Presence, each_row
 from trunkline.jsonrpc import Raw, Request
+from trunkline.loop import keep_memory
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.offer import Kind
 from trunkline.mcp.principal import Principal
+from trunkline.observe.call_metrics import CallMetrics
 from trunkline.routing.catalog import Entry
 
 RECORDS = 100_000
 BATCH = 1000
 
 
-def event(number: int) -> CallEnded:
-    name, backend = f"server{number % 10}__tool_{number % 300}", f"server{number % 10}"
-    principal = Principal(f"key:user{number % 50}", f"user{number % 50}", ("dev",))
-    passage = Passage(
+NO_TEXT = Raw(b'{"size":200}')
+TEXTS = Raw(b'{"path":"/data/a.txt","text":"%s","api_key":"k"}' % (b"x" * 100))
+RESULT = Raw(b'{"content":[{"type":"text","text":"%s"}]}' % (b"x" * 200))
+AT_ONCE = 64
+"""How many calls are told of at once on a busy gateway."""
+
+# As in a gateway: a caller is one for as long as its session lasts, and an entry its catalogue.
+CALLERS = [
+    Caller(
+        Principal(f"key:user{number}", f"user{number}", ("dev",)),
+        "2025-11-25",
+        {},
+        Raw(b'{"name":"bench","version":"1"}'),
+    )
+    for number in range(50)
+]
+ENTRIES = [
+    Entry(Kind.TOOL, f"server{n % 10}__tool_{n}", f"server{n % 10}", f"tool_{n}", Raw(b"{}"))
+    for n in range(300)
+]
+
+
+def passing(number: int, arguments: Raw = TEXTS) -> Passage:
+    return Passage(
         f"{number:032x}",
-        Caller(principal, "2025-11-25", {}, Raw(b'{"name":"bench","version":"1"}')),
-        Request(number, "tools/call"),
+        CALLERS[number % 50],
+        Request(number, "tools/call", Raw(b'{"name":"x","arguments":%s}' % bytes(arguments))),
         1_700_000_000.0 + number / 10,
         0.0,
-        entry=Entry(Kind.TOOL, name, backend, name, Raw(b"{}")),
+        entry=ENTRIES[number % 300],
         revision="2025-11-25",
-        arguments=Raw(b'{"path":"/data/a.txt","text":"%s","api_key":"k"}' % (b"x" * 100)),
+        sent=0.0001,
+        answered=0.0011,
+        arguments=arguments,
     )
+
+
+def event(number: int, arguments: Raw = TEXTS) -> CallEnded:
     status = "denied" if number % 997 == 0 else "success"
-    return CallEnded(passage, status, None, None, 0.0012, 0.001, 180, 300)
+    return CallEnded(passing(number, arguments), status, None, None, 0.0012, 0.001, 180, 300)
 
 
 def best(work: Callable[[], object], clock: Callable[[], float], times: int = 7) -> float:
@@ -56,32 +85,63 @@ def best(work: Callable[[], object], clock: Callable[[], float], times: int = 7)
     return min(found) / BATCH * 1e6
 
 
+def on_the_loop(*listening: str) -> float:
+    """Return what it takes to tell some of calls that have ended, for each call."""
+    events, inbox, metrics = Events(), Inbox(10**9), CallMetrics()
+    events.later = bool  # nobody waits here
+    if "journal" in listening:
+        events.listen(lambda _: None, many=inbox.put_calls)
+    if "metrics" in listening:
+        events.listen(metrics, many=metrics.count_calls)
+    passages = [passing(n) for n in range(BATCH)]
+
+    def tell() -> None:
+        for passage in passages:
+            events.tell_later((passage, RESULT, 0.0012))
+        events.tell_now()
+        inbox.take(BATCH)
+
+    return best(tell, time.thread_time, 25)
+
+
+def parts_on_the_loop() -> None:
+    calls = [event(n) for n in range(BATCH)]
+    inbox, metrics = Inbox(10**9), CallMetrics()
+
+    def each(take: Callable[[list[CallEnded]], None]) -> float:
+        def work() -> None:
+            for start in range(0, BATCH, AT_ONCE):
+                take(calls[start : start + AT_ONCE])
+
+        return best(work, time.thread_time, 25)
+
+    print(
+        f"on the loop, for each call: the journal {each(inbox.put_calls):.2f} us, the metrics "
+        f"{each(metrics.count_calls):.2f} us; with finding out how it ended, and telling, "
+        f"{on_the_loop('journal', 'metrics'):.2f} us"
+    )
+
+
 def main() -> int:
-    events = [event(n) for n in range(BATCH)]
-    inbox = Inbox(10**6)
-
-    def put() -> None:
-        for each in events:
-            inbox.put(each, each.at)
-
-    print(f"on the loop: {best(put, time.thread_time):.2f} us for each call")
+    keep_memory()  # as whoever serves does
+    parts_on_the_loop()
     scribe = Scribe("bench", Redactor(Rules()))
-    pairs = [(each.at, each) for each in events]
-    written = best(lambda: scribe.write(pairs), time.thread_time)
-    print(f"in the writer, holding the interpreter: {written:.2f} us to redact and encode")
+    for what, arguments in (("three texts, one secret", TEXTS), ("a number", NO_TEXT)):
+        calls = [event(n, arguments) for n in range(BATCH)]
+        written = best(lambda calls=calls: scribe.write(calls), time.thread_time, 25)
+        print(f"in the writer, to redact and encode ({what}): {written:.2f} us")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         store = SqliteStore(path / "journal.db")
         ledger = Ledger(store, scribe, HeadFile(path / "journal.head"))
         ledger.begin(Presence("0" * 32, "bench", 1, ""), 1_700_000_000.0)
-        batches = [
-            scribe.write((each.at, each) for each in map(event, range(start, start + BATCH)))
-            for start in range(0, RECORDS, BATCH)
-        ]
-        began, cpu = time.perf_counter(), time.thread_time()
-        for batch in batches:
+        took = cpu = 0.0
+        for start in range(0, RECORDS, BATCH):
+            batch = scribe.write([event(n) for n in range(start, start + BATCH)])
+            began, cpu_began = time.perf_counter(), time.thread_time()
             ledger.append(batch)
-        took, cpu = time.perf_counter() - began, time.thread_time() - cpu
+            took += time.perf_counter() - began
+            cpu += time.thread_time() - cpu_began
         each = cpu / RECORDS * 1e6
         print(f"to hash and store: {each:.2f} us of CPU each, {RECORDS / took:,.0f} a second")
         ask(store)

@@ -242,9 +242,7 @@ class Scribe:
             )
         )
         # As `Entry(…)` does, which takes twice as long.
-        return tuple.__new__(
-            Entry, (at, "call", common.name, common.by, offer.backend, status, body)
-        )
+        return _new(Entry, (at, "call", common.name, common.by, offer.backend, status, body))
 
     def _common(self, key: tuple[object, ...], event: CallEnded) -> "_Common":
         """Return what calls like this one have in common, and keep it for the next."""

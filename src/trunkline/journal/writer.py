@@ -51,7 +51,7 @@ PRUNE_AFTER = 5000
 MAX_CALLS = 50
 """How many calls under way are noted by name: those that have been so for longest."""
 
-_SLICE = 256
+_SLICE = 128
 _BREATH = 0.0002
 _log = logging.getLogger(__name__)
 
