@@ -1,8 +1,8 @@
 """What journal and metrics cost a call, and how long it takes to ask: `python -m bench.journal`.
 
 In process, without a network: the time on the event loop's thread, from the end of a call on, and
-what of it is the journal's and the metrics'; the time that the writer takes to redact and encode,
-and to hash and store; then a journal of 100,000 records is asked and walked.
+what of it is the journal's and the metrics'; the time that the writer takes to hash and store; then
+a journal of 100,000 records is asked and walked.
 """
 
 import sys
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trunkline.gateway.events import Events
+from trunkline.gateway.events import MAX_UNTOLD, Events
 from trunkline.gateway.passage import CallEnded, Passage
 from trunkline.journal.audit import Auditor
 from trunkline.journal.head_file import HeadFile
@@ -36,7 +36,7 @@ BATCH = 1000
 NO_TEXT = Raw(b'{"size":200}')
 TEXTS = Raw(b'{"path":"/data/a.txt","text":"%s","api_key":"k"}' % (b"x" * 100))
 RESULT = Raw(b'{"content":[{"type":"text","text":"%s"}]}' % (b"x" * 200))
-AT_ONCE = 64
+AT_ONCE = MAX_UNTOLD
 """How many calls are told of at once on a busy gateway."""
 
 # As in a gateway: a caller is one for as long as its session lasts, and an entry its catalogue.
@@ -85,51 +85,39 @@ def best(work: Callable[[], object], clock: Callable[[], float], times: int = 7)
     return min(found) / BATCH * 1e6
 
 
-def on_the_loop(*listening: str) -> float:
+def on_the_loop(arguments: Raw, journal: bool, metrics: bool) -> float:
     """Return what it takes to tell some of calls that have ended, for each call."""
-    events, inbox, metrics = Events(), Inbox(10**9), CallMetrics()
+    events, inboxes, counts = Events(), [Inbox(10**6)], CallMetrics()
     events.later = bool  # nobody waits here
-    if "journal" in listening:
-        events.listen(lambda _: None, many=inbox.put_calls)
-    if "metrics" in listening:
-        events.listen(metrics, many=metrics.count_calls)
-    passages = [passing(n) for n in range(BATCH)]
+    if journal:
+        hand = Scribe("bench", Redactor(Rules()))
+        events.listen(lambda _: None, many=lambda calls: inboxes[0].put_calls(calls, hand.call))
+    if metrics:
+        events.listen(counts, many=counts.count_calls)
+    passages = [passing(n, arguments) for n in range(BATCH)]
 
     def tell() -> None:
         for passage in passages:
             events.tell_later((passage, RESULT, 0.0012))
         events.tell_now()
-        inbox.take(BATCH)
+        inboxes[0] = Inbox(10**6)
 
     return best(tell, time.thread_time, 25)
 
 
-def parts_on_the_loop() -> None:
-    calls = [event(n) for n in range(BATCH)]
-    inbox, metrics = Inbox(10**9), CallMetrics()
-
-    def each(take: Callable[[list[CallEnded]], None]) -> float:
-        def work() -> None:
-            for start in range(0, BATCH, AT_ONCE):
-                take(calls[start : start + AT_ONCE])
-
-        return best(work, time.thread_time, 25)
-
-    print(
-        f"on the loop, for each call: the journal {each(inbox.put_calls):.2f} us, the metrics "
-        f"{each(metrics.count_calls):.2f} us; with finding out how it ended, and telling, "
-        f"{on_the_loop('journal', 'metrics'):.2f} us"
-    )
-
-
 def main() -> int:
     keep_memory()  # as whoever serves does
-    parts_on_the_loop()
     scribe = Scribe("bench", Redactor(Rules()))
     for what, arguments in (("three texts, one secret", TEXTS), ("a number", NO_TEXT)):
+        neither, counted = (on_the_loop(arguments, False, each) for each in (False, True))
+        written, both = (on_the_loop(arguments, True, each) for each in (False, True))
         calls = [event(n, arguments) for n in range(BATCH)]
-        written = best(lambda calls=calls: scribe.write(calls), time.thread_time, 25)
-        print(f"in the writer, to redact and encode ({what}): {written:.2f} us")
+        alone = best(lambda calls=calls: scribe.write(calls), time.thread_time, 25)
+        print(
+            f"on the loop, for each call whose arguments are {what}: {both:.2f} us, of these to "
+            f"find out how it ended {neither:.2f}, metrics {counted - neither:.2f}, journal "
+            f"{written - neither:.2f} (to redact and encode {alone:.2f})"
+        )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         store = SqliteStore(path / "journal.db")
@@ -143,7 +131,8 @@ def main() -> int:
             took += time.perf_counter() - began
             cpu += time.thread_time() - cpu_began
         each = cpu / RECORDS * 1e6
-        print(f"to hash and store: {each:.2f} us of CPU each, {RECORDS / took:,.0f} a second")
+        rate = RECORDS / took
+        print(f"in the writer, to hash and store: {each:.2f} us of CPU each, {rate:,.0f} a second")
         ask(store)
         store.close()
     return 0

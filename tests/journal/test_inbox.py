@@ -4,11 +4,14 @@ import threading
 
 import pytest
 
-from tests.journal.samples import call
+from tests.journal.samples import call, scribe
 from trunkline.gateway.events import CallEnded, TurnedAway
 from trunkline.journal import inbox as module
-from trunkline.journal.inbox import HURRY, Inbox
+from trunkline.journal.inbox import HURRY, LITTLE, Inbox
+from trunkline.journal.record import Entry, Noted
 from trunkline.jsonrpc import Raw
+
+WRITE = scribe().call
 
 
 def test_what_is_put_is_taken_in_order() -> None:
@@ -16,11 +19,11 @@ def test_what_is_put_is_taken_in_order() -> None:
     news = TurnedAway("10.0.0.1", "bad token")
     calls = [call(id=str(number)) for number in range(5)]
     inbox.put(calls[0], 0.0)
-    inbox.put_calls(calls[1:3])
+    inbox.put_calls(calls[1:3], WRITE)
     inbox.put(news, 2.5)
-    inbox.put_calls(calls[3:])
-    assert inbox.take(3) == calls[:3]
-    assert inbox.take(3) == [(2.5, news), *calls[3:]]
+    inbox.put_calls(calls[3:], WRITE)
+    assert inbox.take(3) == [calls[0], WRITE(calls[1]), WRITE(calls[2])]
+    assert inbox.take(3) == [(2.5, news), WRITE(calls[3]), WRITE(calls[4])]
     assert (inbox.take(3), len(inbox), inbox.take_losses()) == ([], 0, None)
 
 
@@ -41,11 +44,39 @@ def test_of_many_calls_those_are_taken_for_which_there_is_room() -> None:
     inbox = Inbox(limit=100)
     calls = [call(at=float(number)) for number in range(130)]
     for start in range(0, 130, 26):
-        inbox.put_calls(calls[start : start + 26])
+        inbox.put_calls(calls[start : start + 26], WRITE)
     losses = inbox.take_losses()
     assert losses is not None
     assert (losses.count, losses.since, losses.until) == (30, 100.0, 129.0)
-    assert (inbox.take(1000), inbox.dropped) == (calls[:100], 30)
+    assert [_at(noted) for noted in inbox.take(1000)] == [float(number) for number in range(100)]
+    assert inbox.dropped == 30
+
+
+def _at(noted: Noted) -> float:
+    return noted[0] if isinstance(noted, tuple) else noted.at
+
+
+def test_calls_that_say_much_are_left_to_the_writer_in_their_place() -> None:
+    inbox, much = Inbox(), call(arguments=Raw(b'{"a":"%s"}' % (b"x" * LITTLE)))
+    inbox.put_calls([call(), much, call(arguments=None)], WRITE)
+    assert [type(noted) for noted in inbox.take(9)] == [Entry, CallEnded, Entry]
+
+
+def test_calls_are_not_written_down_at_once_where_much_is_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES", 2000)
+    inbox = Inbox()
+    for _ in range(20):
+        inbox.put_calls([call(bytes_in=400)], WRITE)
+    taken = inbox.take(100)
+    held = [len(noted.body) for noted in taken if isinstance(noted, Entry)]
+    waiting = [noted for noted in taken if isinstance(noted, CallEnded)]
+    assert len(held) + len(waiting) == 20
+    assert sum(held) < 2000
+    assert [b"left out" in bytes(noted.arguments or b"") for noted in waiting[-5:]] == [True] * 5
+    inbox.put_calls([call()], WRITE)  # there is room again
+    assert [type(noted) for noted in inbox.take(9)] == [Entry]
 
 
 def test_where_nothing_may_go_unrecorded_calls_are_let_begin_only_if_there_will_be_room() -> None:
@@ -66,8 +97,8 @@ def test_where_nothing_may_go_unrecorded_calls_are_let_begin_only_if_there_will_
 def test_what_clients_sent_is_held_only_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BYTES", 1000)
     inbox = Inbox()
-    inbox.put_calls([call(bytes_in=400, arguments=Raw(b'{"a":1}'))])
-    inbox.put_calls([call(bytes_in=400, arguments=Raw(b'{"a":1}')) for _ in range(2)])
+    for _ in range(3):
+        inbox.put(call(bytes_in=400, arguments=Raw(b'{"a":1}')), 1.0)
     events = [event for event in inbox.take(3) if isinstance(event, CallEnded)]
     assert [b"left out" in bytes(event.arguments or b"") for event in events] == [
         False,
@@ -92,9 +123,9 @@ def test_whoever_takes_is_woken_once_and_told_to_hurry() -> None:
     assert inbox.hurry.is_set()
     assert inbox.wait(0.0)
     inbox.take(100)
-    inbox.put_calls([call()] * 99)
+    inbox.put_calls([call()] * 99, WRITE)
     assert not inbox.hurry.is_set()
-    inbox.put_calls([call()] * 2)
+    inbox.put_calls([call()] * 2, WRITE)
     assert inbox.hurry.is_set()
 
 
@@ -112,6 +143,6 @@ def test_nothing_is_forgotten_between_two_threads() -> None:
     for number in range(10_000):
         inbox.put(call(), float(number))
     for _ in range(100):
-        inbox.put_calls([call()] * 100)
+        inbox.put_calls([call()] * 100, WRITE)
     thread.join(30)
     assert len(taken) == 20_000

@@ -96,7 +96,7 @@ Calls: TypeAlias = Literal["all", "failed", "none"]
 """Which calls somebody wants to hear of; those that were carried out have not failed."""
 
 
-MAX_UNTOLD = 64
+MAX_UNTOLD = 16
 """How many calls may have been put off before all of them are told."""
 
 

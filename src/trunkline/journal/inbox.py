@@ -1,6 +1,7 @@
 """Inbox: events on their way from the event loop to the thread that writes them down.
 
     loop ──put──> Inbox, bounded ──take──> writer
+      └── put_calls: written down already, if they are little
 
 Refuses to make the loop wait: `put` takes note, or counts what it could not take.
 
@@ -12,20 +13,24 @@ Rules upheld here:
 
 import threading
 from collections import deque
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from trunkline.gateway.events import CallEnded
-from trunkline.journal.record import Happening, Noted
+from trunkline.journal.record import Entry, Happening, Noted
 from trunkline.jsonrpc import Raw, Request, to_raw
 
 WhenFull = Literal["block", "drop"]
+Write: TypeAlias = Callable[[CallEnded], Entry]
 
 MAX_BYTES = 32 * 1024 * 1024
 """How many bytes of requests may be held; beyond that, arguments are not kept."""
+
+LITTLE = 1000
+"""Calls with more bytes of arguments are left to the writer: to redact them takes a while."""
 
 HURRY = 1000
 """How many events are not kept waiting for others."""
@@ -86,20 +91,30 @@ class Inbox:
             queue.append((at, event))
         self._call_for(count, count + 1)
 
-    def put_calls(self, calls: Sequence[CallEnded]) -> None:
-        """Take calls that have ended, or count those that have no room."""
-        # In one piece where there is room for all of them: this is on the path of every call.
+    def put_calls(self, calls: Sequence[CallEnded], write: Write) -> None:
+        """Take calls that have ended, or count those that have no room.
+
+        They are written down by `write` at once: whoever has just dealt with a call has it at hand,
+        and a thousand that are kept until the writer comes to them are in everybody's way. That
+        only if there is room for all of them, and not if it would take long.
+        """
         queue = self._queue
         count = len(queue)
-        size = sum([call.bytes_in for call in calls])
-        full = count + len(calls) > self.limit
-        if full or self._bytes_in - self._bytes_out + size > MAX_BYTES:
+        if count + len(calls) > self.limit or self._bytes_in - self._bytes_out > MAX_BYTES // 2:
             for call in calls:
                 self.put(call, call.at)
             return
+        size = 0
+        for call in calls:
+            arguments = call.passage.arguments
+            if arguments is None or len(arguments) <= LITTLE:
+                entry = write(call)
+                size += len(entry.body)
+                queue.append(entry)
+            else:
+                self.put(call, call.at)
         self._bytes_in += size
-        queue.extend(calls)
-        self._call_for(count, count + len(calls))
+        self._call_for(count, len(queue))
 
     def _call_for(self, before: int, now: int) -> None:
         """Wake whoever writes, or have them hurry."""
@@ -129,13 +144,7 @@ class Inbox:
         """Return what came first, up to so many: calls as they are, others with their times."""
         queue = self._queue
         taken = [queue.popleft() for _ in range(min(len(queue), most))]
-        self._bytes_out += sum(
-            [
-                noted.bytes_in
-                for noted in taken
-                if type(noted) is CallEnded and noted.passage.arguments is not _LEFT_OUT
-            ]
-        )
+        self._bytes_out += sum([_size(noted) for noted in taken])
         return taken
 
     def take_losses(self) -> Losses | None:
@@ -156,6 +165,15 @@ class Inbox:
         self.wake.clear()
         self.hurry.clear()
         return bool(self._queue)
+
+
+def _size(noted: Noted) -> int:
+    """Return how many bytes of what a client sent are held, or were written down."""
+    if isinstance(noted, Entry):
+        return len(noted.body)
+    if isinstance(noted, CallEnded) and noted.passage.arguments is not _LEFT_OUT:
+        return noted.bytes_in
+    return 0
 
 
 def _lighten(event: CallEnded) -> CallEnded:

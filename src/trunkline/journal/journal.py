@@ -70,6 +70,8 @@ class Journal:
         self._inbox = Inbox(terms.queue, terms.when_full)
         self._layers: Layers | None = None
         self._scribe = Scribe(label(name), Redactor(terms.rules))
+        self._hand = Scribe(self._scribe.gateway, Redactor(terms.rules))
+        """Writes where calls end; the other one belongs to the thread that writes."""
         self._writer = Writer(
             self._inbox,
             lambda: open_ledger(self._scribe),
@@ -94,6 +96,7 @@ class Journal:
         self._inbox.limit, self._inbox.when_full = terms.queue, terms.when_full
         self._writer.retention = terms.retention
         self._scribe.redactor = Redactor(terms.rules)
+        self._hand.redactor = Redactor(terms.rules)
         if self._layers is not None:
             self._layers.door = self._admit if terms.when_full == "block" else None
 
@@ -113,7 +116,7 @@ class Journal:
 
     def note_calls(self, calls: Sequence[CallEnded]) -> None:
         """Take note of calls that have ended."""
-        self._inbox.put_calls(calls)
+        self._inbox.put_calls(calls, self._hand.call)
         if not self._writer.started:
             self.start()
 

@@ -56,9 +56,6 @@ Other = BackendMoved | Switched | Reloaded | TurnedAway
 Happening = CallEnded | Other
 """What is written down."""
 
-Noted = CallEnded | tuple[float, Other]
-"""The same with when it came to be known, which a call says itself."""
-
 
 class Entry(NamedTuple):
     """One record, not yet in a chain; what can be searched for stands beside the body."""
@@ -70,6 +67,10 @@ class Entry(NamedTuple):
     backend: str
     status: str
     body: bytes
+
+
+Noted = Entry | CallEnded | tuple[float, Other]
+"""What is on its way: written down already, or with when it came to be known."""
 
 
 class Call(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="call", gc=False):
@@ -180,6 +181,9 @@ class Scribe:
         turned_away: Counter[tuple[str, str]] = Counter()
         last = 0.0
         for noted in events:
+            if isinstance(noted, Entry):
+                entries.append(noted)
+                continue
             if isinstance(noted, CallEnded):
                 entries.append(self.call(noted))
                 continue
