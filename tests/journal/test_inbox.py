@@ -57,8 +57,8 @@ def _at(noted: Noted) -> float:
 
 
 def test_calls_that_say_much_are_left_to_the_writer_in_their_place() -> None:
-    inbox, much = Inbox(), call(arguments=Raw(b'{"a":"%s"}' % (b"x" * LITTLE)))
-    inbox.put_calls([call(), much, call(arguments=None)], WRITE)
+    inbox, much = Inbox(), call(bytes_in=LITTLE + 1)
+    inbox.put_calls([call(), much, call(bytes_in=LITTLE)], WRITE)
     assert [type(noted) for noted in inbox.take(9)] == [Entry, CallEnded, Entry]
 
 

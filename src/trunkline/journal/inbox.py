@@ -29,8 +29,8 @@ Write: TypeAlias = Callable[[CallEnded], Entry]
 MAX_BYTES = 32 * 1024 * 1024
 """How many bytes of requests may be held; beyond that, arguments are not kept."""
 
-LITTLE = 1000
-"""Calls with more bytes of arguments are left to the writer: to redact them takes a while."""
+LITTLE = 2000
+"""Calls with more bytes of params are left to the writer: to redact them takes a while."""
 
 HURRY = 1000
 """How many events are not kept waiting for others."""
@@ -96,7 +96,7 @@ class Inbox:
 
         They are written down by `write` at once: whoever has just dealt with a call has it at hand,
         and a thousand that are kept until the writer comes to them are in everybody's way. That
-        only if there is room for all of them, and not if it would take long.
+        only if there is room for all of them, and for those that take no while.
         """
         queue = self._queue
         count = len(queue)
@@ -106,8 +106,7 @@ class Inbox:
             return
         size = 0
         for call in calls:
-            arguments = call.passage.arguments
-            if arguments is None or len(arguments) <= LITTLE:
+            if call.bytes_in <= LITTLE:
                 entry = write(call)
                 size += len(entry.body)
                 queue.append(entry)

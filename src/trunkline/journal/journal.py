@@ -1,6 +1,7 @@
 """Journal: takes note of every call, from the event loop, and has it written down.
 
     Events ──listener──> Inbox ──> Writer, a thread ──> Ledger ──> Store
+                └── Scribe: what is little is written down at once
 
 Refuses to make a call wait. With `when_full = "block"` no call is carried out that could not be
 recorded: when too many records wait, calls are refused at the door, at once and clearly.

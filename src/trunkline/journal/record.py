@@ -48,7 +48,6 @@ _MAX_LABELS = 1024
 _MAX_CALLER = 4096
 """Callers that say more bytes of themselves are not kept in mind."""
 
-
 _address = id  # parameters and fields have its name
 _new: Callable[..., "Entry"] = cast("Any", tuple).__new__
 
@@ -215,14 +214,9 @@ class Scribe:
 
         What it has in common with others is written once for all of them.
         """
-        caller, request, at, upstream = passage.caller, passage.request, passage.at, event.upstream
-        method, status, revision, rule = (
-            request.method,
-            event.status,
-            passage.revision,
-            passage.rule,
-        )
-        key = (_address(caller), method, offer.public, offer.backend, status, revision, rule)
+        request, status, at, upstream = passage.request, event.status, passage.at, event.upstream
+        offered = (offer.public, offer.backend, passage.revision)
+        key = (_address(passage.caller), request.method, *offered, status, passage.rule)
         common = self._commons.get(key)
         if common is None:
             common = self._common(key, event)
