@@ -15,7 +15,6 @@ import signal
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,9 +60,6 @@ PARTING = 1.0
 
 CLOSING = 5.0
 """How long, in seconds, each of the last steps may take."""
-
-UNTOLD = 0.005
-"""How many seconds a call that has ended waits to be told of together with others."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -254,8 +250,7 @@ class App:
 
     def _begin(self) -> None:
         """Begin to write down what happens: whoever serves does so from the first moment."""
-        loop = asyncio.get_running_loop()
-        self.gateway.layers.events.later = partial(loop.call_later, UNTOLD)
+        self.gateway.layers.events.later = asyncio.get_running_loop().call_later
         if self.journal is not None:
             self.journal.start()
 

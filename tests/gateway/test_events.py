@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.gateway.test_passage import passage as passing
-from trunkline.gateway.events import MAX_UNTOLD, CallEnded, Event, Events, Switched
+from trunkline.gateway.events import ENOUGH, MAX_UNTOLD, WHILE, CallEnded, Event, Events, Switched
 from trunkline.jsonrpc import Incident
 
 NEWS = Switched("tool", "a__b", off=True, by="ann")
@@ -69,7 +69,7 @@ def test_what_is_put_off_is_told_before_anything_that_happens_later() -> None:
     calls = [call("success") for _ in range(MAX_UNTOLD + 1)]
     events.tell_later(calls[0])
     assert told == [calls[0]]  # nobody said how to put it off
-    events.later = put_off.append
+    events.later = lambda _, then: put_off.append(then)
     for each in calls[:2]:
         events.tell_later(each)
     assert (len(told), len(put_off)) == (1, 1)
@@ -88,7 +88,7 @@ def test_whoever_can_is_told_of_many_calls_at_once_and_everybody_of_each_in_its_
     events, put_off = Events(), list[Callable[[], None]]()
     one, many, failed = list[Event](), list[Sequence[CallEnded]](), list[Sequence[CallEnded]]()
     other = list[Event]()
-    events.later = put_off.append
+    events.later = lambda _, then: put_off.append(then)
     events.listen(one.append)
     events.listen(other.append, many=many.append)
     events.listen(other.append, calls="failed", many=failed.append)
@@ -110,7 +110,7 @@ def test_whoever_can_is_told_of_many_calls_at_once_and_everybody_of_each_in_its_
 def test_one_who_fails_at_many_calls_is_reported_once_and_the_others_are_told() -> None:
     reports, told = list[Incident](), list[Event]()
     events = Events(reports.append)
-    events.later = lambda _: None
+    events.later = lambda _seconds, _then: None
 
     def fail(calls: Sequence[CallEnded]) -> None:
         raise OSError(f"no room for {len(calls)}")
@@ -124,3 +124,20 @@ def test_one_who_fails_at_many_calls_is_reported_once_and_the_others_are_told() 
     events.tell_now()  # nothing twice
     assert told == calls
     assert [(each.method, str(each.error)) for each in reports] == [("CallEnded", "no room for 2")]
+
+
+def test_so_many_wait_for_no_others_and_not_until_they_are_too_many() -> None:
+    events, told, put_off = Events(), list[Event](), list[tuple[float, Callable[[], None]]]()
+    events.listen(told.append)
+    events.later = lambda seconds, then: put_off.append((seconds, then))
+    calls = [call("success") for _ in range(ENOUGH + 1)]
+    for each in calls[: ENOUGH - 1]:
+        events.tell_later(each)
+    assert [seconds for seconds, _ in put_off] == [WHILE]
+    events.tell_later(calls[ENOUGH - 1])
+    assert ([seconds for seconds, _ in put_off], told) == ([WHILE, 0], [])
+    events.tell_later(calls[ENOUGH])
+    put_off.pop()[1]()
+    assert (told, len(put_off)) == (calls, 1)
+    events.tell_later(calls[0])
+    assert (len(told), len(put_off)) == (len(calls), 2)

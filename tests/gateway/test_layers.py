@@ -228,7 +228,8 @@ async def test_methods_that_nobody_can_judge_are_passed_on_only_where_nobody_jud
 async def test_clients_are_answered_first_and_those_who_listen_are_told_of_all_in_order() -> None:
     server, put_off = offering(), list[Callable[[], None]]()
     made = gateway(a=server)
-    ends, made.layers.events.later = watched(made), put_off.append
+    ends = watched(made)
+    made.layers.events.later = lambda _, then: put_off.append(then)
     async with running(made, server):
         client = await poster(made)
         await client.call("a__n")
@@ -265,7 +266,7 @@ def test_how_a_call_ended_is_found_out_later_and_is_the_same(
 ) -> None:
     layers, put_off, ends = Layers(), list[Callable[[], None]](), list[Event]()
     passage, answer, left = passing(entry=ENTRY), Due(), list[str]()
-    layers.events.later = put_off.append
+    layers.events.later = lambda _, then: put_off.append(then)
     layers.under_way.add(passage)
     passage.leaving = (lambda: left.append("left"),)
     layers.events.listen(ends.append)

@@ -123,7 +123,7 @@ async def test_what_cannot_be_written_in_the_end_is_said_aloud(
 def test_calls_of_which_nobody_was_told_yet_will_need_room_too(tmp_path: Path) -> None:
     made, layers = journal(tmp_path, queue=100, when_full="block"), Layers()
     made.attach(layers)
-    layers.events.later = lambda _: None
+    layers.events.later = lambda _seconds, _then: None
     for _ in range(60):
         layers.events.tell_later(call())
     layers.under_way.update(call().passage for _ in range(40))

@@ -96,7 +96,13 @@ Calls: TypeAlias = Literal["all", "failed", "none"]
 """Which calls somebody wants to hear of; those that were carried out have not failed."""
 
 
-MAX_UNTOLD = 16
+WHILE = 0.005
+"""How many seconds a call that has ended waits to be told of together with others."""
+
+ENOUGH = 16
+"""How many calls wait for no others, but only until what is being done is done."""
+
+MAX_UNTOLD = 64
 """How many calls may have been put off before all of them are told."""
 
 
@@ -117,8 +123,8 @@ class Events:
         """Whether anybody listens to calls: most events are those."""
         self.hears_failures = False
         """Whether anybody listens to those that were not carried out."""
-        self.later: Callable[[Callable[[], None]], object] | None = None
-        """Has something done in a while; without it, all is told at once."""
+        self.later: Callable[[float, Callable[[], None]], object] | None = None
+        """Has something done after so many seconds; without it, all is told at once."""
         self._untold: list[CallEnded | tuple[Passage, Raw, float]] = []
         self._awaited = False
         """Whether calls that were put off will be told by themselves."""
@@ -163,11 +169,14 @@ class Events:
         """
         untold = self._untold
         untold.append(call)
-        if len(untold) >= MAX_UNTOLD or self.later is None:
+        count = len(untold)
+        if self.later is None or count >= MAX_UNTOLD:
             self._tell_untold()
+        elif count == ENOUGH:
+            self.later(0, self.tell_now)
         elif not self._awaited:
             self._awaited = True
-            self.later(self.tell_now)
+            self.later(WHILE, self.tell_now)
 
     def tell_now(self) -> None:
         """Tell everybody of what was put off."""
