@@ -220,3 +220,14 @@ def test_the_index_of_an_older_journal_is_not_kept_up_any_more(tmp_path: Path) -
     assert store.rows(0, 100) == before
     store.close()
     assert audit(tmp_path).ok
+
+
+def test_how_much_there_is_is_known_without_counting(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    assert store.extent().records == 0
+    store.close()
+    store = written(tmp_path, 30).store
+    assert store.extent().records == 31
+    store.remove_through(11)
+    assert store.extent().records == 20
+    store.close()
