@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.gateway.test_passage import passage as passing
-from trunkline.gateway.events import ENOUGH, MAX_UNTOLD, WHILE, CallEnded, Event, Events, Switched
+from trunkline.gateway.events import MAX_UNTOLD, WHILE, CallEnded, Event, Events, Switched
 from trunkline.jsonrpc import Incident
 
 NEWS = Switched("tool", "a__b", off=True, by="ann")
@@ -126,18 +126,16 @@ def test_one_who_fails_at_many_calls_is_reported_once_and_the_others_are_told() 
     assert [(each.method, str(each.error)) for each in reports] == [("CallEnded", "no room for 2")]
 
 
-def test_so_many_wait_for_no_others_and_not_until_they_are_too_many() -> None:
+def test_there_is_one_who_tells_of_what_was_put_off_at_a_time() -> None:
     events, told, put_off = Events(), list[Event](), list[tuple[float, Callable[[], None]]]()
     events.listen(told.append)
     events.later = lambda seconds, then: put_off.append((seconds, then))
-    calls = [call("success") for _ in range(ENOUGH + 1)]
-    for each in calls[: ENOUGH - 1]:
+    calls = [call("success") for _ in range(MAX_UNTOLD + 2)]
+    for each in calls:
         events.tell_later(each)
     assert [seconds for seconds, _ in put_off] == [WHILE]
-    events.tell_later(calls[ENOUGH - 1])
-    assert ([seconds for seconds, _ in put_off], told) == ([WHILE, 0], [])
-    events.tell_later(calls[ENOUGH])
+    assert (told, events.untold) == (calls[:MAX_UNTOLD], 2)
     put_off.pop()[1]()
-    assert (told, len(put_off)) == (calls, 1)
+    assert (told, events.untold) == (calls, 0)
     events.tell_later(calls[0])
-    assert (len(told), len(put_off)) == (len(calls), 2)
+    assert (len(told), len(put_off)) == (len(calls), 1)

@@ -124,9 +124,9 @@ def test_calls_of_which_nobody_was_told_yet_will_need_room_too(tmp_path: Path) -
     made, layers = journal(tmp_path, queue=100, when_full="block"), Layers()
     made.attach(layers)
     layers.events.later = lambda _seconds, _then: None
-    for _ in range(60):
+    for _ in range(10):
         layers.events.tell_later(call())
-    layers.under_way.update(call().passage for _ in range(40))
+    layers.under_way.update(call().passage for _ in range(90))
     assert layers.door is not None
     layers.door(call().passage)
     layers.under_way.add(call().passage)

@@ -99,10 +99,7 @@ Calls: TypeAlias = Literal["all", "failed", "none"]
 WHILE = 0.005
 """How many seconds a call that has ended waits to be told of together with others."""
 
-ENOUGH = 16
-"""How many calls wait for no others, but only until what is being done is done."""
-
-MAX_UNTOLD = 64
+MAX_UNTOLD = 16
 """How many calls may have been put off before all of them are told."""
 
 
@@ -163,17 +160,15 @@ class Events:
     def tell_later(self, call: CallEnded | tuple[Passage, Raw, float]) -> None:
         """Tell everybody in a while, of all calls that were put off by then.
 
-        Clients have their answers first; and to tell of many calls at once takes a fraction of the
-        time. Whoever shows what was told has it told first. Of a call that went well it is enough
-        to say which, with what result and when: how it ended is then found out in a while, too.
+        Nearly all clients have their answers first; and to tell of many calls at once takes a
+        fraction of the time. Whoever shows what was told has it told first. Of a call that went
+        well it is enough to say which, with what result and when: how it ended is then found out
+        in a while, too.
         """
         untold = self._untold
         untold.append(call)
-        count = len(untold)
-        if self.later is None or count >= MAX_UNTOLD:
+        if self.later is None or len(untold) >= MAX_UNTOLD:
             self._tell_untold()
-        elif count == ENOUGH:
-            self.later(0, self.tell_now)
         elif not self._awaited:
             self._awaited = True
             self.later(WHILE, self.tell_now)
