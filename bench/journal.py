@@ -1,7 +1,8 @@
-"""What the journal costs a call, and how long it takes to ask it: `python -m bench.journal`.
+"""What journal and metrics cost a call, and how long it takes to ask: `python -m bench.journal`.
 
-In process, without a network: the time on the event loop's thread, the time that the writer holds
-the interpreter, and its time in all; then a journal of 100,000 records is asked and walked.
+In process, without a network: the time on the event loop's thread, from the end of a call on, and
+what of it is the journal's and the metrics'; the time that the writer takes to hash and store; then
+a journal of 100,000 records is asked and walked.
 """
 
 import sys
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from trunkline.gateway.events import Events
 from trunkline.gateway.passage import CallEnded, Passage
 from trunkline.journal.audit import Auditor
 from trunkline.journal.head_file import HeadFile
@@ -20,30 +22,54 @@ from trunkline.journal.redact import Redactor, Rules
 from trunkline.journal.sqlite import SqliteStore
 from trunkline.journal.store import Filter, Presence, each_row
 from trunkline.jsonrpc import Raw, Request
+from trunkline.loop import keep_memory
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.offer import Kind
 from trunkline.mcp.principal import Principal
+from trunkline.observe.call_metrics import CallMetrics
 from trunkline.routing.catalog import Entry
 
 RECORDS = 100_000
 BATCH = 1000
 
 
-def event(number: int) -> CallEnded:
-    name, backend = f"server{number % 10}__tool_{number % 300}", f"server{number % 10}"
-    principal = Principal(f"key:user{number % 50}", f"user{number % 50}", ("dev",))
-    passage = Passage(
+NO_TEXT = Raw(b'{"size":200}')
+TEXTS = Raw(b'{"path":"/data/a.txt","text":"%s","api_key":"k"}' % (b"x" * 100))
+RESULT = Raw(b'{"content":[{"type":"text","text":"%s"}]}' % (b"x" * 200))
+# As in a gateway: a caller is one for as long as its session lasts, and an entry its catalogue.
+CALLERS = [
+    Caller(
+        Principal(f"key:user{number}", f"user{number}", ("dev",)),
+        "2025-11-25",
+        {},
+        Raw(b'{"name":"bench","version":"1"}'),
+    )
+    for number in range(50)
+]
+ENTRIES = [
+    Entry(Kind.TOOL, f"server{n % 10}__tool_{n}", f"server{n % 10}", f"tool_{n}", Raw(b"{}"))
+    for n in range(300)
+]
+
+
+def passing(number: int, arguments: Raw = TEXTS) -> Passage:
+    return Passage(
         f"{number:032x}",
-        Caller(principal, "2025-11-25", {}, Raw(b'{"name":"bench","version":"1"}')),
-        Request(number, "tools/call"),
+        CALLERS[number % 50],
+        Request(number, "tools/call", Raw(b'{"name":"x","arguments":%s}' % bytes(arguments))),
         1_700_000_000.0 + number / 10,
         0.0,
-        entry=Entry(Kind.TOOL, name, backend, name, Raw(b"{}")),
+        entry=ENTRIES[number % 300],
         revision="2025-11-25",
-        arguments=Raw(b'{"path":"/data/a.txt","text":"%s","api_key":"k"}' % (b"x" * 100)),
+        sent=0.0001,
+        answered=0.0011,
+        arguments=arguments,
     )
+
+
+def event(number: int, arguments: Raw = TEXTS) -> CallEnded:
     status = "denied" if number % 997 == 0 else "success"
-    return CallEnded(passage, status, None, None, 0.0012, 0.001, 180, 300)
+    return CallEnded(passing(number, arguments), status, None, None, 0.0012, 0.001, 180, 300)
 
 
 def best(work: Callable[[], object], clock: Callable[[], float], times: int = 7) -> float:
@@ -56,34 +82,54 @@ def best(work: Callable[[], object], clock: Callable[[], float], times: int = 7)
     return min(found) / BATCH * 1e6
 
 
+def on_the_loop(arguments: Raw, journal: bool, metrics: bool) -> float:
+    """Return what it takes to tell some of calls that have ended, for each call."""
+    events, inboxes, counts = Events(), [Inbox(10**6)], CallMetrics()
+    events.later = lambda _seconds, _then: None
+    if journal:
+        hand = Scribe("bench", Redactor(Rules()))
+        events.listen(lambda _: None, many=lambda calls: inboxes[0].put_calls(calls, hand.call))
+    if metrics:
+        events.listen(counts, many=counts.count_calls)
+    passages = [passing(n, arguments) for n in range(BATCH)]
+
+    def tell() -> None:
+        for passage in passages:
+            events.tell_later((passage, RESULT, 0.0012))
+        events.tell_now()
+        inboxes[0] = Inbox(10**6)
+
+    return best(tell, time.thread_time, 25)
+
+
 def main() -> int:
-    events = [event(n) for n in range(BATCH)]
-    inbox = Inbox(10**6)
-
-    def put() -> None:
-        for each in events:
-            inbox.put(each, each.at)
-
-    print(f"on the loop: {best(put, time.thread_time):.2f} us for each call")
+    keep_memory()  # as whoever serves does
     scribe = Scribe("bench", Redactor(Rules()))
-    pairs = [(each.at, each) for each in events]
-    written = best(lambda: scribe.write(pairs), time.thread_time)
-    print(f"in the writer, holding the interpreter: {written:.2f} us to redact and encode")
+    for what, arguments in (("three texts, one secret", TEXTS), ("a number", NO_TEXT)):
+        neither, counted = (on_the_loop(arguments, False, each) for each in (False, True))
+        written, both = (on_the_loop(arguments, True, each) for each in (False, True))
+        calls = [event(n, arguments) for n in range(BATCH)]
+        alone = best(lambda calls=calls: scribe.write(calls), time.thread_time, 25)
+        print(
+            f"on the loop, for each call whose arguments are {what}: {both:.2f} us, of these to "
+            f"find out how it ended {neither:.2f}, metrics {counted - neither:.2f}, journal "
+            f"{written - neither:.2f} (to redact and encode {alone:.2f})"
+        )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         store = SqliteStore(path / "journal.db")
         ledger = Ledger(store, scribe, HeadFile(path / "journal.head"))
         ledger.begin(Presence("0" * 32, "bench", 1, ""), 1_700_000_000.0)
-        batches = [
-            scribe.write((each.at, each) for each in map(event, range(start, start + BATCH)))
-            for start in range(0, RECORDS, BATCH)
-        ]
-        began, cpu = time.perf_counter(), time.thread_time()
-        for batch in batches:
+        took = cpu = 0.0
+        for start in range(0, RECORDS, BATCH):
+            batch = scribe.write([event(n) for n in range(start, start + BATCH)])
+            began, cpu_began = time.perf_counter(), time.thread_time()
             ledger.append(batch)
-        took, cpu = time.perf_counter() - began, time.thread_time() - cpu
+            took += time.perf_counter() - began
+            cpu += time.thread_time() - cpu_began
         each = cpu / RECORDS * 1e6
-        print(f"to hash and store: {each:.2f} us of CPU each, {RECORDS / took:,.0f} a second")
+        rate = RECORDS / took
+        print(f"in the writer, to hash and store: {each:.2f} us of CPU each, {rate:,.0f} a second")
         ask(store)
         store.close()
     return 0

@@ -250,7 +250,7 @@ class App:
 
     def _begin(self) -> None:
         """Begin to write down what happens: whoever serves does so from the first moment."""
-        self.gateway.layers.events.later = asyncio.get_running_loop().call_soon
+        self.gateway.layers.events.later = asyncio.get_running_loop().call_later
         if self.journal is not None:
             self.journal.start()
 

@@ -7,10 +7,13 @@ import pytest
 
 from tests.gateway.letters import poster
 from tests.gateway.servers import Hold, Server, gateway, running, text_of, tool, user
+from tests.gateway.test_passage import ENTRY
+from tests.gateway.test_passage import passage as passing
 from trunkline.gateway.events import MAX_UNTOLD, CallEnded, Event, Events
 from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.layers import Layers
 from trunkline.gateway.passage import Passage
-from trunkline.jsonrpc import Raw, Request, RpcError
+from trunkline.jsonrpc import Due, Raw, Request, RpcError
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
 from trunkline.mcp.principal import Principal
@@ -225,7 +228,8 @@ async def test_methods_that_nobody_can_judge_are_passed_on_only_where_nobody_jud
 async def test_clients_are_answered_first_and_those_who_listen_are_told_of_all_in_order() -> None:
     server, put_off = offering(), list[Callable[[], None]]()
     made = gateway(a=server)
-    ends, made.layers.events.later = watched(made), put_off.append
+    ends = watched(made)
+    made.layers.events.later = lambda _, then: put_off.append(then)
     async with running(made, server):
         client = await poster(made)
         await client.call("a__n")
@@ -244,3 +248,47 @@ async def test_clients_are_answered_first_and_those_who_listen_are_told_of_all_i
         assert [end.status for end in ends[-2:]] == ["success", "unknown"]  # as they ended
         await client.call("a__n")
     assert len(ends) == 5 + MAX_UNTOLD  # nor anything beyond the end
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "status"),
+    [
+        (Raw(b'{"content":[]}'), None, "success"),
+        (Raw(b'{"content":[],"isError":true}'), None, "tool_error"),
+        (Raw(b'{"content":["%s"]}' % (b"x" * 100_000)), None, "success"),
+        ({}, None, "success"),
+        (Raw(b"{}"), RpcError(1, "theirs"), "error"),
+        (None, RpcError(1, "theirs"), "error"),
+    ],
+)
+def test_how_a_call_ended_is_found_out_later_and_is_the_same(
+    result: object, error: RpcError | None, status: str
+) -> None:
+    layers, put_off, ends = Layers(), list[Callable[[], None]](), list[Event]()
+    passage, answer, left = passing(entry=ENTRY), Due(), list[str]()
+    layers.events.later = lambda _, then: put_off.append(then)
+    layers.under_way.add(passage)
+    passage.leaving = (lambda: left.append("left"),)
+    layers.events.listen(ends.append)
+    layers.send(passage, answer)
+    answer.error = error
+    answer.settle(result)
+    layers.end(passage, None, OSError())  # what comes later is no news
+    assert (layers.under_way, left, layers.events.untold) == (set(), ["left"], 1)
+    put_off.pop()()
+    (ended,) = ends
+    assert isinstance(ended, CallEnded)
+    assert (ended.status, ended.code) == (status, None if error is None else 1)
+    assert ended.upstream <= ended.total
+    assert ended.bytes_out == (len(result) if isinstance(result, Raw) else 0)
+    assert layers.events.untold == 0
+
+
+def test_nobody_is_told_of_a_call_that_went_well_if_nobody_wants_to_know() -> None:
+    layers, ends = Layers(), list[Event]()
+    passage, answer = passing(entry=ENTRY), Due()
+    layers.under_way.add(passage)
+    layers.events.listen(ends.append, calls="failed")
+    layers.send(passage, answer)
+    answer.settle(Raw(b"{}"))
+    assert (layers.under_way, layers.events.untold, ends) == (set(), 0, [])

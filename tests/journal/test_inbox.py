@@ -4,19 +4,26 @@ import threading
 
 import pytest
 
-from tests.journal.samples import call
+from tests.journal.samples import call, scribe
 from trunkline.gateway.events import CallEnded, TurnedAway
 from trunkline.journal import inbox as module
-from trunkline.journal.inbox import HURRY, Inbox
+from trunkline.journal.inbox import HURRY, LITTLE, Inbox
+from trunkline.journal.record import Entry, Noted
 from trunkline.jsonrpc import Raw
+
+WRITE = scribe().call
 
 
 def test_what_is_put_is_taken_in_order() -> None:
     inbox = Inbox()
-    for number in range(5):
-        inbox.put(call(id=str(number)), float(number))
-    assert [at for at, _ in inbox.take(3)] == [0.0, 1.0, 2.0]
-    assert [at for at, _ in inbox.take(3)] == [3.0, 4.0]
+    news = TurnedAway("10.0.0.1", "bad token")
+    calls = [call(id=str(number)) for number in range(5)]
+    inbox.put(calls[0], 0.0)
+    inbox.put_calls(calls[1:3], WRITE)
+    inbox.put(news, 2.5)
+    inbox.put_calls(calls[3:], WRITE)
+    assert inbox.take(3) == [calls[0], WRITE(calls[1]), WRITE(calls[2])]
+    assert inbox.take(3) == [(2.5, news), WRITE(calls[3]), WRITE(calls[4])]
     assert (inbox.take(3), len(inbox), inbox.take_losses()) == ([], 0, None)
 
 
@@ -31,6 +38,45 @@ def test_what_has_no_room_is_counted_with_its_time() -> None:
     assert inbox.take_losses() is None
     assert (len(inbox), inbox.dropped) == (100, 30)
     assert inbox.is_open(1000)
+
+
+def test_of_many_calls_those_are_taken_for_which_there_is_room() -> None:
+    inbox = Inbox(limit=100)
+    calls = [call(at=float(number)) for number in range(130)]
+    for start in range(0, 130, 26):
+        inbox.put_calls(calls[start : start + 26], WRITE)
+    losses = inbox.take_losses()
+    assert losses is not None
+    assert (losses.count, losses.since, losses.until) == (30, 100.0, 129.0)
+    assert [_at(noted) for noted in inbox.take(1000)] == [float(number) for number in range(100)]
+    assert inbox.dropped == 30
+
+
+def _at(noted: Noted) -> float:
+    return noted[0] if isinstance(noted, tuple) else noted.at
+
+
+def test_calls_that_say_much_are_left_to_the_writer_in_their_place() -> None:
+    inbox, much = Inbox(), call(bytes_in=LITTLE + 1)
+    inbox.put_calls([call(), much, call(bytes_in=LITTLE)], WRITE)
+    assert [type(noted) for noted in inbox.take(9)] == [Entry, CallEnded, Entry]
+
+
+def test_calls_are_not_written_down_at_once_where_much_is_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES", 2000)
+    inbox = Inbox()
+    for _ in range(20):
+        inbox.put_calls([call(bytes_in=400)], WRITE)
+    taken = inbox.take(100)
+    held = [len(noted.body) for noted in taken if isinstance(noted, Entry)]
+    waiting = [noted for noted in taken if isinstance(noted, CallEnded)]
+    assert len(held) + len(waiting) == 20
+    assert sum(held) < 2000
+    assert [b"left out" in bytes(noted.arguments or b"") for noted in waiting[-5:]] == [True] * 5
+    inbox.put_calls([call()], WRITE)  # there is room again
+    assert [type(noted) for noted in inbox.take(9)] == [Entry]
 
 
 def test_where_nothing_may_go_unrecorded_calls_are_let_begin_only_if_there_will_be_room() -> None:
@@ -53,14 +99,14 @@ def test_what_clients_sent_is_held_only_up_to_a_bound(monkeypatch: pytest.Monkey
     inbox = Inbox()
     for _ in range(3):
         inbox.put(call(bytes_in=400, arguments=Raw(b'{"a":1}')), 1.0)
-    events = [event for _, event in inbox.take(3) if isinstance(event, CallEnded)]
+    events = [event for event in inbox.take(3) if isinstance(event, CallEnded)]
     assert [b"left out" in bytes(event.arguments or b"") for event in events] == [
         False,
         False,
         True,
     ]
     inbox.put(call(bytes_in=900, arguments=Raw(b'{"a":1}')), 1.0)
-    ((_, last),) = inbox.take(1)
+    (last,) = inbox.take(1)
     assert isinstance(last, CallEnded)
     assert bytes(last.arguments or b"") == b'{"a":1}'
 
@@ -75,6 +121,12 @@ def test_whoever_takes_is_woken_once_and_told_to_hurry() -> None:
     for _ in range(HURRY):
         inbox.put(call(), 1.0)
     assert inbox.hurry.is_set()
+    assert inbox.wait(0.0)
+    inbox.take(100)
+    inbox.put_calls([call()] * 99, WRITE)
+    assert not inbox.hurry.is_set()
+    inbox.put_calls([call()] * 2, WRITE)
+    assert inbox.hurry.is_set()
 
 
 def test_nothing_is_forgotten_between_two_threads() -> None:
@@ -88,7 +140,9 @@ def test_nothing_is_forgotten_between_two_threads() -> None:
 
     thread = threading.Thread(target=take, daemon=True)
     thread.start()
-    for number in range(20_000):
+    for number in range(10_000):
         inbox.put(call(), float(number))
+    for _ in range(100):
+        inbox.put_calls([call()] * 100, WRITE)
     thread.join(30)
     assert len(taken) == 20_000

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.servers import Hold, User, gateway, one_tool, refuse, running
-from tests.journal.samples import audit, ledger, rows
+from tests.journal.samples import audit, call, ledger, rows
 from trunkline.gateway.events import BackendMoved
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.layers import Layers
@@ -27,7 +27,7 @@ from trunkline.journal.record import Scribe
 from trunkline.journal.redact import Rules
 from trunkline.journal.sqlite import SqliteStore
 from trunkline.journal.store import Presence
-from trunkline.jsonrpc import Incident
+from trunkline.jsonrpc import Incident, RpcError
 
 
 def journal(folder: Path, **terms: Any) -> Journal:
@@ -118,6 +118,20 @@ async def test_what_cannot_be_written_in_the_end_is_said_aloud(
         await user.call("fs__echo")
     await made.aclose()
     assert "records of the journal are lost" in caplog.text
+
+
+def test_calls_of_which_nobody_was_told_yet_will_need_room_too(tmp_path: Path) -> None:
+    made, layers = journal(tmp_path, queue=100, when_full="block"), Layers()
+    made.attach(layers)
+    layers.events.later = lambda _seconds, _then: None
+    for _ in range(10):
+        layers.events.tell_later(call())
+    layers.under_way.update(call().passage for _ in range(90))
+    assert layers.door is not None
+    layers.door(call().passage)
+    layers.under_way.add(call().passage)
+    with pytest.raises(RpcError, match="no room"):
+        layers.door(call().passage)
 
 
 @pytest.mark.holds("D0.o")

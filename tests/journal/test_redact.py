@@ -3,16 +3,20 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jsonrpc.test_raw import JSON
+from trunkline.journal import redact as module
 from trunkline.journal.redact import MORE, Redactor, Rules, shorten, without_credentials
 from trunkline.jsonrpc import Raw
 from trunkline.routing.userinfo import HIDDEN
 
 CANARY = "canary-7f3a"
+FEW = 1000
+"""So many bytes of arguments, at most, are kept by the shorter way."""
 
 
 def kept(value: Any, **rules: Any) -> Any:
@@ -229,3 +233,60 @@ def test_whatever_it_is_little_of_it_is_kept(value: Any, room: int) -> None:
 def test_no_secret_is_ever_kept(value: Any) -> None:
     found = kept({"outer": [value, {"my_secret": [CANARY, value]}]})
     assert CANARY not in json.dumps(found)
+
+
+_TELLING = (
+    "password", "Api-Key", "pin", "pinned", "name", "KEY", "value", "Value", "Authorization", "a.b",
+    "x" * 300, "Bearer abc", "sk-" + "a" * 20, "key=abc", "db://u:p@h", "x" * 260, "", "J", "a_b-c",
+)  # fmt: skip
+_TEXTS = st.sampled_from(_TELLING) | st.text(max_size=8)
+_ARGUMENTS = st.recursive(
+    JSON | _TEXTS,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(_TEXTS, inner, max_size=5) | st.tuples(inner)
+    ),
+    max_leaves=40,
+)
+
+
+@given(_ARGUMENTS, st.integers(64, 4096))
+def test_of_few_arguments_the_same_is_kept_by_the_shorter_way(value: Any, room: int) -> None:
+    raw = Raw(json.dumps(value).encode())
+    shorter, longer = Redactor(Rules(max_bytes=room)), Redactor(Rules(max_bytes=room))
+    with pytest.MonkeyPatch.context() as patch:
+        found = shorter.keep(raw)
+        patch.setattr(module, "_FEW", -1)
+        expected = longer.keep(raw)
+    assert found is not None
+    assert expected is not None
+    assert bytes(found) == bytes(expected)
+
+
+@given(_ARGUMENTS | st.floats(1e9, 1e20), st.integers(64, 4096))
+def test_what_is_not_written_yet_is_the_same_and_has_room(value: Any, room: int) -> None:
+    for raw in (json.dumps(value).encode(), str(value).encode("utf-8", "replace")):
+        redactor = Redactor(Rules(max_bytes=room))
+        found, expected = redactor.value(Raw(raw)), redactor.keep(Raw(raw))
+        assert expected is not None
+        assert msgspec.json.encode(found) == bytes(expected)
+
+
+def test_where_not_all_is_redacted_nothing_is_kept_that_is_not_wanted() -> None:
+    raw = Raw(b'{"password" : "x"}')
+    assert Redactor(Rules(mode="none")).value(raw) is None
+    assert Redactor(Rules(mode="full")).value(raw) == Raw(b'{"password":"x"}')
+    assert Redactor(Rules()).value(None) is None
+
+
+@pytest.mark.parametrize("dense", [b"[%s]", b'{"a":[%s]}', b"[[%s]]"])
+def test_few_bytes_cannot_hold_too_much(dense: bytes) -> None:
+    for count in range(FEW // 2 - 5, FEW // 2 + 1):
+        raw = dense % b",".join([b"1"] * count)
+        if len(raw) <= FEW:
+            assert kept(raw) == json.loads(raw)
+
+
+def test_what_nests_in_few_bytes_is_cut_where_it_is_cut_in_many() -> None:
+    for depth in range(14, 20):
+        for raw in (b"[" * depth + b"1" + b"]" * depth, b'{"a":' * depth + b"1" + b"}" * depth):
+            assert kept(raw) == kept(raw + b" " * FEW)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.journal.samples import PRESENCE, entries, kinds, ledger, meddle, rows, written
+from tests.journal.samples import PRESENCE, audit, entries, kinds, ledger, meddle, rows, written
 from trunkline.journal.process import born
 from trunkline.journal.sqlite import APPLICATION, SqliteStore
 from trunkline.journal.store import Filter, Presence, StoreError
@@ -186,3 +186,48 @@ def test_an_end_that_is_gone_is_told(tmp_path: Path) -> None:
         store.end()
     store.close()
     assert int.from_bytes(b"TrJ1") == APPLICATION
+
+
+@pytest.mark.parametrize("most", [32766, 999, 20])
+def test_rows_of_any_number_are_added_in_order(tmp_path: Path, most: int) -> None:
+    store = written(tmp_path, 1).store
+    assert isinstance(store, SqliteStore)
+    store._database.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, most)  # pyright: ignore[reportPrivateUsage]
+    (row,) = store.rows(1, 1)
+    seq = 2
+    for count in (1, 2, 3, 50, 127, 600):
+        more = [row._replace(seq=seq + n, name=f"n{seq + n}") for n in range(1, count + 1)]
+        with store.transaction():
+            store.insert(more)
+        assert store.rows(seq, 1000) == more
+        seq += count
+    store.close()
+
+
+def test_the_index_of_an_older_journal_is_not_kept_up_any_more(tmp_path: Path) -> None:
+    written(tmp_path, 30).store.close()
+    before = rows(tmp_path)
+    meddle(tmp_path, "CREATE INDEX record_at ON record (at)")
+    assert rows(tmp_path) == before  # whoever only looks changes nothing
+    store = opened(tmp_path)
+    found = sqlite3.connect(tmp_path / "journal.db")
+    try:
+        assert found.execute("SELECT name FROM sqlite_master WHERE type = 'index'").fetchall() == [
+            ("sqlite_autoindex_presence_1",)
+        ]
+    finally:
+        found.close()
+    assert store.rows(0, 100) == before
+    store.close()
+    assert audit(tmp_path).ok
+
+
+def test_how_much_there_is_is_known_without_counting(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    assert store.extent().records == 0
+    store.close()
+    store = written(tmp_path, 30).store
+    assert store.extent().records == 31
+    store.remove_through(11)
+    assert store.extent().records == 20
+    store.close()

@@ -8,6 +8,7 @@ from tests.calls import ended
 from tests.observe.test_exposition import parsed
 from trunkline.gateway.events import BackendMoved, Reloaded, TurnedAway
 from trunkline.jsonrpc import Incident
+from trunkline.observe import call_metrics as module
 from trunkline.observe.call_metrics import CALL_BOUNDS, CallMetrics, Histogram
 from trunkline.observe.exposition import Exposition
 
@@ -47,15 +48,52 @@ def test_the_time_of_the_gateway_and_of_the_backend_are_apart() -> None:
     assert (buckets["0.1"], buckets["0.25"], buckets["+Inf"]) == (0, 1, 1)
 
 
-@given(st.lists(st.floats(0, 1000)))
+@given(st.lists(st.floats(0, 1000) | st.sampled_from(CALL_BOUNDS)))
 def test_a_histogram_counts_what_is_at_most_its_bound(values: list[float]) -> None:
     histogram = Histogram(CALL_BOUNDS)
-    for value in values:
-        histogram.observe(value)
+    for start in range(0, len(values), 4):
+        histogram.observe(values[start])
+        histogram.observe_all(values[start + 1 : start + 4])
     found = parsed("\n".join(("# TYPE a histogram", *histogram.lines("a", ""), "")))
     for labels, count in found["a_bucket"]:
         assert count == sum(value <= float(labels["le"]) for value in values)
     assert found["a_count"] == [({}, len(values))]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["fs", "git", None]), st.floats(0, 9), st.floats(0, 9))),
+    st.integers(1, 9),
+)
+def test_calls_are_counted_alike_one_by_one_and_many_at_once(
+    told: list[tuple[str | None, float, float]], most: int
+) -> None:
+    calls = [
+        ended(backend=backend, total=gateway + upstream, upstream=upstream, kind="disabled")
+        for backend, gateway, upstream in told
+    ]
+    alone, together = CallMetrics(), CallMetrics()
+    for each in calls:
+        alone(each)
+        assert counted(alone)
+    for start in range(0, len(calls), most):
+        together.count_calls(calls[start : start + most])
+    one, other = counted(alone), counted(together)
+    assert one.keys() == other.keys()
+    for name in one:
+        if name.endswith("_sum"):  # they are not added in the same order
+            assert [value for _, value in one[name]] == pytest.approx([n for _, n in other[name]])
+        else:
+            assert one[name] == other[name]
+
+
+def test_times_that_nobody_reads_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_UNTALLIED", 100)
+    metrics, sizes = CallMetrics(), list[int]()
+    for _ in range(50):
+        metrics.count_calls([ended()] * 7)
+        sizes.append(metrics.untallied)
+    assert max(sizes) < 100
+    assert counted(metrics)["trunkline_call_duration_seconds_count"] == [({"backend": "fs"}, 350)]
 
 
 @given(st.lists(st.text(max_size=20), max_size=30))

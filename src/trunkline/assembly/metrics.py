@@ -50,7 +50,8 @@ class Metrics:
         self.lag.register(self.exposition)
         numbers_of(self.exposition, gateway, doors)
         process.register(self.exposition)
-        gateway.layers.events.listen(self.calls)
+        gateway.layers.events.listen(self.calls, many=self.calls.count_calls)
+        self.exposition.settle = gateway.layers.events.tell_now
 
     @property
     def pages(self) -> Pages:

@@ -6,14 +6,16 @@ Refuses to make anybody wait: a listener takes note and returns; one that fails 
 the others are told all the same.
 """
 
-from collections.abc import Callable
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from trunkline.gateway.passage import CallEnded
-from trunkline.jsonrpc import Incident
+from trunkline.gateway.passage import CallEnded, Passage
+from trunkline.jsonrpc import Incident, Raw
 from trunkline.jsonrpc.incident import Report, answer_for, print_incident
+
+_T = TypeVar("_T")
 
 STATUSES = (
     "success",
@@ -87,90 +89,127 @@ Event: TypeAlias = (
 )
 
 Listener: TypeAlias = Callable[[Event], None]
+HearsMany: TypeAlias = Callable[[Sequence[CallEnded]], None]
+"""Takes note of calls that ended one after the other, all of them at once."""
+
 Calls: TypeAlias = Literal["all", "failed", "none"]
 """Which calls somebody wants to hear of; those that were carried out have not failed."""
 
 
-MAX_UNTOLD = 64
-"""How many events may have been put off before all of them are told."""
+WHILE = 0.005
+"""How many seconds a call that has ended waits to be told of together with others."""
+
+MAX_UNTOLD = 16
+"""How many calls may have been put off before all of them are told."""
+
+
+class _Ear(NamedTuple):
+    """Somebody who listens."""
+
+    listener: Listener
+    calls: Calls
+    many: HearsMany | None
 
 
 class Events:
-    """Tells those who listen, of everything in its order."""
+    """Tells those who listen, each of everything in its order."""
 
     def __init__(self, report: Report = print_incident) -> None:
-        self._listeners: tuple[Listener, ...] = ()
-        self._of_calls: tuple[Listener, ...] = ()
-        self._of_failures: tuple[Listener, ...] = ()
-        """Those who are told of calls that were not carried out; of all calls some of them are."""
+        self._ears: tuple[_Ear, ...] = ()
         self.hears_calls = False
         """Whether anybody listens to calls: most events are those."""
         self.hears_failures = False
         """Whether anybody listens to those that were not carried out."""
-        self.later: Callable[[Callable[[], None]], object] | None = None
-        """Has something done when what is being done is done; without it, all is told at once."""
-        self._untold: list[Event] = []
+        self.later: Callable[[float, Callable[[], None]], object] | None = None
+        """Has something done after so many seconds; without it, all is told at once."""
+        self._untold: list[CallEnded | tuple[Passage, Raw, float]] = []
+        self._awaited = False
+        """Whether calls that were put off will be told by themselves."""
         self._report = report
 
     def __bool__(self) -> bool:
         """Tell whether anybody listens: nobody needs to make events for nobody."""
-        return bool(self._listeners)
+        return bool(self._ears)
 
-    def listen(self, listener: Listener, calls: Calls = "all") -> Callable[[], None]:
+    @property
+    def untold(self) -> int:
+        """How many calls have ended of which nobody was told yet."""
+        return len(self._untold)
+
+    def listen(
+        self, listener: Listener, calls: Calls = "all", many: HearsMany | None = None
+    ) -> Callable[[], None]:
         """Have `listener` told from now on, and of which calls; return what ends that.
 
-        Nobody looks into the results of calls for those who only want the failed ones.
+        Nobody looks into the results of calls for those who only want the failed ones. Whoever has
+        a quicker way to take note of many calls is told of those by `many` instead.
         """
-        self._listeners = (*self._listeners, listener)
-        if calls == "all":
-            self._of_calls = (*self._of_calls, listener)
-        if calls != "none":
-            self._of_failures = (*self._of_failures, listener)
+        ear = _Ear(listener, calls, many)
+        self._ears = (*self._ears, ear)
         self._count()
-        return lambda: self._forget(listener)
+        return lambda: self._forget(ear)
 
-    def _forget(self, listener: Listener) -> None:
-        self._listeners = tuple(each for each in self._listeners if each is not listener)
-        self._of_calls = tuple(each for each in self._of_calls if each is not listener)
-        self._of_failures = tuple(each for each in self._of_failures if each is not listener)
+    def _forget(self, ear: _Ear) -> None:
+        self._ears = tuple(each for each in self._ears if each is not ear)
         self._count()
 
     def _count(self) -> None:
-        self.hears_calls = bool(self._of_calls)
-        self.hears_failures = bool(self._of_failures)
+        self.hears_calls = any(ear.calls == "all" for ear in self._ears)
+        self.hears_failures = any(ear.calls != "none" for ear in self._ears)
 
-    def tell_later(self, event: Event) -> None:
-        """Tell everybody when what is being done is done, of all that was put off by then.
+    def tell_later(self, call: CallEnded | tuple[Passage, Raw, float]) -> None:
+        """Tell everybody in a while, of all calls that were put off by then.
 
-        Clients have their answers first; and to tell of many calls at once takes half the time.
+        Nearly all clients have their answers first; and to tell of many calls at once takes a
+        fraction of the time. Whoever shows what was told has it told first. Of a call that went
+        well it is enough to say which, with what result and when: how it ended is then found out
+        in a while, too.
         """
         untold = self._untold
-        untold.append(event)
+        untold.append(call)
         if self.later is None or len(untold) >= MAX_UNTOLD:
-            self.tell_now()
-        elif len(untold) == 1:
-            self.later(self.tell_now)
+            self._tell_untold()
+        elif not self._awaited:
+            self._awaited = True
+            self.later(WHILE, self.tell_now)
 
     def tell_now(self) -> None:
         """Tell everybody of what was put off."""
-        untold, self._untold = self._untold, []
-        for event in untold:
-            self._tell(event)
+        self._awaited = False
+        if self._untold:
+            self._tell_untold()
+
+    def _tell_untold(self) -> None:
+        put_off, self._untold = self._untold, []
+        untold = [
+            each if isinstance(each, CallEnded) else each[0].ended(each[2], each[1], None)
+            for each in put_off
+        ]
+        failed = [call for call in untold if call.status not in CARRIED_OUT]
+        for ear in self._ears:
+            calls = untold if ear.calls == "all" else failed if ear.calls == "failed" else ()
+            if not calls:
+                continue
+            if ear.many is not None:
+                self._hand(ear.many, calls, "CallEnded")
+            else:
+                for call in calls:
+                    self._hand(ear.listener, call, "CallEnded")
 
     def tell(self, event: Event) -> None:
         """Tell everybody, of what was put off before it as well."""
         if self._untold:
-            self.tell_now()
-        self._tell(event)
+            self._tell_untold()
+        wanted: tuple[Calls, ...] = ("all", "failed", "none")
+        if type(event) is CallEnded:
+            wanted = ("all",) if event.status in CARRIED_OUT else ("all", "failed")
+        for ear in self._ears:
+            if ear.calls in wanted:
+                self._hand(ear.listener, event, type(event).__name__)
 
-    def _tell(self, event: Event) -> None:
-        if type(event) is not CallEnded:
-            listeners = self._listeners
-        else:
-            listeners = self._of_calls if event.status in CARRIED_OUT else self._of_failures
-        for listener in listeners:
-            try:
-                listener(event)
-            except Exception as why:
-                if type(event) is not Incident:  # of which telling would have no end
-                    answer_for(why, type(event).__name__, self._report)
+    def _hand(self, listener: Callable[[_T], None], told: _T, name: str) -> None:
+        try:
+            listener(told)
+        except Exception as why:
+            if not isinstance(told, Incident):  # of which telling would have no end
+                answer_for(why, name, self._report)

@@ -26,6 +26,9 @@ from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
 from trunkline.routing.catalog import Entry
 
+_SMALL = 8192
+"""Results of so many bytes are kept until it is found out how their calls ended."""
+
 
 class Governor(Protocol):
     """Whoever says who may do what, how much of it, and whether at all."""
@@ -116,7 +119,17 @@ class Layers:
     def _answered(self, passage: Passage, answer: Due) -> None:
         if passage in self.under_way:
             passage.answered = now = time.monotonic()
-            ended = self._end(passage, answer.result, answer.error, now)
+            result, error = answer.result, answer.error
+            usual = error is None and passage.status is None and passage.span is None
+            if usual and type(result) is Raw and len(result) <= _SMALL:
+                # Most calls: what is to be known of their ends is found out for many at once.
+                self.under_way.discard(passage)
+                if passage.leaving:
+                    passage.leave()
+                if self.events.hears_calls:
+                    self.events.tell_later((passage, result, now))
+                return
+            ended = self._end(passage, result, error, now)
             if ended is not None:
                 self.events.tell_later(ended)
 

@@ -1,6 +1,7 @@
 """Inbox: events on their way from the event loop to the thread that writes them down.
 
     loop ──put──> Inbox, bounded ──take──> writer
+      └── put_calls: written down already, if they are little
 
 Refuses to make the loop wait: `put` takes note, or counts what it could not take.
 
@@ -12,19 +13,24 @@ Rules upheld here:
 
 import threading
 from collections import deque
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from trunkline.gateway.events import CallEnded
-from trunkline.journal.record import Happening
+from trunkline.journal.record import Entry, Happening, Noted
 from trunkline.jsonrpc import Raw, Request, to_raw
 
 WhenFull = Literal["block", "drop"]
+Write: TypeAlias = Callable[[CallEnded], Entry]
 
 MAX_BYTES = 32 * 1024 * 1024
 """How many bytes of requests may be held; beyond that, arguments are not kept."""
+
+LITTLE = 2000
+"""Calls with more bytes of params are left to the writer: to redact them takes a while."""
 
 HURRY = 1000
 """How many events are not kept waiting for others."""
@@ -58,7 +64,7 @@ class Inbox:
         """Set when there is so much that nobody should wait for more."""
         self.dropped = 0
         """How many there were in all that had no room."""
-        self._queue: deque[tuple[float, Happening]] = deque()
+        self._queue: deque[Noted] = deque()
         self._bytes_in = 0
         self._bytes_out = 0
         self._awake = False
@@ -75,16 +81,46 @@ class Inbox:
         if count >= self.limit and not self._must_take(event):
             self._drop(at)
             return
-        if type(event) is CallEnded:
+        if isinstance(event, CallEnded):
             size = event.bytes_in
             if self._bytes_in - self._bytes_out + size > MAX_BYTES:
                 event, size = _lighten(event), 0
             self._bytes_in += size
-        queue.append((at, event))
+            queue.append(event)
+        else:
+            queue.append((at, event))
+        self._call_for(count, count + 1)
+
+    def put_calls(self, calls: Sequence[CallEnded], write: Write) -> None:
+        """Take calls that have ended, or count those that have no room.
+
+        They are written down by `write` at once: whoever has just dealt with a call has it at hand,
+        and a thousand that are kept until the writer comes to them are in everybody's way. That
+        only if there is room for all of them, and for those that take no while.
+        """
+        queue = self._queue
+        count = len(queue)
+        if count + len(calls) > self.limit or self._bytes_in - self._bytes_out > MAX_BYTES // 2:
+            for call in calls:
+                self.put(call, call.at)
+            return
+        size = 0
+        for call in calls:
+            if call.bytes_in <= LITTLE:
+                entry = write(call)
+                size += len(entry.body)
+                queue.append(entry)
+            else:
+                self.put(call, call.at)
+        self._bytes_in += size
+        self._call_for(count, len(queue))
+
+    def _call_for(self, before: int, now: int) -> None:
+        """Wake whoever writes, or have them hurry."""
         if not self._awake:
             self._awake = True
             self.wake.set()
-        elif count == HURRY:
+        elif before <= HURRY < now:
             self.hurry.set()
 
     def _must_take(self, event: Happening) -> bool:
@@ -103,15 +139,11 @@ class Inbox:
 
     # By the thread that writes
 
-    def take(self, most: int) -> list[tuple[float, Happening]]:
-        """Return what came first, up to so many."""
+    def take(self, most: int) -> list[Noted]:
+        """Return what came first, up to so many: calls as they are, others with their times."""
         queue = self._queue
         taken = [queue.popleft() for _ in range(min(len(queue), most))]
-        self._bytes_out += sum(
-            event.bytes_in
-            for _, event in taken
-            if type(event) is CallEnded and event.arguments is not _LEFT_OUT
-        )
+        self._bytes_out += sum([_size(noted) for noted in taken])
         return taken
 
     def take_losses(self) -> Losses | None:
@@ -132,6 +164,15 @@ class Inbox:
         self.wake.clear()
         self.hurry.clear()
         return bool(self._queue)
+
+
+def _size(noted: Noted) -> int:
+    """Return how many bytes of what a client sent are held, or were written down."""
+    if isinstance(noted, Entry):
+        return len(noted.body)
+    if isinstance(noted, CallEnded) and noted.passage.arguments is not _LEFT_OUT:
+        return noted.bytes_in
+    return 0
 
 
 def _lighten(event: CallEnded) -> CallEnded:

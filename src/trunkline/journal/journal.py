@@ -1,6 +1,7 @@
 """Journal: takes note of every call, from the event loop, and has it written down.
 
     Events ──listener──> Inbox ──> Writer, a thread ──> Ledger ──> Store
+                └── Scribe: what is little is written down at once
 
 Refuses to make a call wait. With `when_full = "block"` no call is carried out that could not be
 recorded: when too many records wait, calls are refused at the door, at once and clearly.
@@ -12,7 +13,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
 
@@ -70,6 +71,8 @@ class Journal:
         self._inbox = Inbox(terms.queue, terms.when_full)
         self._layers: Layers | None = None
         self._scribe = Scribe(label(name), Redactor(terms.rules))
+        self._hand = Scribe(self._scribe.gateway, Redactor(terms.rules))
+        """Writes where calls end; the other one belongs to the thread that writes."""
         self._writer = Writer(
             self._inbox,
             lambda: open_ledger(self._scribe),
@@ -87,13 +90,14 @@ class Journal:
         """Take note of all that happens there from now on."""
         self._layers = layers
         layers.door = self._admit if self._inbox.when_full == "block" else None
-        layers.events.listen(self.note)
+        layers.events.listen(self.note, many=self.note_calls)
 
     def adopt(self, terms: Terms) -> None:
         """Go on under other terms."""
         self._inbox.limit, self._inbox.when_full = terms.queue, terms.when_full
         self._writer.retention = terms.retention
         self._scribe.redactor = Redactor(terms.rules)
+        self._hand.redactor = Redactor(terms.rules)
         if self._layers is not None:
             self._layers.door = self._admit if terms.when_full == "block" else None
 
@@ -111,9 +115,16 @@ class Journal:
         if not self._writer.started:
             self.start()
 
+    def note_calls(self, calls: Sequence[CallEnded]) -> None:
+        """Take note of calls that have ended."""
+        self._inbox.put_calls(calls, self._hand.call)
+        if not self._writer.started:
+            self.start()
+
     def _admit(self, passage: Passage) -> None:
         """Refuse a call whose record would have no room; raises RpcError."""
-        if not self._inbox.is_open(len(self._under_way())):
+        untold = 0 if self._layers is None else self._layers.events.untold
+        if not self._inbox.is_open(len(self._under_way()) + untold):
             raise refuse(
                 Refusal.UPSTREAM_UNAVAILABLE,
                 "the journal has no room for another record; calls are refused until it has",

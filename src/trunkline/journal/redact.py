@@ -66,6 +66,12 @@ _MAX_SCAN = 1024 * 1024
 
 _MAX_DEPTH = 16
 _MAX_NODES = 500
+_FEW = 2 * _MAX_NODES
+"""Arguments of so many bytes cannot have more members and items than are kept: each takes two."""
+
+_GROWTH = 16
+"""How many times as long something may be at most when it is redacted: `1e15` is, five times."""
+
 _MAX_KNOWN = 2048
 
 _DROPPED = str.maketrans("", "", "-_. ")
@@ -106,6 +112,7 @@ _ASSIGNED = re.compile(
     r"[\w\"' -]{0,24}[:=]"
 )
 _FROM_AUTHORITY = re.compile(r"://\S+")
+_NULL = Raw(b"null")
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode = msgspec.json.decode
 _encode = msgspec.json.encode
@@ -127,33 +134,44 @@ class Redactor:
         self._patterns = PATTERNS + tuple(_plain(pattern) for pattern in rules.patterns)
         self._known: dict[str, _Part] = {}
         self._nodes = 0
+        self._little = min(_FEW, rules.max_bytes // _GROWTH) if rules.mode == "redacted" else -1
+
+    def value(self, arguments: Raw | None) -> object:
+        """Return the same as `keep`, for whoever writes it: where it is little, not yet written."""
+        if arguments is None or len(arguments) > self._little:
+            return self.keep(arguments)
+        try:
+            found = self._small(_decode(arguments), 0)
+        except (ValueError, RecursionError):
+            return self.keep(arguments)
+        return _NULL if found is None else found
 
     def keep(self, arguments: Raw | None) -> Raw | None:
         """Return what may be kept of arguments; None for nothing."""
-        if arguments is None or self._rules.mode == "none":
+        mode = self._rules.mode
+        if arguments is None or mode == "none":
             return None
         try:
-            return self._keep(arguments)
+            if mode == "full":
+                return self._keep_all(arguments)
+            size = len(arguments)
+            if size <= _FEW:
+                value = self._small(_decode(arguments), 0)
+            elif size <= _MAX_SCAN:
+                value = self._large(arguments)
+            else:
+                return _note(arguments)
+            kept = _encode(value)
+            if len(kept) > self._rules.max_bytes:
+                kept = _fit(value, self._rules.max_bytes)
+            return Raw(kept)
         except (ValueError, RecursionError):  # no JSON after all, or numbers that nobody can read
             return _note(arguments)
 
-    def _keep(self, arguments: Raw) -> Raw:
-        size = len(arguments)
-        if self._rules.mode == "full":
-            kept = msgspec.json.format(arguments, indent=-1) if size <= _MAX_SCAN else b""
-            check_utf8(kept)
-            return Raw(kept) if 0 < len(kept) <= self._rules.max_bytes else _note(arguments)
-        if size > _MAX_SCAN:
-            return _note(arguments)
-        self._nodes = 0
-        if size <= _MAX_READ:
-            value = self._walk(_decode(arguments), 0)
-        else:
-            value = self._walk({key: _small(raw) for key, raw in _members(arguments).items()}, 0)
-        kept = _encode(value)
-        if len(kept) > self._rules.max_bytes:
-            kept = _fit(value, self._rules.max_bytes)
-        return Raw(kept)
+    def _keep_all(self, arguments: Raw) -> Raw:
+        kept = msgspec.json.format(arguments, indent=-1) if len(arguments) <= _MAX_SCAN else b""
+        check_utf8(kept)
+        return Raw(kept) if 0 < len(kept) <= self._rules.max_bytes else _note(arguments)
 
     def hides(self, key: str) -> bool:
         """Tell whether what stands under a key is not to be kept."""
@@ -175,6 +193,51 @@ class Redactor:
         if plain in _NAMES:
             return "name"
         return "value" if plain == "value" else ""
+
+    def _names_secret(self, table: dict[str, Any]) -> bool:
+        names = (name for key, name in table.items() if self._part(key) == "name")
+        return any(isinstance(name, str) and self.hides(name) for name in names)
+
+    # What cannot be too much: most arguments, and therefore with as few steps as can be
+
+    def _small(self, value: Any, depth: int) -> Any:
+        if isinstance(value, dict):
+            return self._small_table(cast("dict[str, Any]", value), depth)
+        if isinstance(value, list):
+            items = cast("list[Any]", value)
+            return [self._small(item, depth + 1) for item in items] if depth < _MAX_DEPTH else MORE
+        return shorten(value) if isinstance(value, str) else value
+
+    def _small_table(self, table: dict[str, Any], depth: int) -> Any:
+        if depth >= _MAX_DEPTH:
+            return MORE
+        known = self._known
+        kept: dict[str, Any] = {}
+        values: list[str] = []
+        for key, value in table.items():
+            part = known.get(key)
+            if part is None:
+                part = self._part(key)
+            if part == "secret":
+                kept[_key(key)] = HIDDEN
+                continue
+            if part == "value":
+                values.append(key)
+            if type(value) is str:  # most are texts or numbers
+                kept[key] = shorten(value)
+            else:
+                kept[key] = value if type(value) is int else self._small(value, depth + 1)
+        if values and self._names_secret(table):
+            kept.update(dict.fromkeys(values, HIDDEN))
+        return kept
+
+    # What may be: the same, and all that is looked at is counted
+
+    def _large(self, arguments: Raw) -> Any:
+        self._nodes = 0
+        if len(arguments) <= _MAX_READ:
+            return self._walk(_decode(arguments), 0)
+        return self._walk({key: _part_of(raw) for key, raw in _members(arguments).items()}, 0)
 
     def _walk(self, value: Any, depth: int) -> Any:
         if isinstance(value, str):
@@ -198,18 +261,10 @@ class Redactor:
             part = self._part(key)
             if part == "value":
                 values.append(key)
-            name = key if len(key) <= MAX_TEXT else key[:MAX_TEXT] + MORE
-            if part == "secret":
-                kept[name] = HIDDEN
-            else:  # most are texts
-                kept[name] = shorten(value) if type(value) is str else self._walk(value, depth + 1)
+            kept[_key(key)] = HIDDEN if part == "secret" else self._walk(value, depth + 1)
         if values and (MORE in kept or self._names_secret(table)):
             kept.update(dict.fromkeys(values, HIDDEN))
         return kept
-
-    def _names_secret(self, table: dict[str, Any]) -> bool:
-        names = (name for key, name in table.items() if self._part(key) == "name")
-        return any(isinstance(name, str) and self.hides(name) for name in names)
 
     def _list(self, items: Sequence[Any], depth: int) -> Any:
         if depth >= _MAX_DEPTH:
@@ -269,7 +324,11 @@ def _plain(key: str) -> str:
     return key.lower().translate(_DROPPED)
 
 
-def _small(raw: Raw) -> Any:
+def _key(key: str) -> str:
+    return key if len(key) <= MAX_TEXT else key[:MAX_TEXT] + MORE
+
+
+def _part_of(raw: Raw) -> Any:
     size = len(raw)
     return _decode(raw) if size <= 4 * MAX_TEXT else {MORE: f"{size} bytes"}
 

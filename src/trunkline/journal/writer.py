@@ -51,7 +51,7 @@ PRUNE_AFTER = 5000
 MAX_CALLS = 50
 """How many calls under way are noted by name: those that have been so for longest."""
 
-_SLICE = 32
+_SLICE = 64
 _BREATH = 0.0002
 _log = logging.getLogger(__name__)
 
@@ -173,9 +173,11 @@ class Writer:
             entries.append(_lost(scribe, losses, self._inbox.when_full))
         events = self._inbox.take(BATCH)
         for start in range(0, len(events), _SLICE):
-            entries += scribe.write(events[start : start + _SLICE])
-            if not self._closing.is_set():
-                time.sleep(_BREATH)  # a thread of our own: it lets go of the interpreter, rule 2
+            part = events[start : start + _SLICE]
+            entries += scribe.write(part)
+            if self._closing.is_set() or all(type(each) is Entry for each in part):
+                continue  # of which nothing was to be written
+            time.sleep(_BREATH)  # a thread of our own: it lets go of the interpreter, rule 2
         self._entries = entries
 
     # The calls under way

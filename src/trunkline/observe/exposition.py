@@ -39,6 +39,8 @@ class Exposition:
     """All metrics of a process."""
 
     def __init__(self, report: Report = print_incident) -> None:
+        self.settle: Callable[[], None] | None = None
+        """Has done what was put off, before anything is read."""
         self._families: dict[str, Family] = {}
         self._report = report
 
@@ -65,6 +67,8 @@ class Exposition:
 
     def text(self) -> str:
         """Return how everything is now."""
+        if self.settle is not None:
+            self.settle()
         return "".join(line + "\n" for line in self._lines())
 
     def _lines(self) -> Iterator[str]:

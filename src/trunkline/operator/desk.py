@@ -136,6 +136,7 @@ class Desk:
     def logs(self, lines: int = LINES) -> Logs:
         """Return what has happened last; `lines` of them, within reason."""
         wanted = min(max(lines, 1), MOST)
+        self.gateway.layers.events.tell_now()
         return Logs(tuple(self._recent.last(wanted)), len(self._recent))
 
     async def kill(self, what: str, name: str = "", by: str = "operator") -> Done:
