@@ -4,9 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.transports.test_http_message import POST, new_reader
+from tests.transports.test_http_message import POST, new_reader, read
 from trunkline.transports.http_heads import LONGEST, MOST, Heads
-from trunkline.transports.http_message import Arrival
+from trunkline.transports.http_message import (
+    IDLE,
+    USUAL,
+    Arrival,
+    HttpRefusal,
+    RequestReader,
+)
 
 BEFORE, AFTER = b"POST / HTTP/1.1\r\nhost: a\r\nContent-Length: ", b"\r\nx: y\r\n\r\n"
 
@@ -113,3 +119,66 @@ def test_what_was_noted_about_a_head_is_there_for_the_next_that_is_the_same() ->
     reader.feed(other)
     assert isinstance(last := reader.arrivals[-1], Arrival)
     assert last.request.notes == {}
+
+
+ORDINARY = [
+    POST + b"content-length: 2\r\n\r\nhi",
+    POST + b"content-length: 2\r\n\r\nho",
+    POST + b"content-length: 0\r\n\r\n",
+    POST + b"content-length: 12\r\n\r\nhow are you?",
+    POST + b"Content-Length:   2\r\nx: y\r\n\r\nhi",
+    POST + b"Content-Length:   10\r\nx: y\r\n\r\nhi, hi, hi",
+    b"GET /mcp HTTP/1.1\r\nhost: a\r\n\r\n",
+    POST + b"content-length: 6\r\n\r\n\r\n\r\n!!",
+    POST + b"x: 1\r\ncontent-length: 2\r\n\r\nhi",
+    POST + b"transfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+    POST + b"expect: 100-continue\r\ncontent-length: 2\r\n\r\nhi",
+    b"\r\n" + POST + b"content-length: 2\r\n\r\nhi",
+]
+"""Requests that say the same in part."""
+
+
+@given(st.lists(st.sampled_from(ORDINARY), max_size=12), st.data())
+def test_a_head_that_was_read_before_says_what_it_said(
+    sent: list[bytes], data: st.DataObject
+) -> None:
+    fresh: list[Arrival | HttpRefusal] = []
+    for one in sent:
+        fresh += read(one)
+    knowing = new_reader()
+    for one in sent:
+        cut = data.draw(st.sampled_from([0, 0, 0, len(one) // 2, len(one) - 1]))
+        for piece in (one[:cut], one[cut:]):
+            if piece:
+                take(knowing, piece)
+    assert list(knowing.arrivals) == fresh
+
+
+def take(reader: RequestReader, piece: bytes) -> None:
+    """Have a piece read, or recalled where that may be done."""
+    recalled = reader.recall(piece) if reader.phase == IDLE else None
+    if recalled is None:
+        reader.feed(piece)
+    else:
+        reader.arrivals.append(Arrival(recalled, USUAL))
+
+
+@given(st.lists(st.sampled_from(ORDINARY), min_size=2, max_size=6))
+def test_several_requests_in_one_piece_are_several(sent: list[bytes]) -> None:
+    knowing = new_reader()
+    for one in sent:
+        knowing.feed(one)
+    knowing.arrivals.clear()
+    knowing.feed(b"".join(sent))
+    assert len(knowing.arrivals) == len(sent)
+
+
+def test_heads_are_not_hoarded() -> None:
+    reader = new_reader()
+    for number in range(100):
+        reader.feed(POST + b"x: %d\r\ncontent-length: 2\r\n\r\nhi" % number)
+        reader.feed(POST + b"x: %s\r\ncontent-length: 2\r\n\r\nhi" % (b"y" * 4000))
+    assert len(reader.arrivals) == 200
+    assert len(reader.known) <= 4
+    reader.stop()
+    assert len(reader.known) == 0
