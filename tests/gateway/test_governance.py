@@ -17,7 +17,6 @@ class Part:
 
     def __init__(self, name: str, order: list[str], refuses: str = "") -> None:
         self._name, self._order, self._refuses = name, order, refuses
-        self.active = True
 
     def _asked(self, *_: Any) -> None:
         self._order.append(self._name)

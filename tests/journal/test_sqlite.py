@@ -7,7 +7,9 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -189,10 +191,18 @@ def test_an_end_that_is_gone_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [32766, 999, 20])
-def test_rows_of_any_number_are_added_in_order(tmp_path: Path, most: int) -> None:
+def test_rows_of_any_number_are_added_in_order(
+    tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Limited(sqlite3.Connection):
+        """As old versions of SQLite are, which take few values in one statement."""
+
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            super().__init__(*args, **settings)
+            self.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, most)
+
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Limited))
     store = written(tmp_path, 1).store
-    assert isinstance(store, SqliteStore)
-    store._database.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, most)  # pyright: ignore[reportPrivateUsage]
     (row,) = store.rows(1, 1)
     seq = 2
     for count in (1, 2, 3, 50, 127, 600):

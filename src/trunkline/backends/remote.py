@@ -137,7 +137,7 @@ class Remote:
 
     def call(self, call: Call, client: Client) -> Due:
         """Carry out a call."""
-        params, link = call.params, self._link or self._expect_link()
+        params, link = call.params, self._expect_link()
         if not params.bare:
             adapt_params(call.method, params, self.version)
         number = self._calls.begin(client, params, call.method in MAY_ASK)

@@ -181,10 +181,7 @@ class Events:
 
     def _tell_untold(self) -> None:
         put_off, self._untold = self._untold, []
-        untold = [
-            each if isinstance(each, CallEnded) else each[0].ended(each[2], each[1], None)
-            for each in put_off
-        ]
+        untold = [_end_of(call) for call in put_off]
         failed = [call for call in untold if call.status not in CARRIED_OUT]
         for ear in self._ears:
             calls = untold if ear.calls == "all" else failed if ear.calls == "failed" else ()
@@ -213,3 +210,11 @@ class Events:
         except Exception as why:
             if not isinstance(told, Incident):  # of which telling would have no end
                 answer_for(why, name, self._report)
+
+
+def _end_of(call: CallEnded | tuple[Passage, Raw, float]) -> CallEnded:
+    """Return how a call ended, if need be by finding it out now."""
+    if isinstance(call, CallEnded):
+        return call
+    passage, result, now = call
+    return passage.ended(now, result, None)

@@ -76,8 +76,6 @@ class Forwarder:
         walk = Walk(request, params, client, check, passage)
         try:
             if self.registry.settled:
-                if way is BY_NAME:
-                    return self._pass(walk, self._named(request.method, params, client))
                 return self._pass(walk, self.find(params, way, request.method, client))
         except BaseException as why:
             self._give_up(walk, why)
@@ -300,12 +298,10 @@ class Forwarder:
         try:
             if passage is not None and passage.stopped is not None:
                 raise passage.stopped
-            request, client = walk.request, walk.client
             upstream = self.registry.upstream(entry.backend)
             if passage is not None and upstream.backend is not None:
                 passage.revision = upstream.backend.version
-            call = Call(client.caller, request.id, request.method, walk.params, entry.backend)
-            answer = upstream.call(call, client)
+            answer = self.call(walk.request, walk.params, upstream, walk.client)
         except BaseException as why:
             self.layers.end(passage, error=why)
             raise

@@ -33,7 +33,7 @@ class Governance:
 
     def admit(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
         """Let a call pass; raises RpcError, or returns the answer that it gets instead."""
-        if self.switches is not None and self.switches.active:
+        if self.switches is not None:
             self.switches.check(passage.caller, entry)
         if self.throttle is not None:
             self.throttle.enter(passage, entry)

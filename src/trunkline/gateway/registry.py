@@ -207,7 +207,7 @@ class Registry:
     @property
     def settled(self) -> bool:
         """Tell whether they have started, and whether it is known what they offer to whom."""
-        return not self._looking and (self._started or self.started)
+        return not self._looking and self.started
 
     def meet(self, can: frozenset[str]) -> None:
         """See what backends offer to those who can be asked this, when the first of them comes."""

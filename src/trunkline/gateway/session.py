@@ -156,7 +156,7 @@ class Session:
         if method is None or self._caller.version not in method.versions:
             return self._pass_on(request, client)
         way = method.way
-        if not self.operational and way is not MERGED:
+        if way is not MERGED:
             self._expect_operational(request.method)
         if params is None:
             try:

@@ -389,9 +389,7 @@ class Upstream:
             if leased := needs_lease(call, backend):
                 doing = self._lease(call, client, passed, backend.tells_calls_apart)
             else:
-                doing = backend.call(call, client)
-                if type(doing) is not Due:
-                    doing = Due.of(doing)
+                doing = due(backend.call(call, client))
         except Exception as why:
             fuse.judge_error(passed, why, backend)
             raise self._meaning(why, spoken, version) from None

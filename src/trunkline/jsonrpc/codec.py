@@ -138,24 +138,16 @@ def decode(
     try:
         # The first look counts its steps: nearly every message goes this way, and no further.
         envelope = _read_envelope(payload)
-        params, id = envelope.params, envelope.id
+        params = envelope.params
         if params is _ABSENT:
-            result = envelope.result
-            if result is not _ABSENT and type(id) is int and id:
-                room = size - len(result) - _RESPONSE
-                if room < _ROOM or room - len(str(id)) < _SLACK:
-                    return Response(id, result)
             message = _without_params(payload, envelope)
             return message or look_closely(payload, max_batch)
-        method = envelope.method
+        id, method = envelope.id, envelope.method
         room = size - len(params) - len(method) - _REQUEST
         if (
-            (
-                (type(id) is int and id and (room < _ROOM or room - len(str(id)) < _SLACK))
-                or _is_plain(payload, room, id)
-            )
+            ((room < _ROOM and type(id) is int and id) or _is_plain(payload, room, id))
             # Nothing but params can end in a brace here, and they usually come last.
-            and (payload[-2] == _BRACE or memoryview(params)[0] in _CONTAINERS)
+            and (payload[-2] == _BRACE or first_byte(params) in _CONTAINERS)
             # "!" follows the space: what begins there is not blank. The rest is looked at twice.
             and method >= "!"
         ):
@@ -176,7 +168,8 @@ def _without_params(payload: bytes, envelope: _Envelope) -> Message | None:
         pass
     elif envelope.result is not _ABSENT:
         result = envelope.result
-        if _is_plain(payload, size - len(result) - _RESPONSE, id):
+        room = size - len(result) - _RESPONSE
+        if (room < _ROOM and type(id) is int and id) or _is_plain(payload, room, id):
             return Response(id, result)
     elif envelope.error is not _ABSENT:
         error = envelope.error

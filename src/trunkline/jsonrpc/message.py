@@ -77,8 +77,7 @@ class Request(Struct, frozen=True, gc=False, eq=False, tag_field="jsonrpc", tag=
         # A request that is only passed on needs four comparisons here.
         plain = type(self.id) is int and type(self.params) is Raw and type(self.method) is str
         if plain and self.method >= "!":
-            payload = write(self)
-            return compact(payload) if _LF in payload or _CR in payload else payload
+            return _payload(self)
         _check_id(self.id)
         _check_method(self.method)
         return _payload(Request(self.id, self.method, _raw_params(self.params)))
@@ -120,8 +119,7 @@ class Response(Struct, frozen=True, gc=False, eq=False, tag_field="jsonrpc", tag
         """Return the payload that carries this message."""
         result: object = self.result
         if type(self.id) is int and type(result) is Raw:  # as in all that is only passed on
-            payload = write(self)
-            return compact(payload) if _LF in payload or _CR in payload else payload
+            return _payload(self)
         _check_id(self.id)
         if type(result) is bytes or result is UNSET:
             return _payload(Response(self.id, to_raw(result)))

@@ -178,9 +178,7 @@ class HandshakeDoor:
         outcome: Due,
     ) -> None:
         """Answer the exchange of a call, in its stream if it has one."""
-        del record.held.in_progress[request.id]
-        record.last_activity = self._now()
-        self._load.leave(owner)
+        self._ended(owner, record, request, outcome)
         if outcome.error is None:
             payload, *rest = pieces_of(request, outcome.result, self._report)
         else:

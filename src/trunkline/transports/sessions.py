@@ -76,10 +76,7 @@ class Sessions(Generic[Held]):
     def find(self, session_id: str, principal: str, now: float) -> Record[Held] | None:
         """Return a session that is there for this principal, and note that it is in use."""
         record = self._records.get(session_id)
-        if record is None or record.principal != principal:
-            return None
-        fresh = now - record.last_activity <= self._idle and now - record.created_at <= self._life
-        if not fresh and self._is_over(record, now):
+        if record is None or record.principal != principal or self._is_over(record, now):
             return None
         record.last_activity = now
         return record

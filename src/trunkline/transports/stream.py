@@ -54,8 +54,8 @@ class Inlet(asyncio.Protocol):
         found = self._framer.feed(data)
         if self.take is not None and not self._ready:
             found = _left_by(self.take, found)
-        if not found and not self._ready:
-            return
+            if not found:
+                return
         self._ready.extend(found)
         self._held += len(data)
         if len(self._ready) >= _MAX_READY or (self._ready and self._held >= _MAX_HELD):
