@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trunkline.gateway.events import Events
+from trunkline.gateway.events import MANY, Events
 from trunkline.gateway.passage import CallEnded, Passage
 from trunkline.journal.audit import Auditor
 from trunkline.journal.head_file import HeadFile
@@ -19,6 +19,8 @@ from trunkline.journal.inbox import Inbox
 from trunkline.journal.ledger import Ledger
 from trunkline.journal.record import Scribe
 from trunkline.journal.redact import Redactor, Rules
+from trunkline.journal.search import newest
+from trunkline.journal.sheet import Sheets
 from trunkline.journal.sqlite import SqliteStore
 from trunkline.journal.store import Filter, Presence, each_row
 from trunkline.jsonrpc import Raw, Request
@@ -87,15 +89,17 @@ def on_the_loop(arguments: Raw, journal: bool, metrics: bool) -> float:
     events, inboxes, counts = Events(), [Inbox(10**6)], CallMetrics()
     events.later = lambda _seconds, _then: None
     if journal:
-        hand = Scribe("bench", Redactor(Rules()))
-        events.listen(lambda _: None, many=lambda calls: inboxes[0].put_calls(calls, hand.call))
+        sheets = Sheets(Scribe("bench", Redactor(Rules())))
+        events.listen(lambda _: None, many=lambda calls: inboxes[0].put_calls(calls, sheets.write))
     if metrics:
         events.listen(counts, many=counts.count_calls)
     passages = [passing(n, arguments) for n in range(BATCH)]
 
     def tell() -> None:
-        for passage in passages:
+        for number, passage in enumerate(passages, 1):
             events.tell_later((passage, RESULT, 0.0012))
+            if number % MANY == 0:
+                events.tell_now()
         events.tell_now()
         inboxes[0] = Inbox(10**6)
 
@@ -105,11 +109,13 @@ def on_the_loop(arguments: Raw, journal: bool, metrics: bool) -> float:
 def main() -> int:
     keep_memory()  # as whoever serves does
     scribe = Scribe("bench", Redactor(Rules()))
+    sheets = Sheets(scribe)
     for what, arguments in (("three texts, one secret", TEXTS), ("a number", NO_TEXT)):
         neither, counted = (on_the_loop(arguments, False, each) for each in (False, True))
         written, both = (on_the_loop(arguments, True, each) for each in (False, True))
         calls = [event(n, arguments) for n in range(BATCH)]
-        alone = best(lambda calls=calls: scribe.write(calls), time.thread_time, 25)
+        parts = [calls[start : start + MANY] for start in range(0, BATCH, MANY)]
+        alone = best(lambda parts=parts: [*map(sheets.write, parts)], time.thread_time, 25)
         print(
             f"on the loop, for each call whose arguments are {what}: {both:.2f} us, of these to "
             f"find out how it ended {neither:.2f}, metrics {counted - neither:.2f}, journal "
@@ -122,7 +128,8 @@ def main() -> int:
         ledger.begin(Presence("0" * 32, "bench", 1, ""), 1_700_000_000.0)
         took = cpu = 0.0
         for start in range(0, RECORDS, BATCH):
-            batch = scribe.write([event(n) for n in range(start, start + BATCH)])
+            calls = [event(n) for n in range(start, start + BATCH)]
+            batch = [e for n in range(0, BATCH, MANY) for e in sheets.write(calls[n : n + MANY])]
             began, cpu_began = time.perf_counter(), time.thread_time()
             ledger.append(batch)
             took += time.perf_counter() - began
@@ -147,7 +154,7 @@ def ask(store: SqliteStore) -> None:
     }
     for name, chosen in wanted.items():
         began = time.perf_counter()
-        found = store.select(chosen, RECORDS)
+        found = newest(store, chosen, RECORDS)
         took = (time.perf_counter() - began) * 1e3
         print(f"asked for {name}: {len(found)} of {RECORDS} records in {took:.0f} ms")
     began = time.perf_counter()

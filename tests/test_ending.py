@@ -214,8 +214,9 @@ async def noted(folder: Path) -> tuple[int, int]:
         with closing(
             sqlite3.connect(f"file:{folder / 'journal.db'}?mode=ro", uri=True)
         ) as database:
-            (calls,) = database.execute(
-                "SELECT count(*) FROM record WHERE kind = 'call'"
+            (calls,) = database.execute(  # those of a sheet are lines of its body
+                "SELECT coalesce(sum(CASE kind WHEN 'call' THEN 1 WHEN 'calls' THEN "
+                "json_array_length(body, '$.calls') ELSE 0 END), 0) FROM record"
             ).fetchone()
             ((in_flight,),) = database.execute("SELECT in_flight FROM presence").fetchall()
     except (sqlite3.OperationalError, ValueError):

@@ -7,9 +7,10 @@ import pytest
 from typer.testing import Result
 
 from tests.cli.samples import config, run
-from tests.journal.samples import call, ledger, meddle, rows, written
+from tests.journal.samples import call, ledger, meddle, rows, sheets, written
 from trunkline.cli.audit import Wanted
 from trunkline.gateway.events import Switched, TurnedAway
+from trunkline.journal.chain import follow
 from trunkline.journal.ledger import Retention
 from trunkline.journal.store import Filter
 
@@ -87,6 +88,24 @@ def test_all_is_exported_a_line_each(file: str) -> None:
     lines = audit(file, "export").stdout.splitlines()
     assert [json.loads(line)["seq"] for line in lines] == list(range(1, 24))
     assert len(audit(file, "export", "--tool", "fs__*").stdout.splitlines()) == 20
+
+
+def test_calls_that_ended_together_are_shown_one_by_one_and_exported_as_they_are_stored(
+    tmp_path: Path, file: str
+) -> None:
+    made = ledger(tmp_path)
+    made.store.open()
+    made.append(sheets(10, 100))
+    made.store.close()
+    found = json.loads(audit(file, "query", "--tool", "fs__tool_10?", "--json").stdout)
+    assert [each["record"]["name"] for each in found] == [f"fs__tool_{n}" for n in range(100, 110)]
+    assert {each["seq"] for each in found} == {24}
+    lines = audit(file, "export", "--stored").stdout.splitlines()
+    before, last = (json.loads(line) for line in lines[-2:])
+    body = lines[-1].partition('"record":')[2].removesuffix("}").encode()
+    assert follow(bytes.fromhex(before["hash"]), body).hex() == last["hash"]
+    refused = audit(file, "export", "--stored", "--tool", "x")
+    assert (refused.exit_code, "--stored: expected no other" in refused.stderr) == (2, True)
 
 
 @pytest.mark.holds("I8.1")

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.samples import config, run
-from tests.journal.samples import call, entries, ledger, written
+from tests.journal.samples import call, entries, ledger, sheets, written
 from trunkline.cli import tail as module
 from trunkline.cli.tail import follow, line
 from trunkline.gateway.events import BackendMoved, TurnedAway
+from trunkline.journal.ledger import row_of
 from trunkline.journal.sqlite import SqliteStore
 from trunkline.journal.store import Filter, Row
 
@@ -43,6 +44,30 @@ def test_only_what_is_wanted_is_shown(tmp_path: Path) -> None:
     assert names(rows, 2) == ["a__x", "a__x"]
     rows.close()
     made.store.close()
+
+
+def test_what_was_looked_at_is_not_looked_at_again(tmp_path: Path) -> None:
+    made = written(tmp_path, 20)
+    looked: list[int] = []
+
+    class Watched(SqliteStore):
+        def select(self, wanted: Filter, limit: int, newest: bool = True) -> list[Row]:
+            looked.append(wanted.after)
+            return super().select(wanted, limit, newest)
+
+    def sleep(_: float) -> None:
+        if len(looked) >= 9:
+            made.append([made.scribe.call(call(name="a__x"))])
+        else:
+            made.append(sheets(10))
+
+    rows = follow(Watched(tmp_path / "journal.db"), Filter(tool="a__*"), 0, sleep)
+    assert names(rows, 1) == ["a__x"]
+    rows.close()
+    made.store.close()
+    after = sorted({each for each in looked if each})
+    assert len(after) > 5
+    assert (after[0], after[-1]) == (21, 21 + len(after) - 1)
 
 
 def test_a_journal_that_comes_later_is_waited_for(
@@ -102,12 +127,11 @@ def test_a_line_tells_gateways_apart_and_moves_no_cursor(tmp_path: Path) -> None
     made = ledger(tmp_path)
     made.scribe.gateway = "home:12@vm"
     entry = made.scribe.call(call(name="fs__\x1b[2J"))
-    row = Row(1, *entry[:-1], b"", entry.body.decode())
-    texts = [text for text, _ in line(row)]
+    texts = [text for text, _ in line(row_of(1, entry, b""))]
     assert "home:12" in texts
     assert "fs__\\x1b[2J" in texts
     note = made.scribe.note(5.0, "dropped", count=3, status="drop")
-    assert [text for text, _ in line(Row(1, *note[:-1], b"", note.body.decode()))][-1] == "3 times"
+    assert [text for text, _ in line(row_of(1, note, b""))][-1] == "3 times"
 
 
 def test_a_line_tells_which_server_has_moved_and_why_somebody_was_turned_away(
@@ -118,7 +142,7 @@ def test_a_line_tells_which_server_has_moved_and_why_somebody_was_turned_away(
         (2.0, TurnedAway("10.0.0.1", "no token")),
     ]
     moved, turned_away = (
-        [text for text, _ in line(Row(1, *entry[:-1], b"", entry.body.decode()))]
+        [text for text, _ in line(row_of(1, entry, b""))]
         for entry in ledger(tmp_path).scribe.write(happened)
     )
     assert (moved[1].strip(), *moved[-2:]) == ("waiting", "(backend) fs", "it ended")

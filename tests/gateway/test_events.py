@@ -4,7 +4,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.gateway.test_passage import passage as passing
-from trunkline.gateway.events import MAX_UNTOLD, WHILE, CallEnded, Event, Events, Switched
+from trunkline.gateway.events import (
+    MANY,
+    MAX_UNTOLD,
+    WHILE,
+    CallEnded,
+    Event,
+    Events,
+    Switched,
+)
 from trunkline.jsonrpc import Incident
 
 NEWS = Switched("tool", "a__b", off=True, by="ann")
@@ -84,6 +92,22 @@ def test_what_is_put_off_is_told_before_anything_that_happens_later() -> None:
     assert told[4:] == calls
 
 
+def test_many_are_told_of_as_soon_as_their_answers_have_left() -> None:
+    events, told, put_off = Events(), list[Event](), list[tuple[float, Callable[[], None]]]()
+    events.listen(told.append)
+    events.later = lambda seconds, then: put_off.append((seconds, then))
+    calls = [call("success") for _ in range(MANY + 3)]
+    for each in calls:
+        events.tell_later(each)
+    assert ([seconds for seconds, _ in put_off], told) == ([WHILE, 0.0], [])
+    put_off.pop()[1]()
+    assert told == calls
+    events.tell_later(calls[0])
+    assert len(put_off) == 1  # which is still to come
+    put_off.pop()[1]()
+    assert told == [*calls, calls[0]]
+
+
 def test_whoever_can_is_told_of_many_calls_at_once_and_everybody_of_each_in_its_order() -> None:
     events, put_off = Events(), list[Callable[[], None]]()
     one, many, failed = list[Event](), list[Sequence[CallEnded]](), list[Sequence[CallEnded]]()
@@ -133,9 +157,11 @@ def test_there_is_one_who_tells_of_what_was_put_off_at_a_time() -> None:
     calls = [call("success") for _ in range(MAX_UNTOLD + 2)]
     for each in calls:
         events.tell_later(each)
-    assert [seconds for seconds, _ in put_off] == [WHILE]
+    assert [seconds for seconds, _ in put_off] == [WHILE, 0.0]
     assert (told, events.untold) == (calls[:MAX_UNTOLD], 2)
-    put_off.pop()[1]()
+    for _, then in put_off:
+        then()
     assert (told, events.untold) == (calls, 0)
+    put_off.clear()
     events.tell_later(calls[0])
     assert (len(told), len(put_off)) == (len(calls), 1)

@@ -12,6 +12,7 @@ from trunkline.journal.head_file import HeadFile
 from trunkline.journal.ledger import Ledger
 from trunkline.journal.record import Entry, Scribe
 from trunkline.journal.redact import Redactor, Rules
+from trunkline.journal.sheet import Sheets
 from trunkline.journal.sqlite import SqliteStore
 from trunkline.journal.store import Presence, Row, each_row
 from trunkline.jsonrpc import Raw
@@ -48,6 +49,15 @@ def entries(count: int, first: int = 1) -> list[Entry]:
         call(id=f"c{n}", at=1000.0 + n, name=f"fs__tool_{n}") for n in range(first, first + count)
     )
     return [writer.call(each) for each in calls]
+
+
+def sheets(count: int, first: int = 1, **changes: Any) -> list[Entry]:
+    """Return the same calls on one sheet."""
+    calls = [
+        call(**{"id": f"c{n}", "at": 1000.0 + n, "name": f"fs__tool_{n}"} | changes)
+        for n in range(first, first + count)
+    ]
+    return Sheets(scribe()).write(calls)
 
 
 def ledger(folder: Path, patience: float = 0.05) -> Ledger:

@@ -1,6 +1,7 @@
 """From the loop to the thread that writes: bounded, and nothing is lost in silence."""
 
 import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -9,9 +10,15 @@ from trunkline.gateway.events import CallEnded, TurnedAway
 from trunkline.journal import inbox as module
 from trunkline.journal.inbox import HURRY, LITTLE, Inbox
 from trunkline.journal.record import Entry, Noted
+from trunkline.journal.sheet import Sheets
 from trunkline.jsonrpc import Raw
 
-WRITE = scribe().call
+WRITE = Sheets(scribe()).write
+
+
+def alone(calls: Sequence[CallEnded]) -> list[Entry]:
+    """Write each down by itself."""
+    return [*map(scribe().call, calls)]
 
 
 def test_what_is_put_is_taken_in_order() -> None:
@@ -19,12 +26,20 @@ def test_what_is_put_is_taken_in_order() -> None:
     news = TurnedAway("10.0.0.1", "bad token")
     calls = [call(id=str(number)) for number in range(5)]
     inbox.put(calls[0], 0.0)
-    inbox.put_calls(calls[1:3], WRITE)
+    inbox.put_calls(calls[1:3], alone)
     inbox.put(news, 2.5)
     inbox.put_calls(calls[3:], WRITE)
-    assert inbox.take(3) == [calls[0], WRITE(calls[1]), WRITE(calls[2])]
-    assert inbox.take(3) == [(2.5, news), WRITE(calls[3]), WRITE(calls[4])]
+    assert inbox.take(3) == [calls[0], *alone(calls[1:3])]
+    assert inbox.take(2) == [(2.5, news), *WRITE(calls[3:])]  # a sheet is taken whole
     assert (inbox.take(3), len(inbox), inbox.take_losses()) == ([], 0, None)
+
+
+def test_the_calls_on_a_sheet_are_counted_one_by_one() -> None:
+    inbox = Inbox(limit=100, when_full="block")
+    inbox.put_calls([call()] * 60, WRITE)
+    assert (len(inbox), inbox.is_open(40), inbox.is_open(41)) == (60, True, False)
+    assert len(inbox.take(1)) == 1
+    assert (len(inbox), inbox.is_open(100)) == (0, True)
 
 
 @pytest.mark.holds("O0.15", "M11", "D0.o")
@@ -44,7 +59,7 @@ def test_of_many_calls_those_are_taken_for_which_there_is_room() -> None:
     inbox = Inbox(limit=100)
     calls = [call(at=float(number)) for number in range(130)]
     for start in range(0, 130, 26):
-        inbox.put_calls(calls[start : start + 26], WRITE)
+        inbox.put_calls(calls[start : start + 26], alone)
     losses = inbox.take_losses()
     assert losses is not None
     assert (losses.count, losses.since, losses.until) == (30, 100.0, 129.0)
@@ -56,10 +71,12 @@ def _at(noted: Noted) -> float:
     return noted[0] if isinstance(noted, tuple) else noted.at
 
 
-def test_calls_that_say_much_are_left_to_the_writer_in_their_place() -> None:
+def test_calls_that_say_much_are_left_to_the_writer() -> None:
     inbox, much = Inbox(), call(bytes_in=LITTLE + 1)
     inbox.put_calls([call(), much, call(bytes_in=LITTLE)], WRITE)
-    assert [type(noted) for noted in inbox.take(9)] == [Entry, CallEnded, Entry]
+    sheet, left = inbox.take(9)
+    assert isinstance(sheet, Entry)
+    assert (sheet.records, left) == (2, much)
 
 
 def test_calls_are_not_written_down_at_once_where_much_is_held(
@@ -131,12 +148,13 @@ def test_whoever_takes_is_woken_once_and_told_to_hurry() -> None:
 
 def test_nothing_is_forgotten_between_two_threads() -> None:
     inbox = Inbox(limit=10**6)
-    taken: list[object] = []
+    taken: list[int] = []
 
     def take() -> None:
-        while len(taken) < 20_000:
+        while sum(taken) < 20_000:
             inbox.wait(5.0)
-            taken.extend(inbox.take(100))
+            some = inbox.take(100)
+            taken.append(sum(each.records if isinstance(each, Entry) else 1 for each in some))
 
     thread = threading.Thread(target=take, daemon=True)
     thread.start()
@@ -145,4 +163,4 @@ def test_nothing_is_forgotten_between_two_threads() -> None:
     for _ in range(100):
         inbox.put_calls([call()] * 100, WRITE)
     thread.join(30)
-    assert len(taken) == 20_000
+    assert sum(taken) == 20_000

@@ -25,6 +25,7 @@ from trunkline.journal.journal import Journal, Terms, label
 from trunkline.journal.ledger import Ledger
 from trunkline.journal.record import Scribe
 from trunkline.journal.redact import Rules
+from trunkline.journal.sheet import records
 from trunkline.journal.sqlite import SqliteStore
 from trunkline.journal.store import Presence
 from trunkline.jsonrpc import Incident, RpcError
@@ -49,7 +50,8 @@ async def recorded(made: Gateway, journal: Journal) -> AsyncGenerator[User]:
 
 
 def calls(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(row.body) for row in rows(folder) if row.kind == "call"]
+    found = [record for row in rows(folder) for record in records(row)]
+    return [json.loads(record.body) for record in found if record.kind == "call"]
 
 
 @pytest.mark.holds("O0.15", "M11")

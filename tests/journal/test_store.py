@@ -11,13 +11,13 @@ from trunkline.routing.pattern import fits
 
 
 def test_a_filter_is_one_condition() -> None:
-    wanted = Filter("fs__*", "alice", "f?", ("denied", "error"), 1.0, 2.0, 7)
+    wanted = Filter("fs__*", "alice", "f?", ("denied", "error"), 1.0, 2.0, 7, 9)
     where, values = conditions(wanted, "?", "GLOB")
     assert where == (
-        "seq > ? AND name GLOB ? AND subject = ? AND backend GLOB ? AND kind = 'call' "
-        "AND status IN (?, ?) AND at >= ? AND at < ?"
+        "(name GLOB ? AND subject = ? AND backend GLOB ? AND kind = 'call' "
+        "AND status IN (?, ?) AND at < ? OR kind = 'calls') AND at >= ? AND seq > ? AND seq < ?"
     )
-    assert values == [7, "fs__*", "alice", "f?", "denied", "error", 1.0, 2.0]
+    assert values == ["fs__*", "alice", "f?", "denied", "error", 2.0, 1.0, 7, 9]
 
 
 def test_without_wishes_everything_is_meant() -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from trunkline.gateway.events import STATUSES
 from trunkline.gateway.switches import PAUSE
 from trunkline.journal.audit import Auditor
 from trunkline.journal.chain import SIZE, Head
+from trunkline.journal.search import newest, search
 from trunkline.journal.store import Filter, Row, Store, StoreError, each_row
 from trunkline.jsonrpc import Raw, from_raw
 
@@ -77,7 +79,7 @@ def query(option: Path | None, wanted: Wanted, limit: int, as_json: bool) -> Non
     """Print the newest records that are wanted, oldest first."""
     chosen = wanted.as_filter()
     with journal(option) as (store, _):
-        rows = store.select(chosen, limit)
+        rows = newest(store, chosen, limit)
     if as_json:
         print_json([for_programs(row) for row in rows])
     else:
@@ -86,14 +88,16 @@ def query(option: Path | None, wanted: Wanted, limit: int, as_json: bool) -> Non
         say(f"the newest {limit}; --limit N shows more")
 
 
-def export(option: Path | None, wanted: Wanted) -> None:
-    """Print all records that are wanted, a line of JSON each."""
+def export(option: Path | None, wanted: Wanted, stored: bool) -> None:
+    """Print all records that are wanted, a line of JSON each; or all rows as they are stored."""
     chosen = wanted.as_filter()
+    if stored and chosen != Filter():
+        fail(WRONG, "--stored: expected no other wishes: a row may hold many records")
     out = sys.stdout.buffer
     with journal(option) as (store, _):
-        while rows := store.select(chosen, _STEP, newest=False):
-            out.write(json_lines(map(for_programs, rows)).encode())
-            chosen = msgspec.structs.replace(chosen, after=rows[-1].seq)
+        rows = each_row(store) if stored else search(store, chosen)
+        while some := [*islice(rows, _STEP)]:
+            out.write(json_lines(map(for_programs, some)).encode())
     out.flush()
 
 
@@ -162,7 +166,7 @@ def journal(option: Path | None) -> Generator[tuple[Store, Place]]:
 
 
 def for_programs(row: Row) -> Shown:
-    """Return a record with its number and its hash; what was hashed is there to the byte."""
+    """Return a record with the number and the hash of the row that it is in."""
     return Shown(row.seq, row.hash.hex(), Raw(row.body.encode()))
 
 

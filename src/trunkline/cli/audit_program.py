@@ -76,9 +76,12 @@ def export(
     status: Status = None,
     since: Since = None,
     until: Until = None,
+    stored: Annotated[
+        bool, typer.Option("--stored", help="As they are stored and hashed, many calls in one.")
+    ] = False,
     config: Config = None,
 ) -> None:
     """Print records as lines of JSON, oldest first, with their numbers and hashes."""
     from trunkline.cli.audit import Wanted, export  # noqa: PLC0415
 
-    export(config, Wanted(tool, subject, server, tuple(status or ()), since, until))
+    export(config, Wanted(tool, subject, server, tuple(status or ()), since, until), stored)

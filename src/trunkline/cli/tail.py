@@ -6,7 +6,7 @@ run here or elsewhere, and needs nothing of them.
 
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 
 import msgspec
@@ -15,13 +15,13 @@ from trunkline.assembly.journal import store_at
 from trunkline.cli.audit import Wanted, for_programs, place_for, seen, status, took, topic, why
 from trunkline.cli.screen import json_lines, say
 from trunkline.cli.when import shown
+from trunkline.journal.search import newest, search
 from trunkline.journal.store import Filter, Row, Store, StoreError
 from trunkline.visible import visible
 
 LOOK = 0.2
 """How many seconds pass between two looks."""
 
-_MOST = 1000
 _STYLES = {
     "success": "green",
     "tool_error": "yellow",
@@ -70,8 +70,7 @@ def follow(
                 for row in _new(store, wanted, after, lines):
                     yield row
                     after = row.seq
-                if after is None:
-                    after = end.seq
+                after = max(after or 0, end.seq)  # all of that has been looked at
                 complaint = None
             except StoreError as why:
                 is_open = False
@@ -83,10 +82,10 @@ def follow(
         store.close()
 
 
-def _new(store: Store, wanted: Filter, after: int | None, lines: int) -> list[Row]:
+def _new(store: Store, wanted: Filter, after: int | None, lines: int) -> Iterable[Row]:
     if after is None:
-        return store.select(wanted, lines) if lines else []
-    return store.select(msgspec.structs.replace(wanted, after=after), _MOST, newest=False)
+        return newest(store, wanted, lines)
+    return search(store, msgspec.structs.replace(wanted, after=after))
 
 
 def _print_json(row: Row) -> None:

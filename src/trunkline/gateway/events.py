@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from trunkline.gateway.passage import CallEnded, Passage
-from trunkline.jsonrpc import Incident, Raw
+from trunkline.gateway.passage import CallEnded, Ended, ends_of
+from trunkline.jsonrpc import Incident
 from trunkline.jsonrpc.incident import Report, answer_for, print_incident
 
 _T = TypeVar("_T")
@@ -99,8 +99,11 @@ Calls: TypeAlias = Literal["all", "failed", "none"]
 WHILE = 0.005
 """How many seconds a call that has ended waits to be told of together with others."""
 
-MAX_UNTOLD = 16
-"""How many calls may have been put off before all of them are told."""
+MANY = 128
+"""How many calls wait no longer than until the answers have left that are under way."""
+
+MAX_UNTOLD = 1024
+"""How many calls may have been put off at most."""
 
 
 class _Ear(NamedTuple):
@@ -122,7 +125,7 @@ class Events:
         """Whether anybody listens to those that were not carried out."""
         self.later: Callable[[float, Callable[[], None]], object] | None = None
         """Has something done after so many seconds; without it, all is told at once."""
-        self._untold: list[CallEnded | tuple[Passage, Raw, float]] = []
+        self._untold: list[Ended] = []
         self._awaited = False
         """Whether calls that were put off will be told by themselves."""
         self._report = report
@@ -157,31 +160,37 @@ class Events:
         self.hears_calls = any(ear.calls == "all" for ear in self._ears)
         self.hears_failures = any(ear.calls != "none" for ear in self._ears)
 
-    def tell_later(self, call: CallEnded | tuple[Passage, Raw, float]) -> None:
+    def tell_later(self, call: Ended) -> None:
         """Tell everybody in a while, of all calls that were put off by then.
 
-        Nearly all clients have their answers first; and to tell of many calls at once takes a
-        fraction of the time. Whoever shows what was told has it told first. Of a call that went
+        Clients have their answers first; and to tell of many calls at once takes a fraction of
+        the time. Whoever shows what was told has it told first. Of a call that went
         well it is enough to say which, with what result and when: how it ended is then found out
         in a while, too.
         """
         untold = self._untold
         untold.append(call)
-        if self.later is None or len(untold) >= MAX_UNTOLD:
+        count = len(untold)
+        if self.later is None or count >= MAX_UNTOLD:
             self._tell_untold()
+        elif count == MANY:
+            self.later(0.0, self.tell_now)
         elif not self._awaited:
             self._awaited = True
-            self.later(WHILE, self.tell_now)
+            self.later(WHILE, self._tell_after_a_while)
+
+    def _tell_after_a_while(self) -> None:
+        self._awaited = False
+        self.tell_now()
 
     def tell_now(self) -> None:
         """Tell everybody of what was put off."""
-        self._awaited = False
         if self._untold:
             self._tell_untold()
 
     def _tell_untold(self) -> None:
         put_off, self._untold = self._untold, []
-        untold = [_end_of(call) for call in put_off]
+        untold = ends_of(put_off)
         failed = [call for call in untold if call.status not in CARRIED_OUT]
         for ear in self._ears:
             calls = untold if ear.calls == "all" else failed if ear.calls == "failed" else ()
@@ -210,11 +219,3 @@ class Events:
         except Exception as why:
             if not isinstance(told, Incident):  # of which telling would have no end
                 answer_for(why, name, self._report)
-
-
-def _end_of(call: CallEnded | tuple[Passage, Raw, float]) -> CallEnded:
-    """Return how a call ended, if need be by finding it out now."""
-    if isinstance(call, CallEnded):
-        return call
-    passage, result, now = call
-    return passage.ended(now, result, None)

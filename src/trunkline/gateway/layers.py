@@ -102,6 +102,7 @@ class Layers:
             return None
         passage.entry = entry
         passage.arguments = params.get("arguments")
+        passage.bare = params.bare
         if self.door is not None:
             self.door(passage)
         instead = None if self.governor is None else self.governor.admit(passage, entry, params)
@@ -127,6 +128,7 @@ class Layers:
                 if passage.leaving:
                     passage.leave()
                 if self.events.hears_calls:
+                    passage.due = None  # which has all that led there, and is not to keep it
                     self.events.tell_later((passage, result, now))
                 return
             ended = self._end(passage, result, error, now)

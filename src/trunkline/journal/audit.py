@@ -21,7 +21,8 @@ from msgspec import Struct
 
 from trunkline.journal.chain import Head, beginning, follow
 from trunkline.journal.record import columns_of
-from trunkline.journal.store import Row
+from trunkline.journal.sheet import count
+from trunkline.journal.store import SHEET, Row
 from trunkline.jsonrpc import from_raw
 
 What = Literal["missing", "altered", "moved", "replaced", "unconfirmed"]
@@ -111,7 +112,7 @@ class Auditor:
 
     def _look(self, row: Row) -> None:
         audit, body = self._audit, row.body.encode("utf-8", "replace")
-        audit.records += 1
+        audit.records += count(row)
         said = _said(body) if row.kind != "call" else _NOTHING
         if self._first is None:
             self._first = row
@@ -241,7 +242,8 @@ class Auditor:
             self._audit.more += 1
 
     def _name(self, row: Row) -> str:
-        about = " ".join(part for part in (row.kind, row.name) if part)
+        kind = f"{count(row)} calls" if row.kind == SHEET else row.kind
+        about = " ".join(part for part in (kind, row.name) if part)
         return f"record {row.seq} ({about}, {self._when(row.at)})"
 
 

@@ -6,7 +6,8 @@
 Refuses to make the loop wait: `put` takes note, or counts what it could not take.
 
 Rules upheld here:
-1. There are never more than so many events in it, nor more bytes of what clients sent.
+1. There are never more than so many events in it, nor more bytes of what clients sent. The calls
+   on a sheet are counted one by one.
 2. What was not taken is counted, with when it began and when it was last so.
 3. Where nothing may go unrecorded, a call is let begin only if there will be room for its record.
 """
@@ -24,7 +25,7 @@ from trunkline.journal.record import Entry, Happening, Noted
 from trunkline.jsonrpc import Raw, Request, to_raw
 
 WhenFull = Literal["block", "drop"]
-Write: TypeAlias = Callable[[CallEnded], Entry]
+Write: TypeAlias = Callable[[Sequence[CallEnded]], list[Entry]]
 
 MAX_BYTES = 32 * 1024 * 1024
 """How many bytes of requests may be held; beyond that, arguments are not kept."""
@@ -32,7 +33,7 @@ MAX_BYTES = 32 * 1024 * 1024
 LITTLE = 2000
 """Calls with more bytes of params are left to the writer: to redact them takes a while."""
 
-HURRY = 1000
+HURRY = 4000
 """How many events are not kept waiting for others."""
 
 _LEFT_OUT = Raw(b'{"\xe2\x80\xa6":"left out: too much was waiting to be written"}')
@@ -65,6 +66,9 @@ class Inbox:
         self.dropped = 0
         """How many there were in all that had no room."""
         self._queue: deque[Noted] = deque()
+        # What came and what was taken are counted apart: each by one thread alone.
+        self._came = 0
+        self._taken = 0
         self._bytes_in = 0
         self._bytes_out = 0
         self._awake = False
@@ -72,12 +76,12 @@ class Inbox:
         self._losses = Losses()
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return self._came - self._taken
 
     def put(self, event: Happening, at: float) -> None:
         """Take an event of a time, or count it."""
         queue = self._queue
-        count = len(queue)
+        count = len(self)
         if count >= self.limit and not self._must_take(event):
             self._drop(at)
             return
@@ -89,6 +93,7 @@ class Inbox:
             queue.append(event)
         else:
             queue.append((at, event))
+        self._came += 1
         self._call_for(count, count + 1)
 
     def put_calls(self, calls: Sequence[CallEnded], write: Write) -> None:
@@ -98,22 +103,19 @@ class Inbox:
         and a thousand that are kept until the writer comes to them are in everybody's way. That
         only if there is room for all of them, and for those that take no while.
         """
-        queue = self._queue
-        count = len(queue)
+        count = len(self)
         if count + len(calls) > self.limit or self._bytes_in - self._bytes_out > MAX_BYTES // 2:
-            for call in calls:
-                self.put(call, call.at)
-            return
-        size = 0
-        for call in calls:
-            if call.bytes_in <= LITTLE:
-                entry = write(call)
-                size += len(entry.body)
-                queue.append(entry)
-            else:
-                self.put(call, call.at)
-        self._bytes_in += size
-        self._call_for(count, len(queue))
+            large = calls
+        else:
+            large = [call for call in calls if call.bytes_in > LITTLE]
+            little = [call for call in calls if call.bytes_in <= LITTLE] if large else calls
+            for entry in write(little):
+                self._bytes_in += len(entry.body)
+                self._came += entry.records
+                self._queue.append(entry)
+        for call in large:
+            self.put(call, call.at)
+        self._call_for(count, len(self))
 
     def _call_for(self, before: int, now: int) -> None:
         """Wake whoever writes, or have them hurry."""
@@ -130,7 +132,7 @@ class Inbox:
 
     def is_open(self, under_way: int) -> bool:
         """Tell whether there will be room for the record of a call that is about to begin."""
-        return self.when_full == "drop" or len(self._queue) + under_way <= self.limit
+        return self.when_full == "drop" or len(self) + under_way <= self.limit
 
     def _drop(self, at: float) -> None:
         with self._lock:
@@ -140,10 +142,18 @@ class Inbox:
     # By the thread that writes
 
     def take(self, most: int) -> list[Noted]:
-        """Return what came first, up to so many: calls as they are, others with their times."""
-        queue = self._queue
-        taken = [queue.popleft() for _ in range(min(len(queue), most))]
-        self._bytes_out += sum([_size(noted) for noted in taken])
+        """Return what came first, up to so many: calls as they are, others with their times.
+
+        A sheet is taken whole, even if that is too many.
+        """
+        queue, taken = self._queue, list[Noted]()
+        while queue and most > 0:
+            noted = queue.popleft()
+            count = noted.records if isinstance(noted, Entry) else 1
+            self._taken += count
+            self._bytes_out += _size(noted)
+            taken.append(noted)
+            most -= count
         return taken
 
     def take_losses(self) -> Losses | None:

@@ -1,7 +1,7 @@
 """Journal: takes note of every call, from the event loop, and has it written down.
 
     Events ──listener──> Inbox ──> Writer, a thread ──> Ledger ──> Store
-                └── Scribe: what is little is written down at once
+                └── Sheets: what is little is written down at once
 
 Refuses to make a call wait. With `when_full = "block"` no call is carried out that could not be
 recorded: when too many records wait, calls are refused at the door, at once and clearly.
@@ -25,6 +25,7 @@ from trunkline.journal.ledger import Ledger, Retention
 from trunkline.journal.process import born
 from trunkline.journal.record import Scribe
 from trunkline.journal.redact import Redactor, Rules
+from trunkline.journal.sheet import Sheets
 from trunkline.journal.store import Presence
 from trunkline.journal.writer import Writer
 from trunkline.jsonrpc import Incident
@@ -71,8 +72,8 @@ class Journal:
         self._inbox = Inbox(terms.queue, terms.when_full)
         self._layers: Layers | None = None
         self._scribe = Scribe(label(name), Redactor(terms.rules))
-        self._hand = Scribe(self._scribe.gateway, Redactor(terms.rules))
-        """Writes where calls end; the other one belongs to the thread that writes."""
+        self._sheets = Sheets(Scribe(self._scribe.gateway, Redactor(terms.rules)))
+        """Write where calls end; the scribe alone belongs to the thread that writes."""
         self._writer = Writer(
             self._inbox,
             lambda: open_ledger(self._scribe),
@@ -97,7 +98,7 @@ class Journal:
         self._inbox.limit, self._inbox.when_full = terms.queue, terms.when_full
         self._writer.retention = terms.retention
         self._scribe.redactor = Redactor(terms.rules)
-        self._hand.redactor = Redactor(terms.rules)
+        self._sheets.scribe.redactor = Redactor(terms.rules)
         if self._layers is not None:
             self._layers.door = self._admit if terms.when_full == "block" else None
 
@@ -117,7 +118,7 @@ class Journal:
 
     def note_calls(self, calls: Sequence[CallEnded]) -> None:
         """Take note of calls that have ended."""
-        self._inbox.put_calls(calls, self._hand.call)
+        self._inbox.put_calls(calls, self._sheets.write)
         if not self._writer.started:
             self.start()
 

@@ -15,7 +15,6 @@ Rules upheld here:
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import cast
 
 from msgspec import Struct
 
@@ -28,8 +27,8 @@ from trunkline.jsonrpc import from_raw
 SHARE = 0.9
 """How much of the largest size is left when it was too much."""
 
-_MOST = 20_000
-"""How many records are taken out at once, so that others who write need not wait for long."""
+_MOST = 2000
+"""How many rows are taken out at once, so that others who write need not wait for long."""
 
 _MIB = 1024 * 1024
 _DAY = 86400.0
@@ -116,13 +115,10 @@ class Ledger:
         self._tried = tried  # of those entries nobody knows yet
 
     def _add(self, end: Head, entries: Sequence[Entry]) -> None:
-        # Column by column: what is done to each record is done without a step of ours.
-        *columns, bodies = zip(*entries, strict=True)
-        digests = list(hashes(end.hash, bodies))
-        numbers = range(end.seq + 1, end.seq + 1 + len(bodies))
-        texts = map(bytes.decode, bodies)
-        rows = cast("list[Row]", list(zip(numbers, *columns, digests, texts, strict=True)))
-        head = Head(end.chain, numbers[-1], digests[-1])
+        digests = hashes(end.hash, (entry.body for entry in entries))
+        numbers = range(end.seq + 1, end.seq + 1 + len(entries))
+        rows = [*map(row_of, numbers, entries, digests)]
+        head = Head(end.chain, rows[-1].seq, rows[-1].hash)
         self.store.insert(rows)
         self.store.set_end(head)
         self._tried = (entries, head)
@@ -196,6 +192,12 @@ class Ledger:
                 share = 1 - SHARE * limit / extent.size
                 return min(start + max(int(extent.records * share), 1) - 1, most), "size"
         return 0, ""
+
+
+def row_of(seq: int, entry: Entry, digest: bytes) -> Row:
+    """Return an entry as it is kept."""
+    names = (entry.name, entry.subject, entry.backend, entry.status)
+    return Row(seq, entry.at, entry.kind, *names, digest, entry.body.decode())
 
 
 def _lost(scribe: Scribe, at: float, other: Presence) -> Entry:

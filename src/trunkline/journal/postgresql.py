@@ -20,7 +20,9 @@ from psycopg import sql
 from trunkline.journal.chain import Head, beginning
 from trunkline.journal.store import Extent, Filter, Presence, Row, StoreError, conditions
 
-VERSION = 1
+VERSION = 2
+"""Journals of version 1 have no sheets: they are gone on with as they are."""
+
 CONNECT_TIMEOUT = 5
 """How many seconds the server has to let us in."""
 
@@ -109,10 +111,14 @@ class PostgresStore:
                     "WHERE NOT EXISTS (SELECT FROM trunkline_journal.chain)",
                     (VERSION, new.chain, new.hash),
                 )
+                database.execute(
+                    "UPDATE trunkline_journal.chain SET version = %s WHERE version < %s",
+                    (VERSION, VERSION),
+                )
         elif self._one("SELECT to_regclass('trunkline_journal.chain')")[0] is None:
             raise StoreError(f"{self.url}: there is no journal")
         (version,) = self._one("SELECT version FROM trunkline_journal.chain")
-        if version != VERSION:
+        if version > VERSION:
             raise StoreError(
                 f"{self.url}: expected a journal of version {VERSION}, got {version}; "
                 "a newer trunkline has made it"
@@ -173,13 +179,12 @@ class PostgresStore:
         return self._rows(sql.SQL("WHERE seq > %s ORDER BY seq LIMIT %s"), after, limit)
 
     def select(self, wanted: Filter, limit: int, newest: bool = True) -> list[Row]:
-        """Return the newest rows that are wanted, or the first; in order either way."""
+        """Return the newest rows that may be wanted, newest first; or the first, first first."""
         where, values = conditions(wanted, "%s", "LIKE")
         order = "DESC" if newest else "ASC"
         # Of our own words alone: what somebody wrote is in the values.
         ours = cast("LiteralString", f"WHERE {where} ORDER BY seq {order} LIMIT %s")
-        found = self._rows(sql.SQL(ours), *values, limit)
-        return found[::-1] if newest else found
+        return self._rows(sql.SQL(ours), *values, limit)
 
     def _rows(self, end: sql.SQL, *values: object) -> list[Row]:
         with self._telling():

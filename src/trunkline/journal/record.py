@@ -10,8 +10,8 @@ Rules upheld here:
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
@@ -23,13 +23,9 @@ from trunkline.gateway.events import (
     Switched,
     TurnedAway,
 )
-from trunkline.gateway.passage import Passage, trace_of
 from trunkline.journal.redact import Redactor, shorten, without_credentials
 from trunkline.jsonrpc import Id, from_raw
 from trunkline.jsonrpc.raw import write
-from trunkline.mcp.caller import Caller
-from trunkline.mcp.offer import TOOL
-from trunkline.routing.catalog import Entry as Offer
 from trunkline.routing.userinfo import beginning
 
 MAX_NAME = 512
@@ -45,11 +41,6 @@ _MAX_PARTS = 16
 
 _MAX_CLIENTS = 256
 _MAX_LABELS = 1024
-_MAX_CALLER = 4096
-"""Callers that say more bytes of themselves are not kept in mind."""
-
-_address = id  # parameters and fields have its name
-_new: Callable[..., "Entry"] = cast("Any", tuple).__new__
 
 Other = BackendMoved | Switched | Reloaded | TurnedAway
 Happening = CallEnded | Other
@@ -57,7 +48,10 @@ Happening = CallEnded | Other
 
 
 class Entry(NamedTuple):
-    """One record, not yet in a chain; what can be searched for stands beside the body."""
+    """One record, not yet in a chain; what can be searched for stands beside the body.
+
+    A sheet stands for many, in one body: see `sheet`.
+    """
 
     at: float
     kind: str
@@ -66,6 +60,8 @@ class Entry(NamedTuple):
     backend: str
     status: str
     body: bytes
+    records: int = 1
+    """How many records that are."""
 
 
 Noted = Entry | CallEnded | tuple[float, Other]
@@ -101,59 +97,6 @@ class Call(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="call"
     arguments: Raw | None = None
 
 
-class _Usual(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="call", gc=False):
-    """The same of a call of a tool: two runs of its fields are written already.
-
-    A run begins with the value of the field that has it, and goes on with other fields.
-    """
-
-    at: float
-    gateway: str
-    id: str
-    request_id: str | int | None
-    subject: Raw
-    """From there to `status`."""
-    gateway_ms: float
-    upstream_ms: float
-    bytes_in: int
-    bytes_out: int
-    role: str | None = None
-    trace: str | None = None
-    backend: Raw | None = None
-    """From there to `rule`."""
-    error: str | None = None
-    arguments: object = None
-
-
-class _Who(Struct, frozen=True):
-    subject: str
-    client: str
-    client_version: str
-    revision: str
-    method: str
-    name: str
-    status: str
-
-
-class _Where(Struct, frozen=True, omit_defaults=True):
-    backend: str
-    backend_revision: str | None = None
-    verdict: str | None = None
-    rule: str | None = None
-
-
-class _Common(Struct, frozen=True):
-    """What calls of one caller have in common that end alike."""
-
-    caller: Caller
-    """It is known by its address, which is nobody else's for as long as it is kept here."""
-    subject: Raw
-    backend: Raw
-    role: str | None
-    name: str
-    by: str
-
-
 class _Client(Struct, frozen=True):
     name: object = ""
     version: object = ""
@@ -168,7 +111,6 @@ class Scribe:
         self.redactor = redactor
         self._clients: dict[bytes, tuple[str, str]] = {}
         self._labels: dict[str, str] = {}
-        self._commons: dict[tuple[object, ...], _Common] = {}
         self._encode = msgspec.json.Encoder().encode
 
     def write(self, events: Iterable[Noted]) -> list[Entry]:
@@ -199,81 +141,17 @@ class Scribe:
     def call(self, event: CallEnded) -> Entry:
         """Return the record of a call."""
         try:
-            passage = event.passage
-            offer = passage.entry
-            if offer is None or offer.kind is not TOOL or event.code is not None:
-                return self.in_full(event)
-            return self._usual(event, passage, offer)
+            call = self.in_full(event)
+            body = self._encode(call)
         except Exception as why:
             return self.note(
                 event.at, "call", id=event.id, status=event.status, problem=type(why).__name__
             )
+        backend = call.backend or ""
+        return Entry(call.at, "call", call.name, call.subject, backend, call.status, body)
 
-    def _usual(self, event: CallEnded, passage: Passage, offer: Offer) -> Entry:
-        """Return the same as `in_full` of a call of a tool, with as few steps as can be.
-
-        What it has in common with others is written once for all of them.
-        """
-        request, status, at, upstream = passage.request, event.status, passage.at, event.upstream
-        caller, backend, rule = _address(passage.caller), offer.backend, passage.rule
-        key = (caller, request.method, offer.public, backend, passage.revision, status, rule)
-        common = self._commons.get(key)
-        if common is None:
-            common = self._common(key, event)
-        name = request.id
-        body = self._encode(
-            _Usual(
-                at,
-                self.gateway,
-                passage.id,
-                name if type(name) is int else _id(name),
-                common.subject,
-                int((event.total - upstream) * 1e6) / 1e3,  # `round` would take ten times as long
-                int(upstream * 1e6) / 1e3,
-                event.bytes_in,
-                event.bytes_out,
-                common.role,
-                passage.trace or trace_of(request.params),
-                common.backend,
-                event.kind,
-                self.redactor.value(passage.arguments),
-            )
-        )
-        # As `Entry(…)` does, which takes twice as long.
-        return _new(Entry, (at, "call", common.name, common.by, backend, status, body))
-
-    def _common(self, key: tuple[object, ...], event: CallEnded) -> "_Common":
-        """Return what calls like this one have in common, and keep it for the next."""
-        call, caller = self._in_full(event), event.passage.caller
-        who = self._run(call, _Who)
-        where = self._run(call, _Where)
-        common = _Common(caller, who, where, call.role, call.name, call.subject)
-        if len(self._commons) >= _MAX_LABELS:
-            self._commons.clear()
-        if len(caller.envelope) <= _MAX_CALLER:
-            self._commons[key] = common
-        return common
-
-    def _run(self, call: Call, kind: type[Struct]) -> Raw:
-        """Write a run of fields, without the name of the first and the braces."""
-        names = kind.__struct_fields__
-        written = self._encode(kind(*(getattr(call, name) for name in names)))
-        return Raw(written[len(f'{{"{names[0]}":') : -1])
-
-    def in_full(self, event: CallEnded) -> Entry:
-        """Return the record of any call; raises whatever its parts raise."""
-        call = self._in_full(event)
-        return Entry(
-            call.at,
-            "call",
-            call.name,
-            call.subject,
-            call.backend or "",
-            call.status,
-            self._encode(call),
-        )
-
-    def _in_full(self, event: CallEnded) -> Call:
+    def in_full(self, event: CallEnded) -> Call:
+        """Return what is written down of a call; raises whatever its parts raise."""
         passage, status, upstream = event.passage, event.status, event.upstream
         caller, request, entry = passage.caller, passage.request, passage.entry
         principal, rule, name = caller.principal, passage.rule, passage.name
@@ -284,7 +162,7 @@ class Scribe:
             passage.at,
             self.gateway,
             passage.id,
-            _id(request.id),
+            request_id(request.id),
             self._label(principal.subject),
             client,
             version,
@@ -292,7 +170,7 @@ class Scribe:
             request.method,
             name,
             status,
-            int((event.total - upstream) * 1e6) / 1e3,
+            int((event.total - upstream) * 1e6) / 1e3,  # `round` would take ten times as long
             int(upstream * 1e6) / 1e3,
             event.bytes_in,
             event.bytes_out,
@@ -408,7 +286,8 @@ def _told(value: Any) -> Any:
     return cut(value, MAX_NAME) if isinstance(value, str) else value
 
 
-def _id(id: Id) -> str | int | None:
+def request_id(id: Id) -> str | int | None:
+    """Return the client's name for a call, as far as it is kept."""
     if id is None or type(id) is int:
         return id
     return cut(id) if type(id) is str else cut(repr(id))

@@ -112,7 +112,6 @@ _ASSIGNED = re.compile(
     r"[\w\"' -]{0,24}[:=]"
 )
 _FROM_AUTHORITY = re.compile(r"://\S+")
-_NULL = Raw(b"null")
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode = msgspec.json.decode
 _encode = msgspec.json.encode
@@ -141,13 +140,12 @@ class Redactor:
         if arguments is None or len(arguments) > self._little:
             return self.keep(arguments)
         try:
-            found = self._small(_decode(arguments), 0)
+            return self._small(_decode(arguments), 0)
         except (ValueError, RecursionError):
             return self.keep(arguments)
-        return _NULL if found is None else found
 
     def keep(self, arguments: Raw | None) -> Raw | None:
-        """Return what may be kept of arguments; None for nothing."""
+        """Return what may be kept of arguments; None for nothing, or if they are null."""
         mode = self._rules.mode
         if arguments is None or mode == "none":
             return None
@@ -161,6 +159,8 @@ class Redactor:
                 value = self._large(arguments)
             else:
                 return _note(arguments)
+            if value is None:
+                return None
             kept = _encode(value)
             if len(kept) > self._rules.max_bytes:
                 kept = _fit(value, self._rules.max_bytes)
@@ -168,9 +168,11 @@ class Redactor:
         except (ValueError, RecursionError):  # no JSON after all, or numbers that nobody can read
             return _note(arguments)
 
-    def _keep_all(self, arguments: Raw) -> Raw:
+    def _keep_all(self, arguments: Raw) -> Raw | None:
         kept = msgspec.json.format(arguments, indent=-1) if len(arguments) <= _MAX_SCAN else b""
         check_utf8(kept)
+        if kept == b"null":
+            return None
         return Raw(kept) if 0 < len(kept) <= self._rules.max_bytes else _note(arguments)
 
     def hides(self, key: str) -> bool:
@@ -209,24 +211,31 @@ class Redactor:
         return shorten(value) if isinstance(value, str) else value
 
     def _small_table(self, table: dict[str, Any], depth: int) -> Any:
+        """Redact an object that is nobody else's; in place, if its keys are known to be plain."""
         if depth >= _MAX_DEPTH:
             return MORE
-        known = self._known
+        known, numbers = self._known, True
+        for key, value in table.items():
+            if known.get(key) != "":
+                return self._marked_table(table, depth)
+            if type(value) is not int:
+                numbers = False
+        if not numbers:
+            for key, value in table.items():
+                table[key] = shorten(value) if type(value) is str else self._small(value, depth + 1)
+        return table
+
+    def _marked_table(self, table: dict[str, Any], depth: int) -> dict[str, Any]:
         kept: dict[str, Any] = {}
         values: list[str] = []
         for key, value in table.items():
-            part = known.get(key)
-            if part is None:
-                part = self._part(key)
+            part = self._part(key)
             if part == "secret":
                 kept[_key(key)] = HIDDEN
                 continue
             if part == "value":
                 values.append(key)
-            if type(value) is str:  # most are texts or numbers
-                kept[key] = shorten(value)
-            else:
-                kept[key] = value if type(value) is int else self._small(value, depth + 1)
+            kept[key] = self._small(value, depth + 1)
         if values and self._names_secret(table):
             kept.update(dict.fromkeys(values, HIDDEN))
         return kept

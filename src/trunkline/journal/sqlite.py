@@ -14,7 +14,6 @@ import sqlite3
 import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,9 @@ from trunkline.journal.store import Extent, Filter, Presence, Row, StoreError, c
 APPLICATION = 0x54724A31
 """What says that a file is a journal of ours: "TrJ1"."""
 
-VERSION = 1
+VERSION = 2
+"""Journals of version 1 have no sheets: they are gone on with as they are."""
+
 PATIENCE = 2.0
 """How many seconds a writer waits for another that writes."""
 
@@ -46,20 +47,13 @@ PRAGMA application_id = {APPLICATION};
 _HEADER = 512
 """How many bytes a database has at least."""
 
-_AT_ONCE = (256, 128, 64, 32, 16, 8, 4, 2, 1)
-"""Rows of one statement: each statement lets go of the interpreter, and has to get it back."""
-
-_ONE = f"({', '.join('?' * len(Row._fields))})"
 # A file holds what anybody put there: whatever type that has, we read what can be compared.
 _SELECT = (
     "SELECT seq, CAST(at AS REAL), CAST(kind AS TEXT), CAST(name AS TEXT), CAST(subject AS TEXT), "
     "CAST(backend AS TEXT), CAST(status AS TEXT), CAST(hash AS BLOB), CAST(body AS TEXT) "
     "FROM record "
 )
-_WIDTH = len(Row._fields)
-_HASH = Row._fields.index("hash")
-_INSERT = "INSERT INTO record VALUES "
-_INSERTS = [(count, _INSERT + ", ".join([_ONE] * count)) for count in _AT_ONCE]
+_INSERT = "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 class SqliteStore:
@@ -138,7 +132,7 @@ class SqliteStore:
                 if not self._is_ours():  # else another has just made it
                     self._begin()
         (version,) = database.execute("PRAGMA user_version").fetchone()
-        if version != VERSION:
+        if version > VERSION:
             raise StoreError(
                 f"{self.path}: expected a journal of version {VERSION}, got {version}; "
                 "a newer trunkline has made it"
@@ -150,6 +144,7 @@ class SqliteStore:
             # Journals used to have one. It took an eighth of the time of storing a record, and to
             # ask a hundred thousand of them takes as long without it.
             database.execute("DROP INDEX IF EXISTS record_at")
+            database.execute(f"PRAGMA user_version = {VERSION}")
 
     def _begin(self) -> None:
         for statement in _SCHEMA.split(";\n")[:-1]:
@@ -204,15 +199,7 @@ class SqliteStore:
 
     def insert(self, rows: Sequence[Row]) -> None:
         """Add rows."""
-        database, start = self._database, 0
-        most = database.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // _WIDTH
-        for count, statement in _INSERTS:
-            while len(rows) - start >= count and count <= most:
-                values: list[Any] = list(chain.from_iterable(rows[start : start + count]))
-                # For `bytes`, Python looks up each time whether somebody would have them adapted.
-                values[_HASH::_WIDTH] = map(bytearray, values[_HASH::_WIDTH])
-                database.execute(statement, values)
-                start += count
+        self._database.executemany(_INSERT, rows)
 
     def last(self) -> Row | None:
         """Return the row with the greatest number."""
@@ -224,11 +211,10 @@ class SqliteStore:
         return self._rows("WHERE seq > ? ORDER BY seq LIMIT ?", after, limit)
 
     def select(self, wanted: Filter, limit: int, newest: bool = True) -> list[Row]:
-        """Return the newest rows that are wanted, or the first; in order either way."""
+        """Return the newest rows that may be wanted, newest first; or the first, first first."""
         where, values = conditions(wanted, "?", "GLOB")
         order = "DESC" if newest else "ASC"
-        found = self._rows(f"WHERE {where} ORDER BY seq {order} LIMIT ?", *values, limit)
-        return found[::-1] if newest else found
+        return self._rows(f"WHERE {where} ORDER BY seq {order} LIMIT ?", *values, limit)
 
     def _rows(self, end: str, *values: object) -> list[Row]:
         with _telling(self.path):

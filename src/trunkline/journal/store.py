@@ -21,13 +21,16 @@ from trunkline.journal.chain import Head
 _STEP = 2000
 """How many rows are read at a time."""
 
+SHEET = "calls"
+"""The kind of a row that stands for many calls; what they are is in its body alone."""
+
 
 class StoreError(Exception):
     """A store cannot be used now: it may be later."""
 
 
 class Row(NamedTuple):
-    """One record as it is kept."""
+    """One record as it is kept, or a sheet of them."""
 
     seq: int
     at: float
@@ -65,6 +68,8 @@ class Filter(Struct, frozen=True):
     until: float | None = None
     after: int = 0
     """Only those with a greater number than this."""
+    before: int | None = None
+    """Only those with a smaller number than this."""
 
 
 class Extent(NamedTuple):
@@ -113,7 +118,10 @@ class Store(Protocol):
         ...
 
     def select(self, wanted: Filter, limit: int, newest: bool = True) -> list[Row]:
-        """Return the newest rows that are wanted, or the first; in order either way."""
+        """Return the newest rows that may be wanted, newest first; or the first, first first.
+
+        Of a sheet the store does not know whether there is anything in it that is wanted.
+        """
         ...
 
     def extent(self) -> Extent:
@@ -143,11 +151,11 @@ class Store(Protocol):
 
 def conditions(wanted: Filter, mark: str, like: str) -> tuple[str, list[object]]:
     """Return a filter as SQL: `mark` stands for a value, and `like` compares with a pattern."""
-    parts, values = [f"seq > {mark}"], list[object]([wanted.after])
+    parts, values = list[str](), list[object]()
 
-    def add(part: str, value: object) -> None:
+    def add(part: str, *given: object) -> None:
         parts.append(part.replace("?", mark))
-        values.append(value)
+        values.extend(given)
 
     named = {"name": wanted.tool, "subject": wanted.subject, "backend": wanted.backend}
     for column, pattern in named.items():
@@ -155,15 +163,18 @@ def conditions(wanted: Filter, mark: str, like: str) -> tuple[str, list[object]]
             compare = like if "*" in pattern or "?" in pattern else "="
             add(f"{column} {compare} ?", pattern if compare == "=" else as_pattern(pattern, like))
     if wanted.tool is not None:
-        parts.append("kind = 'call'")
+        add("kind = 'call'")
     if wanted.statuses:
-        marks = ", ".join([mark] * len(wanted.statuses))
-        parts.append(f"status IN ({marks})")
-        values += wanted.statuses
-    if wanted.since is not None:
-        add("at >= ?", wanted.since)
+        add(f"status IN ({', '.join('?' * len(wanted.statuses))})", *wanted.statuses)
     if wanted.until is not None:
         add("at < ?", wanted.until)
+    if parts:  # of what is in a sheet nothing is known but when the last of it came
+        parts = [f"({' AND '.join(parts)} OR kind = '{SHEET}')"]
+    if wanted.since is not None:
+        add("at >= ?", wanted.since)
+    add("seq > ?", wanted.after)
+    if wanted.before is not None:
+        add("seq < ?", wanted.before)
     return " AND ".join(parts), values
 
 

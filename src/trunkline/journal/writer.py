@@ -16,7 +16,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from heapq import nsmallest
 
 import msgspec
@@ -29,7 +29,7 @@ from trunkline.journal.record import Entry, Scribe
 from trunkline.journal.store import Presence, StoreError
 from trunkline.routing import backoff
 
-BATCH = 1000
+BATCH = 5000
 """How many records are in one transaction at most."""
 
 INTERVAL = 0.1
@@ -105,7 +105,7 @@ class Writer:
     @property
     def waiting(self) -> int:
         """How many records are not written yet: also those that were tried, and are tried again."""
-        return len(self._entries) + len(self._inbox)
+        return _count(self._entries) + len(self._inbox)
 
     def start(self) -> None:
         """Begin to write."""
@@ -143,8 +143,9 @@ class Writer:
         presence = self._seen()
         if self._entries or presence is not None:
             ledger.append(self._entries, presence or self._presence)
-            self.progress.written += len(self._entries)
-            self._since_prune += len(self._entries)
+            count = _count(self._entries)
+            self.progress.written += count
+            self._since_prune += count
             self._entries = []
         self._heal()
         if closing:
@@ -261,6 +262,11 @@ class Writer:
             return False
         ledger.end(self._presence, time.time(), in_flight=len(self._under_way()))
         return True
+
+
+def _count(entries: Sequence[Entry]) -> int:
+    """Return how many records that are."""
+    return sum(entry.records for entry in entries)
 
 
 def _lost(scribe: Scribe, losses: Losses, when_full: str) -> Entry:
