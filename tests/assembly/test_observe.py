@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.assembly.test_traces import SPAN, collecting
+from tests.assembly.test_traces import collecting, made
 from tests.cli.samples import fetch
 from tests.test_app_http import HERE, enveloped
 from trunkline.app import DEFAULT, App
@@ -103,7 +103,7 @@ async def test_that_traces_are_not_delivered_is_said_and_that_they_are_again(
         async with app.observation.watching(stdio=False):
             for status, told in ((400, 1), (400, 2), (200, 3)):
                 collector.answers_with(status)
-                spans.take(SPAN)
+                spans.take(made())
                 while spans.sent + spans.dropped < told:
                     await asyncio.sleep(0)
     assert [line["message"] for line in lines(stderr)] == [

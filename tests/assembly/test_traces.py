@@ -17,10 +17,16 @@ from trunkline.config import Config, ServerSettings, TracesSettings
 from trunkline.jsonrpc import Incident, print_incident
 from trunkline.observe.exporter import Delivery
 from trunkline.observe.otlp import SERVER, Span
+from trunkline.observe.tracing import Make
 from trunkline.transports.exchange import Exchange, HttpRequest
 from trunkline.transports.http_listener import HttpListener
 
 SPAN = Span("s", SERVER, "1" * 32, "2" * 16, None, False, "", 1.0, 2.0, {})
+
+
+def made(span: Span = SPAN) -> Make:
+    """Return a span that is made when it is to be written."""
+    return lambda: span
 
 
 class Collector:
@@ -85,7 +91,7 @@ async def deliver(url: str) -> Delivery:
     config = Config(traces=TracesSettings(endpoint=url))
     traces = Traces(config, lambda problem: None, print_incident)
     try:
-        return await traces.deliver([SPAN])
+        return await traces.deliver([made()])
     finally:
         await traces.aclose()
 
@@ -143,9 +149,9 @@ async def test_a_span_that_cannot_be_written_keeps_no_other_from_the_collector()
     async with collecting() as collector:
         config = Config(traces=TracesSettings(endpoint=collector.url))
         traces = Traces(config, lambda _: None, reports.append)
-        for each in [broken, *[SPAN] * TURN]:
+        for each in [made(broken), *[made()] * TURN]:
             traces.exporter.take(each)
         await traces.aclose()
         posted = collector.posted.get_nowait()
-    assert [report.method for report in reports] == ["s"]
+    assert [report.method for report in reports] == ["span"]
     assert len(read(posted.body)[2]) == TURN

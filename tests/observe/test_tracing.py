@@ -12,8 +12,8 @@ from tests.transports.exchanges import asked
 from trunkline.gateway.events import CallEnded, Event
 from trunkline.gateway.gateway import Gateway
 from trunkline.jsonrpc import Incident, RpcError
-from trunkline.observe.otlp import CLIENT, SERVER, Span, encode, envelope
-from trunkline.observe.tracing import Tracer
+from trunkline.observe.otlp import CLIENT, SERVER, encode, envelope
+from trunkline.observe.tracing import Make, Tracer
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 SPAN = "b7ad6b7169203331"
@@ -30,8 +30,8 @@ class Book:
         self.events: list[Event] = []
         made.layers.tracer = Tracer(self._take, sample, places, self.reports.append, lambda: 0.5)
 
-    def _take(self, span: Span) -> None:
-        self.taken.append(encode(span))
+    def _take(self, make: Make) -> None:
+        self.taken.append(encode(make()))
 
     @property
     def spans(self) -> list[Any]:

@@ -15,8 +15,8 @@ from trunkline.jsonrpc import ConnectionLost
 from trunkline.jsonrpc.incident import Report, answer_for
 from trunkline.observe.exporter import Delivery, Exporter
 from trunkline.observe.exposition import Exposition
-from trunkline.observe.otlp import Attributes, Span, Value, encode, envelope
-from trunkline.observe.tracing import Tracer
+from trunkline.observe.otlp import Attributes, Value, encode, envelope
+from trunkline.observe.tracing import Make, Tracer
 from trunkline.transports.http_client import ClientLimits, HttpClient
 
 PATH = "/v1/traces"
@@ -50,7 +50,7 @@ class Traces:
             "service.instance.id": str(uuid4()),
         }
         self._report = report
-        self.exporter: Exporter[Span] = Exporter(self.deliver, tell, random.random)
+        self.exporter: Exporter[Make] = Exporter(self.deliver, tell, random.random)
         places = {server.name: place_of(server) for server in config.servers}
         self.tracer = Tracer(self.exporter.take, settings.sample, places, report)
 
@@ -61,7 +61,7 @@ class Traces:
         exposition.counter("trunkline_spans_sent_total", "Spans delivered.", lambda: spans.sent)
         exposition.counter("trunkline_spans_dropped_total", "Spans lost.", lambda: spans.dropped)
 
-    async def deliver(self, batch: list[Span]) -> Delivery:
+    async def deliver(self, batch: list[Make]) -> Delivery:
         """Offer a batch to the collector; return what came of it."""
         body = envelope(await self._written(batch), self._resource, _SCOPE)
         try:
@@ -78,17 +78,17 @@ class Traces:
         seconds = float(after) if after.isdigit() and len(after) < 9 else None
         return Delivery(f"it answered {answer.status}", answer.status in _LATER, seconds)
 
-    async def _written(self, batch: list[Span]) -> list[bytes]:
-        """Write many spans at once, and let others have their turn between them.
+    async def _written(self, batch: list[Make]) -> list[bytes]:
+        """Make and write many spans at once, and let others have their turn between them.
 
         One alone, after each call that has one, takes four times as long: nothing of it is at hand.
         """
         found: list[bytes] = []
-        for count, span in enumerate(batch, 1):
+        for count, make in enumerate(batch, 1):
             try:
-                found.append(encode(span))
+                found.append(encode(make()))
             except Exception as why:
-                answer_for(why, span.name, self._report)
+                answer_for(why, "span", self._report)
             if count % TURN == 0:
                 await asyncio.sleep(0)
         return found

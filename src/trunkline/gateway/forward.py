@@ -72,7 +72,7 @@ class Forwarder:
         self, request: Request, params: Params, way: Way, client: Client, check: Check | None = None
     ) -> Awaitable[Raw]:
         """Pass a request on; raises RpcError at once, or when awaited."""
-        passage = self.layers.begin(request, client.caller, client)
+        passage = self.layers.begin(request, client.caller, client, params.bare)
         walk = Walk(request, params, client, check, passage)
         try:
             if self.registry.settled:

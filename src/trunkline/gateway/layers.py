@@ -83,14 +83,17 @@ class Layers:
         """The calls that have begun and not ended, for those who count or stop them."""
 
     def begin(
-        self, request: Request, caller: Caller, client: Client | None = None
+        self, request: Request, caller: Caller, client: Client | None = None, bare: bool = False
     ) -> Passage | None:
-        """Note that a call has come; None if nobody wants to know, and nobody judges."""
+        """Note that a call has come; None if nobody wants to know, and nobody judges.
+
+        One that is `bare` has no `_meta`.
+        """
         if self.governor is None and self.tracer is None and not self.events.hears_failures:
             return None
         # A name needs to differ from all others, not to be hard to guess.
         id = f"{_run}{next(_count)}"
-        passage = Passage(id, caller, request, time.time(), time.monotonic())
+        passage = Passage(id, caller, request, time.time(), time.monotonic(), bare)
         if self.tracer is not None:
             self.tracer.begin(passage, client)
         self.under_way.add(passage)
@@ -102,7 +105,6 @@ class Layers:
             return None
         passage.entry = entry
         passage.arguments = params.get("arguments")
-        passage.bare = params.bare
         if self.door is not None:
             self.door(passage)
         instead = None if self.governor is None else self.governor.admit(passage, entry, params)

@@ -51,6 +51,8 @@ class Passage(Struct, eq=False):
     """When it came, in seconds since 1970."""
     began: float
     """The same on a clock that nobody sets."""
+    bare: bool = False
+    """Whether it came without a `_meta`, as most do: nobody need look for a trace there."""
     entry: Entry | None = None
     revision: str | None = None
     """The revision that the backend speaks."""
@@ -61,8 +63,6 @@ class Passage(Struct, eq=False):
     status: str | None = None
     """How it ended, where whoever refused it knows better than its error says."""
     arguments: Raw | None = None
-    bare: bool = False
-    """Whether it came without a `_meta`, as most do: nobody need look for a trace there."""
     sent: float | None = None
     """When it was handed to the backend, on the clock of `began`."""
     answered: float | None = None

@@ -44,6 +44,9 @@ class Span(Struct, frozen=True):
     """In seconds since 1970."""
     end: float
     attributes: Attributes
+    """What many spans say; it is kept as it is written."""
+    own: Attributes = {}
+    """What no other span says."""
     failed: bool = False
     why: str = ""
 
@@ -61,6 +64,7 @@ def encode(span: Span) -> bytes:
         bytes((0x30, span.kind)),
         _TIMES.pack(0x39, int(span.start * _NANO), 0x41, int(span.end * _NANO)),
         *map(_attribute, span.attributes.items()),
+        *map(_written, span.own.items()),
     )
     if span.failed:
         message = _field(0x12, span.why.encode("utf-8", "replace")) if span.why else b""
@@ -82,10 +86,11 @@ def _pair(item: tuple[str, Value]) -> bytes:
     return _field(0x0A, _key_value(item))
 
 
-@lru_cache(2048)
-def _attribute(item: tuple[str, Value]) -> bytes:
-    # Most are the same for many spans: a method, a tool, a revision.
+def _written(item: tuple[str, Value]) -> bytes:
     return _field(0x4A, _key_value(item))
+
+
+_attribute = lru_cache(2048)(_written)
 
 
 def _key_value(item: tuple[str, Value]) -> bytes:

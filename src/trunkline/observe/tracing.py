@@ -1,7 +1,7 @@
 """Tracing: calls as spans, by OpenTelemetry's conventions for MCP.
 
     begin ──> is it recorded? ──carry──> `traceparent` in `_meta` ──> the backend
-                                ──end──> a SERVER span, and a CLIENT span if it reached the backend
+                                ──end──> Recorded ──> a SERVER span, a CLIENT span if it got there
 
 The parent is whoever `_meta` names, else whoever the HTTP headers name. Refuses to tell what was
 said: no argument, no result, no message of an error.
@@ -14,12 +14,15 @@ Rules upheld here:
 
 import random
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 from trunkline.gateway.client import Client
 from trunkline.gateway.events import CallEnded
 from trunkline.gateway.passage import Passage, trace_of
 from trunkline.gateway.telling import target
+from trunkline.jsonrpc import Id
 from trunkline.jsonrpc.incident import Report, answer_for
 from trunkline.mcp.meta import Params
 from trunkline.observe import trace_context
@@ -38,7 +41,10 @@ _NOWHERE: Attributes = {}
 _bits = random.getrandbits  # spans need to differ, not to be hard to guess
 _INTERNAL = -32603
 
-Take: TypeAlias = Callable[[Span], None]
+Make: TypeAlias = Callable[[], Span]
+"""A span that is made when it is to be written."""
+
+Take: TypeAlias = Callable[[Make], None]
 
 
 class Tracer:
@@ -61,8 +67,8 @@ class Tracer:
 
     def begin(self, passage: Passage, client: Client | None) -> None:
         """Give a call its span, if it is to be recorded."""
-        arrival = _arrival(client)
-        text, state = trace_of(passage.request.params), None
+        arrival, state = _arrival(client), None
+        text = None if passage.bare else trace_of(passage.request.params)
         in_meta = text is not None
         if text is None and arrival is not None and b"traceparent" in arrival.headers:
             text = _header(arrival, b"traceparent", 64)
@@ -119,48 +125,113 @@ class Recording:
     def end(self, ended: CallEnded) -> None:
         """Record how the call ended."""
         try:
-            self._record(ended)
+            call = self._taken_down(ended)
+            self._tracer.take(call.server_span)
+            if call.sent is not None:
+                self._tracer.take(call.client_span)
         except Exception as why:
             answer_for(why, ended.method, self._tracer.report)
 
-    def _record(self, ended: CallEnded) -> None:
-        parent, take, passage = self._parent, self._tracer.take, ended.passage
-        about = _about(ended)
-        failure = _failure(ended)
-        server = Span(
-            _name(ended),
-            SERVER,
-            self.trace,
-            self.id,
+    def _taken_down(self, ended: CallEnded) -> "Recorded":
+        parent, passage, arrival = self._parent, ended.passage, self._arrival
+        backend = ended.backend
+        return Recorded(
+            (self.trace, self.id, self._sent),
             None if parent is None else parent.span,
-            parent is not None,
             self._state or "",
-            ended.at,
-            ended.at + ended.total,
-            about | _end_of_client(ended, self._arrival) | failure,
-            _is_ours(ended),
+            ended.method,
+            target(ended, MAX_TEXT),
+            passage.id,
+            passage.request.id,
+            ended.status,
             ended.kind or "",
+            ended.code,
+            (ended.revision, passage.revision),
+            backend,
+            _NOWHERE if backend is None else self._tracer.places.get(backend, _NOWHERE),
+            None if arrival is None else Came(arrival.address, arrival.headers, arrival.repeated),
+            passage.at,
+            ended.total,
+            None if passage.sent is None or backend is None else passage.sent - passage.began,
+            ended.upstream,
         )
-        take(server)
-        if passage.sent is None or ended.backend is None:
-            return
-        start = ended.at + passage.sent - passage.began
-        place = self._tracer.places.get(ended.backend, _NOWHERE)
-        client = Span(
-            _name(ended),
+
+
+class Came(NamedTuple):
+    """How a call came by HTTP, without what it said."""
+
+    address: str
+    headers: Mapping[bytes, bytes]
+    repeated: frozenset[bytes]
+
+
+class Recorded(Struct, frozen=True):
+    """What there is to tell of a call, without all that it holds.
+
+    Spans are made of it when many of them are to be written: by then nobody waits for an answer,
+    and one alone takes several times as long.
+    """
+
+    ids: tuple[str, str, str]
+    """Those of the trace, of our own span, and of the one that the backend knows."""
+    parent: str | None
+    state: str
+    method: str
+    target: str
+    id: str
+    request_id: Id
+    status: str
+    kind: str
+    code: int | None
+    revisions: tuple[str, str | None]
+    """The client's, and the backend's."""
+    backend: str | None
+    place: Attributes
+    came: Came | None
+    at: float
+    total: float
+    sent: float | None
+    """How many seconds after it came it was handed to the backend; None if it never was."""
+    upstream: float
+
+    def server_span(self) -> Span:
+        """Return what we did for whoever asked."""
+        trace, own, _ = self.ids
+        return Span(
+            _name(self),
+            SERVER,
+            trace,
+            own,
+            self.parent,
+            self.parent is not None,
+            self.state,
+            self.at,
+            self.at + self.total,
+            _about(self) | _end_of_client(self) | _failure(self),
+            _own(self),
+            _is_ours(self),
+            self.kind,
+        )
+
+    def client_span(self) -> Span:
+        """Return what the backend did for us."""
+        trace, own, sent = self.ids
+        failure, start = _failure(self), self.at + (self.sent or 0.0)
+        return Span(
+            _name(self),
             CLIENT,
-            self.trace,
-            self._sent,
-            self.id,
+            trace,
+            sent,
+            own,
             False,
-            self._state or "",
+            self.state,
             start,
-            start + ended.upstream,
-            {**about, **_end_of_backend(ended), **place, **failure},
+            start + self.upstream,
+            {**_about(self), **_end_of_backend(self), **self.place, **failure},
+            {"trunkline.call.id": self.id},
             bool(failure),
-            ended.kind or "",
+            self.kind,
         )
-        take(client)
 
 
 def _new_id() -> str:
@@ -172,7 +243,7 @@ def _arrival(client: Client | None) -> HttpRequest | None:
     return getattr(getattr(client, "line", None), "arrival", None)
 
 
-def _header(arrival: HttpRequest, name: bytes, longest: int) -> str | None:
+def _header(arrival: "HttpRequest | Came", name: bytes, longest: int) -> str | None:
     value = arrival.headers.get(name)
     if value is None or len(value) > longest or name in arrival.repeated:
         return None
@@ -182,63 +253,64 @@ def _header(arrival: HttpRequest, name: bytes, longest: int) -> str | None:
 # What a span says
 
 
-def _name(ended: CallEnded) -> str:
+def _name(call: Recorded) -> str:
     """Return the method and its target, but nothing that a client could have made up."""
-    known = ended.backend is not None and ended.method in ("tools/call", "prompts/get")
-    return f"{ended.method} {ended.name}" if known else ended.method
+    known = call.backend is not None and call.method in ("tools/call", "prompts/get")
+    return f"{call.method} {call.target}" if known else call.method
 
 
-def _about(ended: CallEnded) -> dict[str, Value]:
-    about: dict[str, Value] = {
-        "mcp.method.name": ended.method,
-        "trunkline.call.id": ended.id,
-        "trunkline.status": ended.status,
-    }
-    name = target(ended, MAX_TEXT)
-    if ended.method == "tools/call":
+def _about(call: Recorded) -> dict[str, Value]:
+    about: dict[str, Value] = {"mcp.method.name": call.method, "trunkline.status": call.status}
+    if call.method == "tools/call":
         about["gen_ai.operation.name"] = "execute_tool"
-        about["gen_ai.tool.name"] = name
-    elif ended.method == "prompts/get":
-        about["gen_ai.prompt.name"] = name
-    elif ended.method == "resources/read":
-        about["mcp.resource.uri"] = name
-    if ended.backend is not None:
-        about["trunkline.backend"] = ended.backend
+        about["gen_ai.tool.name"] = call.target
+    elif call.method == "prompts/get":
+        about["gen_ai.prompt.name"] = call.target
+    elif call.method == "resources/read":
+        about["mcp.resource.uri"] = call.target
+    if call.backend is not None:
+        about["trunkline.backend"] = call.backend
     return about
 
 
-def _end_of_client(ended: CallEnded, arrival: HttpRequest | None) -> dict[str, Value]:
-    found: dict[str, Value] = {"mcp.protocol.version": ended.revision}
-    if ended.request_id is not None:
-        found["jsonrpc.request.id"] = str(ended.request_id)[:MAX_TEXT]
-    if arrival is not None:
+def _own(call: Recorded) -> dict[str, Value]:
+    own: dict[str, Value] = {"trunkline.call.id": call.id}
+    if call.request_id is not None:
+        own["jsonrpc.request.id"] = str(call.request_id)[:MAX_TEXT]
+    return own
+
+
+def _end_of_client(call: Recorded) -> dict[str, Value]:
+    found: dict[str, Value] = {"mcp.protocol.version": call.revisions[0]}
+    came = call.came
+    if came is not None:
         found["network.transport"] = "tcp"
         found["network.protocol.name"] = "http"
-        if arrival.address:
-            found["client.address"] = arrival.address
-        session = _header(arrival, b"mcp-session-id", MAX_TEXT)
+        if came.address:
+            found["client.address"] = came.address
+        session = _header(came, b"mcp-session-id", MAX_TEXT)
         if session is not None:
             found["mcp.session.id"] = session
     return found
 
 
-def _end_of_backend(ended: CallEnded) -> dict[str, Value]:
-    revision = ended.backend_revision
+def _end_of_backend(call: Recorded) -> dict[str, Value]:
+    revision = call.revisions[1]
     return {} if revision is None else {"mcp.protocol.version": revision}
 
 
-def _failure(ended: CallEnded) -> dict[str, Value]:
-    if ended.status == "success":
+def _failure(call: Recorded) -> dict[str, Value]:
+    if call.status == "success":
         return {}
-    if ended.code is None:
-        return {"error.type": ended.status}
-    code = str(ended.code)
+    if call.code is None:
+        return {"error.type": call.status}
+    code = str(call.code)
     return {"error.type": code, "rpc.response.status_code": code}
 
 
-def _is_ours(ended: CallEnded) -> bool:
+def _is_ours(call: Recorded) -> bool:
     """Tell whether a call failed on this side of its client: what it got wrong itself is not."""
-    code = ended.code
+    code = call.code
     if code is None:
-        return ended.status not in ("success", "cancelled")
+        return call.status not in ("success", "cancelled")
     return code == _INTERNAL or -32099 <= code <= -32000 or 5000 <= code < 6000
