@@ -8,7 +8,7 @@ import pytest
 from tests.journal.samples import call, scribe
 from trunkline.gateway.events import CallEnded, TurnedAway
 from trunkline.journal import inbox as module
-from trunkline.journal.inbox import HURRY, LITTLE, Inbox
+from trunkline.journal.inbox import HURRY, LITTLE, ROWS, Inbox
 from trunkline.journal.record import Entry, Noted
 from trunkline.journal.sheet import Sheets
 from trunkline.jsonrpc import Raw
@@ -94,6 +94,17 @@ def test_calls_are_not_written_down_at_once_where_much_is_held(
     assert [b"left out" in bytes(noted.arguments or b"") for noted in waiting[-5:]] == [True] * 5
     inbox.put_calls([call()], WRITE)  # there is room again
     assert [type(noted) for noted in inbox.take(9)] == [Entry]
+
+
+def test_whoever_takes_has_few_rows_at_a_time_and_hurries_where_there_is_little_room() -> None:
+    inbox = Inbox(limit=1500)
+    inbox.put(call(), 1.0)
+    inbox.put_calls([call()] * 751, alone)
+    assert inbox.hurry.is_set()
+    assert len(inbox.take(5000)) == 752
+    inbox = Inbox(limit=5000)
+    inbox.put_calls([call()] * (ROWS + 5), alone)
+    assert (len(inbox.take(5000)), len(inbox)) == (ROWS, 5)
 
 
 def test_where_nothing_may_go_unrecorded_calls_are_let_begin_only_if_there_will_be_room() -> None:

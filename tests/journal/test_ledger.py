@@ -8,7 +8,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.journal.samples import PRESENCE, audit, entries, kinds, ledger, meddle, rows, written
+from tests.journal.samples import (
+    PRESENCE,
+    audit,
+    entries,
+    kinds,
+    ledger,
+    meddle,
+    rows,
+    sheets,
+    written,
+)
 from trunkline.journal.head_file import HeadFile
 from trunkline.journal.ledger import Retention
 from trunkline.journal.store import StoreError
@@ -235,3 +245,20 @@ def test_what_was_written_after_all_is_not_written_again_beside_what_is_missing(
     made.append(batch)
     made.store.close()
     assert kinds(rows(tmp_path)) == ["started", *["call"] * 7, "missing"]
+
+
+@pytest.mark.parametrize("sheets_first", [True, False])
+def test_of_sheets_and_single_calls_a_tenth_is_pruned_in_either_order(
+    tmp_path: Path, sheets_first: bool
+) -> None:
+    made = written(tmp_path, 1)
+    many = [sheet for n in range(60) for sheet in sheets(100, 100 * n + 1, name="fs__x")]
+    alone = entries(1500)
+    made.append([*many, *alone] if sheets_first else [*alone, *many])
+    size = made.store.extent().size
+    limit = size / 1.01
+    while made.prune(Retention(keep_days=None, max_mb=limit / 1024 / 1024), 5000.0):
+        pass
+    assert 0.8 * limit < made.store.extent().size <= limit
+    made.store.close()
+    assert audit(tmp_path).ok

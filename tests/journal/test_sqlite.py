@@ -24,7 +24,7 @@ from tests.journal.samples import (
 )
 from trunkline.journal.process import born
 from trunkline.journal.sqlite import APPLICATION, SqliteStore
-from trunkline.journal.store import Filter, Presence, StoreError
+from trunkline.journal.store import BESIDE, Filter, Presence, StoreError
 
 
 def opened(folder: Path) -> SqliteStore:
@@ -185,8 +185,39 @@ def test_what_is_removed_makes_room(tmp_path: Path) -> None:
     with store.transaction():
         store.remove_through(1500)
     after = store.extent()
-    assert (before.records, after.records) == (2001, 501)
+    assert (before.rows, after.rows) == (2001, 501)
     assert after.size < before.size
+    store.close()
+
+
+@pytest.mark.parametrize("count", [1, 99, 100, 101, 250])
+def test_rows_of_any_number_are_added_in_order(tmp_path: Path, count: int) -> None:
+    made = written(tmp_path, count)
+    assert [row.name for row in made.store.rows(1, 1000)] == [
+        f"fs__tool_{n}" for n in range(1, count + 1)
+    ]
+    made.store.close()
+    assert audit(tmp_path).ok
+
+
+def test_the_first_rows_that_take_so_much_are_known(tmp_path: Path) -> None:
+    made = written(tmp_path, 50)
+    size = sum(len(row.body) + BESIDE for row in made.store.rows(0, 10))
+    assert made.store.through(size, 100) == 10
+    assert made.store.through(size + 1, 100) == 11
+    assert made.store.through(size, 7) == 7
+    assert made.store.through(10**9, 100) == 51
+    with made.store.transaction():
+        made.store.remove_through(51)
+    assert made.store.through(1, 100) == 0
+    made.store.close()
+
+
+def test_an_end_that_makes_no_sense_is_told(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    meddle(tmp_path, "UPDATE chain SET seq = 'abc'")
+    with pytest.raises(StoreError, match="the end of the chain makes no sense"):
+        store.end()
     store.close()
 
 
@@ -237,10 +268,10 @@ def test_the_index_of_an_older_journal_is_not_kept_up_any_more(tmp_path: Path) -
 
 def test_how_much_there_is_is_known_without_counting(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    assert store.extent().records == 0
+    assert store.extent().rows == 0
     store.close()
     store = written(tmp_path, 30).store
-    assert store.extent().records == 31
+    assert store.extent().rows == 31
     store.remove_through(11)
-    assert store.extent().records == 20
+    assert store.extent().rows == 20
     store.close()

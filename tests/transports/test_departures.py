@@ -1,6 +1,7 @@
 """Departures: what is written in one turn leaves at its end, in order, unless it is alone."""
 
 import asyncio
+from collections.abc import Iterable
 
 import pytest
 
@@ -16,6 +17,9 @@ class Socket:
 
     def write(self, data: Piece, /) -> None:
         self.log.append((self.name, bytes(data)))
+
+    def writelines(self, list_of_data: Iterable[Piece], /) -> None:
+        self.log.append((f"{self.name}, pieces", b"".join(list_of_data)))
 
     def is_closing(self) -> bool:
         return self.closing
@@ -46,6 +50,22 @@ async def test_what_one_reader_gets_in_one_turn_leaves_in_one_write() -> None:
     departures.write(a, b"5", alone=False)
     await asyncio.sleep(0)
     assert log == [("a", b"134"), ("b", b"2"), ("a", b"5")]
+
+
+async def test_what_is_one_in_several_pieces_is_written_as_one() -> None:
+    log, a, b, departures = two()
+    departures.write_pieces(a, (b"1", memoryview(b"2"), b"3"), alone=True)
+    assert log == [("a, pieces", b"123")]
+    departures.write_pieces(a, (b"4", b"5"), alone=False)
+    departures.write_pieces(b, (b"6",), alone=True)  # what is held is not overtaken
+    assert len(log) == 1
+    await asyncio.sleep(0)
+    assert log[1:] == [("a", b"45"), ("b", b"6")]
+    departures.write(a, b"7", alone=False)
+    departures.write_pieces(a, (b"8", b"x" * MAX_HELD), alone=False)
+    assert log[3:] == [("a", b"7"), ("a, pieces", b"8" + b"x" * MAX_HELD)]
+    await asyncio.sleep(0)
+    assert len(log) == 5
 
 
 async def test_one_that_is_alone_overtakes_nothing_that_is_held() -> None:

@@ -1,7 +1,7 @@
 """One connection, byte by byte: what counts as an answer, and when a wire may be asked again."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import pytest
@@ -32,6 +32,9 @@ class Transport(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         self.written.append(data)
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        self.written += list_of_data
 
     def abort(self) -> None:
         self.closing = True

@@ -174,17 +174,17 @@ class Events:
         if self.later is None or count >= MAX_UNTOLD:
             self._tell_untold()
         elif count == MANY:
-            self.later(0.0, self.tell_now)
+            self.later(0.0, self._tell_many)
         elif not self._awaited:
             self._awaited = True
-            self.later(WHILE, self._tell_after_a_while)
-
-    def _tell_after_a_while(self) -> None:
-        self._awaited = False
-        self.tell_now()
+            self.later(WHILE, self.tell_now)
 
     def tell_now(self) -> None:
         """Tell everybody of what was put off."""
+        self._awaited = False
+        self._tell_many()
+
+    def _tell_many(self) -> None:
         if self._untold:
             self._tell_untold()
 

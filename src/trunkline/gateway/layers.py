@@ -144,7 +144,7 @@ class Layers:
         if passage is not None and passage in self.under_way:
             ended = self._end(passage, result, error, time.monotonic())
             if ended is not None:
-                self.events.tell(ended)
+                self.events.tell_later(ended)
 
     def _end(
         self, passage: Passage, result: object, error: BaseException | None, now: float

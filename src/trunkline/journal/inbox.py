@@ -34,7 +34,10 @@ LITTLE = 2000
 """Calls with more bytes of params are left to the writer: to redact them takes a while."""
 
 HURRY = 4000
-"""How many events are not kept waiting for others."""
+"""How many events are not kept waiting for others; half of all that may be there, if less."""
+
+ROWS = 1000
+"""How many of them are taken at once, however many calls they are: others want to write, too."""
 
 _LEFT_OUT = Raw(b'{"\xe2\x80\xa6":"left out: too much was waiting to be written"}')
 
@@ -85,6 +88,7 @@ class Inbox:
         if count >= self.limit and not self._must_take(event):
             self._drop(at)
             return
+        self._came += 1  # before it can be taken
         if isinstance(event, CallEnded):
             size = event.bytes_in
             if self._bytes_in - self._bytes_out + size > MAX_BYTES:
@@ -93,7 +97,6 @@ class Inbox:
             queue.append(event)
         else:
             queue.append((at, event))
-        self._came += 1
         self._call_for(count, count + 1)
 
     def put_calls(self, calls: Sequence[CallEnded], write: Write) -> None:
@@ -122,7 +125,7 @@ class Inbox:
         if not self._awake:
             self._awake = True
             self.wake.set()
-        elif before <= HURRY < now:
+        elif before <= min(HURRY, self.limit // 2) < now:
             self.hurry.set()
 
     def _must_take(self, event: Happening) -> bool:
@@ -147,7 +150,7 @@ class Inbox:
         A sheet is taken whole, even if that is too many.
         """
         queue, taken = self._queue, list[Noted]()
-        while queue and most > 0:
+        while queue and most > 0 and len(taken) < ROWS:
             noted = queue.popleft()
             count = noted.records if isinstance(noted, Entry) else 1
             self._taken += count

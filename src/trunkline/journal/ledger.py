@@ -149,7 +149,7 @@ class Ledger:
     # What is kept no longer
 
     def prune(self, retention: Retention, at: float) -> int:
-        """Take out what is too old or too much; return how many records that were.
+        """Take out what is too old or too much; return how many rows that were.
 
         It takes out only so many at once: as long as it says that it did, there may be more.
         """
@@ -177,20 +177,20 @@ class Ledger:
         return cut - first[0].seq + 1
 
     def _cut(self, retention: Retention, at: float) -> tuple[int, str]:
-        """Return the number of the last record that is to go, and why."""
+        """Return the number of the last row that is to go, and why."""
         first, last = self.store.rows(0, 1), self.store.last()
         if not first or last is None:
             return 0, ""
-        start, most = first[0].seq, first[0].seq + _MOST - 1
         if retention.keep_days is not None and first[0].at < at - retention.keep_days * _DAY:
             since = self.store.first_since(at - retention.keep_days * _DAY)
-            return min(last.seq if since is None else since - 1, most), "age"
+            old = last.seq if since is None else since - 1
+            return min(old, first[0].seq + _MOST - 1), "age"
         if retention.max_mb is not None:
             extent = self.store.extent()
             limit = retention.max_mb * _MIB
-            if extent.size > limit and extent.records > 1:
-                share = 1 - SHARE * limit / extent.size
-                return min(start + max(int(extent.records * share), 1) - 1, most), "size"
+            if extent.size > limit and extent.rows > 1:
+                # By what they take: a row is a call, or hundreds of them.
+                return self.store.through(int(extent.size - SHARE * limit), _MOST), "size"
         return 0, ""
 
 

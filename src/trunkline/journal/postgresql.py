@@ -18,7 +18,7 @@ import psycopg
 from psycopg import sql
 
 from trunkline.journal.chain import Head, beginning
-from trunkline.journal.store import Extent, Filter, Presence, Row, StoreError, conditions
+from trunkline.journal.store import BESIDE, Extent, Filter, Presence, Row, StoreError, conditions
 
 VERSION = 2
 """Journals of version 1 have no sheets: they are gone on with as they are."""
@@ -195,14 +195,27 @@ class PostgresStore:
     def extent(self) -> Extent:
         """Return how much there is: what the records are, with what is kept beside each."""
         records, size = self._one(
-            "SELECT count(*), coalesce(sum(octet_length(body) + 200), 0)::bigint "
-            "FROM trunkline_journal.record"
+            "SELECT count(*), coalesce(sum(octet_length(body) + %s), 0)::bigint "
+            "FROM trunkline_journal.record",
+            BESIDE,
         )
         return Extent(records, size)
 
     def first_since(self, at: float) -> int | None:
         """Return the number of the first row that is not older; None if all are."""
         return self._one("SELECT min(seq) FROM trunkline_journal.record WHERE at >= %s", at)[0]
+
+    def through(self, size: int, most: int) -> int:
+        """Return the number of the last of the first rows that take so many bytes together."""
+        (found,) = self._one(
+            "SELECT coalesce(min(seq) FILTER (WHERE size >= %s), max(seq), 0) FROM (SELECT seq, "
+            "sum(octet_length(body) + %s) OVER (ORDER BY seq) AS size FROM (SELECT seq, body "
+            "FROM trunkline_journal.record ORDER BY seq LIMIT %s) AS first) AS summed",
+            size,
+            BESIDE,
+            most,
+        )
+        return found
 
     def remove_through(self, seq: int) -> None:
         """Take out all rows up to a number."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from trunkline.journal.sheet import records
 from trunkline.journal.store import Filter, Row, Store
 
-_STEP = 1000
+_STEP = 100
 """How many rows are read at a time."""
 
 
@@ -19,8 +19,7 @@ def search(store: Store, wanted: Filter, newest: bool = False) -> Iterator[Row]:
     """Return all records that are wanted: the first first, or the newest."""
     while rows := store.select(wanted, _STEP, newest):
         for row in rows:
-            found = records(row, wanted)
-            yield from reversed(found) if newest else found
+            yield from records(row, wanted, newest)
         last = rows[-1].seq
         wanted = replace(wanted, before=last) if newest else replace(wanted, after=last)
 

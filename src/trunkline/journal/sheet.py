@@ -4,8 +4,8 @@
     a Row of kind `calls` ──records──> the records of those calls, as each would be alone
 
 To write a call down by itself takes as long as a tenth of the whole call: most of it is the same
-as in the one before. Refuses what is not usual: calls of tools that were answered are, and whatever
-else is alone on its line of the journal.
+as in the one before. Refuses whatever is not usual: calls of tools that went well are on sheets,
+and all others have rows of their own.
 
 Rules upheld here:
 1. What is read from a sheet is, to the byte, what the scribe would have written of each call.
@@ -13,12 +13,12 @@ Rules upheld here:
 3. A sheet that somebody has meddled with is one record, shown as it is.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from trunkline.gateway.passage import CallEnded, trace_of
 from trunkline.journal.record import Call, Entry, Scribe, request_id
@@ -59,13 +59,13 @@ class Shared(Struct, frozen=True, omit_defaults=True):
 class _Own(Struct, frozen=True, array_like=True):
     """What a call has of its own."""
 
-    shared: int
+    shared: Annotated[int, Meta(ge=0)]
     """The place of what it shares."""
     at: float
     id: str
     request_id: str | int | None
-    gateway_us: int
-    upstream_us: int
+    gateway_us: Annotated[int, Meta(ge=-(2**53), le=2**53)]
+    upstream_us: Annotated[int, Meta(ge=-(2**53), le=2**53)]
     bytes_in: int
     bytes_out: int
     trace: str | None
@@ -108,29 +108,36 @@ class Sheets:
 
     def write(self, calls: Sequence[CallEnded]) -> list[Entry]:
         """Return the records of calls that have ended; there are never more than calls."""
-        if len(calls) == 1:
-            return [self.scribe.call(calls[0])]
+        usual = [
+            call
+            for call in calls
+            if call.status == "success"
+            and call.code is None
+            and (offer := call.passage.entry) is not None
+            and offer.kind is TOOL
+        ]
+        if len(usual) < 2:
+            return [*map(self.scribe.call, calls)]
         try:
-            return self._sheet(calls)
+            sheet = self._sheet(usual)
         except Exception:
             return [*map(self.scribe.call, calls)]
+        if len(usual) == len(calls):
+            return [sheet]
+        on_it = {_address(call) for call in usual}
+        return [self.scribe.call(call) for call in calls if _address(call) not in on_it] + [sheet]
 
-    def _sheet(self, calls: Sequence[CallEnded]) -> list[Entry]:
+    def _sheet(self, calls: Sequence[CallEnded]) -> Entry:
         # With as few steps as can be: all calls come this way.
         known, redact = self._known, self.scribe.redactor.value
         places: dict[tuple[object, ...], int] = {}
         shared: list[Raw] = []
         lines: list[_Line] = []
-        alone: list[Entry] = []
         for call in calls:
-            passage, status, upstream = call.passage, call.status, call.upstream
-            offer, request = passage.entry, passage.request
-            failed = call.code is not None or call.kind is not None
-            if offer is None or offer.kind is not TOOL or failed:
-                alone.append(self.scribe.call(call))
-                continue
-            caller, name, trace = passage.caller, request.id, passage.trace
-            key = (_address(caller), _address(offer), passage.revision, passage.rule, status)
+            passage, upstream = call.passage, call.upstream
+            caller, offer, request = passage.caller, passage.entry, passage.request
+            name, trace = request.id, passage.trace
+            key = (_address(caller), _address(offer), passage.revision, passage.rule)
             place = places.get(key)
             if place is None:
                 found = known.get(key)
@@ -150,11 +157,9 @@ class Sheets:
                     redact(passage.arguments),
                 )
             )
-        if lines:
-            latest = max(map(_at, lines))
-            body = _encode(_Written(latest, shared, lines))
-            alone.append(Entry(latest, SHEET, "", "", "", "", body, len(lines)))
-        return alone
+        latest = max(map(_at, lines))
+        body = _encode(_Written(latest, shared, lines))
+        return Entry(latest, SHEET, "", "", "", "", body, len(lines))
 
     def _share(self, key: tuple[object, ...], call: CallEnded) -> Raw:
         """Return what calls like this one share, and keep it for the next."""
@@ -173,30 +178,36 @@ _SHARED = Shared.__struct_fields__
 # Reading
 
 
-def records(row: Row, wanted: Filter | None = None) -> list[Row]:
-    """Return the records that a row is, those of them that are wanted: a sheet is many."""
-    if row.kind != SHEET:
-        return [row]
-    try:
-        sheet = from_raw(row.body.encode(), _Sheet)
-        fitting = [wanted is None or _fits(each, wanted) for each in sheet.shared]
-        return [
-            _record(row, sheet.shared[own.shared], own)
-            for own in sheet.calls
-            if fitting[own.shared] and (wanted is None or _in_time(own.at, wanted))
-        ]
-    except (ValueError, IndexError, RecursionError):
-        return [row]
+def records(row: Row, wanted: Filter | None = None, newest: bool = False) -> Iterator[Row]:
+    """Return the records that a row is, those of them that are wanted: a sheet is many.
+
+    One after the other: what calls share may be much, and there may be many of them.
+    """
+    sheet = _read(row)
+    if sheet is None:
+        yield row
+        return
+    fitting = [wanted is None or _fits(each, wanted) for each in sheet.shared]
+    for own in reversed(sheet.calls) if newest else sheet.calls:
+        if fitting[own.shared] and (wanted is None or _in_time(own.at, wanted)):
+            yield _record(row, sheet.shared[own.shared], own)
 
 
 def count(row: Row) -> int:
     """Return how many records a row is."""
+    sheet = _read(row)
+    return 1 if sheet is None else len(sheet.calls)
+
+
+def _read(row: Row) -> _Sheet | None:
+    """Return what is on a sheet; None if it is none, or makes no sense."""
     if row.kind != SHEET:
-        return 1
+        return None
     try:
-        return len(from_raw(row.body.encode(), _Sheet).calls)
+        sheet = from_raw(row.body.encode(), _Sheet)
     except (ValueError, RecursionError):
-        return 1
+        return None
+    return sheet if all(own.shared < len(sheet.shared) for own in sheet.calls) else None
 
 
 def _fits(shared: Shared, wanted: Filter) -> bool:

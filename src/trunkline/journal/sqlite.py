@@ -14,12 +14,13 @@ import sqlite3
 import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from trunkline.journal.chain import Head, beginning
 from trunkline.journal.process import is_running
-from trunkline.journal.store import Extent, Filter, Presence, Row, StoreError, conditions
+from trunkline.journal.store import BESIDE, Extent, Filter, Presence, Row, StoreError, conditions
 
 APPLICATION = 0x54724A31
 """What says that a file is a journal of ours: "TrJ1"."""
@@ -53,7 +54,12 @@ _SELECT = (
     "CAST(backend AS TEXT), CAST(status AS TEXT), CAST(hash AS BLOB), CAST(body AS TEXT) "
     "FROM record "
 )
+_TOGETHER = 100
+"""Rows of one statement: each statement lets go of the interpreter, and has to get it back. Of
+values, SQLite has always taken 999."""
+
 _INSERT = "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_MANY = _INSERT + ", (?, ?, ?, ?, ?, ?, ?, ?, ?)" * (_TOGETHER - 1)
 
 
 class SqliteStore:
@@ -144,7 +150,15 @@ class SqliteStore:
             # Journals used to have one. It took an eighth of the time of storing a record, and to
             # ask a hundred thousand of them takes as long without it.
             database.execute("DROP INDEX IF EXISTS record_at")
-            database.execute(f"PRAGMA user_version = {VERSION}")
+            if version < VERSION:
+                self._upgrade()
+
+    def _upgrade(self) -> None:
+        """Have older programs know that there will be what they cannot read."""
+        with self.transaction():
+            (version,) = self._database.execute("PRAGMA user_version").fetchone()
+            if version < VERSION:  # else another has done so by now
+                self._database.execute(f"PRAGMA user_version = {VERSION}")
 
     def _begin(self) -> None:
         for statement in _SCHEMA.split(";\n")[:-1]:
@@ -191,7 +205,10 @@ class SqliteStore:
             found = self._database.execute("SELECT id, seq, hash FROM chain").fetchone()
         if found is None:
             raise StoreError(f"{self.path}: the end of the chain is not there any more")
-        return Head(*found)
+        head = Head(*found)
+        if type(head.chain) is not str or type(head.seq) is not int or type(head.hash) is not bytes:
+            raise StoreError(f"{self.path}: the end of the chain makes no sense")
+        return head
 
     def set_end(self, head: Head) -> None:
         """Set the end of the chain."""
@@ -199,7 +216,10 @@ class SqliteStore:
 
     def insert(self, rows: Sequence[Row]) -> None:
         """Add rows."""
-        self._database.executemany(_INSERT, rows)
+        database, alone = self._database, len(rows) % _TOGETHER
+        for start in range(alone, len(rows), _TOGETHER):
+            database.execute(_INSERT_MANY, [*chain.from_iterable(rows[start : start + _TOGETHER])])
+        database.executemany(_INSERT, rows[:alone])
 
     def last(self) -> Row | None:
         """Return the row with the greatest number."""
@@ -241,6 +261,17 @@ class SqliteStore:
                 "SELECT seq FROM record WHERE at >= ? ORDER BY seq LIMIT 1", (at,)
             ).fetchone()
         return None if found is None else found[0]
+
+    def through(self, size: int, most: int) -> int:
+        """Return the number of the last of the first rows that take so many bytes together."""
+        with _telling(self.path):
+            found = self._database.execute(
+                "SELECT coalesce(min(CASE WHEN size >= ? THEN seq END), max(seq), 0) FROM ("
+                "SELECT seq, sum(length(CAST(body AS BLOB)) + ?) OVER (ORDER BY seq) AS size "
+                "FROM (SELECT seq, body FROM record ORDER BY seq LIMIT ?))",
+                (size, BESIDE, most),
+            ).fetchone()
+        return found[0]
 
     def remove_through(self, seq: int) -> None:
         """Take out all rows up to a number, and give back what they took."""

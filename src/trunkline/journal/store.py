@@ -18,8 +18,11 @@ from msgspec import Struct
 
 from trunkline.journal.chain import Head
 
-_STEP = 2000
+_STEP = 200
 """How many rows are read at a time."""
+
+BESIDE = 150
+"""How many bytes a row takes beside its body, or so."""
 
 SHEET = "calls"
 """The kind of a row that stands for many calls; what they are is in its body alone."""
@@ -73,9 +76,9 @@ class Filter(Struct, frozen=True):
 
 
 class Extent(NamedTuple):
-    """How much there is: records, and the bytes that they take."""
+    """How much there is: rows, and the bytes that they take."""
 
-    records: int
+    rows: int
     size: int
 
 
@@ -130,6 +133,13 @@ class Store(Protocol):
 
     def first_since(self, at: float) -> int | None:
         """Return the number of the first row that is not older; None if all are."""
+        ...
+
+    def through(self, size: int, most: int) -> int:
+        """Return the number of the last of the first rows that take so many bytes together.
+
+        That is not more than so many rows; 0 if there are none.
+        """
         ...
 
     def remove_through(self, seq: int) -> None:

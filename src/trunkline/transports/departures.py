@@ -16,6 +16,7 @@ Rules upheld here:
 """
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from trunkline.transports.exchange import Piece
@@ -29,6 +30,10 @@ class Outgoing(Protocol):
 
     def write(self, data: Piece, /) -> None:
         """Write."""
+        ...
+
+    def writelines(self, list_of_data: Iterable[Piece], /) -> None:
+        """Write some pieces, with one system call where that can be."""
         ...
 
     def is_closing(self) -> bool:
@@ -55,13 +60,27 @@ class Departures:
             self.flush()
             to.write(data)
         else:
-            if not pieces:
-                self._loop.call_soon(self.flush)
-            self._held += size
-            if to in pieces:
-                pieces[to].append(data)
-            else:
-                pieces[to] = [data]
+            self._hold(to, data, size)
+
+    def write_pieces(self, to: Outgoing, data: Sequence[Piece], alone: bool) -> None:
+        """Have all of `data` written, in the same way; together, so that nobody is woken twice."""
+        size = sum(map(len, data))
+        if (alone and not self._pieces) or self._held + size >= MAX_HELD:
+            self.flush()
+            to.writelines(data)
+        else:
+            for piece in data:
+                self._hold(to, piece, len(piece))
+
+    def _hold(self, to: Outgoing, data: Piece, size: int) -> None:
+        pieces = self._pieces
+        if not pieces:
+            self._loop.call_soon(self.flush)
+        self._held += size
+        if to in pieces:
+            pieces[to].append(data)
+        else:
+            pieces[to] = [data]
 
     def flush(self) -> None:
         """Write what is held, now."""

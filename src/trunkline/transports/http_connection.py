@@ -23,7 +23,7 @@ The rules that this module alone upholds:
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, cast
 
@@ -207,6 +207,14 @@ class HttpConnection(asyncio.Protocol):
                 self._backlog += len(data)
             departures = self._departures
             departures.write(self._transport, data, departures.expected <= 1)
+
+    def write_pieces(self, data: Sequence[Piece]) -> None:
+        """Write what is one in several pieces, unless nobody is there."""
+        if not self._transport.is_closing():
+            if self._behind:
+                self._backlog += sum(map(len, data))
+            departures = self._departures
+            departures.write_pieces(self._transport, data, departures.expected <= 1)
 
     def answered(self) -> None:
         """Note that the client waits no more, or for the rest of its answer."""

@@ -56,12 +56,11 @@ class HttpExchange:
             body, rest = b"", ()
         self._stage = _ENDED
         if len(body) <= SMALL:
-            wire.write(head + body)
+            head, body = head + body, b""
+        if body or rest:
+            wire.write_pieces((head, body, *rest) if body else (head, *rest))
         else:
             wire.write(head)
-            wire.write(body)
-        for piece in rest:
-            wire.write(piece)
         wire.ended(last)
         return None
 

@@ -18,7 +18,7 @@ import asyncio
 import os
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from math import inf
 from typing import NamedTuple, cast
@@ -129,18 +129,22 @@ class Wire(asyncio.Protocol):
         hurry = self._head_timeout
         self.deadline = inf if hurry == inf else self._time() + hurry
         self._asked = False
-        depart, alone = self.owner.departures.write, self.owner.is_alone()
+        departures, alone = self.owner.departures, self.owner.is_alone()
         if len(body) < _LARGE:
-            depart(self, head + body, alone)
+            departures.write(self, head + body, alone)
         else:
-            depart(self, head, alone)
-            depart(self, body, alone)
+            departures.write_pieces(self, (head, body), alone)
         return response
 
     def write(self, data: Piece) -> None:
         """Let a request leave: to whom it departs."""
         self._asked = True
         self._transport.write(data)
+
+    def writelines(self, list_of_data: Iterable[Piece], /) -> None:
+        """Let one leave that is in pieces."""
+        self._asked = True
+        self._transport.writelines(list_of_data)
 
     def is_closing(self) -> bool:
         """Tell whether no request can leave any more."""

@@ -51,8 +51,9 @@ STDERR_BYTES = 64 * 1024
 STDERR_LINE = 4 * 1024
 """How much of stderr is kept: so many lines, so many bytes, and of a line so many bytes."""
 
-_PIPE = 256 * 1024
-"""How many bytes a child may write before somebody has to read, where the system allows it."""
+_PIPE = 512 * 1024
+"""How many bytes a child may write before somebody has to read, where the system allows it: a user
+who is not root has 64 MiB of these in all."""
 
 _LOOK = 0.02
 """How many seconds pass between two looks, where there is nothing to wait for."""
