@@ -152,14 +152,15 @@ async def collect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def run(generations: int, rounds: int, seconds: float) -> dict[str, Any]:
-    pair = cores()
+    pair = cores()  # before we are on one of them: whoever is there sees no other
     if pair is not None:
         os.sched_setaffinity(0, {pair[1]})
+    core = None if pair is None else pair[0]
     collector = await asyncio.start_server(collect, "127.0.0.1", 0)
     tried = variants(collector.sockets[0].getsockname()[1])
     found: dict[str, list[Share]] = {}
     for _ in range(generations):
-        await one_generation(tried, rounds, Plan(seconds=seconds), found)
+        await one_generation(tried, core, rounds, Plan(seconds=seconds), found)
     collector.close()
     return {
         variant.name: {
@@ -174,15 +175,17 @@ async def run(generations: int, rounds: int, seconds: float) -> dict[str, Any]:
 
 
 async def one_generation(
-    tried: list[Variant], rounds: int, plan: Plan, found: "dict[str, list[Share]]"
+    tried: list[Variant],
+    core: int | None,
+    rounds: int,
+    plan: Plan,
+    found: "dict[str, list[Share]]",
 ) -> None:
-    """Start every variant anew, and measure for some rounds."""
-    pair = cores()
+    """Start every variant anew on one core, and measure for some rounds."""
     with tempfile.TemporaryDirectory() as folder:
         running: list[Running] = []
         try:
             for variant in tried:
-                core = pair[0] if pair else None
                 one = await begin(variant, Path(folder), core)
                 running.append(one)
             for _ in range(rounds):
