@@ -188,6 +188,15 @@ async def test_what_else_happens_is_recorded_and_incidents_are_for_the_log(tmp_p
     assert made.status().written == 1
 
 
+async def test_a_call_that_ends_last_of_all_is_recorded(tmp_path: Path) -> None:
+    made, layers = journal(tmp_path), Layers()
+    made.attach(layers)
+    layers.events.later = lambda _seconds, _then: None  # nobody comes back to it
+    layers.events.tell_later(call(id="last"))
+    await made.aclose()
+    assert [each["id"] for each in calls(tmp_path)] == ["last"]
+
+
 async def test_a_journal_to_which_nothing_happens_makes_no_file(tmp_path: Path) -> None:
     made = journal(tmp_path)
     made.attach(Layers())

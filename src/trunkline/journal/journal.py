@@ -148,6 +148,8 @@ class Journal:
         """Write what is left, but not for ever; what could not be written is said aloud."""
         if self._closed:
             return
+        if self._layers is not None:
+            self._layers.events.tell_now()  # of what was put off, and ended while all else did
         self._closed = True
         lost = await asyncio.to_thread(self._writer.close, PATIENCE)
         if lost:
