@@ -48,9 +48,9 @@ def test_whoever_wants_the_failed_calls_alone_is_told_of_no_others() -> None:
     assert (events.hears_calls, events.hears_failures) == (True, True)
     calls = [call(status) for status in ("success", "tool_error", "denied")]
     for each in calls:
-        events.tell(each)
+        events.tell_later(each)
     end()
-    events.tell(calls[-1])
+    events.tell_later(calls[-1])
     events.tell(NEWS)
     assert everything == [*calls, calls[-1], NEWS]
     assert failed == [calls[-1]]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from trunkline.config import Config, LimitsSettings, LimitTable, OwnLimitTable
 from trunkline.gateway.arguments import Arguments
-from trunkline.gateway.events import Event
+from trunkline.gateway.events import Unchecked
 from trunkline.gateway.throttle import Throttle
 from trunkline.routing.limits import Limit, Limits
 
@@ -26,7 +26,7 @@ def limits_of(settings: LimitsSettings) -> Limits:
     )
 
 
-def arguments_of(config: Config, tell: Callable[[Event], None]) -> Arguments | None:
+def arguments_of(config: Config, tell: Callable[[Unchecked], None]) -> Arguments | None:
     """Return what checks the arguments of calls, None if that is not wanted.
 
     Tools that are built in check their own, and more strictly.

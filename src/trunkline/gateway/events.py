@@ -84,9 +84,10 @@ class LeftOut(Struct, frozen=True):
     why: tuple[str, ...]
 
 
-Event: TypeAlias = (
-    CallEnded | BackendMoved | Switched | Reloaded | TurnedAway | Unchecked | LeftOut | Incident
-)
+News: TypeAlias = BackendMoved | Switched | Reloaded | TurnedAway | Unchecked | LeftOut | Incident
+"""Whatever happens beside calls; it is told at once."""
+
+Event: TypeAlias = CallEnded | News
 
 Listener: TypeAlias = Callable[[Event], None]
 HearsMany: TypeAlias = Callable[[Sequence[CallEnded]], None]
@@ -202,16 +203,11 @@ class Events:
                 for call in calls:
                     self._hand(ear.listener, call, "CallEnded")
 
-    def tell(self, event: Event) -> None:
-        """Tell everybody, of what was put off before it as well."""
-        if self._untold:
-            self._tell_untold()
-        wanted: tuple[Calls, ...] = ("all", "failed", "none")
-        if type(event) is CallEnded:
-            wanted = ("all",) if event.status in CARRIED_OUT else ("all", "failed")
+    def tell(self, news: News) -> None:
+        """Tell everybody, of calls that were put off before it as well."""
+        self._tell_many()
         for ear in self._ears:
-            if ear.calls in wanted:
-                self._hand(ear.listener, event, type(event).__name__)
+            self._hand(ear.listener, news, type(news).__name__)
 
     def _hand(self, listener: Callable[[_T], None], told: _T, name: str) -> None:
         try:
