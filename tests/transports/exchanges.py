@@ -5,10 +5,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import structs
+
 from trunkline.jsonrpc import Channel, ConnectionLost, Notification, Request, RpcError
 from trunkline.mcp.principal import Principal
-from trunkline.transports.exchange import ByteStream, Headers, HttpRequest, Piece
-from trunkline.transports.http_answers import Visit
+from trunkline.transports.exchange import ByteStream, Head, Headers, HttpRequest, Piece
+from trunkline.transports.http_answers import Verdict, Visit
 from trunkline.transports.sse import Event, SseParser
 
 Answer = Callable[[Request, Any], Any]
@@ -129,11 +131,16 @@ def asked(body: Any = b"", method: str = "POST", path: str = "/mcp", **headers: 
         for name, value in (every | headers).items()
         if value
     }
-    return HttpRequest(method, path, "", sent, frozenset(), raw, "127.0.0.1")
+    return HttpRequest(Head(method, path, "", sent, frozenset(), "127.0.0.1"), raw)
+
+
+def altered(request: HttpRequest, **members: Any) -> HttpRequest:
+    """Return a request whose head says something else."""
+    return HttpRequest(structs.replace(request.head, **members), request.body)
 
 
 def visit(paper: Paper, principal: str = "p") -> Visit:
-    return Visit(paper, Principal(principal), ((b"x-any", b"1"),))
+    return Visit(paper, Principal(principal), Verdict(((b"x-any", b"1"),)))
 
 
 class Talk:

@@ -11,7 +11,7 @@ from tests.jsonrpc.test_channel import is_stuck, settle, stop, tidy
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.transports.asgi import AsgiApp
 from trunkline.transports.asgi_messages import Message
-from trunkline.transports.exchange import Exchange, HttpRequest
+from trunkline.transports.exchange import Exchange, Head, HttpRequest
 
 LINGER = "trunkline.transports.asgi._LINGER"
 STALL = "trunkline.transports.asgi_messages._STALL"
@@ -92,7 +92,7 @@ class Desk:
 
 
 def greet(exchange: Exchange) -> None:
-    exchange.respond(200, [(b"X-A", b"1")], b"hello")
+    exchange.respond(200, ((b"X-A", b"1"),), b"hello")
 
 
 # Requests
@@ -104,13 +104,15 @@ async def test_a_request_is_whole() -> None:
     headers = [(b"Accept", b" a "), (b"host", b"h"), (b"accept", b"b"), (b"content-length", b"2")]
     call = server.start(AsgiApp(desk), http(headers, query_string=b"a=%20&b"))
     assert (await desk.first()).request == HttpRequest(
-        method="POST",
-        path="/mcp",
-        query="a=%20&b",
-        headers={b"accept": b"a", b"host": b"h", b"content-length": b"2"},
-        repeated=frozenset({b"accept"}),
-        body=b"{}",
-        address="192.0.2.1",
+        Head(
+            method="POST",
+            path="/mcp",
+            query="a=%20&b",
+            headers={b"accept": b"a", b"host": b"h", b"content-length": b"2"},
+            repeated=frozenset({b"accept"}),
+            address="192.0.2.1",
+        ),
+        b"{}",
     )
     await stop(call)
 
@@ -280,7 +282,7 @@ async def test_an_answer_in_pieces() -> None:
     desk, server = Desk(), Server(body())
     call = server.start(AsgiApp(desk), http())
     exchange = await desk.first()
-    exchange.begin(200, [(b"content-type", b"text/event-stream")])
+    exchange.begin(200, ((b"content-type", b"text/event-stream"),))
     await exchange.send(b"1")
     await settle()
     assert server.kinds == ["start", "body"]  # sent, and not kept for later

@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from tests.jsonrpc.test_channel import is_stuck, settle, tidy
-from tests.transports.exchanges import META, Gate, House, Paper, asked, call, visit
+from tests.transports.exchanges import META, Gate, House, Paper, altered, asked, call, visit
 from trunkline.jsonrpc import Incident, Request, RpcError, decode
 from trunkline.mcp.meta import Params
 from trunkline.transports import http_answers
@@ -38,7 +37,7 @@ class Door:
     ) -> Paper:
         every = {"mcp_protocol_version": "2026-07-28", "mcp_method": method}
         request = asked(call(id, method, _meta=meta), **(every | headers))
-        paper = Paper(structs.replace(request, repeated=frozenset(repeated)))
+        paper = Paper(altered(request, repeated=frozenset(repeated)))
         message = decode(request.body)
         assert isinstance(message, Request)
         self.door.post(visit(paper), message, Params(message.params))

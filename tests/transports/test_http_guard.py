@@ -29,7 +29,7 @@ def served(house: House) -> HttpServer:
 
 
 def about(request: HttpRequest) -> Page:
-    return Page(200, [(b"content-type", b"text/plain")], b"a page")
+    return Page(200, ((b"content-type", b"text/plain"),), b"a page")
 
 
 async def ask(server: HttpServer, request: HttpRequest) -> Paper:

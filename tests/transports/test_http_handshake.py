@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from tests.jsonrpc.test_channel import settle, tidy
-from tests.transports.exchanges import Gate, House, Paper, asked, call, note, reply, visit
+from tests.transports.exchanges import Gate, House, Paper, altered, asked, call, note, reply, visit
 from trunkline.jsonrpc import Incident, RpcError, decode
 from trunkline.transports import http_answers
 from trunkline.transports.http_answers import Load
@@ -136,7 +135,7 @@ async def test_an_id_that_comes_twice_is_none() -> None:
     async with opened() as door:
         session = door.begin()
         request = asked(call(1, "ping"), mcp_session_id=session)
-        twice = structs.replace(request, repeated=frozenset({b"mcp-session-id"}))
+        twice = altered(request, repeated=frozenset({b"mcp-session-id"}))
         paper = Paper(twice)
         door.door.post(visit(paper), decode(twice.body))
         assert paper.status == 404

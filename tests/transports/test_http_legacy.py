@@ -7,7 +7,7 @@ import pytest
 
 from tests.jsonrpc.test_channel import is_stuck, settle, stop, tidy
 from trunkline.jsonrpc import Channel, ConnectionLost
-from trunkline.transports.exchange import ByteStream, Exchange, Headers, HttpRequest, Piece
+from trunkline.transports.exchange import ByteStream, Exchange, Head, Headers, HttpRequest, Piece
 from trunkline.transports.http_legacy import LegacyDoor, LegacyLimits
 from trunkline.transports.http_listener import HttpListener
 from trunkline.transports.sse import COMMENT, Event, SseParser
@@ -74,9 +74,7 @@ def request(
     body: bytes = b"",
     repeated: Collection[bytes] = (),
 ) -> HttpRequest:
-    return HttpRequest(
-        method, "/", query, {} if headers is None else headers, frozenset(repeated), body, ""
-    )
+    return HttpRequest(Head(method, "/", query, headers or {}, frozenset(repeated), ""), body)
 
 
 def events(exchange: Asked) -> list[Event]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.transports.exchange import HttpRequest
+from trunkline.transports.exchange import Head, HttpRequest
 from trunkline.transports.http_message import (
     BODY,
     HEAD,
@@ -18,7 +18,7 @@ from trunkline.transports.http_message import (
     HttpLimits,
     HttpRefusal,
     RequestReader,
-    answer_head,
+    beginning,
     chunk,
     plain_answer,
 )
@@ -57,13 +57,15 @@ def statuses(arrivals: list[Arrival | HttpRefusal]) -> list[int | str]:
 def test_a_request_is_told_in_full() -> None:
     raw = POST + b"X-One: \t 1 2 \t \r\nACCEPT: a\r\nAccept: b\r\nContent-Length: 2\r\n\r\nhi"
     assert request(raw.replace(b"/mcp", b"/a/b?c=d?e")) == HttpRequest(
-        "POST",
-        "/a/b",
-        "c=d?e",
-        {b"host": b"a", b"x-one": b"1 2", b"accept": b"a"},
-        frozenset([b"accept"]),
+        Head(
+            "POST",
+            "/a/b",
+            "c=d?e",
+            {b"host": b"a", b"x-one": b"1 2", b"accept": b"a"},
+            frozenset([b"accept"]),
+            "192.0.2.1",
+        ),
         b"hi",
-        "192.0.2.1",
     )
 
 
@@ -407,14 +409,14 @@ def test_a_body_that_comes_with_an_offer_is_bounded_too() -> None:
 
 
 def test_an_answer_has_a_head() -> None:
-    assert answer_head(200, ((b"a", b"b"),), b"\r\n") == b"HTTP/1.1 200 OK\r\na: b\r\n\r\n"
-    assert answer_head(599, (), b"\r\n") == b"HTTP/1.1 599 \r\n\r\n"
+    assert beginning(200, ((b"a", b"b"),)) == b"HTTP/1.1 200 OK\r\na: b\r\n"
+    assert beginning(599, ()) == b"HTTP/1.1 599 \r\n"
 
 
 @pytest.mark.parametrize("value", [b"a\r\nb: c", b"a\nb: c", b"a\rb: c"])
 def test_no_header_of_an_answer_can_hold_another(value: bytes) -> None:
     with pytest.raises(ValueError, match="expected a header in one line"):
-        answer_head(200, ((b"a", value),), b"\r\n")
+        beginning(200, ((b"a", value),))
 
 
 def test_a_refusal_is_an_answer_in_full() -> None:

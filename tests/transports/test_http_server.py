@@ -8,10 +8,9 @@ from typing import Any
 from weakref import ref
 
 import pytest
-from msgspec import structs
 
 from tests.jsonrpc.test_channel import settle, tidy
-from tests.transports.exchanges import META, Gate, House, Paper, asked, call, note, reply
+from tests.transports.exchanges import META, Gate, House, Paper, altered, asked, call, note, reply
 from trunkline.jsonrpc import Channel, Incident, RpcError
 from trunkline.mcp.principal import LOCAL, Principal
 from trunkline.transports import http_server
@@ -221,7 +220,7 @@ async def test_the_ways_in_beside_it() -> None:
         assert event.event == "endpoint"
         assert [principal for _, principal in server.house.served] == [LOCAL]
         path, _, query = event.data.decode().partition("?")
-        request = structs.replace(asked(call(1, "ping"), path=path), query=query)
+        request = altered(asked(call(1, "ping"), path=path), query=query)
         assert server.ask(request).status == 202
         assert server.ask(asked(call(1, "ping"), path="/messages")).status == 400
         stream.go()

@@ -32,7 +32,8 @@ from trunkline.transports.exchange import (
     PLAIN,
     Answerer,
     ByteStream,
-    Headers,
+    Fields,
+    Head,
     HttpRequest,
     Piece,
 )
@@ -184,14 +185,14 @@ class AsgiExchange:
         """What was asked."""
         return self._request
 
-    def respond(self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece) -> None:
+    def respond(self, status: int, headers: Fields = (), body: bytes = b"", *rest: Piece) -> None:
         """Answer with all there is to say."""
         body = b"".join((body, *rest)) if rest else body
-        length = [] if status in {204, 304} else [(b"content-length", b"%d" % len(body))]
-        self.begin(status, [*headers, *length])
+        length = () if status in {204, 304} else ((b"content-length", b"%d" % len(body)),)
+        self.begin(status, (*headers, *length))
         self._post_body(body, last=True)
 
-    def begin(self, status: int, headers: Headers = ()) -> None:
+    def begin(self, status: int, headers: Fields = ()) -> None:
         """Begin an answer that comes in pieces."""
         listed = [(name.lower(), value) for name, value in headers]
         self._outgoing.post({"type": "http.response.start", "status": status, "headers": listed})
@@ -212,7 +213,7 @@ class AsgiExchange:
         elif not self._outgoing.ended:
             asyncio.get_running_loop().call_soon(callback)
 
-    def upgrade(self, headers: Headers = ()) -> ByteStream:
+    def upgrade(self, headers: Fields = ()) -> ByteStream:
         """Refuse: a WebSocket does not come as a request here."""
         raise RuntimeError("expected no upgrade: in ASGI a WebSocket has a scope of its own")
 
@@ -276,15 +277,15 @@ def _request(
     body: bytes = b"",
 ) -> HttpRequest:
     client = scope.get("client")
-    return HttpRequest(
+    head = Head(
         method=method,
         path=quote(_path_below(scope), safe=_UNESCAPED),
         query=scope.get("query_string", b"").decode("latin-1"),
         headers=headers,
         repeated=repeated,
-        body=body,
         address=client[0] if client and client[0] else "",
     )
+    return HttpRequest(head, body)
 
 
 def _headers(scope: Scope) -> tuple[dict[bytes, bytes], frozenset[bytes]]:

@@ -11,7 +11,8 @@ that is alone would only wait.
 Rules upheld here:
 1. Nothing overtakes what was written to the same reader before: while something is held, all is.
 2. What is held is bounded; with what is more than that, all leaves at once.
-3. What is held for one that closes is dropped: whoever wants it to leave flushes first.
+3. What is written to one that closes, or held for it, is dropped: whoever wants it to leave flushes
+   first.
 4. One that cannot be written to keeps nothing from the others.
 """
 
@@ -53,34 +54,31 @@ class Departures:
 
     def write(self, to: Outgoing, data: Piece, alone: bool) -> None:
         """Have `data` written with all else of this turn, or now if nothing else is expected."""
-        pieces, size = self._pieces, len(data)
-        if alone and not pieces:
-            to.write(data)
-        elif self._held + size >= MAX_HELD:  # by itself: what is large is not copied
-            self.flush()
-            to.write(data)
+        pieces, held = self._pieces, self._held + len(data)
+        if (alone and not pieces) or held >= MAX_HELD:  # by itself: what is large is not copied
+            if pieces:
+                self.flush()
+            if not to.is_closing():
+                to.write(data)
+            return
+        self._held = held
+        if to in pieces:
+            pieces[to].append(data)
         else:
-            self._hold(to, data, size)
+            if not pieces:
+                self._loop.call_soon(self.flush)
+            pieces[to] = [data]
 
     def write_pieces(self, to: Outgoing, data: Sequence[Piece], alone: bool) -> None:
         """Have all of `data` written, in the same way; together, so that nobody is woken twice."""
         size = sum(map(len, data))
         if (alone and not self._pieces) or self._held + size >= MAX_HELD:
             self.flush()
-            to.writelines(data)
+            if not to.is_closing():
+                to.writelines(data)
         else:
             for piece in data:
-                self._hold(to, piece, len(piece))
-
-    def _hold(self, to: Outgoing, data: Piece, size: int) -> None:
-        pieces = self._pieces
-        if not pieces:
-            self._loop.call_soon(self.flush)
-        self._held += size
-        if to in pieces:
-            pieces[to].append(data)
-        else:
-            pieces[to] = [data]
+                self.write(to, piece, alone=False)
 
     def flush(self) -> None:
         """Write what is held, now."""

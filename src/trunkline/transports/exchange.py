@@ -15,9 +15,12 @@ What an Exchange promises to whoever answers:
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
+
+Fields: TypeAlias = tuple[tuple[bytes, bytes], ...]
+"""Those of an answer, which can be looked up: many answers have the same."""
 
 Piece: TypeAlias = bytes | memoryview
 """A piece of a body; what is large comes as a view of what it is part of, and is not copied."""
@@ -26,8 +29,11 @@ PLAIN = (b"content-type", b"text/plain; charset=utf-8")
 """The header of an answer in plain words."""
 
 
-class HttpRequest(Struct, frozen=True, gc=False):
-    """A whole request. Header names are in lower case, values without white space around them."""
+class Head(Struct):
+    """What a request says beside its body; a client may say the same again and again.
+
+    Header names are in lower case, values without white space around them.
+    """
 
     method: str
     path: str
@@ -37,12 +43,48 @@ class HttpRequest(Struct, frozen=True, gc=False):
     """Of a header that was sent twice, the first; none about the length, since all is there."""
     repeated: frozenset[bytes]
     """The headers that were sent more than once."""
-    body: bytes
     address: str
     """Where the client is: its IP address, or "" if that cannot be known."""
-    notes: dict[object, Any] = field(default_factory=dict[object, Any])
-    """What whoever answers has found out about the head; requests that have the same may share it,
-    and then nobody has to find it out again."""
+    notes: Any = None
+    """What whoever answers has found out about it, and need not find out again; all else stays."""
+
+
+class HttpRequest(Struct, frozen=True, gc=False):
+    """A whole request."""
+
+    head: Head
+    """Which other requests may have, too."""
+    body: bytes
+
+    @property
+    def method(self) -> str:
+        """What is to be done."""
+        return self.head.method
+
+    @property
+    def path(self) -> str:
+        """The path as it was sent, without the query."""
+        return self.head.path
+
+    @property
+    def query(self) -> str:
+        """What follows the path."""
+        return self.head.query
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        """Of a header that was sent twice, the first."""
+        return self.head.headers
+
+    @property
+    def repeated(self) -> frozenset[bytes]:
+        """The headers that were sent more than once."""
+        return self.head.repeated
+
+    @property
+    def address(self) -> str:
+        """Where the client is."""
+        return self.head.address
 
     def __repr__(self) -> str:
         return f"HttpRequest({self.method!r}, {self.path!r}, …)"  # the rest may be secret
@@ -72,11 +114,11 @@ class Exchange(Protocol):
         """What was asked."""
         ...
 
-    def respond(self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece) -> None:
+    def respond(self, status: int, headers: Fields = (), body: bytes = b"", *rest: Piece) -> None:
         """Answer with all there is to say, in as many pieces as it has; the length is added."""
         ...
 
-    def begin(self, status: int, headers: Headers = ()) -> None:
+    def begin(self, status: int, headers: Fields = ()) -> None:
         """Begin an answer that comes in pieces."""
         ...
 
@@ -92,7 +134,7 @@ class Exchange(Protocol):
         """Have `callback` called, once, if the client goes before its answer has ended."""
         ...
 
-    def upgrade(self, headers: Headers = ()) -> ByteStream:
+    def upgrade(self, headers: Fields = ()) -> ByteStream:
         """Answer 101, and leave HTTP behind."""
         ...
 

@@ -25,7 +25,8 @@ from trunkline.jsonrpc.incident import Report, answer_for
 from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
 from trunkline.mcp.principal import Principal
-from trunkline.transports.exchange import PLAIN, Exchange, Piece
+from trunkline.transports.exchange import PLAIN, Exchange, Fields, Piece
+from trunkline.transports.sessions import Record
 
 JSON = (b"content-type", b"application/json")
 LATER = (b"retry-after", b"1")
@@ -91,12 +92,38 @@ class Host(Protocol):
         ...
 
 
+class Verdict(Struct, eq=False):
+    """What is known of requests when their head, which many have, has been looked at."""
+
+    headers: Fields
+    """Those that any answer gets."""
+    terms: object = None
+    """By which it was judged; there may be others by now."""
+    refusal: tuple[int, str] | None = None
+    posts: bool = False
+    """Whether it brings a message of MCP."""
+    modern: bool = False
+    """Whether it names a revision of the envelope era, or one that nobody knows."""
+    session: Record[Any] | None = None
+    """The session that it names, as it was when one of them was last looked up."""
+    json: Fields = ()
+    """The headers of an answer in JSON."""
+
+    def __post_init__(self) -> None:
+        self.json = (JSON, *self.headers)
+
+
 class Visit(Struct, frozen=True, gc=False):
-    """An exchange that was let in: whose it is, and the headers that any answer gets."""
+    """An exchange that was let in: whose it is, and what is known of its head."""
 
     exchange: Exchange
     principal: Principal
-    headers: tuple[tuple[bytes, bytes], ...]
+    verdict: Verdict
+
+    @property
+    def headers(self) -> Fields:
+        """The headers that any answer gets."""
+        return self.verdict.headers
 
     def say(self, status: int, why: str, *headers: tuple[bytes, bytes]) -> None:
         """Answer in plain words."""
@@ -111,7 +138,7 @@ class Visit(Struct, frozen=True, gc=False):
 
     def respond(self, status: int, payload: bytes, *rest: Piece) -> None:
         """Answer with a payload, which may come in several pieces."""
-        self.exchange.respond(status, (JSON, *self.headers), payload, *rest)
+        self.exchange.respond(status, self.verdict.json, payload, *rest)
 
     def accept(self) -> None:
         """Say that something was taken in, and that there is nothing to say about it."""
@@ -139,21 +166,22 @@ class Load:
 
     def enter(self, owner: str) -> int | None:
         """Count a request in; return the status for one too many, which is not counted."""
-        each = self._each.get(owner, 0)
-        if self._all >= self._max_all or each >= self._max_each:
+        each = self._each
+        already = each.get(owner, 0)
+        if already >= self._max_each or self._all >= self._max_all:
             return self.refuses(owner)
+        each[owner] = already + 1
         self._all += 1
-        self._each[owner] = each + 1
         return None
 
     def leave(self, owner: str) -> None:
         """Count a request out."""
         self._all -= 1
-        left = self._each[owner] - 1
-        if left:
-            self._each[owner] = left
+        each = self._each
+        if each[owner] > 1:
+            each[owner] -= 1
         else:
-            del self._each[owner]
+            del each[owner]
 
 
 def later(error: RpcError) -> tuple[tuple[bytes, bytes], ...]:
@@ -168,19 +196,21 @@ def later(error: RpcError) -> tuple[tuple[bytes, bytes], ...]:
 def pieces_of(request: Request, outcome: Any, report: Report) -> tuple[bytes, *tuple[Piece, ...]]:
     """Return the answer that an outcome makes, in several pieces if it is large.
 
-    Then the result is among them as it is: to copy it would take longer than all else.
+    Then the result is among them as it is: to copy it would take longer than all else. An outcome
+    that is not JSON is an incident.
     """
+    response = Response(request.id, outcome)
     if type(outcome) is Raw and len(outcome) > LARGE:
-        return Response(request.id, outcome).pieces()
-    return (payload_of(request, outcome, report),)
+        return response.pieces()
+    try:
+        return (response.encode(),)
+    except Exception as why:
+        return (ErrorResponse(request.id, answer_for(why, request.method, report)).encode(),)
 
 
 def payload_of(request: Request, outcome: Any, report: Report) -> bytes:
-    """Return the answer that an outcome makes; one that is not JSON is an incident."""
-    try:
-        return Response(request.id, outcome).encode()
-    except Exception as why:
-        return ErrorResponse(request.id, answer_for(why, request.method, report)).encode()
+    """Return the same in one piece."""
+    return b"".join(pieces_of(request, outcome, report))
 
 
 async def end_all(calls: Collection[Due], tasks: Collection[asyncio.Task[Any]]) -> None:

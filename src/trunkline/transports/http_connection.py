@@ -32,6 +32,7 @@ from trunkline.transports.departures import Departures
 from trunkline.transports.exchange import Answerer, ByteStream, HttpRequest, Piece
 from trunkline.transports.http_exchange import HttpExchange
 from trunkline.transports.http_message import (
+    ANSWER,
     BODY,
     HEAD,
     IDLE,
@@ -78,19 +79,20 @@ class HttpConnection(asyncio.Protocol):
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._surroundings = surroundings
+        self._answer = surroundings.answer
         self._limits = surroundings.limits
         self._departures = surroundings.departures
         self._loop = asyncio.get_running_loop()
+        self._time = self._loop.time
         self._transport: asyncio.Transport
         self._reader: RequestReader
         self.address = ""
         self.deadline = math.inf
         """When to call `expire`, by the loop's clock."""
-        self._awaiting: int = _NOTHING
+        self.awaiting: int = _NOTHING
+        """What comes next: for nearly all, ANSWER after IDLE, and IDLE after ANSWER."""
         self._since = 0.0
         self._exchange: HttpExchange | None = None
-        self._expected = False
-        """Whether the client waits for an answer of which nothing has been written."""
         self._incoming: asyncio.Event | None = None
         """Set when bytes arrive that are not HTTP any more."""
         self._held = bytearray()
@@ -107,8 +109,9 @@ class HttpConnection(asyncio.Protocol):
         if isinstance(peer, tuple):  # not so for a socket in the file system
             self.address = cast("tuple[str, int]", peer)[0]
         self._reader = RequestReader(self.address, self._limits)
+        self._find = self._reader.known.find
         if self._surroundings.admit(self):
-            self._awaiting = IDLE
+            self.awaiting = IDLE
             self.deadline = self._loop.time() + self._limits.head_timeout
         else:
             self.write(plain_answer(503, "too many connections", ((b"retry-after", b"1"),)))
@@ -118,9 +121,8 @@ class HttpConnection(asyncio.Protocol):
         """Tell everybody who waits."""
         self._surroundings.release(self)
         self._closing = self._ended = True
-        self.deadline = math.inf
+        self.awaiting, self.deadline = _NOTHING, math.inf
         self._reader.stop()
-        self.answered()
         for event in (self._room, self._incoming):
             if event is not None:
                 event.set()
@@ -129,14 +131,16 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read, or hold back."""
-        reader = self._reader
+        if self.awaiting == IDLE and (found := self._find(data)) is not None:
+            # What nearly every client says nearly always. What it says next comes after the
+            # answer, and who has to wait for that is no concern of the deadline's.
+            self.awaiting = ANSWER
+            self._begin(HttpRequest(*found), USUAL)
+            return
         if self._closing:
             return
-        if self._awaiting == IDLE and (request := reader.recall(data)) is not None:
-            # What nearly every client says nearly always, with fewest steps.
-            self._awaiting, self.deadline = _NOTHING, math.inf
-            self._begin(request, USUAL)
-            return
+        reader = self._reader
+        self._disturb()
         busy = self._exchange or self._held or reader.arrivals or self._incoming
         if not busy and (len(data) <= SLICE or len(data) <= reader.appetite):
             reader.feed(data)
@@ -174,20 +178,22 @@ class HttpConnection(asyncio.Protocol):
     def expire(self, now: float) -> None:
         """Act on a deadline that has passed."""
         limits = self._limits
-        if self._closing or self._behind:
+        if self.awaiting == ANSWER:
+            self.deadline = math.inf
+        elif self._closing or self._behind:
             size = self._transport.get_write_buffer_size()
             if size and self._backlog - size >= limits.min_rate * limits.write_timeout:
                 self._watch_backlog(now)
             else:
                 self.abort()
-        elif self._awaiting == _HALF_CLOSED:
+        elif self.awaiting == _HALF_CLOSED:
             self.abort()
-        elif self._awaiting == BODY:
+        elif self.awaiting == BODY:
             earned = limits.rate_after + self._reader.received / limits.min_rate
             self.deadline = self._since + min(limits.body_timeout, earned)
             if self.deadline <= now:
                 self._refuse("expected the body sooner")
-        elif self._awaiting == HEAD:
+        elif self.awaiting == HEAD:
             self._refuse("expected the head sooner")
         else:
             self._end()
@@ -195,6 +201,7 @@ class HttpConnection(asyncio.Protocol):
     def retire(self) -> None:
         """Close after the exchange in progress, or now if there is none."""
         self._retiring = True
+        self._disturb()
         if self._exchange is None and self._reader.phase == IDLE:
             self._end()
 
@@ -202,25 +209,31 @@ class HttpConnection(asyncio.Protocol):
 
     def write(self, data: Piece) -> None:
         """Write, unless nobody is there."""
-        if not self._transport.is_closing():
-            if self._behind:
-                self._backlog += len(data)
-            departures = self._departures
-            departures.write(self._transport, data, departures.expected <= 1)
+        if self._behind:
+            self._backlog += len(data)
+        departures = self._departures
+        departures.write(self._transport, data, departures.expected <= 1)
 
     def write_pieces(self, data: Sequence[Piece]) -> None:
         """Write what is one in several pieces, unless nobody is there."""
-        if not self._transport.is_closing():
-            if self._behind:
-                self._backlog += sum(map(len, data))
-            departures = self._departures
-            departures.write_pieces(self._transport, data, departures.expected <= 1)
+        if self._behind:
+            self._backlog += sum(map(len, data))
+        departures = self._departures
+        departures.write_pieces(self._transport, data, departures.expected <= 1)
+
+    def conclude(self, answer: bytes) -> None:
+        """Write the whole of an answer that is awaited; whatever happens next, it begins here."""
+        self._exchange = None
+        departures = self._departures
+        departures.expected = others = departures.expected - 1
+        self.awaiting = IDLE
+        self.deadline = self._time() + self._limits.idle_timeout
+        departures.write(self._transport, answer, not others)
 
     def answered(self) -> None:
         """Note that the client waits no more, or for the rest of its answer."""
-        if self._expected:
-            self._expected = False
-            self._departures.expected -= 1
+        self._departures.expected -= 1
+        self._disturb()
 
     async def room(self) -> None:
         """Wait while the client is behind; raises ConnectionLost."""
@@ -238,31 +251,17 @@ class HttpConnection(asyncio.Protocol):
     def ended(self, last: bool) -> None:
         """Go on to the next exchange, unless that was the last."""
         self._exchange = None
-        if self._expected:
-            self._expected = False
-            self._departures.expected -= 1
-        self._awaiting, self.deadline = _NOTHING, math.inf
-        reader = self._reader
+        self.awaiting, self.deadline = _NOTHING, math.inf
         if last:
-            self._end(linger=bool(self._paused or reader.rest))
-        elif self._advancing:
-            return
-        elif (
-            (self._held or self._ended or self._behind or self._closing)
-            or reader.phase != IDLE
-            or reader.arrivals
-        ):
+            self._end(linger=bool(self._paused or self._reader.rest))
+        elif not self._advancing:
             self._run()
-        else:  # the usual case, and a quick one
-            self._awaiting = IDLE
-            self.deadline = self._loop.time() + self._limits.idle_timeout
 
     def leave_http(self) -> ByteStream:
         """Become a stream of bytes."""
         self._incoming = asyncio.Event()
         self._held[:0] = self._reader.rest
         self._exchange = None
-        self.answered()
         self._reader.stop()
         self._settle()
         return self
@@ -270,6 +269,7 @@ class HttpConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once, whatever is not written."""
         self._closing = True
+        self._disturb()
         self._transport.abort()
 
     # What is left when HTTP is left behind: a ByteStream.
@@ -341,10 +341,9 @@ class HttpConnection(asyncio.Protocol):
 
     def _begin(self, request: HttpRequest, manner: Manner) -> None:
         exchange = self._exchange = HttpExchange(request, manner, self)
-        self._expected = True
         self._departures.expected += 1
         try:
-            self._surroundings.answer(exchange)
+            self._answer(exchange)
         except Exception as error:
             exchange.fail(self._surroundings.explain(request, error))
 
@@ -353,7 +352,7 @@ class HttpConnection(asyncio.Protocol):
         if self._closing:
             return
         if self._exchange and not (self._ended or self._behind or self._held or self._paused):
-            self._awaiting, self.deadline = _NOTHING, math.inf  # the usual case, and a quick one
+            self.awaiting, self.deadline = _NOTHING, math.inf  # the usual case, and a quick one
             return
         if self._held or self._paused:
             self._pace()
@@ -375,6 +374,7 @@ class HttpConnection(asyncio.Protocol):
         if self._closing and self._transport.is_closing():
             return
         self._closing = True
+        self.awaiting = _NOTHING
         self._departures.flush()  # what was said before is still to be heard
         self._held.clear()
         self._reader.stop()
@@ -391,6 +391,11 @@ class HttpConnection(asyncio.Protocol):
 
     # Deadlines.
 
+    def _disturb(self) -> None:
+        """Note that more has happened to an exchange than usual: its end is not foreseen."""
+        if self.awaiting == ANSWER:
+            self.awaiting, self.deadline = _NOTHING, math.inf
+
     def _arm(self) -> None:
         """Set the deadline for what the client has to do next, unless that is what it was."""
         if self._closing:
@@ -403,9 +408,9 @@ class HttpConnection(asyncio.Protocol):
             awaiting = _HALF_CLOSED if self._ended else _NOTHING
         else:
             awaiting = self._reader.phase
-        if awaiting == self._awaiting:
+        if awaiting == self.awaiting:
             return
-        self._awaiting = awaiting
+        self.awaiting = awaiting
         if awaiting == _NOTHING:
             self.deadline = math.inf
             return

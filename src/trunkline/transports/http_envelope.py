@@ -199,6 +199,6 @@ class Reply:
         self.quiet = False
         if not self._streaming:
             self._streaming = True
-            self._visit.exchange.begin(200, [*EVENT_STREAM, *self._visit.headers])
+            self._visit.exchange.begin(200, (*EVENT_STREAM, *self._visit.headers))
         with suppress(ConnectionLost):  # whoever waits for the exchange has been told
             await self._visit.exchange.send(event)

@@ -14,9 +14,19 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from trunkline.jsonrpc import ConnectionLost
-from trunkline.transports.exchange import ByteStream, Headers, HttpRequest, Piece
-from trunkline.transports.http_message import LAST, SMALL, TEXT, Manner, answer_head, chunk
+from trunkline.transports.exchange import ByteStream, Fields, HttpRequest, Piece
+from trunkline.transports.http_message import (
+    ANSWER,
+    LAST,
+    SMALL,
+    TEXT,
+    Manner,
+    beginning,
+    chunk,
+)
 
 if TYPE_CHECKING:
     from trunkline.transports.http_connection import HttpConnection
@@ -28,111 +38,117 @@ _BODILESS = {204, 304}
 _PIECES = b"transfer-encoding: chunked\r\n\r\n"
 
 
-class HttpExchange:
+class HttpExchange(Struct, eq=False):
     """One request and its answer; `Exchange` says what whoever answers may rely on."""
 
-    __slots__ = ("_on_gone", "_stage", "_wire", "manner", "request")
+    request: HttpRequest
+    manner: Manner
+    wire: "HttpConnection"
+    stage: int = _ASKED
+    on_gone: tuple[Callable[[], None], ...] = ()
 
-    def __init__(self, request: HttpRequest, manner: Manner, wire: "HttpConnection") -> None:
-        self.request = request
-        self.manner = manner
-        self._wire = wire
-        self._stage = _ASKED
-        self._on_gone: tuple[Callable[[], None], ...] = ()
-
-    def respond(self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece) -> None:
+    def respond(self, status: int, headers: Fields = (), body: bytes = b"", *rest: Piece) -> None:
         """Answer with all there is to say, in as many pieces as it has; the length is added."""
-        if self._stage != _ASKED:
+        if self.stage != _ASKED:
             return self._drop("asked")
-        length = len(body) if not rest else len(body) + sum(map(len, rest))
-        ending = b"content-length: %d\r\n\r\n" % length
-        if status in _BODILESS:
-            ending, body, rest = b"\r\n", b"", ()
-        wire = self._wire
-        if last := wire.is_last():
-            ending = LAST + ending
-        head = answer_head(status, headers, ending)
-        if self.request.method == "HEAD":
-            body, rest = b"", ()
-        self._stage = _ENDED
-        if len(body) <= SMALL:
-            head, body = head + body, b""
-        if body or rest:
-            wire.write_pieces((head, body, *rest) if body else (head, *rest))
-        else:
-            wire.write(head)
-        wire.ended(last)
+        head, wire = beginning(status, headers), self.wire
+        if rest or len(body) > SMALL or status in _BODILESS or wire.awaiting != ANSWER:
+            return self._respond(head, status not in _BODILESS, (body, *rest))
+        self.stage = _ENDED
+        wire.conclude(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
         return None
 
-    def begin(self, status: int, headers: Headers = ()) -> None:
+    def _respond(self, head: bytes, measured: bool, body: tuple[Piece, ...]) -> None:
+        """Answer if something is not as usual: the size, the answer's kind, or the connection."""
+        wire = self.wire
+        if last := wire.is_last():
+            head += LAST
+        head += b"content-length: %d\r\n\r\n" % sum(map(len, body)) if measured else b"\r\n"
+        if not measured or self.manner.bodiless:
+            body = ()
+        if body and len(body[0]) <= SMALL:
+            head, body = head + body[0], body[1:]
+        if body:
+            wire.write_pieces((head, *body))
+        else:
+            wire.write(head)
+        self._leave(_ENDED)
+        wire.ended(last)
+
+    def begin(self, status: int, headers: Fields = ()) -> None:
         """Begin an answer that comes in pieces."""
-        if self._stage != _ASKED:
+        if self.stage != _ASKED:
             return self._drop("asked")
         ending = _PIECES if self.manner.modern else b"\r\n"
-        if self._wire.is_last():
+        if self.wire.is_last():
             ending = LAST + ending
-        self._wire.write(answer_head(status, headers, ending))
-        self._wire.answered()
-        self._stage = _BEGUN
+        self.wire.write(beginning(status, headers) + ending)
+        self._leave(_BEGUN)
         return None
 
     async def send(self, piece: bytes) -> None:
         """Send a piece, and wait while the client is behind; raises ConnectionLost."""
-        if self._stage == _BEGUN:
-            if piece and self.request.method != "HEAD":
+        if self.stage == _BEGUN:
+            if piece and not self.manner.bodiless:
                 for part in chunk(piece) if self.manner.modern else (piece,):
-                    self._wire.write(part)
-            await self._wire.room()
+                    self.wire.write(part)
+            await self.wire.room()
         else:
             self._drop("begun")
-        if self._stage == _GONE:
+        if self.stage == _GONE:
             raise ConnectionLost("the client has gone")
 
     def finish(self) -> None:
         """End an answer that was begun; without that the client sees it cut short."""
-        if self._stage != _BEGUN:
+        if self.stage != _BEGUN:
             return self._drop("begun")
-        self._stage = _ENDED
-        if self.manner.modern and self.request.method != "HEAD":
-            self._wire.write(b"0\r\n\r\n")
-        self._wire.ended(self._wire.is_last())
+        self.stage = _ENDED
+        if self.manner.modern and not self.manner.bodiless:
+            self.wire.write(b"0\r\n\r\n")
+        self.wire.ended(self.wire.is_last())
         return None
 
     def when_gone(self, callback: Callable[[], None]) -> None:
         """Have `callback` called, once, if the client goes before its answer has ended."""
-        if self._stage == _GONE:
+        if self.stage == _GONE:
             asyncio.get_running_loop().call_soon(callback)
-        elif self._stage != _ENDED:
-            self._on_gone += (callback,)
+        elif self.stage != _ENDED:
+            self.on_gone += (callback,)
 
-    def upgrade(self, headers: Headers = ()) -> ByteStream:
+    def upgrade(self, headers: Fields = ()) -> ByteStream:
         """Answer 101, and leave HTTP behind."""
-        if self._stage != _ASKED:
+        if self.stage != _ASKED:
             self._drop("asked")
         elif not self.manner.upgradable:
             raise RuntimeError("expected a request that offers an upgrade")
         else:
-            self._wire.write(answer_head(101, headers, b"connection: Upgrade\r\n\r\n"))
-            self._stage = _ENDED
-        return self._wire.leave_http()
+            self.wire.write(beginning(101, headers) + b"connection: Upgrade\r\n\r\n")
+            self._leave(_ENDED)
+        return self.wire.leave_http()
 
     def fail(self, reason: str) -> None:
         """End it after a mistake of whoever answers, in whichever way is left."""
-        if self._stage == _ASKED:
+        if self.stage == _ASKED:
             self.respond(500, TEXT, reason.encode())
-        elif self._stage == _BEGUN:
-            self._wire.abort()
+        elif self.stage == _BEGUN:
+            self.wire.abort()
 
     def gone(self) -> None:
         """Note that the client has gone."""
-        if self._stage in {_ASKED, _BEGUN}:
-            self._stage = _GONE
-            for callback in self._on_gone:
+        if self.stage in {_ASKED, _BEGUN}:
+            self._leave(_GONE)
+            for callback in self.on_gone:
                 asyncio.get_running_loop().call_soon(callback)
-        self._on_gone = ()
+        self.on_gone = ()
+
+    def _leave(self, stage: int) -> None:
+        """Be further; whoever waits for the first of an answer waits no more."""
+        if self.stage == _ASKED:
+            self.wire.answered()
+        self.stage = stage
 
     def _drop(self, expected: str) -> None:
         """Do nothing for a client that has gone; anything else is a mistake of whoever answers."""
-        if self._stage != _GONE:
-            stage = ("asked", "begun", "ended")[self._stage]
+        if self.stage != _GONE:
+            stage = ("asked", "begun", "ended")[self.stage]
             raise RuntimeError(f"expected an exchange that is {expected}, got one that is {stage}")

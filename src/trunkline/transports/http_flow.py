@@ -15,7 +15,7 @@ Rules upheld here:
 from collections import deque
 
 from trunkline.jsonrpc import ConnectionLost
-from trunkline.transports.exchange import Exchange, Headers
+from trunkline.transports.exchange import Exchange, Fields
 from trunkline.transports.sse import COMMENT, encode_event
 
 MAX_EVENTS = 256
@@ -25,7 +25,7 @@ MAX_BYTES = 1024 * 1024
 RETRY = 1000
 """After how many milliseconds a client whose stream broke should come back."""
 
-EVENT_STREAM: Headers = (
+EVENT_STREAM: Fields = (
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
@@ -57,7 +57,7 @@ class Flow:
     def carry(
         self,
         exchange: Exchange,
-        headers: Headers,
+        headers: Fields,
         after: int | None = None,
         primed: bool = False,
     ) -> None:
@@ -70,7 +70,7 @@ class Flow:
             self._exchange.finish()
         self._exchange = exchange
         exchange.when_gone(lambda: self._let_go(exchange))
-        exchange.begin(200, [*EVENT_STREAM, *headers])
+        exchange.begin(200, (*EVENT_STREAM, *headers))
         self._priming = primed and after is None
         if after is not None:
             self._next = min(after, self._last) + 1

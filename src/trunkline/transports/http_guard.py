@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 from trunkline.mcp.principal import LOCAL, Principal
-from trunkline.transports.exchange import Headers, HttpRequest
+from trunkline.transports.exchange import Fields, HttpRequest
 
 
 class Challenge(Struct, frozen=True):
@@ -50,7 +50,7 @@ class Page(Struct, frozen=True):
     """What is to be read at one path, beside MCP."""
 
     status: int
-    headers: Headers
+    headers: Fields
     body: bytes
 
 

@@ -31,6 +31,7 @@ from trunkline.mcp.media import accepts
 from trunkline.mcp.meta import Params
 from trunkline.mcp.versions import allows_batches
 from trunkline.transports.http_answers import (
+    JSON,
     LATER,
     Host,
     Load,
@@ -69,7 +70,11 @@ class HandshakeDoor:
         self._sessions: Sessions[HttpSession] = Sessions(
             rules.session_idle, rules.session_life, rules.max_sessions, _is_busy
         )
-        self._calls: dict[SessionReply, Due] = {}
+        self._lasting: dict[SessionReply, Due] = {}
+        """What lasts longer than its call: batches, and streams that clients have to catch up on.
+        All others are in progress in their sessions."""
+        self._leaving: list[HttpSession] = []
+        """Sessions that were ended while something was in progress there."""
         self._errands: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._now = clock or self._loop.time
@@ -85,16 +90,13 @@ class HandshakeDoor:
 
     def post(self, visit: Visit, message: Message | Batch) -> None:
         """Take in what was posted, and answer."""
-        asks = type(message) is Request
-        if asks and message.method == "initialize":
-            self._initialize(visit, message)
+        if isinstance(message, Request):
+            self.call(visit, message)
             return
         record = self._find(visit)
         if record is None:
             return
-        if asks:
-            self._call(visit, record, message)
-        elif isinstance(message, Batch):
+        if isinstance(message, Batch):
             self._batch(visit, record, message)
         else:
             self._take_note(record.held, message)
@@ -107,6 +109,7 @@ class HandshakeDoor:
         try:
             result = conversation.answer(request, session)
             session.conversation, session.version = conversation, conversation.version or ""
+            session.principal = visit.principal
             record = self._sessions.create(visit.principal.id, session, self._now())
         except TooManySessions as why:
             self._close(conversation)
@@ -115,12 +118,8 @@ class HandshakeDoor:
             self._close(conversation)
             visit.fail(200, answer_for(why, request.method, self._report), request.id)
         else:
-            named = Visit(
-                visit.exchange,
-                visit.principal,
-                ((_ID, record.session_id.encode()), *visit.headers),
-            )
-            named.respond(200, Response(request.id, result).encode())
+            named = (JSON, (_ID, record.session_id.encode()), *visit.headers)
+            visit.exchange.respond(200, named, Response(request.id, result).encode())
 
     def _find(self, visit: Visit) -> Record[HttpSession] | None:
         """Return the session that an exchange names, or answer that there is none."""
@@ -133,21 +132,41 @@ class HandshakeDoor:
         owner = visit.principal.id
         record = self._sessions.find(id.decode("latin-1"), owner, self._now())
         if record is None or _ID in asked.repeated:
+            visit.verdict.session = None
             visit.fail(404, RpcError(INVALID_REQUEST, "Session not found: call initialize again"))
             return None
         record.held.conversation.recognise(visit.principal)
+        record.held.principal = visit.principal
+        visit.verdict.session = record
         return record
 
-    def _call(self, visit: Visit, record: Record[HttpSession], request: Request) -> None:
-        session, owner = record.held, visit.principal.id
-        if request.id in session.in_progress:
+    def call(self, visit: Visit, request: Request) -> None:
+        """Answer a request."""
+        if request.method == "initialize":
+            self._initialize(visit, request)
+            return
+        record: Record[HttpSession] | None = visit.verdict.session
+        now = self._now()
+        # The last that had this head may have found all that is to be known.
+        if (
+            record is None
+            or now > record.sure_until
+            or record.held.principal is not visit.principal
+        ):
+            record = self._find(visit)
+            if record is None:
+                return
+        record.last_activity = now
+        session, id = record.held, request.id
+        in_progress = session.in_progress
+        if id in in_progress:
             visit.fail(400, _in_use(request))
             return
-        refused = self._load.enter(owner)
+        refused = self._load.enter(record.principal)
         if refused is not None:
-            visit.fail(refused, RpcError.internal_error("too many requests"), request.id, LATER)
+            visit.fail(refused, RpcError.internal_error("too many requests"), id, LATER)
             return
-        reply = SessionReply(session, visit.exchange, visit.headers)
+        reply = SessionReply(session, visit)
         try:
             outcome = session.conversation.answer(request, reply)
             if type(outcome) is not Due:
@@ -156,11 +175,10 @@ class HandshakeDoor:
             self._refuse(visit, request, why)
             return
         if type(outcome) is Due:
-            self._calls[reply] = outcome
-            session.in_progress[request.id] = outcome
-            outcome.then(partial(self._finish, owner, record, request, reply))
+            in_progress[id] = outcome, reply
+            outcome.then(partial(self._finish, record, request, reply))
         else:
-            self._load.leave(owner)
+            self._load.leave(record.principal)
             visit.respond(200, payload_of(request, outcome, self._report))
 
     def _refuse(self, visit: Visit, request: Request, why: Exception) -> None:
@@ -170,34 +188,32 @@ class HandshakeDoor:
         visit.fail(200, error, request.id, *later(error))
 
     def _finish(
-        self,
-        owner: str,
-        record: Record[HttpSession],
-        request: Request,
-        reply: SessionReply,
-        outcome: Due,
+        self, record: Record[HttpSession], request: Request, reply: SessionReply, outcome: Due
     ) -> None:
         """Answer the exchange of a call, in its stream if it has one."""
-        self._ended(owner, record, request, outcome)
+        self._ended(record, request, outcome)
         if outcome.error is None:
-            payload, *rest = pieces_of(request, outcome.result, self._report)
+            pieces = pieces_of(request, outcome.result, self._report)
         else:
-            payload, rest = self._payload(request, outcome), ()
-        if reply.finish(payload, *rest):
-            del self._calls[reply]
-        else:
-            self._spawn(self._see_off(reply))
+            pieces = (self._payload(request, outcome),)
+        if not reply.finish(pieces):
+            self._see_off(reply, outcome)
 
-    def _ended(self, owner: str, record: Record[HttpSession], request: Request, _: Due) -> None:
+    def _ended(self, record: Record[HttpSession], request: Request, _: Due) -> None:
         del record.held.in_progress[request.id]
         record.last_activity = self._now()
-        self._load.leave(owner)
+        self._load.leave(record.principal)
 
-    async def _see_off(self, reply: SessionReply) -> None:
+    def _see_off(self, reply: SessionReply, outcome: Due) -> None:
+        """Have a client read the rest of its stream."""
+        self._lasting[reply] = outcome
+        self._spawn(self._catch_up(reply))
+
+    async def _catch_up(self, reply: SessionReply) -> None:
         try:
             await reply.catch_up()
         finally:
-            del self._calls[reply]
+            del self._lasting[reply]
 
     def _payload(self, request: Request, outcome: Due) -> bytes:
         """Return an answer; to be cancelled is one, too, for HTTP has to say something."""
@@ -228,23 +244,23 @@ class HandshakeDoor:
         if refused is not None:
             visit.fail(refused, RpcError.internal_error("too many requests"), None, LATER)
             return
-        reply = SessionReply(session, visit.exchange, visit.headers)
+        reply = SessionReply(session, visit)
         answers: list[bytes | tuple[Request, Due]] = []
         for entry in batch.entries:
             if isinstance(entry, Request):
-                answers.append(self._entry(visit.principal.id, record, entry, reply))
+                answers.append(self._entry(record, entry, reply))
             elif not isinstance(entry, RemoteProtocolError):
                 self._take_note(session, entry)
             elif entry.answer is not None:
                 answers.append(entry.answer)
         if answers:
-            whole = self._calls[reply] = Due.of(self._whole(answers))
+            whole = self._lasting[reply] = Due.of(self._whole(answers))
             whole.then(partial(self._finish_batch, reply))
         else:
             visit.accept()
 
     def _entry(
-        self, owner: str, record: Record[HttpSession], request: Request, reply: SessionReply
+        self, record: Record[HttpSession], request: Request, reply: SessionReply
     ) -> bytes | tuple[Request, Due]:
         session = record.held
         try:
@@ -254,20 +270,20 @@ class HandshakeDoor:
                 return ErrorResponse(None, _in_use(request)).encode()
             if _stands_alone(request):
                 raise RpcError(INVALID_REQUEST, "a request with an envelope stands alone")
-            if self._load.enter(owner) is not None:
+            if self._load.enter(record.principal) is not None:
                 raise RpcError.internal_error("too many requests")
         except RpcError as error:
             return ErrorResponse(request.id, error).encode()
         try:
             outcome = due(session.conversation.answer(request, reply))
         except Exception as why:
-            self._load.leave(owner)
+            self._load.leave(record.principal)
             return ErrorResponse(request.id, answer_for(why, request.method, self._report)).encode()
         if isinstance(outcome, Due):
-            session.in_progress[request.id] = outcome
-            outcome.then(partial(self._ended, owner, record, request))
+            session.in_progress[request.id] = outcome, reply
+            outcome.then(partial(self._ended, record, request))
             return request, outcome
-        self._load.leave(owner)
+        self._load.leave(record.principal)
         return payload_of(request, outcome, self._report)
 
     async def _whole(self, answers: list[bytes | tuple[Request, Due]]) -> bytes:
@@ -281,10 +297,10 @@ class HandshakeDoor:
         return join(payloads)
 
     def _finish_batch(self, reply: SessionReply, whole: Due) -> None:
-        if whole.error is not None or reply.finish(whole.result):
-            del self._calls[reply]
+        if whole.error is not None or reply.finish((whole.result,)):
+            del self._lasting[reply]
         else:
-            self._spawn(self._see_off(reply))
+            self._see_off(reply, whole)
 
     # GET and DELETE
 
@@ -326,12 +342,16 @@ class HandshakeDoor:
         """End the sessions that are over."""
         for record in self._sessions.expire(self._now()):
             self._end(record)
+        self._leaving = [session for session in self._leaving if session.in_progress]
 
     @property
     def streams(self) -> list[SessionReply | Flow]:
         """All that somebody is waiting on."""
-        flows = (record.held.standalone for record in self._sessions)
-        return [*self._calls, *(flow for flow in flows if flow.carried)]
+        sessions = [*(record.held for record in self._sessions), *self._leaving]
+        calls = (call for session in sessions for call in session.in_progress.values())
+        replies = dict.fromkeys((*(reply for _, reply in calls), *self._lasting))
+        flows = (session.standalone for session in sessions)
+        return [*replies, *(flow for flow in flows if flow.carried)]
 
     def _touch(self, record: Record[HttpSession]) -> None:
         """Note that something went on in a session until now."""
@@ -339,6 +359,8 @@ class HandshakeDoor:
 
     def _end(self, record: Record[HttpSession]) -> None:
         record.held.close()
+        if record.held.in_progress:
+            self._leaving.append(record.held)
         self._close(record.held.conversation)
 
     def _close(self, conversation: Any) -> None:
@@ -354,7 +376,8 @@ class HandshakeDoor:
         for record in list(self._sessions):
             self._sessions.remove(record.session_id)
             self._end(record)
-        await end_all(self._calls.values(), self._errands)
+        calls = [call for session in self._leaving for call, _ in session.in_progress.values()]
+        await end_all([*calls, *self._lasting.values()], self._errands)
 
 
 def _is_busy(session: HttpSession) -> bool:

@@ -7,18 +7,18 @@ Refuses to read a head: whoever keeps one has had it read by a parser, and found
 
 Rules upheld here:
 1. What is found differs from what was kept in nothing but the digits of its length, and has exactly
-   as many bytes behind it as these say: all else is left to the parser.
+   as many bytes behind it as these say: all else is left to the parser. So is the first that has
+   fewer digits, or more; then it is kept as well.
 2. Few heads are kept, and no long ones.
 """
 
 from typing import Generic, TypeVar
 
-MOST, LONGEST = 4, 2048
+MOST, LONGEST = 8, 2048
 """How many heads are kept, and how long they may be, in bytes."""
 
 _END = b"\r\n\r\n"
 _LENGTH = b"\r\ncontent-length:"
-_DIGITS = 9
 
 Kept = TypeVar("Kept")
 
@@ -29,8 +29,9 @@ class Heads(Generic[Kept]):
     def __init__(self, max_body: int) -> None:
         """Begin with none; what announces more than `max_body` bytes is never found."""
         self._max_body = max_body
-        self._kept: list[tuple[bytes, bytes, Kept]] = []
-        """What is before the digits, what is behind them, and what is known of the two."""
+        self._kept: list[tuple[bytes, bytes, int, Kept]] = []
+        """What is before the digits and behind them, how long it is with them, and what is known
+        of it."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -40,15 +41,10 @@ class Heads(Generic[Kept]):
 
         None unless the piece is such a head and just that body.
         """
-        for before, behind, kept in self._kept:
-            if piece.startswith(before):
-                start = len(before)
-                end = piece.find(b"\r", start, start + _DIGITS + 1)
-                if end > start and piece.startswith(behind, end):
-                    body = piece[end + len(behind) :]
-                    length = len(body)
-                    whole = piece[start:end] == b"%d" % length and length <= self._max_body
-                    return (kept, body) if whole else None
+        for before, behind, size, kept in self._kept:
+            length = len(piece) - size
+            if piece[:size] == b"%b%d%b" % (before, length, behind):
+                return (kept, piece[size:]) if length <= self._max_body else None
         return None
 
     def keep(self, piece: bytes, kept: Kept) -> None:
@@ -59,13 +55,16 @@ class Heads(Generic[Kept]):
             return
         start += len(piece[start:size]) - len(piece[start:size].lstrip(b" \t"))
         end = piece.find(b"\r", start)
-        digits = piece[start:end]
-        if not digits.isdigit() or len(digits) > _DIGITS or int(digits) != len(piece) - size:
+        if piece[start:end] != b"%d" % (len(piece) - size):
             return
         if len(self._kept) >= MOST:
             self.clear()
+        before, behind = piece[:start], piece[end:size]
+        for known in self._kept:
+            if known[:2] == (before, behind):  # with other digits: it says the same
+                before, behind, _, kept = known
         # The newest first: what a client says once comes before what it says again and again.
-        self._kept.insert(0, (piece[:start], piece[end:size], kept))
+        self._kept.insert(0, (before, behind, size, kept))
 
     def clear(self) -> None:
         """Forget all of them."""

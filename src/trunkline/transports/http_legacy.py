@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from trunkline.jsonrpc import Channel, ConnectionLost
 from trunkline.mcp.media import is_json
-from trunkline.transports.exchange import PLAIN, Exchange, Headers
+from trunkline.transports.exchange import PLAIN, Exchange, Fields
 from trunkline.transports.http_answers import LATER
 from trunkline.transports.http_flow import EVENT_STREAM
 from trunkline.transports.sse import COMMENT, encode_event
@@ -59,7 +59,7 @@ class LegacyDoor:
         self._sessions: dict[str, _Session] = {}
 
     async def open(
-        self, exchange: Exchange, owner: str, keep_alive: float, headers: Headers = ()
+        self, exchange: Exchange, owner: str, keep_alive: float, headers: Fields = ()
     ) -> Channel | None:
         """Begin a session, which lasts until the client goes; None if that was refused.
 
@@ -75,7 +75,7 @@ class LegacyDoor:
         id = secrets.token_urlsafe(24)
         session = _Session(exchange, owner, self._limits, lambda: self._sessions.pop(id))
         self._sessions[id] = session
-        exchange.begin(200, [*EVENT_STREAM, *headers])
+        exchange.begin(200, (*EVENT_STREAM, *headers))
         exchange.when_gone(session.end)
         try:
             await session.greet(f"{self._path}?session_id={id}", keep_alive)
@@ -84,7 +84,7 @@ class LegacyDoor:
             raise
         return session
 
-    def post(self, exchange: Exchange, owner: str, headers: Headers = ()) -> None:
+    def post(self, exchange: Exchange, owner: str, headers: Fields = ()) -> None:
         """Bring a payload to its session."""
         request = exchange.request
         if request.method != "POST":
@@ -220,4 +220,4 @@ class _Session:
 
 
 def _refuse(exchange: Exchange, status: int, why: str, *headers: tuple[bytes, bytes]) -> None:
-    exchange.respond(status, [PLAIN, *headers], why.encode())
+    exchange.respond(status, (PLAIN, *headers), why.encode())

@@ -23,12 +23,12 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from types import SimpleNamespace
-from typing import Any, NamedTuple, NoReturn
+from typing import NoReturn
 
 import httptools
 from msgspec import Struct
 
-from trunkline.transports.exchange import Headers, HttpRequest
+from trunkline.transports.exchange import Fields, Head, HttpRequest
 from trunkline.transports.http_heads import Heads
 
 KIB = 1024
@@ -42,11 +42,16 @@ SMALL = 16 * KIB
 IDLE, HEAD, BODY, OVER = range(4)
 """Between requests; within one; and when no further one will be read."""
 
+ANSWER = 4
+"""Where a connection is that waits for the answer to one usual request, and nothing else is there
+to be looked at: neither more bytes nor a client that is behind, or has gone."""
+
 LAST = b"connection: close\r\n"
 TEXT = ((b"content-type", b"text/plain"),)
 
 _SLASH = ord("/")
 _NONE: frozenset[bytes] = frozenset()
+_WISHES = frozenset((b"expect", b"upgrade"))
 _NO_PARSER = httptools.HttpRequestParser(object())
 _STATUS_LINES = {int(s): b"HTTP/1.1 %d %b\r\n" % (s, s.phrase.encode()) for s in HTTPStatus}
 
@@ -162,19 +167,8 @@ def without_host(target: bytes, host: bytes) -> bytes:
     return path if path.startswith(b"/") else b"/" + path
 
 
-class Known(NamedTuple):
-    """What a head says beside the length of its body, and what others have noted about it."""
-
-    method: str
-    path: str
-    query: str
-    headers: dict[bytes, bytes]
-    repeated: frozenset[bytes]
-    notes: dict[object, Any]
-
-
 class Manner(Struct, frozen=True, gc=False):
-    """What a head says about the connection."""
+    """What a head says about the connection, and the answer."""
 
     modern: bool
     """Whether it is of HTTP/1.1, so that chunks and interim answers are understood."""
@@ -182,6 +176,8 @@ class Manner(Struct, frozen=True, gc=False):
     """Whether another request may follow."""
     upgradable: bool
     """Whether the client offers to leave HTTP; then what comes next is not HTTP, if we do."""
+    bodiless: bool = False
+    """Whether the answer has no body, whatever its head says."""
 
 
 USUAL = Manner(modern=True, persistent=True, upgradable=False)
@@ -226,8 +222,9 @@ class RequestReader:
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
         self._refusal: HttpRefusal | None = None
-        self.known = Heads[Known](limits.max_body)
-        """The heads that need not be read again."""
+        self.known = Heads[Head](limits.max_body)
+        """The heads that need not be read again, for whoever knows that nothing came before which
+        is not answered; they come in the usual manner."""
         self.arrivals: deque[Arrival | HttpRefusal] = deque()
         self.phase: int = IDLE
         self.received = 0
@@ -262,25 +259,15 @@ class RequestReader:
             # The parser raises an error of its own when one of our callbacks does.
             self.refuse(self._refusal or HttpRefusal(400, str(error)))
 
-    def recall(self, piece: bytes) -> HttpRequest | None:
-        """Return a request in one piece whose head was read before, None if it is none.
-
-        For whoever knows that nothing came before it which is not answered.
-        """
-        found = self.known.find(piece)
-        if found is None:
-            return None
-        (method, path, query, headers, repeated, notes), body = found
-        return HttpRequest(method, path, query, headers, repeated, body, self._address, notes)
-
     def _remember(self, piece: bytes) -> None:
         """Keep what a head says, if all is ordinary: most clients say the same again and again.
 
         The parser is between two requests now, and will be when the head is recalled.
         """
-        headers = self._head[3]
-        if self._length is not None and b"expect" not in headers and b"upgrade" not in headers:
-            self.known.keep(piece, Known(*self._head, {}))
+        head = self._head
+        ordinary = self._length is not None and head.method != "HEAD"
+        if ordinary and head.headers.keys().isdisjoint(_WISHES):
+            self.known.keep(piece, head)
 
     def refuse(self, refusal: HttpRefusal) -> None:
         """Read no more, for a reason that the client will be given in its turn."""
@@ -383,13 +370,14 @@ class RequestReader:
         target = self._target
         if target[0] != _SLASH:
             target = without_host(target, headers.get(b"host", b""))
-        self._head = method, *split_target(target), headers, self._repeated
+        self._head = Head(method, *split_target(target), headers, self._repeated, self._address)
         self._headers = {}  # for the trailers, which nobody reads
         self.phase = BODY
 
     def _arrive(self, *, upgradable: bool) -> None:
-        request = HttpRequest(*self._head, bytes(self._body), self._address)
-        manner = Manner(self._modern, self._persistent, upgradable)
+        request = HttpRequest(self._head, bytes(self._body))
+        bodiless = self._head.method == "HEAD"
+        manner = Manner(self._modern, self._persistent, upgradable, bodiless)
         self.arrivals.append(Arrival(request, manner))
         self.expects_continue = False
 
@@ -441,13 +429,9 @@ class RequestReader:
         self.feed(rest)
 
 
-def answer_head(status: int, headers: Headers, ending: bytes) -> bytes:
-    """Return a head; `ending` is the last of it."""
-    return _beginning(status, tuple(headers)) + ending
-
-
 @lru_cache(1024)
-def _beginning(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+def beginning(status: int, headers: Fields) -> bytes:
+    """Return the first of a head: the same for many answers."""
     lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
     lines += [_line(name, value) for name, value in headers]
     return b"".join(lines)
@@ -460,11 +444,11 @@ def _line(name: bytes, value: bytes) -> bytes:
     return line
 
 
-def plain_answer(status: int, reason: str, headers: Headers = ()) -> bytes:
+def plain_answer(status: int, reason: str, headers: Fields = ()) -> bytes:
     """Return the whole of an answer that is the last one."""
     body = f"{reason}\n".encode()
     ending = b"%bcontent-length: %d\r\n\r\n%b" % (LAST, len(body), body)
-    return answer_head(status, (*TEXT, *headers), ending)
+    return beginning(status, (*TEXT, *headers)) + ending
 
 
 def chunk(piece: bytes) -> tuple[bytes, ...]:

@@ -17,8 +17,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from msgspec import Struct
-
 from trunkline.jsonrpc import (
     INVALID_REQUEST,
     Batch,
@@ -39,7 +37,7 @@ from trunkline.mcp.principal import LOCAL, Principal
 from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.mcp.versions import HANDSHAKE_VERSIONS
 from trunkline.transports.exchange import Exchange, HttpRequest
-from trunkline.transports.http_answers import Host, Load, Visit
+from trunkline.transports.http_answers import Host, Load, Verdict, Visit
 from trunkline.transports.http_envelope import EnvelopeDoor, Reply
 from trunkline.transports.http_flow import Flow
 from trunkline.transports.http_guard import Challenge, Guard, Open, Pages
@@ -62,19 +60,6 @@ TURN = 64
 """How many streams are looked after before others get their turn."""
 
 
-class _Verdict(Struct, frozen=True):
-    """What is known of a request when its head has been looked at."""
-
-    rules: HttpRules
-    """By which it was judged; there may be others by now."""
-    refusal: tuple[int, str] | None
-    headers: tuple[tuple[bytes, bytes], ...]
-    posts: bool
-    """Whether it brings a message of MCP."""
-    modern: bool = False
-    """Whether it names a revision of the envelope era, or one that nobody knows."""
-
-
 class HttpServer:
     """Answers exchanges; an Answerer."""
 
@@ -88,6 +73,8 @@ class HttpServer:
     ) -> None:
         """Open the door; needs a running loop. `pages` are for everybody, the rest is guarded."""
         self.rules = rules or HttpRules()
+        self._terms = object()
+        """What verdicts hold by: this door, and the rules that it has now."""
         self.guard = guard or Open()
         self.pages: Pages = pages or {}
         self._host = host
@@ -115,69 +102,80 @@ class HttpServer:
 
     def adopt(self, rules: HttpRules) -> None:
         """Have other rules from now on; sessions, streams and calls stay."""
-        self.rules = rules
+        self.rules, self._terms = rules, object()
         self._load.adopt(rules.max_in_flight, rules.max_in_flight_per_principal)
         self._handshake.adopt(rules)
 
     def answer(self, exchange: Exchange) -> None:
         """Answer an exchange, at once or in a task of its own."""
         request = exchange.request
-        found: _Verdict | None = request.notes.get(self)
-        if found is None or found.rules is not self.rules:
-            found = request.notes[self] = self._judge(request)
-        if found.posts or (found.refusal is None and not self._is_public(request)):
-            principal = self.guard.recognise(request)
-            if principal is None:
-                self._spawn(self._identify(exchange, found))
-            elif found.posts:
-                self._post(Visit(exchange, principal, found.headers), request.body, found.modern)
-            else:
-                self._admit(Visit(exchange, principal, found.headers), found)
+        found: Verdict | None = request.head.notes
+        if found is None or found.terms is not self._terms:
+            found = request.head.notes = self._judge(request)
+        if not found.posts and (found.refusal is not None or self._is_public(request)):
+            self._serve_anybody(Visit(exchange, LOCAL, found), found.refusal)
+            return
+        principal = self.guard.recognise(request)
+        if principal is None:
+            self._spawn(self._identify(exchange, found))
         else:
-            self._serve_anybody(Visit(exchange, LOCAL, found.headers), found.refusal)
+            self._admit(Visit(exchange, principal, found), request)
 
-    async def _identify(self, exchange: Exchange, found: _Verdict) -> None:
+    async def _identify(self, exchange: Exchange, found: Verdict) -> None:
         """Find out who it is, and answer, or say what is missing."""
         request = exchange.request
         try:
             who = await self.guard.identify(request)
         except Exception as why:
             error = answer_for(why, "", self._report)
-            Visit(exchange, LOCAL, found.headers).fail(500, error)
+            Visit(exchange, LOCAL, found).fail(500, error)
             return
         if isinstance(who, Challenge):
-            visit = Visit(exchange, LOCAL, (*who.headers, *found.headers))
             version = request.headers.get(b"mcp-protocol-version", b"").decode("latin-1")
             kind = _KINDS.get(who.status, Refusal.UNAUTHENTICATED)
-            visit.fail(who.status, refuse(kind, who.why, version))
+            error = refuse(kind, who.why, version)
+            Visit(exchange, LOCAL, found).fail(who.status, error, None, *who.headers)
         else:
-            self._admit(Visit(exchange, who, found.headers), found)
+            self._admit(Visit(exchange, who, found), request)
 
-    def _admit(self, visit: Visit, found: _Verdict) -> None:
+    def _admit(self, visit: Visit, request: HttpRequest) -> None:
         """Answer one of whom we are sure."""
-        request = visit.exchange.request
-        if found.posts:
-            self._post(visit, request.body, found.modern)
-        elif request.path == self.rules.path:
+        found, body = visit.verdict, request.body
+        if not found.posts:
             self._serve(visit, request)
+            return
+        try:
+            message = decode(body)
+        except RemoteProtocolError as why:
+            payload = why.answer or ErrorResponse(None, why.error).encode()
+            visit.respond(400, payload)
+            return
+        asks = type(message) is Request
+        if asks and message.id is None:
+            visit.fail(400, RpcError(INVALID_REQUEST, "Request id must not be null"))
+        # However the key is spelled, its last word is not escaped by anybody's encoder.
+        elif found.modern or body.find(b"protocolVersion") >= 0:  # which is quicker than `in`
+            self._post_either(visit, message, found.modern)
+        elif asks:
+            self._handshake.call(visit, message)
         else:
-            self._serve_beside(visit, request)
+            self._handshake.post(visit, message)
 
-    def _judge(self, request: HttpRequest) -> "_Verdict":
+    def _judge(self, request: HttpRequest) -> Verdict:
         """Look at all that a head says; many requests have the same."""
         headers = request.headers
         refusal = self.refusal_of(request)
         if refusal is not None:
-            return _Verdict(self.rules, refusal, (), posts=False)
+            return Verdict((), self._terms, refusal)
         allowed = cors(headers.get(b"origin"))
         if request.method != "POST" or request.path != self.rules.path:
-            return _Verdict(self.rules, None, allowed, posts=False)
+            return Verdict(allowed, self._terms)
         if not is_json(headers.get(b"content-type")):
             refusal = 415, "expected a body of type application/json, in UTF-8"
         elif not _accepts_both(headers.get(b"accept")):
             refusal = 406, "expected Accept: application/json, text/event-stream"
         modern = headers.get(b"mcp-protocol-version", b"2025-03-26") not in _HANDSHAKE
-        return _Verdict(self.rules, refusal, allowed, posts=refusal is None, modern=modern)
+        return Verdict(allowed, self._terms, refusal, posts=refusal is None, modern=modern)
 
     def refusal_of(self, request: HttpRequest) -> tuple[int, str] | None:
         """Return the status and the reason for what is not let in, None for what is."""
@@ -197,10 +195,10 @@ class HttpServer:
             visit.say(*refusal)
         elif request.method == "OPTIONS":
             wanted = request.headers.get(b"access-control-request-headers")
-            visit.exchange.respond(204, [*visit.headers, *preflight(wanted)])
+            visit.exchange.respond(204, (*visit.headers, *preflight(wanted)))
         elif request.path in self.pages:
             page = self.pages[request.path](request)
-            visit.exchange.respond(page.status, [*page.headers, *visit.headers], page.body)
+            visit.exchange.respond(page.status, (*page.headers, *visit.headers), page.body)
         else:
             page = self._health.page(request)
             visit.exchange.respond(page.status, page.headers, page.body)
@@ -208,7 +206,9 @@ class HttpServer:
     # The one address
 
     def _serve(self, visit: Visit, request: HttpRequest) -> None:
-        if request.method not in ("GET", "DELETE"):
+        if request.path != self.rules.path:
+            self._serve_beside(visit, request)
+        elif request.method not in ("GET", "DELETE"):
             visit.say(405, "expected POST, GET or DELETE", (b"allow", b"GET, POST, DELETE"))
         elif request.headers.get(b"mcp-protocol-version", b"2025-03-26") not in _HANDSHAKE:
             visit.say(405, "expected POST: from 2026-07-28 on there are no sessions", _ALLOW)
@@ -218,21 +218,6 @@ class HttpServer:
                 self._hold(visit, lambda: not flow.is_carried_by(visit.exchange), flow.drop)
         else:
             self._handshake.delete(visit)
-
-    def _post(self, visit: Visit, body: bytes, modern: bool) -> None:
-        try:
-            message = decode(body)
-        except RemoteProtocolError as why:
-            payload = why.answer or ErrorResponse(None, why.error).encode()
-            visit.respond(400, payload)
-            return
-        if type(message) is Request and message.id is None:
-            visit.fail(400, RpcError(INVALID_REQUEST, "Request id must not be null"))
-        # However the key is spelled, its last word is not escaped by anybody's encoder.
-        elif not modern and body.find(b"protocolVersion") < 0:  # which is quicker than `in`
-            self._handshake.post(visit, message)
-        else:
-            self._post_either(visit, message, modern)
 
     def _post_either(self, visit: Visit, message: Message | Batch, modern: bool) -> None:
         """Take in what may be of either era."""

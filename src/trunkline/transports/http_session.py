@@ -11,6 +11,8 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+from msgspec import Struct
+
 from trunkline.jsonrpc import (
     ConnectionLost,
     Due,
@@ -21,8 +23,9 @@ from trunkline.jsonrpc import (
     Request,
     Response,
 )
-from trunkline.transports.exchange import Exchange, Headers, HttpRequest, Piece
-from trunkline.transports.http_answers import JSON
+from trunkline.mcp.principal import Principal
+from trunkline.transports.exchange import HttpRequest, Piece
+from trunkline.transports.http_answers import Visit
 from trunkline.transports.http_flow import Flow, read_event_id
 
 MAX_FLOWS = 64
@@ -44,12 +47,15 @@ class HttpSession:
     def __init__(self) -> None:
         self.version = ""
         self.conversation: Any = None
+        self.principal: Principal | None = None
+        """Whom the conversation takes its client for."""
         self._flows: dict[int, Flow] = {}
         self._last_flow = 0
         self.standalone = self.new_flow()
         """The stream for all that belongs to no call."""
-        self.in_progress: dict[Id, Due] = {}
-        """The calls that can be stopped, by the ids that the client gave them, until their end."""
+        self.in_progress: dict[Id, tuple[Due, SessionReply]] = {}
+        """The calls that can be stopped, by the ids that the client gave them, until their end, and
+        by what they are answered."""
         self._questions: dict[int, asyncio.Future[Raw]] = {}
         self._last_question = 0
 
@@ -66,7 +72,7 @@ class HttpSession:
             return False  # no ids, although Python takes True and 1.0 for 1
         call = self.in_progress.get(request_id)
         if call is not None:
-            call.cancel()
+            call[0].cancel()
         return call is not None
 
     # The trunk: what belongs to no call
@@ -142,7 +148,7 @@ class HttpSession:
 
     def close(self) -> None:
         """Stop all that is in progress: calls say so themselves, on their own streams."""
-        for call in list(self.in_progress.values()):
+        for call, _ in list(self.in_progress.values()):
             call.cancel()
         for waiting in self._questions.values():
             if not waiting.done():
@@ -150,28 +156,25 @@ class HttpSession:
         self.standalone.finish()
 
 
-class SessionReply:
+class SessionReply(Struct, eq=False):
     """The answer to one POST of a session: a body, or a stream if something comes before it."""
 
-    __slots__ = ("_done", "_exchange", "_flow", "_headers", "_session", "quiet")
-
-    def __init__(self, session: HttpSession, exchange: Exchange, headers: Headers) -> None:
-        self.quiet = False
-        """Whether nothing was said since somebody looked."""
-        self._session = session
-        self._exchange = exchange
-        self._headers = headers
-        self._flow: Flow | None = None
-        self._done = False
+    session: HttpSession
+    visit: Visit
+    flow: Flow | None = None
+    """The stream, if there is one."""
+    done: bool = False
+    quiet: bool = False
+    """Whether nothing was said since somebody looked."""
 
     @property
     def arrival(self) -> HttpRequest:
         """What it answers."""
-        return self._exchange.request
+        return self.visit.exchange.request
 
     async def call(self, method: str, params: Any) -> Raw:
         """Ask the client, in the course of its call."""
-        return await self._session.ask(self._stream(), method, params)
+        return await self.session.ask(self._stream(), method, params)
 
     async def notify(self, method: str, params: Any) -> None:
         """Tell the client, in the course of its call."""
@@ -179,32 +182,33 @@ class SessionReply:
 
     async def keep_alive(self) -> None:
         """Keep a call that takes long from looking dead."""
-        if not self._done:
+        if not self.done:
             await self._stream().keep_alive()
 
-    def finish(self, payload: bytes, *rest: Piece) -> bool:
+    def finish(self, pieces: tuple[bytes, *tuple[Piece, ...]]) -> bool:
         """Answer; tell whether that was all, else the client has to catch up."""
-        self._done = True
-        flow = self._flow
+        self.done = True
+        flow = self.flow
         if flow is None:
-            self._exchange.respond(200, (JSON, *self._headers), payload, *rest)
+            visit = self.visit
+            visit.exchange.respond(200, visit.verdict.json, *pieces)
             return True
-        flow.put(b"".join((payload, *rest)))
+        flow.put(b"".join(pieces))
         flow.finish()
-        self._session.trim()
+        self.session.trim()
         return False
 
     async def catch_up(self) -> None:
         """Send what is left of the stream."""
-        if self._flow is not None:
-            await self._flow.catch_up()
+        if self.flow is not None:
+            await self.flow.catch_up()
 
     def _stream(self) -> Flow:
         """Return the stream of the call; what comes too late for that belongs to no call."""
         self.quiet = False
-        if self._done:
-            return self._session.standalone
-        if self._flow is None:
-            self._flow = self._session.new_flow()
-            self._flow.carry(self._exchange, self._headers, primed=self._session.primes)
-        return self._flow
+        if self.done:
+            return self.session.standalone
+        if self.flow is None:
+            self.flow = self.session.new_flow()
+            self.flow.carry(self.visit.exchange, self.visit.headers, primed=self.session.primes)
+        return self.flow

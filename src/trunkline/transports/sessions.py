@@ -10,6 +10,7 @@ Rules upheld here:
 4. One in which something goes on is not idle, whenever somebody looks.
 """
 
+import math
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ MAX_SESSIONS = 10_000
 Held = TypeVar("Held")
 
 
-@dataclass
+@dataclass(slots=True)
 class Record(Generic[Held]):
     """One session: what is known of it, and what it holds."""
 
@@ -35,6 +36,8 @@ class Record(Generic[Held]):
     held: Held
     created_at: float
     last_activity: float
+    sure_until: float = -math.inf
+    """Until when it is there for certain, whatever happens; later it has to be looked for."""
 
 
 class TooManySessions(Exception):
@@ -64,6 +67,8 @@ class Sessions(Generic[Held]):
     def adopt(self, idle: float, life: float, max_sessions: int) -> None:
         """Have other limits from now on; sessions that are too many by now are not ended."""
         self._idle, self._life, self._max = idle, life, max_sessions
+        for record in self._records.values():
+            record.sure_until = -math.inf
 
     def create(self, principal: str, held: Held, now: float) -> Record[Held]:
         """Begin a session; raises TooManySessions."""
@@ -79,17 +84,21 @@ class Sessions(Generic[Held]):
         if record is None or record.principal != principal or self._is_over(record, now):
             return None
         record.last_activity = now
+        record.sure_until = min(now + self._idle, record.created_at + self._life)
         return record
 
     def remove(self, session_id: str) -> Record[Held] | None:
         """End a session, and hand it back if there was one."""
-        return self._records.pop(session_id, None)
+        record = self._records.pop(session_id, None)
+        if record is not None:
+            record.sure_until = -math.inf
+        return record
 
     def expire(self, now: float) -> list[Record[Held]]:
         """Remove the sessions that are over, and hand them back."""
         gone = [record for record in self._records.values() if self._is_over(record, now)]
         for record in gone:
-            del self._records[record.session_id]
+            self.remove(record.session_id)
         return gone
 
     def _is_over(self, record: Record[Held], now: float) -> bool:

@@ -31,7 +31,7 @@ from websockets.protocol import SEND_EOF, State
 from websockets.server import ServerProtocol
 
 from trunkline.jsonrpc import MAX_PAYLOAD, ConnectionLost
-from trunkline.transports.exchange import ByteStream, Exchange, Headers, HttpRequest
+from trunkline.transports.exchange import ByteStream, Exchange, Fields, HttpRequest
 
 SUBPROTOCOL = "mcp"
 
@@ -216,10 +216,13 @@ class WebSocketChannel:
 # The handshake
 
 
+_UPGRADE = (b"upgrade", b"websocket")
+
+
 class _Refusal(NamedTuple):
     status: int
     why: str
-    headers: Headers = ()
+    headers: Fields = ()
 
 
 def open_websocket(
@@ -232,15 +235,15 @@ def open_websocket(
     if refusal is None:
         key = request.headers[b"sec-websocket-key"]
         digest = sha1(key + _GUID, usedforsecurity=False).digest()
-        headers = [(b"upgrade", b"websocket"), (b"sec-websocket-accept", b64encode(digest))]
+        headers: Fields = (_UPGRADE, (b"sec-websocket-accept", b64encode(digest)))
         if offered:
-            headers.append((b"sec-websocket-protocol", SUBPROTOCOL.encode()))
+            headers = (*headers, (b"sec-websocket-protocol", SUBPROTOCOL.encode()))
         try:
             return WebSocketChannel(exchange.upgrade(headers), limits)
         except RuntimeError:
             refusal = _Refusal(400, "expected a request of HTTP/1.1, and without a body")
     plain = (b"content-type", b"text/plain; charset=utf-8")
-    exchange.respond(refusal.status, [plain, *refusal.headers], refusal.why.encode())
+    exchange.respond(refusal.status, (plain, *refusal.headers), refusal.why.encode())
     return None
 
 
@@ -252,16 +255,16 @@ def is_welcome(offered: Sequence[str]) -> bool:
 def _refusal(request: HttpRequest, offered: Sequence[str]) -> _Refusal | None:
     """Return what is wrong with a request for a WebSocket, if anything is."""
     if request.method != "GET":
-        return _Refusal(405, f"expected 'GET', got {request.method!r}", [(b"allow", b"GET")])
+        return _Refusal(405, f"expected 'GET', got {request.method!r}", ((b"allow", b"GET"),))
     upgrades = [name.lower() for name in _tokens(request, b"upgrade")]
     options = [name.lower() for name in _tokens(request, b"connection")]
     if "websocket" not in upgrades or "upgrade" not in options:
         why = "expected a WebSocket client, got a plain HTTP request"
-        return _Refusal(426, why, [(b"upgrade", b"websocket")])
+        return _Refusal(426, why, (_UPGRADE,))
     version = request.headers.get(b"sec-websocket-version", b"").decode("latin-1")
     if version != "13":
         why = f"expected WebSocket version '13', got {version!r}"
-        return _Refusal(426, why, [(b"upgrade", b"websocket"), (b"sec-websocket-version", b"13")])
+        return _Refusal(426, why, (_UPGRADE, (b"sec-websocket-version", b"13")))
     if not _is_key(request.headers.get(b"sec-websocket-key", b"")) or (
         b"sec-websocket-key" in request.repeated
     ):
