@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeGuard, cast
 
 import msgspec
 from msgspec import Struct
@@ -118,7 +118,9 @@ class _Envelope(Struct, gc=False):
     error: Raw = _ABSENT
 
 
-_is_ascii = bytes.isascii
+_is_ascii = cast("Callable[[bytes | str], TypeGuard[bytes]]", bytes.isascii)
+"""Tell whether bytes are ASCII; raises TypeError for what is not bytes."""
+
 _read_envelope = msgspec.json.Decoder(_Envelope).decode
 _read_error = msgspec.json.Decoder(ErrorObject).decode
 _read_any = msgspec.json.Decoder(Raw).decode
@@ -138,7 +140,7 @@ def decode(
         if size > max_payload:
             raise _too_long(payload, max_payload)
         if not _is_ascii(payload):
-            _check_text(payload)
+            payload = _checked(payload)
         envelope = _read_envelope(payload)
         id, params = envelope.id, envelope.params
         if params:
@@ -165,11 +167,10 @@ def decode(
                 return Response(id, result)
         elif (message := _with_neither(payload, envelope)) is not None:
             return message
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, TypeError):  # TypeError: no method has no length
         pass
-    except TypeError:  # no method has no length, and only bytes are asked whether they are ASCII
-        if type(payload) is not bytes:
-            return decode(_as_bytes(payload), max_payload, max_batch)
+    if type(payload) is not bytes:
+        return decode(_as_bytes(payload), max_payload, max_batch)
     return look_closely(payload, max_batch)
 
 
@@ -396,9 +397,11 @@ def _as_bytes(payload: bytes | str) -> bytes:
         raise _not_json("expected UTF-8, got a lone surrogate") from None
 
 
-def _check_text(payload: bytes) -> None:
+def _checked(payload: bytes | str) -> bytes:
     """Check what msgspec does not: the text inside of what it leaves raw."""
+    payload = _as_bytes(payload)
     try:
         check_utf8(payload)
     except UnicodeDecodeError:
         raise _not_json("expected UTF-8", payload) from None
+    return payload
