@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tests.jsonrpc.peer_talk import BROKEN, TELL, ask, batch
 from tests.jsonrpc.test_channel import settle
 from tests.jsonrpc.test_connection import Script, Table
-from trunkline.jsonrpc import Connection, Peer, Response, Returned
+from trunkline.jsonrpc import Called, Connection, Failed, Notified, Peer, Response, Returned
 
 
 class Prompt(Script):
@@ -133,12 +133,32 @@ def test_a_peer_takes_long_answers_wherever_they_have_their_id() -> None:
     for form in (
         b'{"jsonrpc":"2.0","id":%d,"result":"' + long + b'"}',
         b'{"result":"' + long + b'","jsonrpc":"2.0","id":%d}',
+        b'{"result":"' + long + b'","id":%d,"jsonrpc":"2.0","more":"' + long + b'"}',
     ):
         assert [type(event) for event in peer.take(form % peer.call("m")) or ()] == [Returned]
-    lost = b'{"result":"' + long + b'","id":%d,"jsonrpc":"2.0","more":"' + long + b'"}'
-    payload = lost % peer.call("m")
-    assert peer.take(payload) is None  # it is read the longer way
-    assert isinstance(peer.receive(payload)[0], Returned)
+
+
+def test_what_a_peer_left_is_received_as_it_is_and_others_as_they_are() -> None:
+    for between in ((), (ask(5),)):
+        peer = Peer()
+        assert peer.take(TELL) is None
+        for payload in between:
+            assert [type(event) for event in peer.receive(payload)] == [Called]
+        assert [type(event) for event in peer.receive(TELL)] == [Notified]
+
+
+def test_a_token_comes_back_with_whatever_becomes_of_its_call() -> None:
+    peer, tokens = Peer(), [object() for _ in range(4)]
+    ids = [peer.call("m", token=token) for token in tokens]
+    assert list(peer.calls.values()) == tokens
+    (returned,) = peer.receive(answer(ids[0]))
+    (failed,) = peer.receive(b'{"jsonrpc":"2.0","id":%d,"error":{"code":5,"message":""}}' % ids[1])
+    _, malformed = peer.receive(b'{"jsonrpc":"2.0","id":%d,"error":{}}' % ids[2])
+    (lost,) = peer.close()
+    assert isinstance(returned, Returned)
+    assert isinstance(failed, Failed)
+    assert isinstance(malformed, Failed)
+    assert [e.token for e in (returned, failed, malformed, lost)] == tokens
 
 
 def test_a_peer_takes_requests_and_responses_and_leaves_the_rest_as_it_was() -> None:

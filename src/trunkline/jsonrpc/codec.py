@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeGuard, cast
 
 import msgspec
 from msgspec import Struct
@@ -74,8 +74,10 @@ _ID = len('"id":,')
 _SLACK = len(',"":[]')
 """Fewer bytes than these hide nothing: no member that ends in a brace, no second "id":1,."""
 
-_ROOM = _SLACK + 1
-"""The same where an id of at least one byte has to fit as well."""
+_MOST = 24
+_LEAST = tuple(10 ** max(room - _SLACK, 0) for room in range(_MOST))
+"""The least number that, as an id, leaves less than that of so much room: most ids are numbers, and
+to compare them takes less time than to write them."""
 
 _SPACED = b'{"jsonrpc": "2.0", '
 
@@ -104,7 +106,8 @@ _ABSENT: Any = UNSET
 class _Envelope(Struct, gc=False):
     """All that any message may have; a wrong version or an impossible id fails to be read.
 
-    The types are those of members that are there: ask `is _ABSENT` before relying on one.
+    The types are those of members that are there: ask `is _ABSENT` before relying on one. What is
+    raw is true if it is there, for no JSON is empty.
     """
 
     jsonrpc: Literal["2.0"]
@@ -114,6 +117,9 @@ class _Envelope(Struct, gc=False):
     result: Raw = _ABSENT
     error: Raw = _ABSENT
 
+
+_is_ascii = cast("Callable[[bytes | str], TypeGuard[bytes]]", bytes.isascii)
+"""Tell whether bytes are ASCII; raises TypeError for what is not bytes."""
 
 _read_envelope = msgspec.json.Decoder(_Envelope).decode
 _read_error = msgspec.json.Decoder(ErrorObject).decode
@@ -128,50 +134,54 @@ def decode(
 
     `max_batch=0` refuses batches altogether.
     """
-    if type(payload) is not bytes:
-        return decode(_as_bytes(payload), max_payload, max_batch)
-    size = len(payload)
-    if size > max_payload:
-        raise _not_json(f"expected at most {max_payload} bytes, got {size}", payload)
-    if not payload.isascii():
-        _check_text(payload)
     try:
         # The first look counts its steps: nearly every message goes this way, and no further.
+        size = len(payload)
+        if size > max_payload:
+            raise _too_long(payload, max_payload)
+        if not _is_ascii(payload):
+            payload = _checked(payload)
         envelope = _read_envelope(payload)
-        params = envelope.params
-        if params is _ABSENT:
-            message = _without_params(payload, envelope)
-            return message or look_closely(payload, max_batch)
-        id, method = envelope.id, envelope.method
-        room = size - len(params) - len(method) - _REQUEST
-        if (
-            ((room < _ROOM and type(id) is int and id) or _is_plain(payload, room, id))
-            # Nothing but params can end in a brace here, and they usually come last.
-            and (payload[-2] == _BRACE or first_byte(params) in _CONTAINERS)
-            # "!" follows the space: what begins there is not blank. The rest is looked at twice.
-            and method >= "!"
-        ):
-            return Notification(method, params) if id is _ABSENT else Request(id, method, params)
+        id, params = envelope.id, envelope.params
+        if params:
+            method = envelope.method
+            room = size - len(params) - len(method) - _REQUEST
+            if (
+                # "!" follows the space: what begins there is not blank. The rest is looked at twice.
+                method >= "!"
+                # Nothing but params can end in a brace here, and they usually come last.
+                and (payload[-2] == _BRACE or first_byte(params) in _CONTAINERS)
+                and (
+                    (type(id) is int and room < _MOST and id >= _LEAST[room])
+                    or _is_plain(payload, room, id)
+                )
+            ):
+                return (
+                    Notification(method, params) if id is _ABSENT else Request(id, method, params)
+                )
+        elif result := envelope.result:
+            room = size - len(result) - _RESPONSE
+            if (type(id) is int and room < _MOST and id >= _LEAST[room]) or (
+                id is not _ABSENT and _is_plain(payload, room, id)
+            ):
+                return Response(id, result)
+        elif (message := _with_neither(payload, envelope)) is not None:
+            return message
     except (msgspec.DecodeError, RecursionError, TypeError):  # TypeError: no method has no length
         pass
+    if type(payload) is not bytes:
+        return decode(_as_bytes(payload), max_payload, max_batch)
     return look_closely(payload, max_batch)
 
 
-def _without_params(payload: bytes, envelope: _Envelope) -> Message | None:
-    """Take the first look at answers, and at calls that need no params."""
+def _with_neither(payload: bytes, envelope: _Envelope) -> Message | None:
+    """Take the first look at calls that need no params, and at answers that are errors."""
     id, size = envelope.id, len(payload)
     if envelope.method is not _ABSENT:
         method = envelope.method
         if _is_plain(payload, size - len(method) - _BARE_REQUEST, id) and method >= "!":
             return Notification(method) if id is _ABSENT else Request(id, method)
-    elif id is _ABSENT:
-        pass
-    elif envelope.result is not _ABSENT:
-        result = envelope.result
-        room = size - len(result) - _RESPONSE
-        if (room < _ROOM and type(id) is int and id) or _is_plain(payload, room, id):
-            return Response(id, result)
-    elif envelope.error is not _ABSENT:
+    elif envelope.error is not _ABSENT and id is not _ABSENT:
         error = envelope.error
         if _is_plain(payload, size - len(error) - _ERROR, id):
             return ErrorResponse(id, _as_error(error))
@@ -325,6 +335,11 @@ def _text(raw: Raw) -> str | None:
         return None
 
 
+def _too_long(payload: bytes | str, max_payload: int) -> RemoteProtocolError:
+    payload = _as_bytes(payload)
+    return _not_json(f"expected at most {max_payload} bytes, got {len(payload)}", payload)
+
+
 def _not_json(reason: str, payload: bytes = b"") -> RemoteProtocolError:
     error = RpcError.parse_error(reason)
     whose = answered_id(payload[:ENOUGH], payload[-ENOUGH:])
@@ -382,9 +397,11 @@ def _as_bytes(payload: bytes | str) -> bytes:
         raise _not_json("expected UTF-8, got a lone surrogate") from None
 
 
-def _check_text(payload: bytes) -> None:
+def _checked(payload: bytes | str) -> bytes:
     """Check what msgspec does not: the text inside of what it leaves raw."""
+    payload = _as_bytes(payload)
     try:
         check_utf8(payload)
     except UnicodeDecodeError:
         raise _not_json("expected UTF-8", payload) from None
+    return payload

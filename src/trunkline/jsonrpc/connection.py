@@ -106,7 +106,6 @@ class Connection:
         self._withdrawal = withdrawal
         self._report = report
         self._sender = Sender(self._peer, channel, send_timeout, self._give_up, self._spawn)
-        self._waiting: dict[int, Due] = {}
         self._serving: dict[Called, Due] = {}
         self._telling: list[asyncio.Task[None]] = []
         self._excused: set[asyncio.Future[None] | Due] = set()
@@ -168,9 +167,8 @@ class Connection:
             return False
         for event in events:
             if type(event) is Returned:  # what a gateway hears most, with fewest steps
-                asked = self._waiting.pop(event.id, None)
-                if asked is not None:  # else the peer was used by others as well
-                    asked.settle(event.result)
+                if event.token is not None:  # else the peer was used by others as well
+                    event.token.settle(event.result)
             else:
                 self._on(event)
         if peer.queue:
@@ -290,7 +288,7 @@ class Connection:
     ) -> Raw:
         """Ask; returns the result, or raises RpcError, ConnectionLost, TimeoutError."""
         async with asyncio.timeout(timeout):
-            asked = self._ask(method, params, original_id)
+            asked = self.ask(method, params, original_id=original_id, push=False)
             try:
                 await self._sender.flush()
             except asyncio.CancelledError:
@@ -298,22 +296,25 @@ class Connection:
                 raise
             return await asked
 
-    def ask(self, method: str, params: Any = UNSET, *, original_id: Id = None) -> Due:
-        """Ask, and wait for nothing: for those who see to it themselves that it is not too much."""
-        asked = self._ask(method, params, original_id)
-        self._sender.push(len(self._waiting) == 1)
-        return asked
+    def ask(
+        self, method: str, params: Any = UNSET, *, original_id: Id = None, push: bool = True
+    ) -> Due:
+        """Ask, and wait for nothing: for those who see to it themselves that it is not too much.
 
-    def _ask(self, method: str, params: Any, original_id: Id) -> Due:
-        if self._peer.input_ended:
+        Without `push` it leaves with what is sent next.
+        """
+        peer = self._peer
+        if peer.input_ended:
             raise LineEnded(_ENDED)
-        id = self._peer.call(method, params, original_id)
-        asked = self._waiting[id] = Due(partial(self._forget, id))
+        asked = Due(self._forget)
+        asked.about = peer.call(method, params, original_id, asked)
+        if push:
+            self._sender.push(len(peer.calls) == 1)
         return asked
 
-    def _forget(self, id: int, asked: Due) -> None:
+    def _forget(self, asked: Due) -> None:
         """Stop waiting for a call; tell the other side, if it wants to know."""
-        del self._waiting[id]
+        id: int = asked.about
         if self._peer.forget(id) and self._withdrawal is not None:
             notification = self._withdrawal(id)
             self._peer.notify(notification.method, notification.params)
@@ -322,7 +323,7 @@ class Connection:
 
     def _settle(self, event: Returned | Failed | Lost, reason: str = _ENDED) -> None:
         """Give an answer to whoever waits for it."""
-        asked = self._waiting.pop(event.id, None)
+        asked: Due | None = event.token
         if asked is None:
             return
         if isinstance(event, Returned):

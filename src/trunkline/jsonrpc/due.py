@@ -31,10 +31,25 @@ class Instead(Exception):
         self.doing = doing
 
 
+class _Aside:
+    """What few of them need."""
+
+    __slots__ = ("holds", "ripe", "task", "why")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Future[Any] | None = None
+        self.why: BaseException | None = None
+        self.holds = 0
+        self.ripe = False
+
+
 class Due:
     """An answer that is due."""
 
-    __slots__ = ("_holds", "_ripe", "_stop", "_then", "done", "error", "result", "task", "why")
+    __slots__ = ("_aside", "_stop", "_then", "about", "done", "error", "result")
+
+    about: Any
+    """What whoever made it has to know to stop it; not set by anybody else."""
 
     def __init__(self, stop: "Callable[[Due], None] | None" = None) -> None:
         """Begin to wait; `stop` is called if nobody wants to know any more, and has to settle it.
@@ -46,21 +61,16 @@ class Due:
         """The answer, if it is one; whoever adds something may put another in its place."""
         self.error: BaseException | None = None
         """Why there is none."""
-        self.task: asyncio.Future[Any] | None = None
-        """Who works on it, if that is a task."""
         self._stop = stop
         self._then: list[Callable[[Due], None]] = []
-        self.why: BaseException | None = None
-        """What was said when it was cancelled."""
-        self._holds = 0
-        self._ripe = False
+        self._aside: _Aside | None = None
 
     @classmethod
     def of(cls, doing: Awaitable[Any]) -> "Due":
         """Do something that has to wait on its way, in a task of its own."""
         task = asyncio.ensure_future(doing)
         due = cls(partial(_cancel_soon, task))
-        due.task = task
+        due._beside().task = task
         task.add_done_callback(due._take)
         return due
 
@@ -71,6 +81,16 @@ class Due:
         due.settle(result)
         return due
 
+    @property
+    def task(self) -> "asyncio.Future[Any] | None":
+        """Who works on it, if that is a task."""
+        return None if self._aside is None else self._aside.task
+
+    @property
+    def why(self) -> BaseException | None:
+        """What was said when it was cancelled."""
+        return None if self._aside is None else self._aside.why
+
     def then(self, step: "Callable[[Due], None]") -> None:
         """Have something done when it is settled, after all that was added before."""
         self._then.append(step)
@@ -79,13 +99,13 @@ class Due:
 
     def settle(self, result: Any) -> None:
         """Answer."""
-        if not self.done and not self._ripe:
+        if not self.done and (self._aside is None or not self._aside.ripe):
             self.result = result
             self._finish()
 
     def fail(self, error: BaseException) -> None:
         """Say why there is no answer."""
-        if not self.done and not self._ripe:
+        if not self.done and (self._aside is None or not self._aside.ripe):
             cancelled = isinstance(error, asyncio.CancelledError)
             self.error = self.why if cancelled and self.why is not None else error
             self._finish()
@@ -99,9 +119,10 @@ class Due:
 
     def cancel(self, why: BaseException | None = None) -> None:
         """Let nobody work on it any more; it fails with `why`, or as cancelled."""
-        if self.done or self._ripe:
+        if self.done or (self._aside is not None and self._aside.ripe):
             return
-        self.why = self.why or why
+        if why is not None and self.why is None:
+            self._beside().why = why
         if self._stop is None:
             self.fail(asyncio.CancelledError())
         else:
@@ -109,34 +130,44 @@ class Due:
 
     def hold(self) -> None:
         """Let nothing be done before `release`: something has to be told first."""
-        self._holds += 1
+        self._beside().holds += 1
 
     def release(self) -> None:
         """Go on, if that was the last who held it."""
-        self._holds -= 1
-        if self._ripe and not self._holds:
+        aside = self._beside()
+        aside.holds -= 1
+        if aside.ripe and not aside.holds:
             self._finish()
 
     def stop_by(self, stop: "Callable[[Due], None]") -> None:
         """Have `stop` called from now on to cancel it; that has to settle it."""
         self._stop = stop
 
+    def _beside(self) -> _Aside:
+        if self._aside is None:
+            self._aside = _Aside()
+        return self._aside
+
     def _finish(self) -> None:
-        self._ripe = self._holds > 0
-        if self._ripe:
-            return
-        self.done = True
-        # Let go of: a cancelled task keeps its frames, and Python 3.11 finds no such cycle.
-        self.task = self._stop = None
-        steps, self._then = iter(self._then), []
-        for step in steps:
-            try:
-                step(self)
-            except Instead as another:
-                self._wait_for(another.doing, [*steps])
+        if self._aside is not None:
+            self._aside.ripe = self._aside.holds > 0
+            if self._aside.ripe:
                 return
-            except Exception as failure:
-                self.result, self.error = None, failure
+            # Let go of: a cancelled task keeps its frames, and Python 3.11 finds no such cycle.
+            self._aside.task = None
+        self.done = True
+        self._stop = None
+        steps = iter(self._then)
+        self._then = []
+        try:
+            for step in steps:
+                step(self)
+        except Instead as another:
+            self._wait_for(another.doing, [*steps])
+        except Exception as failure:
+            self.result, self.error = None, failure
+            self._then += steps
+            self._finish()
 
     def _wait_for(self, doing: "Due", steps: "list[Callable[[Due], None]]") -> None:
         """Be due again, as something else is, with all that was not done yet."""

@@ -74,13 +74,8 @@ class Request(Struct, frozen=True, gc=False, eq=False, tag_field="jsonrpc", tag=
 
     def encode(self) -> bytes:
         """Return the payload that carries this message."""
-        # A request that is only passed on needs four comparisons here.
-        plain = type(self.id) is int and type(self.params) is Raw and type(self.method) is str
-        if plain and self.method >= "!":
-            return _payload(self)
         _check_id(self.id)
-        _check_method(self.method)
-        return _payload(Request(self.id, self.method, _raw_params(self.params)))
+        return request_payload(self.id, self.method, self.params)
 
     def with_id(self, id: Id) -> "Request":
         """Return the same request under another id, its params untouched."""
@@ -213,6 +208,15 @@ class Batch(Struct, frozen=True):
         return join(payloads)
 
 
+def request_payload(id: Id, method: str, params: object) -> bytes:
+    """Return the payload of a request, which has an id that needs no check."""
+    if type(params) is not Raw:
+        params = _raw_params(params)
+    if type(method) is not str or method < "!":
+        _check_method(method)
+    return _payload(Request(id, method, params))
+
+
 def join(payloads: Iterable[bytes]) -> bytes:
     """Make one batch payload of several payloads."""
     return b"[" + b",".join(payloads) + b"]"
@@ -244,6 +248,6 @@ def _check_method(method: object) -> None:
 
 
 def _check_id(id: object) -> None:
-    if id is None or (isinstance(id, (int, str)) and not isinstance(id, bool)):
+    if type(id) is int or id is None or (isinstance(id, (int, str)) and not isinstance(id, bool)):
         return
     raise LocalProtocolError(f"expected a string, an integer or None as id, got {id!r}")

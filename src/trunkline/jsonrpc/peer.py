@@ -38,16 +38,12 @@ from trunkline.jsonrpc.message import (
     Request,
     Response,
     join,
+    request_payload,
 )
 from trunkline.jsonrpc.raw import UNSET, Raw
 from trunkline.jsonrpc.remap import IdRemapper
 
 BatchPolicy: TypeAlias = Literal["reject", "allow"]
-
-_ID = b'"id"'
-
-_NEAR = 256
-"""How far from either end of a payload its id is looked for, before all of it is read."""
 
 MAX_FORGOTTEN = 1024
 """How many forgotten calls are remembered, so that a late answer is not taken for a violation."""
@@ -74,6 +70,7 @@ class Returned(Struct, frozen=True, gc=False):
     id: int
     original_id: Id
     result: Raw
+    token: Any = None
 
 
 class Failed(Struct, frozen=True, gc=False):
@@ -82,6 +79,7 @@ class Failed(Struct, frozen=True, gc=False):
     id: int
     original_id: Id
     error: RpcError
+    token: Any = None
 
 
 class Lost(Struct, frozen=True, gc=False):
@@ -89,6 +87,7 @@ class Lost(Struct, frozen=True, gc=False):
 
     id: int
     original_id: Id
+    token: Any = None
 
 
 class Violated(Struct, frozen=True, gc=False):
@@ -125,9 +124,14 @@ class Peer:
         self.input_ended = False
         self._name = name
         self._remapper = remapper or IdRemapper()
-        self._limits = (max_payload, max_batch, max_in_flight)
+        self._max_payload = max_payload
+        self._max_batch = max_batch
+        self._max_in_flight = max_in_flight
         self._answer_violations = answer_violations
-        self._calls: set[int] = set()
+        self._read: tuple[bytes, Message | Batch] | None = None
+        """What has been read, and is still to be received."""
+        self.calls: dict[int, Any] = {}
+        """The calls of this side that have no answer yet, each with its token."""
         self._forgotten: deque[Id] = deque(maxlen=MAX_FORGOTTEN)
         self._owed: dict[Called, _Place | None] = {}
         self._ids_in_use: set[Id] = set()
@@ -140,13 +144,15 @@ class Peer:
         """Return what is learnt from one payload, in the order in which it was said."""
         if self.input_ended:
             return []
-        max_payload, max_batch, _ = self._limits
+        read, self._read = self._read, None
         try:
-            message = decode(payload, max_payload, max_batch if self.batch == "allow" else 0)
+            if read is not None and read[0] is payload:
+                message = read[1]
+            else:
+                max_batch = self._max_batch if self.batch == "allow" else 0
+                message = decode(payload, self._max_payload, max_batch)
         except RemoteProtocolError as violation:
             return self._take(violation, None)
-        if type(message) is Response:
-            return self._take_answer(message)  # what a gateway reads most, with fewest steps
         if not isinstance(message, Batch):
             return self._take(message, None)
         reply = _BatchReply(len(message.entries))
@@ -161,18 +167,18 @@ class Peer:
 
         Then nothing has been learnt, and it is still to be received.
         """
-        # What has no id is a notification, which need not be read twice. Whatever is long has it
-        # near one of its ends, and to look for it in between takes longer than to read it all.
-        near = payload.find(_ID, 0, _NEAR) >= 0 or payload.find(_ID, -_NEAR) >= 0
-        if self.input_ended or not near:
+        if self.input_ended:
             return None
         try:
-            message = decode(payload, self._limits[0], 0)
+            message = decode(payload, self._max_payload, 0)
         except RemoteProtocolError:
             return None
         if type(message) is Response:
             return self._take_answer(message)  # what a gateway reads most, with fewest steps
-        return self._take_request(message, None) if type(message) is Request else None
+        if type(message) is Request:
+            return self._take_request(message, None)
+        self._read = payload, message  # which need not be read twice
+        return None
 
     def accuse(self, violation: RemoteProtocolError) -> list[Event]:
         """Take note of what was so wrong that it never became a payload."""
@@ -184,7 +190,7 @@ class Peer:
         What it asked before can still be answered.
         """
         self.input_ended = True
-        return [Lost(id, self._retire(id)) for id in sorted(self._calls)]
+        return [Lost(id, *self._retire(id)) for id in sorted(self.calls)]
 
     def _take(self, entry: Message | RemoteProtocolError, place: "_Place | None") -> list[Event]:
         if isinstance(entry, Request):
@@ -203,7 +209,7 @@ class Peer:
             error = RpcError.invalid_request(f"id {id!r} is in use already")
             answer = ErrorResponse(None, error).encode()
             return self._take_violation(RemoteProtocolError(error, answer), place)
-        if len(self._owed) >= self._limits[2]:
+        if len(self._owed) >= self._max_in_flight:
             error = RpcError(OVERLOADED, "Too many requests in flight")
             self._send(ErrorResponse(id, error).encode(), place)
             return []
@@ -215,43 +221,49 @@ class Peer:
 
     def _take_answer(self, answer: Response | ErrorResponse) -> list[Event]:
         id = answer.id
-        if id not in self._calls:
+        if id not in self.calls:
             if id in self._forgotten:
                 self._forgotten.remove(id)
                 return []  # too late; the other side could not know
             error = RpcError.invalid_request(f"no call in flight has id {id!r}")
             return [Violated(RemoteProtocolError(error))]
-        original_id = self._retire(id)
+        original_id, token = self._retire(id)
         if isinstance(answer, Response):
-            return [Returned(id, original_id, answer.result)]
-        return [Failed(id, original_id, answer.error)]
+            return [Returned(id, original_id, answer.result, token)]
+        return [Failed(id, original_id, answer.error, token)]
 
     def _take_violation(
         self, violation: RemoteProtocolError, place: "_Place | None"
     ) -> list[Event]:
         id = violation.response_id
-        awaited = id if isinstance(id, int) and id in self._calls else None
+        awaited = id if isinstance(id, int) and id in self.calls else None
         answers = self._answer_violations and awaited is None
         self._send(violation.answer if answers else None, place)
         events: list[Event] = [Violated(violation)]
         if awaited is not None:
             error = MalformedAnswer.internal_error(f"the answer was malformed: {violation}")
-            events.append(Failed(awaited, self._retire(awaited), error))
+            original_id, token = self._retire(awaited)
+            events.append(Failed(awaited, original_id, error, token))
         return events
 
     # What this side says
 
-    def call(self, method: str, params: Any = UNSET, original_id: Id = None) -> int:
-        """Ask, on behalf of whoever knows the call as `original_id`; return the call's id."""
+    def call(
+        self, method: str, params: Any = UNSET, original_id: Id = None, token: Any = None
+    ) -> int:
+        """Ask, on behalf of whoever knows the call as `original_id`; return the call's id.
+
+        `token` is whatever is to come back with the outcome.
+        """
         if self.input_ended:
             raise LocalProtocolError("expected an open conversation, got one that has ended")
         id = self._remapper.remap(original_id, self._name)
         try:
-            payload = Request(id, method, params).encode()
+            payload = request_payload(id, method, params)
         except Exception:  # not only ours: what is to be written may have code of its own
             self._remapper.forget(id)
             raise
-        self._calls.add(id)
+        self.calls[id] = token
         self.queue.append(payload)
         return id
 
@@ -274,7 +286,7 @@ class Peer:
 
     def forget(self, id: int) -> bool:
         """Retire a call whose answer no longer matters; tell whether it was still waited for."""
-        if id not in self._calls:
+        if id not in self.calls:
             return False
         self._retire(id)
         self._forgotten.append(id)
@@ -286,6 +298,7 @@ class Peer:
         self.closed = True
         self._owed.clear()
         self._ids_in_use.clear()
+        self._read = None
         self.queue.clear()
         return lost
 
@@ -307,7 +320,7 @@ class Peer:
     @property
     def idle(self) -> bool:
         """Tell whether nothing is owed, either way."""
-        return not self._calls and not self._owed
+        return not self.calls and not self._owed
 
     def owes(self, called: Called) -> bool:
         """Tell whether a request still waits for this side's answer."""
@@ -335,10 +348,11 @@ class Peer:
         if payload is not None and not self.closed:
             self.queue.append(payload)
 
-    def _retire(self, id: int) -> Id:
-        self._calls.discard(id)
+    def _retire(self, id: int) -> tuple[Id, Any]:
+        """Take a call out of the book; return its caller's id, and its token."""
+        token = self.calls.pop(id)
         origin = self._remapper.restore(id)
-        return origin[0] if origin else None
+        return (origin[0] if origin else None), token
 
 
 class _Place(Struct, frozen=True):

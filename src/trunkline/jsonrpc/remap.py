@@ -12,10 +12,15 @@ Rules upheld here, from any number of threads, with or without a global interpre
 3. What was remapped and neither restored nor forgotten is pending; nothing else is remembered.
 """
 
+from collections import deque
 from threading import Lock
 from typing import NamedTuple
 
 from trunkline.jsonrpc.message import Id
+
+
+BLOCK = 64
+"""How many ids are made at once."""
 
 
 class Pending(NamedTuple):
@@ -32,14 +37,24 @@ class IdRemapper:
     def __init__(self) -> None:
         self._lock = Lock()
         self._last = 0
+        self._ready: deque[int] = deque()
         self._pending: dict[int, tuple[Id, str]] = {}
 
     def remap(self, original_id: Id, backend: str) -> int:
         """Return a new gateway id that stands for `original_id` towards `backend`."""
+        while True:
+            try:
+                id = self._ready.popleft()  # which no other thread can get as well
+            except IndexError:
+                self._make_ready()
+            else:
+                self._pending[id] = original_id, backend
+                return id
+
+    def _make_ready(self) -> None:
         with self._lock:
-            self._last += 1
-            self._pending[self._last] = (original_id, backend)
-            return self._last
+            self._ready.extend(range(self._last + 1, self._last + 1 + BLOCK))
+            self._last += BLOCK
 
     def restore(self, gateway_id: object) -> tuple[Id, str] | None:
         """Return the original id and the backend, and forget them; None if nothing is pending."""

@@ -44,7 +44,8 @@ class Sender:
         self._began = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._offer: Callable[[bytes, bool], bool] | None = getattr(channel, "offer", None)
+        self._queue = peer.queue
+        self._offer: Callable[[bytes, bool], bool] = getattr(channel, "offer", _refuse)
 
     def push(self, alone: bool = False) -> None:
         """Send all that waits without waiting, as far as the channel takes it; the rest follows.
@@ -53,10 +54,10 @@ class Sender:
         """
         if self._sending:
             return
-        queue, offer = self._peer.queue, self._offer
+        queue = self._queue
         while queue:
             payload = queue.popleft()
-            if offer is None or not offer(payload, alone):
+            if not self._offer(payload, alone):
                 self._peer.hold_back(payload)
                 self._spawn(self.flush())
                 return
@@ -64,11 +65,11 @@ class Sender:
     async def flush(self) -> None:
         """Send all that waits, or leave it to the one who is sending; wait while it is too much."""
         if self._sending:
-            if len(self._peer.queue) >= MAX_BACKLOG:
+            if len(self._queue) >= MAX_BACKLOG:
                 self._room.clear()
                 await self._room.wait()
             return
-        share = len(self._peer.queue)
+        share = len(self._queue)
         if not share:
             return
         self._sending = True
@@ -78,21 +79,21 @@ class Sender:
                 share -= 1
                 self._watch()
                 await self._channel.send(payload)
-                if len(self._peer.queue) < MAX_BACKLOG:
+                if len(self._queue) < MAX_BACKLOG:
                     self._room.set()
         except (ConnectionLost, OSError) as why:
             self._give_up(str(why))
         finally:
             self._sending = False
             self._idle.set()
-            if self._peer.queue:
+            if self._queue:
                 self._spawn(self.flush())
             else:
                 self._room.set()
 
     async def finish(self) -> None:
         """Wait until nothing is left to send."""
-        while self._peer.queue or self._sending:
+        while self._queue or self._sending:
             await self.flush()
             await self._idle.wait()
 
@@ -119,3 +120,8 @@ class Sender:
             self._timer = loop.call_later(left, self._check)
         else:
             self._give_up(f"the other side has not read for {self._timeout:g} s")
+
+
+def _refuse(_payload: bytes, _alone: bool) -> bool:
+    """Stand in for a channel that takes nothing without waiting."""
+    return False

@@ -104,9 +104,10 @@ class Inlet(asyncio.Protocol):
 
 def _left_by(take: Callable[[bytes], bool], found: Found) -> Found:
     """Hand over payloads one by one, up to the first that is not taken; return the rest."""
-    for index, payload in enumerate(found):
+    rest = iter(found)
+    for payload in rest:
         if isinstance(payload, RemoteProtocolError) or not take(payload):
-            return found[index:]
+            return [payload, *rest]
     return []
 
 
