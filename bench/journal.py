@@ -56,7 +56,7 @@ ENTRIES = [
 
 def passing(number: int, arguments: Raw = TEXTS) -> Passage:
     return Passage(
-        f"{number:032x}",
+        number,
         CALLERS[number % 50],
         Request(number, "tools/call", Raw(b'{"name":"x","arguments":%s}' % bytes(arguments))),
         1_700_000_000.0 + number / 10,

@@ -51,6 +51,7 @@ def ended(**facts: Any) -> CallEnded:
         trace=given["trace"],
         rule=given["rule"],
         arguments=given["arguments"],
+        run="",
     )
     measured = (given[each] for each in ("total", "upstream", "bytes_in", "bytes_out"))
     return CallEnded(passage, given["status"], given["kind"], given["code"], *measured)

@@ -60,7 +60,7 @@ def govern(made: Gateway, policy: Policy, searches: frozenset[str] = frozenset()
     """Have a gateway judge by a policy."""
     authority = Authority(policy)
     made.layers.governor = Governance(authority)
-    made.registry.view = View(None, searches, authority)
+    made.registry.show(View(None, searches, authority))
 
 
 @asynccontextmanager

@@ -45,8 +45,9 @@ def check(arguments: Arguments, found: Entry, given: bytes | None, version: str)
     if given is not None:
         params.put("arguments", Raw(given))
     request = Request(1, "tools/call", params.encode())
-    passage = Passage("id", caller, request, 0.0, 0.0)
-    answer = arguments.check(passage, found, params)
+    passage = Passage(7, caller, request, 0.0, 0.0, arguments=params.get("arguments"))
+    judge = arguments.check_of(found)
+    answer = None if judge is None else judge(passage, found)
     assert passage.status == (None if answer is None else "invalid_arguments")
     return None if answer is None else from_raw(answer)
 

@@ -7,9 +7,6 @@ import pytest
 from tests.gateway.test_passage import ENTRY, passage
 from trunkline.gateway.governance import Governance
 from trunkline.jsonrpc import Raw, RpcError
-from trunkline.mcp.meta import Params
-
-PARAMS = Params(b"{}")
 
 
 class Part:
@@ -23,7 +20,11 @@ class Part:
         if self._name == self._refuses:
             raise RpcError(1, self._name)
 
-    check = enter = recheck = _asked
+    def check_of(self, _: Any) -> Any:
+        return self._asked
+
+    active = True
+    check = enter = judge = recheck = _asked
 
 
 def governed(order: list[str], refuses: str = "") -> Governance:
@@ -32,9 +33,14 @@ def governed(order: list[str], refuses: str = "") -> Governance:
     return made
 
 
+def judged(made: Governance) -> Raw | None:
+    """Return what a call is answered with in its place."""
+    return next(filter(None, (check(passage(), ENTRY) for check in made.checks(ENTRY))), None)
+
+
 def test_the_order_is_that_of_the_design() -> None:
     order: list[str] = []
-    assert governed(order).admit(passage(), ENTRY, PARAMS) is None
+    assert judged(governed(order)) is None
     assert order == ["switches", "throttle", "authority", "last"]
 
 
@@ -42,7 +48,7 @@ def test_the_order_is_that_of_the_design() -> None:
 def test_what_is_refused_is_not_judged_further(refuses: str) -> None:
     order: list[str] = []
     with pytest.raises(RpcError, match=refuses):
-        governed(order, refuses).admit(passage(), ENTRY, PARAMS)
+        judged(governed(order, refuses))
     assert order[-1] == refuses
 
 
@@ -58,20 +64,34 @@ def test_what_is_not_there_yet_is_asked_of_the_switches_alone() -> None:
     assert order == ["switches"]
 
 
+def test_who_has_nothing_to_say_of_an_offer_is_not_asked_for_each_of_its_calls() -> None:
+    class Idle(Part):
+        active = False
+
+        def check_of(self, _: Any) -> Any:
+            return None
+
+    idle: Any = Idle("", [])
+    assert Governance(switches=idle, arguments=idle).checks(ENTRY) == ()
+
+
 def test_without_parts_everything_passes() -> None:
     made, caller = Governance(), passage().caller
     made.check_stopped(caller, ENTRY)
-    assert made.admit(passage(), ENTRY, PARAMS) is None
+    assert made.checks(ENTRY) == ()
     made.readmit(caller, ENTRY)
 
 
 def test_arguments_may_be_answered_in_place_of_the_call() -> None:
     class Fixed(Part):
-        def check(self, *_: Any) -> Any:
+        def check_of(self, _: Any) -> Any:
+            return self._answer
+
+        def _answer(self, *_: Any) -> Raw:
             return Raw(b"{}")
 
     made = Governance(arguments=Fixed("last", []))  # pyright: ignore[reportArgumentType]
-    assert made.admit(passage(), ENTRY, PARAMS) is not None
+    assert judged(made) is not None
 
 
 def test_what_nobody_could_judge_passes_only_where_nobody_but_the_switches_judges() -> None:

@@ -13,9 +13,9 @@ from trunkline.gateway.events import MANY, CallEnded, Event, Events
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.layers import Layers
 from trunkline.gateway.passage import Passage
+from trunkline.gateway.route import Check
 from trunkline.jsonrpc import Due, Raw, Request, RpcError
 from trunkline.mcp.caller import Caller
-from trunkline.mcp.meta import Params
 from trunkline.mcp.principal import Principal
 from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.routing.catalog import Entry
@@ -33,7 +33,10 @@ class Judge:
     def sees(self, caller: Caller, entry: Entry) -> bool:
         return True
 
-    def admit(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
+    def checks(self, entry: Entry) -> tuple[Check, ...]:
+        return (self._judge,)
+
+    def _judge(self, passage: Passage, entry: Entry) -> Raw | None:
         self.judged.append(entry.public)
         passage.leaving += (self._give_back,)
         if self.why is not None:
@@ -82,7 +85,7 @@ async def test_nothing_is_noted_for_nobody() -> None:
     async with running(made, server):
         client = await poster(made)
         await client.call("a__n")
-        assert made.layers.under_way == set()
+        assert made.layers.under_way == {}
 
 
 async def test_every_call_ends_once_in_front_of_those_who_listen() -> None:
@@ -102,7 +105,7 @@ async def test_every_call_ends_once_in_front_of_those_who_listen() -> None:
     ]
     assert len({end.id for end in ends}) == 3
     assert ends[0].backend_revision == "2025-11-25"
-    assert made.layers.under_way == set()
+    assert made.layers.under_way == {}
 
 
 async def test_what_is_refused_reaches_nobody_and_gives_back_what_it_took() -> None:
@@ -156,7 +159,7 @@ async def test_a_call_that_is_stopped_is_answered_with_the_reason_and_its_server
         with pytest.raises(RpcError, match="stopped"):
             await calling
         await server.until_heard("notifications/cancelled")
-        assert layers.under_way == set()
+        assert layers.under_way == {}
     assert [end.status for end in ends] == ["disabled"]
 
 
@@ -199,7 +202,7 @@ async def test_a_call_whose_params_cannot_be_read_has_ended_too(params: bytes) -
         ("resources/read", "error", -32602),
         ("completion/complete", "error", -32602),
     ]
-    assert made.layers.under_way == set()
+    assert made.layers.under_way == {}
 
 
 @pytest.mark.parametrize("params", UNREADABLE)
@@ -234,7 +237,7 @@ async def test_clients_are_answered_first_and_those_who_listen_are_told_of_all_i
         client = await poster(made)
         await client.call("a__n")
         await client.ask("prompts/get", name="a__p")
-        assert made.layers.under_way == set()  # they are over
+        assert made.layers.under_way == {}  # they are over
         assert (len(put_off), ends) == (1, [])  # and nobody has been told
         put_off.pop()()
         assert [end.method for end in ends] == ["tools/call", "prompts/get"]
@@ -271,14 +274,14 @@ def test_how_a_call_ended_is_found_out_later_and_is_the_same(
     layers, put_off, ends = Layers(), list[Callable[[], None]](), list[Event]()
     passage, answer, left = passing(entry=ENTRY), Due(), list[str]()
     layers.events.later = lambda _, then: put_off.append(then)
-    layers.under_way.add(passage)
+    layers.under_way[passage] = None
     passage.leaving = (lambda: left.append("left"),)
     layers.events.listen(ends.append)
     layers.send(passage, answer)
     answer.error = error
     answer.settle(result)
     layers.end(passage, None, OSError())  # what comes later is no news
-    assert (layers.under_way, left, layers.events.untold) == (set(), ["left"], 1)
+    assert (layers.under_way, left, layers.events.untold) == ({}, ["left"], 1)
     put_off.pop()()
     (ended,) = ends
     assert isinstance(ended, CallEnded)
@@ -288,11 +291,22 @@ def test_how_a_call_ended_is_found_out_later_and_is_the_same(
     assert layers.events.untold == 0
 
 
+def test_to_stop_a_call_is_to_answer_with_the_reason() -> None:
+    layers, why = Layers(), refuse(Refusal.DISABLED, "stopped")
+    early, sent = passing(entry=ENTRY), passing(entry=ENTRY)
+    layers.under_way |= {early: None, sent: None}
+    answer = Due()
+    layers.send(sent, answer)
+    assert layers.stop(lambda _: True, lambda _: why) == 2
+    assert (early.stopped, answer.error) == (why, why)  # nobody has begun, or it has ended
+    assert list(layers.under_way) == [early]
+
+
 def test_nobody_is_told_of_a_call_that_went_well_if_nobody_wants_to_know() -> None:
     layers, ends = Layers(), list[Event]()
     passage, answer = passing(entry=ENTRY), Due()
-    layers.under_way.add(passage)
+    layers.under_way[passage] = None
     layers.events.listen(ends.append, calls="failed")
     layers.send(passage, answer)
     answer.settle(Raw(b"{}"))
-    assert (layers.under_way, layers.events.untold, ends) == (set(), 0, [])
+    assert (layers.under_way, layers.events.untold, ends) == ({}, 0, [])

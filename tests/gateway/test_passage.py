@@ -13,7 +13,7 @@ from trunkline.gateway.passage import (
     status_of,
     trace_of,
 )
-from trunkline.jsonrpc import UNSET, Due, Raw, Request, RpcError, to_raw
+from trunkline.jsonrpc import UNSET, Raw, Request, RpcError, to_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.offer import Kind
 from trunkline.mcp.principal import LOCAL
@@ -27,7 +27,7 @@ ENTRY = Entry(Kind.TOOL, "a__b", "a", "b", Raw(b"{}"))
 def passage(**members: Any) -> Passage:
     caller = Caller(LOCAL, "2025-11-25", {}, Raw(b'{"name":"c"}'))
     request = members.pop("request", Request(7, "tools/call", Raw(b'{"name":"a__b"}')))
-    return Passage("id", caller, request, 100.0, 1.0, **members)
+    return Passage(7, caller, request, 100.0, 1.0, **members)
 
 
 @pytest.mark.parametrize(
@@ -108,20 +108,9 @@ def test_what_it_took_is_given_back_once() -> None:
     assert given == [1, 2]
 
 
-def test_to_stop_it_is_to_answer_with_the_reason() -> None:
-    why = refuse(Refusal.DISABLED, "stopped")
-    passage().stop(why)  # nobody has begun
-    one = passage(due=Due())
-    one.stop(why)
-    assert one.due is not None
-    assert one.due.error is why
-
-
 def test_its_time_is_divided_between_us_and_the_backend() -> None:
     one = passage(entry=ENTRY, sent=1.5, answered=3.5, rule="r", revision="2025-06-18")
-    one.due = Due()
     end = one.ended(4.0, Raw(b"{}"), None)
-    assert end.passage.due is None  # it has the result, and records wait for long
     assert (end.total, end.upstream, end.at) == (3.0, 2.0, 100.0)
     assert (end.backend, end.backend_revision, end.rule) == ("a", "2025-06-18", "r")
     assert (end.request_id, end.method, end.name) == (7, "tools/call", "a__b")

@@ -16,10 +16,10 @@ from trunkline.gateway.events import CallEnded, Event, Switched
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.governance import Governance
 from trunkline.gateway.passage import Passage
+from trunkline.gateway.route import Check
 from trunkline.gateway.switches import Switches, Switching
 from trunkline.gateway.upstream import State
-from trunkline.jsonrpc import Raw, RpcError
-from trunkline.mcp.meta import Params
+from trunkline.jsonrpc import RpcError
 from trunkline.routing.catalog import Entry
 from trunkline.routing.switches import EVERYTHING, Switch, What
 from trunkline.routing.switches import refusal as disabled
@@ -256,7 +256,7 @@ async def test_calls_in_flight_are_ended_at_once_and_their_server_told() -> None
             await server.until_heard("notifications/cancelled")
         other.let_go.set()
         await spared
-        assert made.layers.under_way == set()
+        assert made.layers.under_way == {}
     assert ends == ["disabled", "disabled", "success"]
 
 
@@ -326,15 +326,17 @@ async def test_what_is_stopped_before_it_is_sent_is_not_sent() -> None:
         made.layers.governor = Stopper(switches=switches)
         assert (await refusal(client)).message == "Tool is disabled: a__echo"
         assert server.count("tools/call") == 0
-        assert made.layers.under_way == set()
+        assert made.layers.under_way == {}
 
 
 class Stopper(Governance):
     """A governor that has a call stopped in the moment after it was let pass."""
 
-    def admit(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
-        passage.stop(disabled(ECHO, passage.caller.version))
-        return None
+    def checks(self, entry: Entry) -> tuple[Check, ...]:
+        return (self._stop,)
+
+    def _stop(self, passage: Passage, entry: Entry) -> None:
+        passage.stopped = disabled(ECHO, passage.caller.version)
 
 
 async def test_one_that_cannot_be_sent_has_ended_too() -> None:
@@ -343,7 +345,7 @@ async def test_one_that_cannot_be_sent_has_ended_too() -> None:
         made.registry.upstream("b").state = State.WAITING
         with pytest.raises(RpcError, match="Upstream unavailable: b"):
             await client.ask("resources/read", {"uri": "trunkline:b:r://1"})
-        assert made.layers.under_way == set()
+        assert made.layers.under_way == {}
 
 
 @asynccontextmanager
@@ -363,7 +365,7 @@ async def test_a_parked_call_is_stopped_its_server_told_and_its_retry_refused() 
         killed = Switch(What.TOOL, "s__t")
         assert (await switches.kill(killed)).ended == 1
         await server.until_heard("notifications/cancelled")
-        assert made.layers.under_way == set()
+        assert made.layers.under_way == {}
         assert (await refusal(client, "s__t", **again)).code == 4031
         await switches.revive(killed)
         found = await refusal(client, "s__t", **again)

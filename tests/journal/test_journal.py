@@ -128,10 +128,10 @@ def test_calls_of_which_nobody_was_told_yet_will_need_room_too(tmp_path: Path) -
     layers.events.later = lambda _seconds, _then: None
     for _ in range(10):
         layers.events.tell_later(call())
-    layers.under_way.update(call().passage for _ in range(90))
+    layers.under_way.update((call().passage, None) for _ in range(90))
     assert layers.door is not None
     layers.door(call().passage)
-    layers.under_way.add(call().passage)
+    layers.under_way[call().passage] = None
     with pytest.raises(RpcError, match="no room"):
         layers.door(call().passage)
 

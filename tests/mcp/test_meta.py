@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,7 +136,7 @@ MEMBERS = st.tuples(
     NAMES | VALUES | METAS,
 )
 EDITS = st.sampled_from(
-    ["name", "number", "other", "task", "_meta", "token", "strip", "look", "write"]
+    ["name", "number", "other", "task", "_meta", "token", "strip", "look", "call", "write"]
 )
 
 
@@ -157,6 +158,9 @@ def edit(params: Params, how: str) -> object:
             seen = [None if raw is None else bytes(raw) for raw in found]
             has = params.has_any(frozenset(("_meta", "uri")))
             return seen, has, params.progress_token, params.text("name")
+        case "call":
+            name, arguments = params.named()
+            return name, None if arguments is None else bytes(arguments)
         case _:
             return json.loads(bytes(params.encode()))
     return None
@@ -176,6 +180,7 @@ def outcome(make: Callable[[], Params], edits: list[str]) -> object:
 
 def unseeing(_: Raw) -> None:
     """Read nothing in one look."""
+    raise msgspec.DecodeError("too much for one look")
 
 
 @given(st.lists(MEMBERS, max_size=4), st.sampled_from([b"", b" ", b"   "]), st.lists(EDITS))
@@ -187,10 +192,32 @@ def test_params_that_are_read_in_one_look_are_what_they_are_when_read_one_by_one
 
     def slowly() -> Params:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(meta, "_look", unseeing)
+            patch.setattr(meta, "_read_named", unseeing)
             return Params(Raw(raw))
 
     assert outcome(lambda: Params(Raw(raw)), edits) == outcome(slowly, edits)
+
+
+@pytest.mark.parametrize(
+    ("raw", "named"),
+    [
+        (b'{"name":"x","arguments":{"a":1}}', ("x", b'{"a":1}')),
+        (b'{"name":"x","arguments":{},"more":1}', ("x", b"{}")),
+        (b'{"name":"x"}', ("x", b"")),
+        (b'{"name":"x","more":1}', ("x", b"")),
+        (b'{"name":"x","arguments":[]}', "expected an object as 'arguments'"),
+        (b'{"name":"x","arguments":null,"more":1}', "expected an object as 'arguments'"),
+        (b'{"name":5,"arguments":{}}', "expected a string as 'name'"),
+        (b'{"arguments":{}}', "missing 'name'"),
+    ],
+)
+def test_what_a_call_names_is_read_with_its_arguments(raw: bytes, named: Any) -> None:
+    if isinstance(named, str):
+        with pytest.raises(RpcError, match=named):
+            Params(Raw(raw)).named()
+    else:
+        name, arguments = Params(Raw(raw)).named()
+        assert (name, bytes(arguments or b"")) == named
 
 
 @pytest.mark.parametrize(

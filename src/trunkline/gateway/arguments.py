@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 
 from trunkline.gateway.events import Unchecked
 from trunkline.gateway.passage import Passage
+from trunkline.gateway.route import Check
 from trunkline.jsonrpc import INVALID_PARAMS, Raw, RpcError, members, to_raw
 from trunkline.mcp.bridge import adapt_result
-from trunkline.mcp.meta import Params
 from trunkline.mcp.offer import TOOL
 from trunkline.mcp.versions import V2025_11_25
 from trunkline.routing.catalog import Entry
@@ -31,12 +31,28 @@ _SCHEMA = "inputSchema"
 class _Known:
     """What is known of a tool: what checks it, if anything does, and whether that was told."""
 
-    __slots__ = ("definition", "told", "validator")
+    __slots__ = ("_tell", "_told", "complaints", "definition")
 
-    def __init__(self, definition: Raw, validator: Validator | None) -> None:
+    def __init__(self, definition: Raw, tell: Callable[[Unchecked], None]) -> None:
         self.definition = definition
-        self.validator = validator
-        self.told = False
+        self.complaints: Callable[[Raw | None], tuple[str, ...]] = _none
+        """Says what is wrong with arguments; raises Uncheckable."""
+        self._tell = tell
+        self._told = False
+
+    def check(self, passage: Passage, entry: Entry) -> Raw | None:
+        """Refuse what a tool does not take, as the caller's revision has it.
+
+        Returns the result that says so, or raises Invalid params.
+        """
+        try:
+            wrong = self.complaints(passage.arguments)
+        except Uncheckable as why:
+            if not self._told:
+                self._told = True
+                self._tell(Unchecked(entry.public, entry.backend, str(why)))
+            return None
+        return _refusal(passage, entry, wrong) if wrong else None
 
 
 class Arguments:
@@ -53,36 +69,26 @@ class Arguments:
     def __len__(self) -> int:
         return len(self._tools) + len(self._validators)
 
-    def check(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
-        """Refuse what a tool does not take, as the caller's revision has it.
-
-        Returns the result that says so, or raises Invalid params.
-        """
+    def check_of(self, entry: Entry) -> Check | None:
+        """Return what is asked of each call of an offer; None if nothing can be wrong with it."""
         if entry.kind is not TOOL:
             return None
         known = self._tools.get(entry.public)
         if known is None or known.definition is not entry.definition:
             known = self._learn(entry)
-        if known.validator is None:
-            return None
-        try:
-            wrong = known.validator.complaints(params.get("arguments"))
-        except Uncheckable as why:
-            if not known.told:
-                known.told = True
-                self._tell(Unchecked(entry.public, entry.backend, str(why)))
-            return None
-        return _refusal(passage, entry, wrong) if wrong else None
+        return None if known.complaints is _none else known.check
 
     def _learn(self, entry: Entry) -> _Known:
         if len(self._tools) >= MAX_KNOWN:
             self._tools.clear()
-        known = self._tools[entry.public] = _Known(entry.definition, None)
+        known = self._tools[entry.public] = _Known(entry.definition, self._tell)
         if entry.backend not in self._builtin:
             try:
-                known.validator = self._compile(entry)
+                validator = self._compile(entry)
             except Uncheckable as why:
                 self._tell(Unchecked(entry.public, entry.backend, str(why)))
+            else:
+                known.complaints = _none if validator is None else validator.complaints
         return known
 
     def _compile(self, entry: Entry) -> Validator | None:
@@ -109,6 +115,11 @@ def unchecked(entries: Iterable[Entry]) -> dict[str, str]:
         except Uncheckable as why:
             found[entry.public] = str(why)
     return found
+
+
+def _none(_: Raw | None) -> tuple[str, ...]:
+    """Find nothing wrong."""
+    return ()
 
 
 def _refusal(passage: Passage, entry: Entry, wrong: tuple[str, ...]) -> Raw:

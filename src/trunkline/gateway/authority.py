@@ -19,7 +19,6 @@ from trunkline.gateway.passage import Passage
 from trunkline.jsonrpc import Raw, RpcError, from_raw
 from trunkline.mcp.annotations import read_hints
 from trunkline.mcp.caller import Caller
-from trunkline.mcp.meta import Params
 from trunkline.mcp.offer import Kind
 from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.routing.catalog import Entry
@@ -65,7 +64,7 @@ class Authority:
         standing = self.standing(caller, entry)
         return None if standing.visible else standing.final.rule
 
-    def check(self, passage: Passage, entry: Entry, params: Params) -> None:
+    def check(self, passage: Passage, entry: Entry) -> None:
         """Refuse what is not allowed, and note the rule that decided; raises `not_allowed`."""
         standing = self.standing(passage.caller, entry)
         if not standing.conditional:
@@ -73,7 +72,7 @@ class Authority:
         elif passage.request.method == "completion/complete":
             verdict = _whatever(standing)
         else:
-            verdict = _judged(standing, params)
+            verdict = _judged(standing, passage.arguments)
         passage.rule = verdict.rule
         if verdict.outcome is not ALLOW:
             raise _not_allowed(passage.caller, entry)
@@ -141,9 +140,9 @@ def what_is(entry: Entry) -> What:
     return What(entry.kind, entry.public, entry.backend, uri, hints)
 
 
-def _judged(standing: Standing, params: Params) -> Verdict:
+def _judged(standing: Standing, arguments: Raw | None) -> Verdict:
     try:
-        return standing.judge(read_arguments(params.get("arguments")))
+        return standing.judge(read_arguments(arguments))
     except ValueError as why:
         text = str(why)
         text = f"{text[:1].lower()}{text[1:]} in 'arguments', which a rule reads"

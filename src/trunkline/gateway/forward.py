@@ -1,6 +1,6 @@
 """Forwarder: finds out who offers what a request names, and has them carry it out.
 
-    request, params ──> catalogue ──> Entry ──> params under the native name ──> Upstream.call
+    request, params ──> catalogue ──> Route ──> params under the native name ──> Upstream.call
 
 Refuses to know eras and sessions: it serves both alike.
 
@@ -14,12 +14,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
-
 from trunkline.gateway.client import Client
 from trunkline.gateway.layers import Layers
 from trunkline.gateway.passage import Passage
 from trunkline.gateway.registry import Registry
+from trunkline.gateway.route import Route
 from trunkline.gateway.upstream import Upstream
 from trunkline.gateway.wrapped import unwrap
 from trunkline.jsonrpc import (
@@ -33,7 +32,6 @@ from trunkline.jsonrpc import (
     members,
     to_raw,
 )
-from trunkline.jsonrpc.raw import first_byte
 from trunkline.mcp.bridge import RESOURCE_NOT_FOUND
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
@@ -50,7 +48,6 @@ _NAMED = {"tools/call": (Kind.TOOL, "tool"), "prompts/get": (Kind.PROMPT, "promp
 _CALLS = frozenset((*_NAMED, "resources/read", "completion/complete"))
 """What is passed on for a client, and noted."""
 
-_BRACE = ord("{")
 _UNKNOWN = Raw(b"{}")
 """What something is said to be of which nobody has said anything."""
 
@@ -67,60 +64,81 @@ class Forwarder:
     def __init__(self, registry: Registry, layers: Layers | None = None) -> None:
         self.layers = layers or Layers()
         self.registry = registry
+        self._known = registry.routes.named
 
     def forward(
         self, request: Request, params: Params, way: Way, client: Client, check: Check | None = None
     ) -> Awaitable[Raw]:
         """Pass a request on; raises RpcError at once, or when awaited."""
-        passage = self.layers.begin(request, client.caller, client, params.bare)
-        walk = Walk(request, params, client, check, passage)
+        caller, route = client.caller, None
         try:
-            if self.registry.settled:
-                return self._pass(walk, self.find(params, way, request.method, client))
+            route = self.route(params, way, request.method, client)
+            if check is not None:
+                check(route.entry, params)
         except BaseException as why:
-            self._give_up(walk, why)
+            entry = None if route is None else route.entry  # there, whatever is wrong with the call
+            passage = self.layers.begin(request, caller, client, params.bare, entry=entry)
+            if route is None and isinstance(why, RpcError) and not self.registry.settled:
+                return self._forward_later(passage, params, way, client, check)
+            self._give_up(passage, params, client, why)
             raise
-        return self._forward_later(walk, way)
+        found, arguments = route.entry, params.get("arguments")
+        passage = self.layers.begin(
+            request, caller, client, params.bare, entry=found, arguments=arguments
+        )
+        return self._pass(passage, params, client, route)
 
-    async def _forward_later(self, walk: "Walk", way: Way) -> Raw:
+    async def _forward_later(
+        self, passage: Passage, params: Params, way: Way, client: Client, check: Check | None
+    ) -> Raw:
+        """Pass on what is not there yet, if it is there after the moment that backends get."""
         try:
-            entry = await self.find_patiently(walk.params, way, walk.request.method, walk.client)
-            return await self._pass(walk, entry)
+            await self.registry.wait_patiently()
+            route = self.route(params, way, passage.request.method, client)
+            passage.entry = route.entry
+            if check is not None:
+                check(route.entry, params)
         except BaseException as why:
-            self._give_up(walk, why)
+            self._give_up(passage, params, client, why)
             raise
+        passage.arguments = params.get("arguments")
+        return await self._pass(passage, params, client, route)
 
-    def _give_up(self, walk: "Walk", why: BaseException) -> None:
+    def _give_up(
+        self, passage: Passage, params: Params, client: Client, why: BaseException
+    ) -> None:
         """Note that a call has ended without a result."""
-        passage = walk.passage
-        if passage is not None and passage.entry is None:
-            self._take_down(walk, passage, why)
+        if passage.entry is None:
+            self._take_down(passage, params, client, why)
         self.layers.end(passage, error=why)
 
-    def _take_down(self, walk: "Walk", passage: Passage, why: BaseException) -> None:
+    def _take_down(
+        self, passage: Passage, params: Params, client: Client, why: BaseException
+    ) -> None:
         """Note what a call asked for in vain, and what hides it; else its arguments are wrong."""
-        entry = self._sought(walk, passage)
+        entry = self._sought(passage, params, client)
         if entry is None:
             return
-        if self._seen(entry, walk.client) is None:
-            passage.rule = self.layers.hidden_by(walk.client.caller, entry)
+        if self._seen(entry, client) is None:
+            passage.rule = self.layers.hidden_by(client.caller, entry)
             return
         passage.entry = entry
-        passage.arguments = walk.params.get("arguments")
+        passage.arguments = params.get("arguments")
         if isinstance(why, RpcError):
             passage.status = "invalid_arguments"
 
-    def _sought(self, walk: "Walk", passage: Passage) -> Entry | None:
+    def _sought(self, passage: Passage, params: Params, client: Client) -> Entry | None:
         """Return what a call asked for in vain, also what is hidden from its caller."""
-        way, params = CLIENT_REQUESTS[walk.request.method].way, walk.params
+        method = passage.request.method
+        way = CLIENT_REQUESTS[method].way
         try:
             if way is BY_REF:
                 return self._referred_to(params)
             if way is not BY_NAME:
                 return self._reader(params.text("uri"))
-            kind, _ = _NAMED[walk.request.method]
+            kind, _ = _NAMED[method]
             entry = self.registry.catalog.find(kind, params.text("name"))
-            if entry is None or not self._wraps(entry, walk.client):
+            if entry is None or not self._wraps(entry, client):
                 return entry
             try:
                 passage.asked, _ = unwrap(params)
@@ -136,11 +154,9 @@ class Forwarder:
         """Note a call that is refused before it is passed on, if it is one that would be."""
         if request.method not in _CALLS:
             return
-        passage = self.layers.begin(request, caller)
-        if passage is not None:
-            passage.entry = entry
-            # Whether there is such a thing was not asked.
-            passage.status = "error" if entry is None else None
+        passage = self.layers.begin(request, caller, entry=entry)
+        if entry is None:
+            passage.status = "error"  # whether there is such a thing was not asked
         self.layers.end(passage, error=why)
 
     def list(
@@ -151,46 +167,64 @@ class Forwarder:
             raise RpcError.invalid_params("unknown cursor: lists come on one page here")
         return self.registry.when_settled(partial(write, _KINDS[method]))
 
-    async def find_patiently(self, params: Params, way: Way, method: str, client: Client) -> Entry:
-        """Find what is named, and give backends that are starting a moment if it is not there."""
+    async def route_patiently(self, params: Params, way: Way, method: str, client: Client) -> Route:
+        """Find where a call goes, and give backends that are starting a moment if it is nowhere."""
         try:
-            return self.find(params, way, method, client)
+            return self.route(params, way, method, client)
         except RpcError:
             if self.registry.settled:
                 raise
         await self.registry.wait_patiently()
-        return self.find(params, way, method, client)
+        return self.route(params, way, method, client)
 
-    def find(self, params: Params, way: Way, method: str, client: Client) -> Entry:
-        """Find what is named."""
-        if way is BY_NAME:
-            return self._named(method, params, client)
-        if way is BY_REF:
-            return self._referred(params, client)
-        return self._readable(params, client)
+    def route(self, params: Params, way: Way, method: str, client: Client) -> Route:
+        """Find where a call goes."""
+        if way is not BY_NAME:
+            if way is BY_REF:
+                entry = self._referred(params, client)
+                return self._lead(entry, partial(_rename_reference, entry))
+            return self._lead(self._readable(params, client))
+        name, _ = params.named()
+        route = self._known[method].get(name)
+        if route is None or route.governor is not self.layers.governor:
+            route = self._find(method, name, client)
+        if route.view is not None and not route.view.visible(client.caller, route.entry):
+            raise self._unknown(method, name, client)
+        return self._unwrapped(params, client) if route.wraps else route
 
-    def _named(self, method: str, params: Params, client: Client) -> Entry:
-        """Find what a call names."""
-        kind, what = _NAMED[method]
-        name = params.text("name")
-        arguments = params.get("arguments")
-        if arguments is not None and first_byte(arguments) != _BRACE:
-            raise RpcError.invalid_params("expected an object as 'arguments'")
-        registry = self.registry
-        entry, view = registry.catalog.find(kind, name), registry.view
-        if entry is not None and not view.plain:
-            if not view.visible(client.caller, entry):
-                entry = None
-            elif view.searches and view.calls_another(entry):
-                return self._unwrapped(params, client)
+    def _find(self, method: str, name: str, client: Client) -> Route:
+        """Find where a name leads, and keep that; raises RpcError."""
+        kind, _ = _NAMED[method]
+        entry = self.registry.catalog.find(kind, name)
         if entry is None:
-            self._expect_ready(kind, name, client)
-            if not registry.catalog.entries(kind):
-                raise RpcError(INVALID_PARAMS, f"No {what}s available")
-            raise RpcError(INVALID_PARAMS, f"Unknown {what}: {name}")
-        return entry
+            raise self._unknown(method, name, client)
+        route = self._known[method][name] = self._lead(entry)
+        return route
 
-    def _unwrapped(self, params: Params, client: Client) -> Entry:
+    def _lead(self, entry: Entry, rename: Callable[[Params], None] | None = None) -> Route:
+        """Decide what can be decided of all calls of an offer."""
+        governor, view = self.layers.governor, self.registry.view
+        if rename is None and entry.native != entry.public:
+            rename = partial(_rename, entry)
+        return Route(
+            entry,
+            self.registry.upstream(entry.backend),
+            governor,
+            () if governor is None else governor.checks(entry),
+            None if view.plain else view,
+            view.calls_another(entry),
+            rename,
+        )
+
+    def _unknown(self, method: str, name: str, client: Client) -> RpcError:
+        """Return why there is nothing of a name; raises why that is not known yet."""
+        kind, what = _NAMED[method]
+        self._expect_ready(kind, name, client)
+        if not self.registry.catalog.entries(kind):
+            return RpcError(INVALID_PARAMS, f"No {what}s available")
+        return RpcError(INVALID_PARAMS, f"Unknown {what}: {name}")
+
+    def _unwrapped(self, params: Params, client: Client) -> Route:
         """Find the tool that is called by way of `call_tool`, and make the call that tool's own."""
         name, arguments = unwrap(params)
         entry = self._seen(self._callable(name), client)
@@ -200,7 +234,7 @@ class Forwarder:
         params.put("name", name)
         params.put("arguments", arguments)
         # What the client mirrored in headers were the arguments of `call_tool`: it has none.
-        return entry._replace(mirrors=())
+        return self._lead(entry._replace(mirrors=()))
 
     def _wraps(self, entry: Entry, client: Client) -> bool:
         """Tell whether a tool is `call_tool`, for whoever asks."""
@@ -268,44 +302,31 @@ class Forwarder:
         entry = Entry(Kind.RESOURCE, listed or native, backend, native, _UNKNOWN)
         return self.registry.view.visible(caller, entry)
 
-    def _pass(self, walk: "Walk", entry: Entry) -> Awaitable[Raw]:
-        request, params, passage = walk.request, walk.params, walk.passage
-        if walk.check is not None:
-            if passage is not None:
-                passage.entry = entry  # which is there, whatever is wrong with the call
-            walk.check(entry, params)
-        instead = self.layers.admit(passage, entry, params)
-        if instead is not None:
-            self.layers.end(passage, instead)
-            return Due.settled(instead)
-        method = request.method
-        if method == "tools/call":
-            if not params.bare:
-                params.drop("task")  # which nobody is offered; the server would take it for ours
-        elif method == "completion/complete":
-            reference = Params(params.get("ref"))
-            reference.put("name" if entry.kind is Kind.PROMPT else "uri", entry.native)
-            params.put("ref", reference.encode())
-            return self._send(walk, entry)
-        if entry.native != entry.public:
-            params.put(_KEYS[entry.kind], entry.native)
-            if method == "resources/read":
-                return self._read_marked(self._send(walk, entry), entry)
-        return self._send(walk, entry)
-
-    def _send(self, walk: "Walk", entry: Entry) -> Due:
-        passage = walk.passage
+    def _pass(
+        self, passage: Passage, params: Params, client: Client, route: Route
+    ) -> Awaitable[Raw]:
+        """Have a call carried out, if it may be; raises RpcError."""
+        layers, request, upstream = self.layers, passage.request, route.upstream
         try:
-            if passage is not None and passage.stopped is not None:
+            instead = layers.admit(passage, route, params)
+            if instead is not None:
+                layers.end(passage, instead)
+                return Due.settled(instead)
+            if not params.bare and request.method == "tools/call":
+                params.drop("task")  # which nobody is offered; the server would take it for ours
+            if route.rename is not None:
+                route.rename(params)
+            if passage.stopped is not None:
                 raise passage.stopped
-            upstream = self.registry.upstream(entry.backend)
-            if passage is not None and upstream.backend is not None:
+            if upstream.backend is not None:
                 passage.revision = upstream.backend.version
-            answer = self.call(walk.request, walk.params, upstream, walk.client)
+            answer = self.call(request, params, upstream, client)
         except BaseException as why:
-            self.layers.end(passage, error=why)
+            layers.end(passage, error=why)
             raise
-        self.layers.send(passage, answer)
+        layers.send(passage, answer)
+        if route.rename is not None and request.method == "resources/read":
+            return self._read_marked(answer, route.entry)
         return answer
 
     def call(self, request: Request, params: Params, upstream: Upstream, client: Client) -> Due:
@@ -347,14 +368,16 @@ class Forwarder:
         return upstreams[0] if len(upstreams) == 1 else None
 
 
-class Walk(Struct, frozen=True):
-    """A request on its way to whoever offers what it names."""
+def _rename(entry: Entry, params: Params) -> None:
+    """Have a call name what it is for as its owner does."""
+    params.put(_KEYS[entry.kind], entry.native)
 
-    request: Request
-    params: Params
-    client: Client
-    check: Check | None
-    passage: Passage | None
+
+def _rename_reference(entry: Entry, params: Params) -> None:
+    """Have a completion name what it is for as its owner does."""
+    reference = Params(params.get("ref"))
+    reference.put("name" if entry.kind is Kind.PROMPT else "uri", entry.native)
+    params.put("ref", reference.encode())
 
 
 def _remarked(error: RpcError, entry: Entry) -> RpcError:

@@ -7,12 +7,10 @@ Refuses to know how any part decides; it upholds their order, which is that of t
 
 from trunkline.gateway.arguments import Arguments
 from trunkline.gateway.authority import Authority
-from trunkline.gateway.passage import Passage
+from trunkline.gateway.route import Check
 from trunkline.gateway.switches import Switches
 from trunkline.gateway.throttle import Throttle
-from trunkline.jsonrpc import Raw
 from trunkline.mcp.caller import Caller
-from trunkline.mcp.meta import Params
 from trunkline.routing.catalog import Entry
 
 
@@ -31,15 +29,19 @@ class Governance:
         self.throttle = throttle
         self.arguments = arguments
 
-    def admit(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
-        """Let a call pass; raises RpcError, or returns the answer that it gets instead."""
-        if self.switches is not None:
-            self.switches.check(passage.caller, entry)
+    def checks(self, entry: Entry) -> tuple[Check, ...]:
+        """Return what is to be asked of each call of an offer, in this order."""
+        found: list[Check] = []
+        # While nothing is stopped nobody is asked: whoever stops something has routes forgotten.
+        if self.switches is not None and self.switches.active:
+            found.append(self.switches.judge)
         if self.throttle is not None:
-            self.throttle.enter(passage, entry)
+            found.append(self.throttle.enter)
         if self.authority is not None:
-            self.authority.check(passage, entry, params)
-        return None if self.arguments is None else self.arguments.check(passage, entry, params)
+            found.append(self.authority.check)
+        if self.arguments is not None and (check := self.arguments.check_of(entry)) is not None:
+            found.append(check)
+        return tuple(found)
 
     def check_stopped(self, caller: Caller, entry: Entry) -> None:
         """Refuse what is stopped, although nothing else of it is known yet; raises RpcError."""

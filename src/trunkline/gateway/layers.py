@@ -12,7 +12,6 @@ Rules upheld here:
 """
 
 import itertools
-import random
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +19,8 @@ from typing import Protocol
 
 from trunkline.gateway.client import Client
 from trunkline.gateway.events import Events
-from trunkline.gateway.passage import CallEnded, Passage
+from trunkline.gateway.passage import Passage
+from trunkline.gateway.route import Check, Route
 from trunkline.jsonrpc import Due, Raw, Request, RpcError
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
@@ -33,10 +33,10 @@ _SMALL = 8192
 class Governor(Protocol):
     """Whoever says who may do what, how much of it, and whether at all."""
 
-    def admit(self, passage: Passage, entry: Entry, params: Params) -> Raw | None:
-        """Let a call pass; raises RpcError, or returns the answer that it gets instead.
+    def checks(self, entry: Entry) -> tuple[Check, ...]:
+        """Return what is to be asked of each call of an offer, in this order.
 
-        What it takes for the call it gives back by `passage.leaving`.
+        It is asked for once, and holds until routes are forgotten.
         """
         ...
 
@@ -79,88 +79,86 @@ class Layers:
         self.tracer: Tracer | None = None
         self.door: Callable[[Passage], None] | None = None
         """Whoever may refuse any call that exists, whatever it is; raises RpcError."""
-        self.under_way: set[Passage] = set()
-        """The calls that have begun and not ended, for those who count or stop them."""
+        self.under_way: dict[Passage, Due | None] = {}
+        """The calls that have begun and not ended, for those who count or stop them.
+
+        With each, what is waited for once it is with its backend: to cancel that is to stop it.
+        """
 
     def begin(
-        self, request: Request, caller: Caller, client: Client | None = None, bare: bool = False
-    ) -> Passage | None:
-        """Note that a call has come; None if nobody wants to know, and nobody judges.
-
-        One that is `bare` has no `_meta`.
-        """
-        if self.governor is None and self.tracer is None and not self.events.hears_failures:
-            return None
-        # A name needs to differ from all others, not to be hard to guess.
-        id = f"{_run}{next(_count)}"
-        passage = Passage(id, caller, request, time.time(), time.monotonic(), bare)
+        self,
+        request: Request,
+        caller: Caller,
+        client: Client | None = None,
+        bare: bool = False,
+        *,
+        entry: Entry | None = None,
+        arguments: Raw | None = None,
+    ) -> Passage:
+        """Note that a call has come, and what is known of it; one that is `bare` has no `_meta`."""
+        now = time.monotonic()
+        passage = Passage(next(_count), caller, request, time.time(), now, bare, entry, arguments)
         if self.tracer is not None:
             self.tracer.begin(passage, client)
-        self.under_way.add(passage)
+        self.under_way[passage] = None
         return passage
 
-    def admit(self, passage: Passage | None, entry: Entry, params: Params) -> Raw | None:
+    def admit(self, passage: Passage, route: Route, params: Params) -> Raw | None:
         """Let a call pass; raises RpcError, or returns the answer that it gets instead."""
-        if passage is None:
-            return None
-        passage.entry = entry
-        passage.arguments = params.get("arguments")
         if self.door is not None:
             self.door(passage)
-        instead = None if self.governor is None else self.governor.admit(passage, entry, params)
-        if passage.span is not None and instead is None:
+        for check in route.checks:
+            instead = check(passage, route.entry)
+            if instead is not None:
+                return instead
+        if passage.span is not None:
             passage.span.carry(params)
-        return instead
+        return None
 
-    def send(self, passage: Passage | None, answer: Due) -> None:
+    def send(self, passage: Passage, answer: Due) -> None:
         """Note that a call is with its backend."""
-        if passage is not None:
-            passage.sent = time.monotonic()
-            passage.due = answer
-            answer.then(partial(self._answered, passage))
+        passage.sent = time.monotonic()
+        self.under_way[passage] = answer
+        answer.then(partial(self._answered, passage))
 
     def _answered(self, passage: Passage, answer: Due) -> None:
-        if passage in self.under_way:
-            passage.answered = now = time.monotonic()
-            result, error = answer.result, answer.error
-            usual = error is None and passage.status is None and passage.span is None
-            if usual and type(result) is Raw and len(result) <= _SMALL:
-                # Most calls: what is to be known of their ends is found out for many at once.
-                self.under_way.discard(passage)
-                if passage.leaving:
-                    passage.leave()
-                if self.events.hears_calls:
-                    passage.due = None  # which has all that led there, and is not to keep it
-                    self.events.tell_later((passage, result, now))
-                return
-            ended = self._end(passage, result, error, now)
-            if ended is not None:
-                self.events.tell_later(ended)
-
-    def end(
-        self, passage: Passage | None, result: object = None, error: BaseException | None = None
-    ) -> None:
-        """Note that a call has ended; what comes later is no news."""
-        if passage is not None and passage in self.under_way:
-            ended = self._end(passage, result, error, time.monotonic())
-            if ended is not None:
-                self.events.tell_later(ended)
-
-    def _end(
-        self, passage: Passage, result: object, error: BaseException | None, now: float
-    ) -> CallEnded | None:
-        """Let a call be over; return what is to be told of it, None if nobody wants to know."""
-        self.under_way.discard(passage)
+        if self.under_way.pop(passage, None) is None:
+            return  # it ended before
         if passage.leaving:
             passage.leave()
+        result, error = answer.result, answer.error
+        if error is None and passage.status is None and passage.span is None:
+            # Most calls: what is to be known of their ends is found out for many at once.
+            if not self.events.hears_calls:
+                return
+            if type(result) is Raw and len(result) <= _SMALL:
+                self.events.tell_later((passage, result, time.monotonic()))
+                return
+        passage.answered = now = time.monotonic()
+        self._tell(passage, result, error, now)
+
+    def end(
+        self, passage: Passage, result: object = None, error: BaseException | None = None
+    ) -> None:
+        """Note that a call has ended; what comes later is no news."""
+        if passage in self.under_way:
+            del self.under_way[passage]
+            if passage.leaving:
+                passage.leave()
+            self._tell(passage, result, error, time.monotonic())
+
+    def _tell(
+        self, passage: Passage, result: object, error: BaseException | None, now: float
+    ) -> None:
+        """Have those told of how a call ended who want to know."""
         failed = error is not None or passage.status is not None
         heard = self.events.hears_failures if failed else self.events.hears_calls
         if not heard and passage.span is None:
-            return None
+            return
         ended = passage.ended(now, result, error)
         if passage.span is not None:
             passage.span.end(ended)
-        return ended
+        self.events.tell_later(ended)
 
     def readmit(self, caller: Caller, entry: Entry) -> None:
         """Let a call go on that was interrupted to ask something; raises RpcError."""
@@ -188,9 +186,11 @@ class Layers:
         """Stop the calls under way that something concerns; return how many there were."""
         stopped = [passage for passage in self.under_way if concerns(passage)]
         for passage in stopped:
-            passage.stop(why(passage))
+            passage.stopped = reason = why(passage)
+            doing = self.under_way.get(passage)
+            if doing is not None:
+                doing.cancel(reason)
         return len(stopped)
 
 
-_run = f"{random.getrandbits(64):016x}"
 _count = itertools.count(10**15)  # as long as what it follows: to write a number is quick

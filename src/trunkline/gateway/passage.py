@@ -7,18 +7,21 @@ of what nobody offers, is found out when they ask: every call comes this way, an
 """
 
 import asyncio
+import random
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias, cast
 
 from msgspec import Struct
 
-from trunkline.jsonrpc import Due, Id, Raw, Request, RpcError, from_raw
+from trunkline.jsonrpc import Id, Raw, Request, RpcError, from_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params, peek
 from trunkline.mcp.offer import TOOL
 from trunkline.mcp.principal import Principal
 from trunkline.mcp.refusal import Refusal
 from trunkline.routing.catalog import Entry
+
+_RUN = f"{random.getrandbits(64):016x}"
 
 _TRACE = "traceparent"
 _TRACE_WRITTEN = _TRACE.encode()
@@ -43,8 +46,8 @@ class Span(Protocol):
 class Passage(Struct, eq=False):
     """One call on its way."""
 
-    id: str
-    """The gateway's own name for the call."""
+    number: int
+    """Which call it is; `id` is its name."""
     caller: Caller
     request: Request
     at: float
@@ -54,6 +57,7 @@ class Passage(Struct, eq=False):
     bare: bool = False
     """Whether it came without a `_meta`, as most do: nobody need look for a trace there."""
     entry: Entry | None = None
+    arguments: Raw | None = None
     revision: str | None = None
     """The revision that the backend speaks."""
     trace: str | None = None
@@ -62,20 +66,24 @@ class Passage(Struct, eq=False):
     """The rule that decided, if one did."""
     status: str | None = None
     """How it ended, where whoever refused it knows better than its error says."""
-    arguments: Raw | None = None
     sent: float | None = None
     """When it was handed to the backend, on the clock of `began`."""
     answered: float | None = None
     leaving: tuple[Callable[[], None], ...] = ()
     """What is to be done when it has ended: handed back, counted out."""
-    due: Due | None = None
-    """What is waited for, while it is under way; to cancel it is to stop the call."""
     stopped: RpcError | None = None
     """Why it must not go on, if it was stopped before it was under way."""
     span: "Span | None" = None
     """What a trace will show of it, if it is part of one that is recorded."""
     asked: str | None = None
     """The tool that was asked for by way of `call_tool`, of a call that came to nothing."""
+    run: str = _RUN
+    """What the names of all calls of one run begin with."""
+
+    @property
+    def id(self) -> str:
+        """The gateway's own name for the call: not like any other, but not hard to guess."""
+        return f"{self.run}{self.number}"
 
     @property
     def name(self) -> str:
@@ -91,16 +99,8 @@ class Passage(Struct, eq=False):
         for step in leaving:
             step()
 
-    def stop(self, why: RpcError) -> None:
-        """Let nobody work on it any more; it is answered with `why`."""
-        self.stopped = why
-        if self.due is not None:
-            self.due.cancel(why)
-
     def ended(self, now: float, result: object, error: BaseException | None) -> "CallEnded":
         """Return what is to be known of it in the end."""
-        # With as few steps as can be: every call ends here, and most end well.
-        self.due = None  # which has the result, and is not to keep it
         sent, asked = self.sent, self.request.params
         code, kind = (None, None) if error is None else code_and_kind(error)
         return CallEnded(

@@ -20,6 +20,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from trunkline.gateway.route import Routes
 from trunkline.gateway.snapshot import Snapshot, State
 from trunkline.gateway.upstream import Upstream
 from trunkline.mcp.capabilities import merge_capabilities
@@ -45,8 +46,10 @@ class Registry:
 
     def __init__(self, view: View | None = None) -> None:
         """Begin with no backends; `view` says who sees what of them, else everybody everything."""
-        self.view = view or View()
+        self._view = view or View()
         self.catalog = Catalog()
+        self.routes = Routes()
+        """Where calls go, for as long as neither this nor anything else changes that."""
         self._upstreams: dict[str, Upstream] = {}
         self._heirs: dict[str, Upstream] = {}
         self._tasks: dict[Upstream, asyncio.Task[None]] = {}
@@ -66,6 +69,7 @@ class Registry:
     def add(self, upstream: Upstream) -> None:
         """Take in a backend; the order is that of the configuration."""
         self._upstreams[upstream.name] = upstream
+        self.routes.forget()
         self._started, self._capabilities = False, None
 
     def start(self) -> None:
@@ -88,10 +92,16 @@ class Registry:
         """Return the backend of this name."""
         return self._upstreams[name]
 
+    @property
+    def view(self) -> View:
+        """What says who sees what."""
+        return self._view
+
     def show(self, view: View) -> None:
         """Let another view say who sees what; what is stopped is stopped there as well."""
-        view.stops = self.view.stops
-        self.view = view
+        view.stops = self._view.stops
+        self._view = view
+        self.routes.forget()
 
     def configured(self, name: str) -> Upstream | None:
         """Return the backend that the configuration means by a name: the heir, if there is one."""
@@ -133,6 +143,7 @@ class Registry:
             for leaver in (old, self._heirs.pop(name, None)):
                 if leaver is not None:
                     self._dismiss(leaver)
+        self.routes.forget()
         self._started = started  # nobody who has waited for the first ones waits for others
         self.publish(announced)
 
@@ -178,6 +189,7 @@ class Registry:
         differing = self.catalog.changed_kinds(catalog)
         changed = tuple(k for k in Kind if k in differing or k.capability in announced)
         self.catalog = catalog
+        self.routes.forget()
         self._capabilities = None
         self._moved.set()
         if changed:

@@ -12,7 +12,7 @@ Rules upheld here:
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -40,12 +40,30 @@ from trunkline.mcp.envelope import has_envelope
 from trunkline.mcp.handshake import read_hello, welcome
 from trunkline.mcp.logs import LEVELS, is_loud_enough
 from trunkline.mcp.meta import Params, peek
-from trunkline.mcp.methods import BY_URI, CLIENT_REQUESTS, MERGED, SERVER_REQUESTS, TO_ALL
+from trunkline.mcp.methods import BY_URI, CLIENT_REQUESTS, MERGED, SERVER_REQUESTS, TO_ALL, Way
 from trunkline.mcp.offer import Kind
 from trunkline.mcp.principal import Principal
 from trunkline.mcp.questions import Question, for_handshake, is_declared, refused, undeclared
 from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.mcp.subscriptions import MAX_URIS, followed_as
+from trunkline.mcp.versions import HANDSHAKE_VERSIONS
+
+_WAYS: Mapping[str, Mapping[str, Way]] = {
+    version: {
+        method.name: method.way
+        for method in CLIENT_REQUESTS.values()
+        if version in method.versions and method.way is not Way.HERE
+    }
+    for version in HANDSHAKE_VERSIONS
+}
+"""Where the requests of each revision go."""
+
+_ANSWERED_HERE = frozenset(
+    method.name
+    for method in CLIENT_REQUESTS.values()
+    if method.way in (MERGED, TO_ALL) or method.name.endswith("subscribe")
+)
+"""Those that are not passed on as they are."""
 
 
 class Identity(NamedTuple):
@@ -84,6 +102,8 @@ class Session:
         self._opened = opened
         self._stateless = stateless
         self._caller: Caller | None = None
+        self._ways: Mapping[str, Way] = {}
+        """Where what its revision knows goes: what it may ask, once there is one."""
         self._asked: dict[int, tuple[Raw, Asker]] = {}
         self._down = Outbox()
         self._up = Outbox()
@@ -143,6 +163,25 @@ class Session:
 
     def answer(self, request: Request, line: Line | None, params: Params | None = None) -> Any:
         """Answer a request, or return what to await; `line` is for all that concerns it."""
+        method, caller = request.method, self._caller
+        way = self._ways.get(method)
+        if caller is None or way is None or request.id is None:
+            return self._answer_other(request, line)
+        if not self.operational and way is not MERGED:
+            self._expect_operational(method)
+        if params is None:
+            try:
+                params = Params(request.params)
+            except RpcError as why:
+                self._forwarder.refuse(request, caller, why)
+                raise
+        client = self if line is self.trunk else OnLine(self, caller, line)
+        if method in _ANSWERED_HERE:
+            return self._answer_here(request, params, way, client)
+        return self._forwarder.forward(request, params, way, client)
+
+    def _answer_other(self, request: Request, line: Line | None) -> Any:
+        """Answer what is no method of the client's revision, or comes before there is one."""
         if request.id is None:
             raise RpcError(INVALID_REQUEST, "Request id must not be null")
         if request.method == "ping":
@@ -152,25 +191,17 @@ class Session:
         if self._caller is None:
             raise _not_initialized(request.method, "Call initialize first.")
         client = self if line is self.trunk else OnLine(self, self._caller, line)
-        method = CLIENT_REQUESTS.get(request.method)
-        if method is None or self._caller.version not in method.versions:
-            return self._pass_on(request, client)
-        way = method.way
-        if way is not MERGED:
-            self._expect_operational(request.method)
-        if params is None:
-            try:
-                params = Params(request.params)
-            except RpcError as why:
-                self._forwarder.refuse(request, self._caller, why)
-                raise
+        return self._pass_on(request, client)
+
+    def _answer_here(
+        self, request: Request, params: Params, way: Way, client: "Session | OnLine"
+    ) -> Any:
+        """Answer what is not passed on as it is."""
         if way is MERGED:
             return self._forwarder.list(request.method, params, self._written)
         if way is TO_ALL:
             return self._set_level(params)
-        if way is BY_URI and request.method in ("resources/subscribe", "resources/unsubscribe"):
-            return self._subscribe(request, params, client)
-        return self._forwarder.forward(request, params, way, client)
+        return self._subscribe(request, params, client)
 
     def _expect_operational(self, method: str) -> None:
         if self.identity.strict_lifecycle and not self.operational:
@@ -181,6 +212,7 @@ class Session:
             raise RpcError(INVALID_REQUEST, "Already initialized")
         hello = read_hello(request.params)
         self._caller = Caller(self._principal, hello.version, hello.capabilities, hello.client)
+        self._ways = _WAYS[hello.version]
         self._opened(self)
         identity = self.identity
         return welcome(
@@ -212,7 +244,8 @@ class Session:
             # From whom it was followed: by now it may be another's.
             self._registry.unfollow([self.subscriptions.pop(uri)])
             return {}
-        entry = await self._forwarder.find_patiently(params, BY_URI, request.method, client)
+        route = await self._forwarder.route_patiently(params, BY_URI, request.method, client)
+        entry = route.entry
         if request.method == "resources/subscribe" and uri not in self.subscriptions:
             if len(self.subscriptions) >= MAX_URIS:
                 raise RpcError.invalid_params(f"expected at most {MAX_URIS} subscriptions")

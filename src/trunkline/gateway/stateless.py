@@ -116,7 +116,7 @@ class Stateless:
         """Return whom a retry goes to, None if there is nobody, or nobody yet."""
         client = Correspondent(letter.caller, letter.line)
         try:
-            return self._forwarder.find(letter.params, way, letter.request.method, client)
+            return self._forwarder.route(letter.params, way, letter.request.method, client).entry
         except RpcError:
             return None  # to begin it tells why, and notes that it was asked for
 
@@ -238,9 +238,10 @@ class Stateless:
         """Follow a resource; one that cannot be followed is left out of the acknowledgement."""
         params = Params(to_raw({"uri": uri}))
         try:
-            entry = await self._forwarder.find_patiently(
+            route = await self._forwarder.route_patiently(
                 params, BY_URI, "resources/subscribe", client
             )
+            entry = route.entry
             self._forwarder.layers.readmit(client.caller, entry)
             await self._registry.follow(entry.backend, entry.native, client.caller.version)
         except RpcError:

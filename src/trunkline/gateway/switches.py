@@ -111,6 +111,10 @@ class Switches:
         if self.paused and entry.backend not in self._exempt:
             raise paused(caller.version)
 
+    def judge(self, passage: Passage, entry: Entry) -> None:
+        """Refuse a call of what is stopped; raises `disabled`."""
+        self.check(passage.caller, entry)
+
     def stops(self, caller: Caller, entry: Entry) -> bool:
         """Tell whether an offer is stopped for a caller, and so on none of its lists.
 
@@ -173,7 +177,7 @@ class Switches:
 
     def _set_paused(self, wanted: bool, by: str) -> Switching:
         changed, self.paused = wanted is not self.paused, wanted
-        self.active = bool(self._stops) or self.paused
+        self._activate()
         if changed:
             self._layers.events.tell(Switched(PAUSE, "", wanted, by))
         return Switching(changed)
@@ -193,7 +197,7 @@ class Switches:
     def _put_in_force(self, *changed: Switch) -> int:
         """Have what is stopped stopped; return how many calls that ended."""
         self._stops = Stops((*self._file, *self._ordered), self._exempt)
-        self.active = bool(self._stops) or self.paused
+        self._activate()
         self._registry.view.stops = self.stops if self._stops else None
         ended = self._layers.stop(self._concerns, self._why)
         tools = all(switch.what is What.TOOL for switch in changed)
@@ -202,6 +206,11 @@ class Switches:
         if found and changed:
             self._registry.publish(frozenset(found))
         return ended
+
+    def _activate(self) -> None:
+        """Have calls ask whether they are stopped, if anything is."""
+        self.active = bool(self._stops) or self.paused
+        self._registry.routes.forget()
 
     def _find(self, passage: Passage) -> Switch | None:
         """Return what stops a call; one that is not found yet is looked at when it is."""

@@ -25,10 +25,11 @@ ENVELOPE_KEYS = frozenset(
 """What a request of the envelope era says about its sender; the other era must not see it."""
 
 
-_ABSENT: Any = UNSET
+_ABSENT: Any = None
+"""In place of a member; one that is null is raw, too."""
 
 
-class _Named(msgspec.Struct, gc=False):
+class _Named(msgspec.Struct, gc=False, omit_defaults=True):
     """The params of nearly every call, which need not be read as an object of anything."""
 
     name: str = _ABSENT
@@ -44,6 +45,9 @@ _NAME, _ARGUMENTS, _META = len('{"name":""}'), len(',"arguments":'), len(',"_met
 _SLACK = len('"":0,')
 """Fewer bytes than these hide no other member."""
 
+_ROOM = _NAME + _ARGUMENTS + _SLACK
+_BRACE = ord("{")
+
 
 class Params:
     """The params of one request or notification, ready to be edited."""
@@ -52,23 +56,33 @@ class Params:
 
     def __init__(self, raw: object) -> None:
         """Read one level; raises Invalid params unless it is an object without repeated keys."""
-        self._raw: Raw | None = None
-        """What was read, for as long as nothing of it was changed."""
-        self._named: _Named | None = None
-        """All of it, if that is a name, arguments and `_meta`; or else `_members` has all."""
         self._meta: dict[str, Raw] | None = None
         self._meta_changed = False
-        self.bare = False
-        """Whether there are a name and arguments, and nothing else that few calls have."""
         if type(raw) is Raw:
-            self._raw = raw
-            named = self._named = _look(raw)
-            if named is None:
-                self._members = _object(raw, "params")
-            else:
+            self._raw: Raw | None = raw
+            """What was read, for as long as nothing of it was changed."""
+            try:
+                named = _read_named(raw)
+                name, arguments = named.name, named.arguments
                 self.bare = named.meta is _ABSENT
+                """Whether there are a name and arguments, and nothing else that few calls have."""
+                if self.bare and arguments is not _ABSENT and name is not _ABSENT:
+                    # Most calls.
+                    known = len(raw) - len(name) - len(arguments) < _ROOM
+                else:
+                    known = _is_whole(raw, named)
+            except (msgspec.DecodeError, RecursionError):
+                known, named = False, None
+            if known:
+                self._named = named
+                """All of it, if that is a name, arguments, `_meta`; or else `_members` has all."""
+                return
+            self._members = _object(raw, "params")
         else:
+            self._raw = None
             self._members = {} if raw is UNSET else _object(raw, "params")
+        self._named = None
+        self.bare = False
 
     @property
     def meta(self) -> Mapping[str, Raw]:
@@ -87,11 +101,22 @@ class Params:
             raise RpcError.invalid_params(f"expected a string as {key!r}", {"field": key})
         return value
 
+    def named(self) -> tuple[str, Raw | None]:
+        """Return the name and the arguments of a call; raises Invalid params if they are none."""
+        named = self._named
+        if named is None:
+            name, arguments = self.text("name"), self.get("arguments")
+        else:
+            name, arguments = named.name, named.arguments
+        if arguments is not None and memoryview(arguments)[0] != _BRACE:
+            raise RpcError.invalid_params("expected an object as 'arguments'")
+        return name, arguments
+
     def get(self, key: str) -> Raw | None:
         """Return a member as it is, None if it is absent."""
         named = self._named
         if named is not None and key == "arguments":
-            return None if named.arguments is _ABSENT else named.arguments
+            return named.arguments
         return self._all().get(key)
 
     def has_any(self, keys: frozenset[str]) -> bool:
@@ -174,21 +199,16 @@ class Params:
         return self._meta
 
 
-def _look(raw: Raw) -> _Named | None:
-    """Read params that have a name, arguments and `_meta`, each once at most; None for others."""
-    try:
-        named = _read_named(raw)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    name, arguments, meta = named.name, named.arguments, named.meta
-    if name is _ABSENT:
-        return None
-    spare = len(raw) - len(name) - _NAME
-    if arguments is not _ABSENT:
-        spare -= len(arguments) + _ARGUMENTS
-    if meta is not _ABSENT:
-        spare -= len(meta) + _META
-    return named if spare < _SLACK else None
+def _is_whole(raw: Raw, named: _Named) -> bool:
+    """Tell whether params have a name, and nothing that was not read or is there twice."""
+    if named.name is _ABSENT:
+        return False
+    spare = len(raw) - len(named.name) - _NAME
+    if named.arguments is not _ABSENT:
+        spare -= len(named.arguments) + _ARGUMENTS
+    if named.meta is not _ABSENT:
+        spare -= len(named.meta) + _META
+    return spare < _SLACK
 
 
 _read_any = msgspec.json.Decoder(object).decode

@@ -1,0 +1,61 @@
+"""Route: where a name leads, and what is still to be asked of each call that goes there.
+
+    name ──> who offers it, what it is called there, who judges it ──kept──> every call of it
+
+Refuses to know callers: whatever depends on who asks is asked again for every call, so that nothing
+that becomes known of a caller makes a route wrong.
+
+Rules upheld here:
+1. A route is kept for as long as all is the same that decided where it leads. Whoever changes what
+   is offered, by whom, who sees it or what is stopped has all routes forgotten before anything
+   else; and a route that was found under another Governor is none.
+2. Only what is in the catalogue has a route that is kept: there are never more than that.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from trunkline.gateway.passage import Passage
+from trunkline.gateway.upstream import Upstream
+from trunkline.jsonrpc import Raw
+from trunkline.mcp.meta import Params
+from trunkline.routing.catalog import Entry
+from trunkline.routing.view import View
+
+Check: TypeAlias = Callable[[Passage, Entry], Raw | None]
+"""Lets a call pass; raises RpcError, or returns the answer that it gets instead.
+
+What it takes for the call it gives back by `passage.leaving`.
+"""
+
+
+class Route(Struct, frozen=True):
+    """The way of all calls of one offer."""
+
+    entry: Entry
+    upstream: Upstream
+    governor: object
+    """Whoever said what is to be asked."""
+    checks: tuple[Check, ...] = ()
+    """What is asked of each call."""
+    view: View | None = None
+    """Who knows whether a caller may see it; None if everybody may."""
+    wraps: bool = False
+    """Whether it is the tool that calls another."""
+    rename: Callable[[Params], None] | None = None
+    """Puts the name into params that its owner knows; None if it is the same."""
+
+
+class Routes:
+    """The routes that are known by now."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, dict[str, Route]] = {"tools/call": {}, "prompts/get": {}}
+        """By the method, and the name that is called."""
+
+    def forget(self) -> None:
+        """Find all of them anew."""
+        for known in self.named.values():
+            known.clear()
