@@ -47,7 +47,8 @@ async def pool_for(
 
 
 async def ask(wire: Wire) -> HttpResponse:
-    response = wire.ask(ASK, b"", bodiless=False)
+    response = HttpResponse(wire)
+    wire.ask(ASK, b"", response)
     await response.begun()
     return response
 
@@ -215,7 +216,7 @@ async def test_who_gives_up_waiting_passes_the_turn_on() -> None:
         assert await is_stuck(turns[0])
         await stop(turns[0])
         turns[1].cancel()  # before there is a turn to take
-        wire.ask(ASK, b"", bodiless=False)
+        wire.ask(ASK, b"", HttpResponse(wire))
         wire.data_received(ok())
         turns[2].cancel()  # after it was given one, before it could take it
         assert await turns[3] is wire

@@ -12,7 +12,7 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n"
 
 def test_whoever_watches_is_told_once_when_the_head_is_there() -> None:
     bench, told = Bench(), list[int]()
-    response = bench.wire.ask(b"", b"", bodiless=False)
+    response = bench.ask()
     response.watch(lambda: told.append(response.status))
     bench.wire.data_received(HEAD % 4 + b"ab")
     assert (told, response.body) == ([200], None)
@@ -22,7 +22,7 @@ def test_whoever_watches_is_told_once_when_the_head_is_there() -> None:
 
 def test_whoever_watches_is_told_too_when_there_will_be_none() -> None:
     bench, told = Bench(), list[str]()
-    response = bench.wire.ask(b"", b"", bodiless=False)
+    response = bench.ask()
     response.watch(lambda: told.append(str(response.failed())))
     bench.wire.connection_lost(None)
     assert told == ["h:1: the connection was closed before the answer"]
@@ -31,7 +31,7 @@ def test_whoever_watches_is_told_too_when_there_will_be_none() -> None:
 
 async def test_a_body_that_is_too_large_is_not_taken_for_one() -> None:
     bench = Bench()
-    response = bench.wire.ask(b"", b"", bodiless=False)
+    response = bench.ask()
     response.watch(lambda: None)
     bench.wire.data_received(HEAD % 6000 + b"x" * 6000)
     assert response.body is None

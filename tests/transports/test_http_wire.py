@@ -80,17 +80,20 @@ class Bench:
         self.clock = Clock()
         self.freed: list[Wire] = []
         self.gone: list[Wire] = []
-        self.alone = True
+        self.wires: list[Wire] = []
         loop = cast("asyncio.AbstractEventLoop", self.clock)
         self.departures = Departures(loop)
         free, gone = self.freed.append, self.gone.append
-        owner = Owner("h:1", loop, limits, free, gone, self.departures, lambda: self.alone)
+        owner = Owner("h:1", loop, limits, free, gone, self.departures, self.wires, ())
         self.wire = Wire(owner)
+        self.wires.append(self.wire)
         self.transport = Transport()
         self.wire.connection_made(self.transport)
 
     def ask(self, *, bodiless: bool = False) -> HttpResponse:
-        return self.wire.ask(b"HEAD", b"BODY", bodiless=bodiless)
+        response = HttpResponse(self.wire)
+        self.wire.ask(b"HEAD", b"BODY", response, bodiless=bodiless)
+        return response
 
     def answer(self, *pieces: bytes, bodiless: bool = False) -> HttpResponse:
         response = self.ask(bodiless=bodiless)
@@ -143,7 +146,7 @@ def test_an_answer_is_there_when_its_last_byte_is() -> None:
 def test_a_large_request_is_not_copied() -> None:
     bench = Bench()
     large = bytes(100_000)
-    bench.wire.ask(b"HEAD", large, bodiless=False)
+    bench.wire.ask(b"HEAD", large, HttpResponse(bench.wire))
     assert bench.transport.written[1] is large
 
 
@@ -371,7 +374,7 @@ def test_a_wire_that_we_gave_up_is_not_stale() -> None:
 
 def test_a_request_among_others_leaves_with_them_unless_nobody_wants_it_any_more() -> None:
     bench = Bench()
-    bench.alone = False
+    bench.wires.append(Bench().wire)  # which has been asked as well
     response = bench.ask()
     assert bench.transport.written == []
     bench.departures.flush()
@@ -389,7 +392,7 @@ def test_what_comes_before_the_request_has_left_is_no_answer_to_it() -> None:
     bench = Bench()
     bench.answer(ok())
     bench.freed.clear()
-    bench.alone = False
+    bench.wires.append(Bench().wire)  # which has been asked as well
     response = bench.ask()
     bench.wire.data_received(ok(b"somebody else's"))
     assert not response.status

@@ -38,7 +38,7 @@ from trunkline.jsonrpc import (
 from trunkline.routing.call import withdrawal
 from trunkline.transports import http_stream, streamable
 from trunkline.transports.exchange import Headers
-from trunkline.transports.http_client import HttpClient, HttpResponse, Unreachable
+from trunkline.transports.http_client import HttpClient, HttpResponse, Poster, Unreachable
 from trunkline.transports.streamable import Streamable
 
 __all__ = ["no_patience"]
@@ -203,8 +203,8 @@ class Fickle(HttpClient):
             raise Unreachable("nobody is at home")
         return await super().request(*given, **options)
 
-    def ask_now(self, method: str, headers: Headers, body: bytes) -> HttpResponse | None:
-        return None if self.down else super().ask_now(method, headers, body)
+    def post_now(self, headers: Headers, body: bytes, poster: Poster) -> bool:
+        return not self.down and super().post_now(headers, body, poster)
 
 
 @tidy

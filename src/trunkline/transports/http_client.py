@@ -21,7 +21,7 @@ from trunkline.transports.exchange import Headers
 from trunkline.transports.http_address import Origin, checked_target, parse_origin
 from trunkline.transports.http_pool import Pool, Unreachable
 from trunkline.transports.http_response import HttpResponse, ResponseTooLarge
-from trunkline.transports.http_wire import ClientLimits
+from trunkline.transports.http_wire import Asker, ClientLimits
 
 __all__ = [
     "ClientLimits",
@@ -39,6 +39,8 @@ _OURS = frozenset(
 )
 _WITH_LENGTH = frozenset(("PATCH", "POST", "PUT"))
 """The methods whose requests have a length even if there is no body."""
+
+_LENGTH = b"\r\ncontent-length: "
 
 _UNAUTHORIZED = 401
 
@@ -64,14 +66,16 @@ class Heads:
         self, method: str, headers: Headers, length: int, target: str | None = None
     ) -> bytes:
         """Return the head of a request whose body has `length` bytes, or raise ValueError."""
-        if target is None and isinstance(headers, tuple):
-            start = self._known.get((method, headers)) or self._remember(method, headers)
-        else:
-            where = self._target if target is None else target
-            start = self._start(method, headers, where)
+        start = self.start(method, headers, target)
         if length or method in _WITH_LENGTH:
-            return b"%b\r\ncontent-length: %d\r\n\r\n" % (start, length)
-        return start + b"\r\n\r\n"
+            return b"%b%d\r\n\r\n" % (start, length)
+        return start.removesuffix(_LENGTH) + b"\r\n\r\n"
+
+    def start(self, method: str, headers: Headers, target: str | None = None) -> bytes:
+        """Return all of a head that is before the length of the body, or raise ValueError."""
+        if target is None and isinstance(headers, tuple):
+            return self._known.get((method, headers)) or self._remember(method, headers)
+        return self._start(method, headers, self._target if target is None else target)
 
     def _remember(self, method: str, headers: Headers) -> bytes:
         if len(self._known) >= _MAX_KNOWN:
@@ -84,7 +88,7 @@ class Heads:
             raise ValueError(f"expected an HTTP method, got {method!r}")
         lines = [_line(name, value) for name, value in headers]
         where = checked_target(target)
-        return b"".join((f"{method} {where}".encode(), self._constant, *lines))
+        return b"".join((f"{method} {where}".encode(), self._constant, *lines, _LENGTH))
 
 
 class Credentials(Protocol):
@@ -111,6 +115,14 @@ class Credentials(Protocol):
         ...
 
 
+class Poster(Asker, Protocol):
+    """Whoever posts at once, and waits for an answer."""
+
+    def showed(self, shown: object, body: bytes) -> None:
+        """Take note of the credentials: with others, it can be posted again."""
+        ...
+
+
 class HttpClient:
     """A client of the server that a URL names.
 
@@ -131,6 +143,10 @@ class HttpClient:
         self._origin = parse_origin(url)
         self._heads = Heads(self._origin, headers)
         self._pool = Pool(self._origin, limits or ClientLimits(), tls, allow)
+        self._take = self._pool.take
+        self._said: Headers | None = None
+        """What was said last with a POST, and how such a POST starts."""
+        self._recent = b""
         self._credentials = credentials
         self._closed = False
         if credentials is not None:
@@ -182,7 +198,8 @@ class HttpClient:
         head = self._heads.render(method, headers, len(body), target)
         wire = self._pool.take() or await self._pool.lease()
         while True:
-            response = wire.ask(head, body, bodiless=method == "HEAD")
+            response = HttpResponse(wire)
+            wire.ask(head, body, response, bodiless=method == "HEAD")
             try:
                 await response.begun()
             except BaseException:
@@ -194,21 +211,30 @@ class HttpClient:
                 raise response.failed()
             wire = await self._pool.lease(unused=True)  # which is never stale: it is sent no more
 
-    def ask_now(self, method: str, headers: Headers, body: bytes) -> HttpResponse | None:
-        """Ask at once, if there is a free connection; whoever asks watches the answer."""
-        shown = None
+    def post_now(self, headers: Headers, body: bytes, poster: Poster) -> bool:
+        """Post at once, if there is a free connection; tell whether there was one."""
         if self._credentials is not None:
             shown = self._credentials.current()
             if shown is None:
-                return None
+                return False
             headers = (*headers, shown)
-        wire = self._pool.take()
+            poster.showed(shown, body)
+        start = self._recent if headers is self._said else self._look_up(headers)
+        wire = self._take()
         if wire is None:
-            return None
-        head = self._heads.render(method, headers, len(body))
-        response = wire.ask(head, body, bodiless=method == "HEAD")
-        response.shown = shown
-        return response
+            return False
+        wire.ask(b"%b%d\r\n\r\n" % (start, len(body)), body, poster)
+        return True
+
+    def _look_up(self, headers: Headers) -> bytes:
+        """Return how a POST with these headers starts; the next one may have the very same."""
+        self._recent = self._heads.start("POST", headers)
+        self._said = headers
+        return self._recent
+
+    def give_up(self, poster: Poster) -> None:
+        """End the connection over which nothing has come so far for whoever posted."""
+        self._pool.give_up(poster)
 
     async def aclose(self) -> None:
         """Close all connections; whoever waits for an answer gets ConnectionLost."""

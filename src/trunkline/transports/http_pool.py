@@ -24,7 +24,7 @@ from functools import cache
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.transports.departures import Departures
 from trunkline.transports.http_address import Origin, resolve
-from trunkline.transports.http_wire import ClientLimits, Owner, Wire
+from trunkline.transports.http_wire import Asker, ClientLimits, Owner, Wire
 
 _TICK = 1.0
 """How many seconds pass at most between two looks at the deadlines."""
@@ -94,6 +94,11 @@ class Pool:
                 return wire
             wire.drop()
 
+    def give_up(self, asker: Asker) -> None:
+        """Let nobody answer whoever asked and has heard nothing so far."""
+        for wire in tuple(self._wires):
+            wire.give_up(asker)
+
     async def aclose(self) -> None:
         """Close all connections, and fail whoever waits for an answer."""
         self._closed = True
@@ -106,12 +111,16 @@ class Pool:
     def _own(self) -> Owner:
         loop = asyncio.get_running_loop()
         departures = Departures(loop)
-        free, gone, alone = self._free, self._gone, self._is_alone
-        return Owner(self._origin.name, loop, self._limits, free, gone, departures, alone)
-
-    def _is_alone(self) -> bool:
-        """Tell whether only one answer is waited for."""
-        return len(self._wires) - len(self._idle) <= 1
+        return Owner(
+            name=self._origin.name,
+            loop=loop,
+            limits=self._limits,
+            free=self._free,
+            gone=self._gone,
+            departures=departures,
+            wires=self._wires,
+            idle=self._idle,
+        )
 
     async def _turn(self, owner: Owner) -> Wire | None:
         """Wait for a wire, or for leave to open one, which counts as being opened already."""

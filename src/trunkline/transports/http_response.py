@@ -1,6 +1,6 @@
 """HttpResponse: an answer that is coming over a Wire, for whoever asked.
 
-    the wire ──> add, end ──> read, or receive, receive … None
+    the wire ──> complete, or add, end ──> read, or receive, receive … None
 
 Refuses to hold more than it may: of a body that nobody takes in, only a little is read.
 """
@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from trunkline.jsonrpc import ConnectionLost
 
@@ -23,8 +25,21 @@ class ResponseTooLarge(ConnectionLost):
     """The body of an answer is larger than it may be."""
 
 
+class Head(Struct, frozen=True, gc=False):
+    """What a head with status 200 says that came with all of its body, and may come again."""
+
+    headers: dict[bytes, bytes]
+    """All but that of the length."""
+    is_json: bool
+    keep_alive: float
+    """For how many seconds the connection can be kept afterwards."""
+
+
 class HttpResponse:
-    """An answer: its head is there, its body is read at once, or received in pieces."""
+    """An answer: its head is there, its body is read at once, or received in pieces.
+
+    It is an Asker: of a wire that was asked with it, it takes in all that comes.
+    """
 
     __slots__ = (
         "_failure",
@@ -58,8 +73,11 @@ class HttpResponse:
         self._failure: ConnectionLost | None = None
         self._waiter: Callable[[], None] | None = None
 
-    def watch(self, begun: "Callable[[], None]") -> None:
-        """Have `begun` called when the head is there, or when there will be none; at once, once."""
+    def watch(self, begun: "Callable[[], None] | None") -> None:
+        """Have `begun` called when the head is there, or when there will be none; at once, once.
+
+        None is for whoever does not want to know any more.
+        """
         self._waiter = begun
 
     async def begun(self) -> None:
@@ -118,6 +136,16 @@ class HttpResponse:
     def failed(self) -> ConnectionLost:
         """Return why no answer came; for whoever asked."""
         return self._failure or ConnectionLost(f"{self._wire.owner.name}: no answer")
+
+    def complete(self, wire: "Wire", head: Head, body: bytes) -> None:
+        """Take in all of an answer; for the wire."""
+        self.status = 200
+        self.headers = head.headers
+        self.end(body)
+
+    def begin(self, wire: "Wire") -> "HttpResponse":
+        """Take in what comes; for the wire."""
+        return self
 
     def add(self, piece: bytes) -> None:
         """Take in a piece of a body that goes on, or just the head; for the wire."""

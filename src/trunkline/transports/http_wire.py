@@ -1,6 +1,7 @@
 """Wire: one connection to an HTTP/1.1 server, and the answer that is coming over it.
 
-    bytes ──> Wire, with httptools' parser ──> HttpResponse ──> read, or receive, receive … None
+    bytes ──> Wire ──> all of an answer, with a head that was read before ──> whoever asked
+                   ──> httptools' parser ──> HttpResponse ──> read, or receive, receive … None
 
 Refuses to know who else wants the connection: it is told what to ask, and tells when it is free,
 and when it is gone.
@@ -18,19 +19,20 @@ import asyncio
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from math import inf
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 from httptools import HttpParserError, HttpResponseParser
 from msgspec import Struct
 
 from trunkline.jsonrpc import ConnectionLost
+from trunkline.mcp.media import media_type
 from trunkline.transports.departures import Departures
 from trunkline.transports.exchange import Piece
 from trunkline.transports.http_heads import Heads
-from trunkline.transports.http_response import HttpResponse
+from trunkline.transports.http_response import Head, HttpResponse
 
 _LARGE = 64 * 1024
 """From how many bytes on a body is not copied to leave together with its head."""
@@ -65,6 +67,18 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
     """The largest body that `read` returns; `receive` has no limit but its piece."""
 
 
+class Asker(Protocol):
+    """Whoever asked, and waits for an answer."""
+
+    def complete(self, wire: "Wire", head: Head, body: bytes) -> None:
+        """Take in all of an answer; what it is to be like is for `head` to say."""
+        ...
+
+    def begin(self, wire: "Wire") -> HttpResponse:
+        """Return what takes in any other answer, or why there is none."""
+        ...
+
+
 class Owner(NamedTuple):
     """Whose wires these are."""
 
@@ -77,8 +91,9 @@ class Owner(NamedTuple):
     gone: "Callable[[Wire], None]"
     """Told of a wire that is closed."""
     departures: Departures
-    is_alone: Callable[[], bool]
-    """Tells whether no other wire has been asked."""
+    wires: "Collection[Wire]"
+    idle: "Collection[Wire]"
+    """Those that nobody has asked; when all but one are, what that one says leaves at once."""
 
 
 class _Refused(Exception):
@@ -99,8 +114,17 @@ class Wire(asyncio.Protocol):
         self._head_timeout = inf if limits.head_timeout is None else limits.head_timeout
         self._idle_timeout = inf if limits.idle_timeout is None else limits.idle_timeout
         self._patience = self._idle_timeout
+        self._hurries = self._head_timeout != inf
+        self._free = owner.free
+        self._departures = owner.departures
+        self._wires, self._idle = owner.wires, owner.idle
         self._transport: asyncio.Transport
+        self._asker: Asker | None = None
+        """Who has heard nothing so far."""
+        self._unheard: Asker | None = None
+        """The same, once the request, or the first part of it, has left."""
         self._response: HttpResponse | None = None
+        """What takes in the answer, if it is not all there at once."""
         self._headers: dict[bytes, bytes] = {}
         self._pieces: list[bytes] = []
         # The parser calls these without a detour: no frame of ours for each header and piece.
@@ -110,40 +134,32 @@ class Wire(asyncio.Protocol):
         self._barren = 0
         """How many bytes came since the request, or the head, or the last piece of the body."""
         self._bodiless = False
-        self._asked = False
-        """Whether the request, or the first part of it, has left."""
         self._ended = False
         self._reusable = False
         self._served = False
         self._paused = False
-        self._known = Heads[dict[bytes, bytes]](owner.limits.max_body)
+        self._known = Heads[Head](owner.limits.max_body)
         """The heads of answers that came in one piece, with what they say."""
 
-    def ask(self, head: bytes, body: bytes, *, bodiless: bool) -> HttpResponse:
+    def ask(self, head: bytes, body: bytes, asker: Asker, *, bodiless: bool = False) -> None:
         """Send a request; `bodiless` says that the answer has no body whatever its head says."""
-        response = self._response = HttpResponse(self)
+        self._asker = asker
         self._bodiless = bodiless
-        self._ended = False
-        self._barren = 0
-        self._patience = self._idle_timeout
-        hurry = self._head_timeout
-        self.deadline = inf if hurry == inf else self._time() + hurry
-        self._asked = False
-        departures, alone = self.owner.departures, self.owner.is_alone()
+        self.deadline = self._time() + self._head_timeout if self._hurries else inf
+        alone = len(self._wires) - len(self._idle) <= 1
         if len(body) < _LARGE:
-            departures.write(self, head + body, alone)
+            self._departures.write(self, head + body, alone)
         else:
-            departures.write_pieces(self, (head, body), alone)
-        return response
+            self._departures.write_pieces(self, (head, body), alone)
 
     def write(self, data: Piece) -> None:
         """Let a request leave: to whom it departs."""
-        self._asked = True
+        self._unheard = self._asker
         self._transport.write(data)
 
     def writelines(self, list_of_data: Iterable[Piece], /) -> None:
         """Let one leave that is in pieces."""
-        self._asked = True
+        self._unheard = self._asker
         self._transport.writelines(list_of_data)
 
     def is_closing(self) -> bool:
@@ -156,10 +172,17 @@ class Wire(asyncio.Protocol):
 
     def fail(self, why: str | ConnectionLost) -> None:
         """End the connection, and tell whoever waits for an answer."""
-        response, self._response = self._response, None
+        response = self._begin()
+        self._response = None
         self._transport.abort()
         if response is not None:
             response.end(b"", why if isinstance(why, ConnectionLost) else self._lost(why))
+
+    def give_up(self, asker: Asker) -> None:
+        """End the connection without a word, if that is who waits for an answer."""
+        if self._asker is asker:
+            self._asker = self._unheard = None
+            self._transport.abort()
 
     def drop(self) -> None:
         """End a connection that nobody has asked."""
@@ -200,17 +223,42 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take in what came, and hand over what it completes."""
-        response = self._response
-        if response is None:
-            self._transport.abort()
+        asker = self._unheard
+        if asker is not None:
+            self._unheard = None
+            found = self._known.find(data)
+            if found is not None:
+                # The parser is between two answers, and stays there: it need not see this one.
+                self._asker = None
+                head, body = found
+                asker.complete(self, head, body)
+                self._release(head.keep_alive)
+                return
+        elif self._response is None:
+            self._refuse()
             return
-        if not self._asked:
+        response = self._begin()
+        if response is not None:
+            self._parse(data, response)
+
+    def _refuse(self) -> None:
+        """End a connection on which something comes that nobody asked for."""
+        if self._asker is None:
+            self._transport.abort()
+        else:
             self.stale = self._served
             self.fail("expected nothing before it was asked")
-            return
-        if not self._barren and not response.status and self._recall(data, response):
-            return
-        whole = not self._barren
+
+    def _begin(self) -> HttpResponse | None:
+        """Return what takes in the answer; None if nobody asked."""
+        asker = self._asker
+        self._asker = self._unheard = None
+        if asker is not None:
+            self._response = asker.begin(self)
+        return self._response
+
+    def _parse(self, data: bytes, response: HttpResponse) -> None:
+        whole = not self._barren and not response.status
         self._barren += len(data)
         failure = None
         try:
@@ -236,28 +284,13 @@ class Wire(asyncio.Protocol):
                 self.deadline = self._time() + self._patience
             response.add(piece)
 
-    def _recall(self, data: bytes, response: HttpResponse) -> bool:
-        """Take an answer in one piece whose head was read before; tell whether it is one.
-
-        The parser is between two answers, and stays there: it need not see this one.
-        """
-        found = self._known.find(data)
-        if found is None:
-            return False
-        response.headers, body = found
-        response.status = 200
-        self._ended = self._reusable = True
-        self._response = None
-        response.end(body)
-        self._finish(response)
-        return True
-
     def _remember(self, data: bytes, response: HttpResponse) -> None:
         """Keep what an ordinary head says: most servers say the same again and again."""
         if response.status == 200 and not self._bodiless:
             headers = response.headers.items()
             same = {name: value for name, value in headers if name != b"content-length"}
-            self._known.keep(data, same)
+            is_json = media_type(same.get(b"content-type")) == "application/json"
+            self._known.keep(data, Head(same, is_json, self._keep_alive(same)))
 
     def eof_received(self) -> None:
         """Take in that no more will come."""
@@ -325,18 +358,30 @@ class Wire(asyncio.Protocol):
         return self._lost(str(why.__context__) if known else f"expected HTTP/1.1: {why}")
 
     def _finish(self, response: HttpResponse) -> None:
-        if not self._reusable or self._transport.get_write_buffer_size():
+        """Be as if nothing had been asked, if that can be."""
+        if not self._reusable:
             self._transport.abort()
             return
         if self._paused:
             self.resume()
         self._served = True
-        promised = _promised(response.headers.get(b"keep-alive", b""))
-        self.deadline = self._time() + min(self._limits.keep_alive, promised)
-        self.owner.free(self)
+        self._ended = False
+        self._barren = 0
+        self._patience = self._idle_timeout
+        self._release(self._keep_alive(response.headers))
+
+    def _release(self, keep_alive: float) -> None:
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
+            self.deadline = self._time() + keep_alive
+            self._free(self)
+
+    def _keep_alive(self, headers: dict[bytes, bytes]) -> float:
+        return min(self._limits.keep_alive, _promised(headers.get(b"keep-alive", b"")))
 
     def _cut_off(self, exc: Exception | None) -> None:
-        response = self._response
+        response = self._begin()
         if response is None:
             return
         number = exc.errno if isinstance(exc, OSError) else None

@@ -21,8 +21,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
-
 from trunkline.jsonrpc import (
     METHOD_NOT_FOUND,
     ConnectionLost,
@@ -44,6 +42,7 @@ from trunkline.jsonrpc.incident import Report, answer_for, print_incident
 from trunkline.mcp.headers import HEADER_MISMATCH, UNSUPPORTED_VERSION
 from trunkline.mcp.media import media_type
 from trunkline.transports.exchange import Headers
+from trunkline.transports.http_asked import INITIALIZE, LISTEN, Asked
 from trunkline.transports.http_client import HttpClient, HttpResponse, Unreachable
 from trunkline.transports.http_refused import HttpRefused, SessionLost
 from trunkline.transports.http_results import is_answer, read_result, result_of, seconds_of
@@ -67,21 +66,10 @@ _CONTENT = (
 
 _SAID = frozenset((400, 404, 422, 500))
 UNAUTHORIZED = 401
-_PROBES = frozenset(("initialize", "server/discover"))
+_PROBES = frozenset((INITIALIZE, "server/discover"))
+_APART = frozenset((INITIALIZE, LISTEN))
 _CERTAIN = frozenset(("prompts/get", "resources/read", "tools/call"))
 """What is only asked of servers that said they know it."""
-
-
-class _Asked(Struct, frozen=True, gc=False):
-    """A call on its way."""
-
-    id: int
-    method: str
-    handler: Handler | None
-    begins: bool
-    """Whether it begins a session."""
-    in_session: bool
-    counts: bool
 
 
 class Streamable:
@@ -108,7 +96,8 @@ class Streamable:
         self._usual: Headers = _CONTENT
         """What is said with every message: the two above, and what it is."""
         self._resumable = False
-        self._busy = 0
+        self._busy = self._listening = 0
+        """How many calls there are, and how many of them just listen."""
         self._saying: set[asyncio.Task[None]] = set()
         self._away = 0
         self._room = asyncio.Event()
@@ -140,83 +129,83 @@ class Streamable:
         headers: Headers = (),
     ) -> Due:
         """Ask; raises RpcError, HttpRefused or ConnectionLost."""
-        begins = method == "initialize"  # a session, and so it belongs to none
         id = self._remapper.remap(original_id, self._name)
-        # To listen is no work, and never done.
-        counts = method != "subscriptions/listen"
-        asked = _Asked(id, method, handler, begins, bool(self._session) and not begins, counts)
-        self._busy += counts
-        said = _CONTENT if begins else self._usual
+        said = (*self._usual, *headers) if headers else self._usual
+        asked = Asked(self, id, method, handler, said)
+        answer = asked.answer = Due(asked.stop)
+        self._busy += 1
         try:
-            answer = self._post_call(
-                asked,
-                (*said, *headers) if headers else said,
-                Request(id, method, params).encode(),
-            )
+            payload = Request(id, method, params).encode()
+            if method in _APART:
+                self._ask_apart(asked, headers, payload)
+            elif not self._client.post_now(said, payload, asked):
+                self._do(asked, self._post_patiently(asked, payload))
         except BaseException:
-            self._done(asked)
+            self._client.give_up(asked)
+            self._retire(asked)
             raise
-        answer.then(partial(self._done, asked))
         return answer
 
-    def _post_call(self, asked: "_Asked", headers: Headers, payload: bytes) -> Due:
-        """Post a call at once if that is possible; most are answered in one piece."""
-        response = self._client.ask_now("POST", headers, payload)
-        if response is None:
-            return Due.of(self._post_patiently(asked, headers, payload))
-        answer = Due(partial(self._drop, asked, response))
-        again = None
-        if response.shown is not None:
-            again = partial(self._post_patiently, asked, headers, payload, response)
-        response.watch(partial(self._begun, asked, response, answer, again))
-        return answer
+    def _ask_apart(self, asked: Asked, headers: Headers, payload: bytes) -> None:
+        """Ask what has no usual answer, or is not asked as usual."""
+        if asked.begins:
+            asked.headers = (*_CONTENT, *headers)
+        self._do(asked, self._post_patiently(asked, payload))
+        self._listening += not asked.counts
 
-    def _begun(
-        self,
-        asked: "_Asked",
-        response: HttpResponse,
-        answer: Due,
-        again: Callable[[], Coroutine[Any, Any, Raw]] | None,
-    ) -> None:
-        """Take an answer that is all there; wait for the rest of any other in a task.
+    def _do(self, asked: Asked, doing: Coroutine[Any, Any, Raw]) -> None:
+        """Wait in a task for what is due."""
+        task = Due.of(doing)
+        asked.answer.stop_by(lambda _: task.cancel())
+        task.then(partial(self._follow_up, asked))
 
-        `again` asks once more, with other credentials.
-        """
-        body = None
-        if response.status == 200:
-            kind = media_type(response.headers.get(b"content-type"))
-            body = response.body if kind == "application/json" else None
-        if answer.done:
-            response.close()
-        elif not response.status:
-            answer.fail(response.failed())
-        elif body is None or asked.begins:
-            if again is None or response.status != UNAUTHORIZED:
-                doing = Due.of(self._finish(asked, response))
-            else:
-                doing = Due.of(again())
-            answer.stop_by(lambda _: doing.cancel())
-            doing.then(answer.follow)
-        else:
-            try:
-                answer.settle(read_result(body, asked.id))
-            except (RpcError, ConnectionLost) as why:
-                answer.fail(why)
+    def _follow_up(self, asked: Asked, doing: Due) -> None:
+        self._retire(asked)
+        self._listening -= not asked.counts
+        asked.answer.follow(doing)
 
-    def _drop(self, asked: "_Asked", response: HttpResponse, answer: Due) -> None:
-        answer.fail(asyncio.CancelledError())
-        response.close()
-        self._withdraw(asked)
-
-    def _done(self, asked: "_Asked", answer: Due | None = None) -> None:
-        self._busy -= asked.counts
+    def _retire(self, asked: Asked) -> None:
+        """Note that a call is over, before anybody hears of it."""
+        self._busy -= 1
         self._remapper.restore(asked.id)
 
+    # What comes of a call that was posted at once
+
+    def settle(self, asked: Asked, body: bytes) -> None:
+        """End a call as the body of its answer says."""
+        self._retire(asked)
+        try:
+            asked.answer.settle(read_result(body, asked.id))
+        except (RpcError, ConnectionLost) as why:
+            asked.answer.fail(why)
+
+    def begun(self, asked: Asked, response: HttpResponse) -> None:
+        """Take an answer that is all there; wait for the rest of any other in a task."""
+        kind = media_type(response.headers.get(b"content-type")) if response.status else ""
+        body = response.body if response.status == 200 and kind == "application/json" else None
+        if body is not None:
+            self.settle(asked, body)
+        elif not response.status:
+            self._retire(asked)
+            asked.answer.fail(response.failed())
+        elif asked.shown is None or response.status != UNAUTHORIZED:
+            self._do(asked, self._finish(asked, response))
+        else:  # once more, with other credentials
+            response.shown = asked.shown
+            self._do(asked, self._post_patiently(asked, asked.payload, response))
+
+    def drop(self, asked: Asked) -> None:
+        """End a call that nobody awaits any more."""
+        self._retire(asked)
+        asked.answer.fail(asyncio.CancelledError())
+        self._client.give_up(asked)
+        self._withdraw(asked)
+
     async def _post_patiently(
-        self, asked: "_Asked", headers: Headers, payload: bytes, refused: HttpResponse | None = None
+        self, asked: Asked, payload: bytes, refused: HttpResponse | None = None
     ) -> Raw:
         try:
-            response = await self._client.request("POST", headers, payload, refused=refused)
+            response = await self._client.request("POST", asked.headers, payload, refused=refused)
         except Unreachable:
             self._give_up(asked.counts)
             raise
@@ -225,7 +214,7 @@ class Streamable:
             raise
         return await self._finish(asked, response)
 
-    async def _finish(self, asked: "_Asked", response: HttpResponse) -> Raw:
+    async def _finish(self, asked: Asked, response: HttpResponse) -> Raw:
         """Return the answer of a response that has begun."""
         try:
             if asked.begins and response.status == 200:
@@ -237,7 +226,7 @@ class Streamable:
             self._withdraw(asked)
             raise
 
-    def _withdraw(self, asked: "_Asked") -> None:
+    def _withdraw(self, asked: Asked) -> None:
         if self._withdrawal is not None and not asked.begins:
             self._say(self._post_quietly(self._withdrawal(asked.id).encode()))
 
@@ -255,7 +244,7 @@ class Streamable:
 
     def _give_up(self, calls: int) -> None:
         """Take the server for lost, unless it may be answering more than the `calls` that know."""
-        if self._busy <= calls:
+        if self._busy - self._listening <= calls:
             self._ended.set()
 
     async def _post_quietly(self, body: bytes) -> None:
@@ -294,7 +283,7 @@ class Streamable:
         retry_after = seconds_of(response.headers.get(b"retry-after"))
         return HttpRefused(response.status, error, retry_after, astray)
 
-    def _meaning(self, why: HttpRefused, asked: _Asked) -> Exception:
+    def _meaning(self, why: HttpRefused, asked: Asked) -> Exception:
         """Return what a refusal means for the call that it answers."""
         error = why.error
         unknown = error is not None and error.code == METHOD_NOT_FOUND
