@@ -58,6 +58,9 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NOTHING, _HALF_CLOSED, _BEHIND = range(10, 13)
 """What the deadline is for, beside what the reader is at."""
 
+_UNSEEN = -math.inf
+"""The deadline of one that became idle since somebody looked: it gets one when it is looked at."""
+
 
 class Surroundings(NamedTuple):
     """What all connections of a listener share."""
@@ -83,7 +86,6 @@ class HttpConnection(asyncio.Protocol):
         self._limits = surroundings.limits
         self._departures = surroundings.departures
         self._loop = asyncio.get_running_loop()
-        self._time = self._loop.time
         self._transport: asyncio.Transport
         self._reader: RequestReader
         self.address = ""
@@ -195,6 +197,8 @@ class HttpConnection(asyncio.Protocol):
                 self._refuse("expected the body sooner")
         elif self.awaiting == HEAD:
             self._refuse("expected the head sooner")
+        elif self.deadline == _UNSEEN:
+            self.deadline = now + limits.idle_timeout
         else:
             self._end()
 
@@ -227,7 +231,7 @@ class HttpConnection(asyncio.Protocol):
         departures = self._departures
         departures.expected = others = departures.expected - 1
         self.awaiting = IDLE
-        self.deadline = self._time() + self._limits.idle_timeout
+        self.deadline = _UNSEEN
         departures.write(self._transport, answer, not others)
 
     def answered(self) -> None:

@@ -51,11 +51,11 @@ class HttpExchange(Struct, eq=False):
         """Answer with all there is to say, in as many pieces as it has; the length is added."""
         if self.stage != _ASKED:
             return self._drop("asked")
-        head, wire = beginning(status, headers), self.wire
-        if rest or len(body) > SMALL or status in _BODILESS or wire.awaiting != ANSWER:
+        head, wire, size = beginning(status, headers), self.wire, len(body)
+        if rest or size > SMALL or status in _BODILESS or wire.awaiting != ANSWER:
             return self._respond(head, status not in _BODILESS, (body, *rest))
         self.stage = _ENDED
-        wire.conclude(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
+        wire.conclude(b"%bcontent-length: %d\r\n\r\n%b" % (head, size, body))
         return None
 
     def _respond(self, head: bytes, measured: bool, body: tuple[Piece, ...]) -> None:

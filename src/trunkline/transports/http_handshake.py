@@ -162,36 +162,36 @@ class HandshakeDoor:
         if id in in_progress:
             visit.fail(400, _in_use(request))
             return
-        refused = self._load.enter(record.principal)
+        reply = SessionReply(session, visit)
+        refused = self._load.enter(record.principal, reply)
         if refused is not None:
             visit.fail(refused, RpcError.internal_error("too many requests"), id, LATER)
             return
-        reply = SessionReply(session, visit)
         try:
             outcome = session.conversation.answer(request, reply)
-            if type(outcome) is not Due:
-                outcome = due(outcome)
         except Exception as why:
-            self._refuse(visit, request, why)
+            self._refuse(reply, request, why)
             return
-        if type(outcome) is Due:
-            in_progress[id] = outcome, reply
-            outcome.then(partial(self._finish, record, request, reply))
-        else:
-            self._load.leave(record.principal)
-            visit.respond(200, payload_of(request, outcome, self._report))
+        if type(outcome) is not Due:
+            outcome = due(outcome)
+            if type(outcome) is not Due:
+                self._load.leave(reply)
+                visit.respond(200, payload_of(request, outcome, self._report))
+                return
+        in_progress[id] = outcome, reply
+        outcome.then(partial(self._finish, record, request, reply))
 
-    def _refuse(self, visit: Visit, request: Request, why: Exception) -> None:
+    def _refuse(self, reply: SessionReply, request: Request, why: Exception) -> None:
         """Answer what was refused at once; not where `why` was caught, which would keep it."""
-        self._load.leave(visit.principal.id)
+        self._load.leave(reply)
         error = answer_for(why, request.method, self._report)
-        visit.fail(200, error, request.id, *later(error))
+        reply.visit.fail(200, error, request.id, *later(error))
 
     def _finish(
         self, record: Record[HttpSession], request: Request, reply: SessionReply, outcome: Due
     ) -> None:
         """Answer the exchange of a call, in its stream if it has one."""
-        self._ended(record, request, outcome)
+        self._ended(record, request, reply, outcome)
         if outcome.error is None:
             pieces = pieces_of(request, outcome.result, self._report)
         else:
@@ -199,10 +199,12 @@ class HandshakeDoor:
         if not reply.finish(pieces):
             self._see_off(reply, outcome)
 
-    def _ended(self, record: Record[HttpSession], request: Request, _: Due) -> None:
+    def _ended(
+        self, record: Record[HttpSession], request: Request, entered: object, _: Due
+    ) -> None:
         del record.held.in_progress[request.id]
         record.last_activity = self._now()
-        self._load.leave(record.principal)
+        self._load.leave(entered)
 
     def _see_off(self, reply: SessionReply, outcome: Due) -> None:
         """Have a client read the rest of its stream."""
@@ -262,7 +264,7 @@ class HandshakeDoor:
     def _entry(
         self, record: Record[HttpSession], request: Request, reply: SessionReply
     ) -> bytes | tuple[Request, Due]:
-        session = record.held
+        session, entered = record.held, (reply, request.id)
         try:
             if request.method == "initialize":
                 raise RpcError(INVALID_REQUEST, "initialize must not be part of a batch")
@@ -270,20 +272,20 @@ class HandshakeDoor:
                 return ErrorResponse(None, _in_use(request)).encode()
             if _stands_alone(request):
                 raise RpcError(INVALID_REQUEST, "a request with an envelope stands alone")
-            if self._load.enter(record.principal) is not None:
+            if self._load.enter(record.principal, entered) is not None:
                 raise RpcError.internal_error("too many requests")
         except RpcError as error:
             return ErrorResponse(request.id, error).encode()
         try:
             outcome = due(session.conversation.answer(request, reply))
         except Exception as why:
-            self._load.leave(record.principal)
+            self._load.leave(entered)
             return ErrorResponse(request.id, answer_for(why, request.method, self._report)).encode()
         if isinstance(outcome, Due):
             session.in_progress[request.id] = outcome, reply
-            outcome.then(partial(self._ended, record, request))
+            outcome.then(partial(self._ended, record, request, entered))
             return request, outcome
-        self._load.leave(record.principal)
+        self._load.leave(entered)
         return payload_of(request, outcome, self._report)
 
     async def _whole(self, answers: list[bytes | tuple[Request, Due]]) -> bytes:

@@ -68,7 +68,7 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     rate_after: float = 5.0
     """How long a body may be slower than that."""
     idle_timeout: float = 75.0
-    """Between two requests."""
+    """Between two requests; that the first has ended is noted when deadlines are looked at."""
     write_timeout: float = 30.0
     """How long a client that is behind may go without taking anything worth mentioning."""
     half_closed: float = 1.0
