@@ -42,10 +42,6 @@ SMALL = 16 * KIB
 IDLE, HEAD, BODY, OVER = range(4)
 """Between requests; within one; and when no further one will be read."""
 
-ANSWER = 4
-"""Where a connection is that waits for the answer to one usual request, and nothing else is there
-to be looked at: neither more bytes nor a client that is behind, or has gone."""
-
 LAST = b"connection: close\r\n"
 TEXT = ((b"content-type", b"text/plain"),)
 
