@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from tests.auth.issuer import AUDIENCE, ISSUER, NOW, SECRET, Clock, key_server, public, token
 from tests.jsonrpc.test_channel import settle, tidy
-from tests.transports.exchanges import asked
+from tests.transports.exchanges import altered, asked
 from trunkline.auth import failures, guard
 from trunkline.auth.claims import Expected
 from trunkline.auth.guard import MAX_KNOWN, TokenGuard
@@ -126,7 +125,7 @@ async def test_two_authorization_headers_are_none_even_if_they_are_the_same() ->
     house = House()
     request = bearing(token())
     await house.who(request)
-    twice = replace(request, repeated=frozenset((b"authorization",)))
+    twice = altered(request, repeated=frozenset((b"authorization",)))
     assert house.guard.recognise(twice) is None
     who = await house.guard.identify(twice)
     assert isinstance(who, Challenge)
@@ -137,7 +136,7 @@ async def test_two_authorization_headers_are_none_even_if_they_are_the_same() ->
 @pytest.mark.parametrize("query", ["access_token={}", "a=b&access_token={}"])
 async def test_a_token_in_the_url_is_not_taken(query: str) -> None:
     house = House()
-    who = await house.who(replace(asked(), query=query.format(token())))
+    who = await house.who(altered(asked(), query=query.format(token())))
     assert isinstance(who, Challenge)
     assert (who.status, "not in the URL" in who.why) == (400, True)
 
@@ -175,7 +174,7 @@ async def test_who_is_wrong_again_and_again_waits_and_others_do_not(
         who = await house.who(request)
         assert isinstance(who, Challenge)
         assert (who.status, who.headers) == (429, ((b"retry-after", b"20"),))
-    assert isinstance(await house.who(replace(bearing(token()), address="192.0.2.9")), Principal)
+    assert isinstance(await house.who(altered(bearing(token()), address="192.0.2.9")), Principal)
     assert isinstance(await house.who(bearing(token())), Principal)  # it is known by now
     time.now += 20
     assert isinstance(await house.who(bearing(token(sub="other"))), Principal)

@@ -4,6 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.jsonrpc.test_channel import tidy
 from tests.transports.exchanges import Paper, visit
@@ -40,14 +42,14 @@ def test_a_large_result_is_answered_with_as_it_is() -> None:
 
 def test_one_principal_cannot_use_up_what_is_there_for_all() -> None:
     load = Load(max_all=3, max_each=2)
-    for _ in range(2):
-        assert load.enter("p") is None
+    for call in range(2):
+        assert load.enter("p", call) is None
     assert load.refuses("p") == 429
-    assert load.enter("p") == 429
-    assert load.enter("q") is None
+    assert load.enter("p", 2) == 429
+    assert load.enter("q", 3) is None
     assert load.refuses("p") == 503
     assert load.refuses("r") == 503
-    load.leave("p")
+    load.leave(1)
     assert load.refuses("p") is None
     assert load.refuses("r") is None
 
@@ -55,9 +57,46 @@ def test_one_principal_cannot_use_up_what_is_there_for_all() -> None:
 def test_nobody_is_remembered_who_has_nothing_in_flight() -> None:
     load = Load(max_all=1, max_each=1)
     for number in range(100):
-        load.enter(f"p{number}")
-        load.leave(f"p{number}")
+        load.enter(f"p{number}", number)
+        load.leave(number)
         assert load.refuses(f"p{number}") is None
+
+
+class Counted:
+    """A Load that is told all that a Load is, and counts everybody always."""
+
+    def __init__(self) -> None:
+        self.owners: dict[int, str] = {}
+        self.limits: tuple[int, int] = (4, 2)
+
+    def refuses(self, owner: str) -> int | None:
+        if len(self.owners) >= self.limits[0]:
+            return 503
+        return 429 if list(self.owners.values()).count(owner) >= self.limits[1] else None
+
+
+LIMITS = st.tuples(st.integers(0, 12), st.integers(0, 6))
+
+
+@given(st.lists(st.sampled_from("pqr") | st.integers(0, 30) | LIMITS, max_size=80))
+def test_it_makes_no_difference_that_few_are_not_counted(
+    steps: list[str | int | tuple[int, int]],
+) -> None:
+    load, counted = Load(4, 2), Counted()
+    for number, step in enumerate(steps):
+        if isinstance(step, tuple):
+            load.adopt(*step)
+            counted.limits = step
+        elif isinstance(step, str):
+            expected = counted.refuses(step)
+            assert load.refuses(step) == expected
+            assert load.enter(step, number) == expected
+            if expected is None:
+                counted.owners[number] = step
+        elif counted.owners:
+            call = [*counted.owners][step % len(counted.owners)]
+            load.leave(call)
+            del counted.owners[call]
 
 
 @tidy
@@ -80,16 +119,16 @@ async def test_tasks_may_have_their_last_word_and_no_more(monkeypatch: pytest.Mo
 
 def test_other_limits_hold_from_now_on_and_what_is_in_flight_stays() -> None:
     load = Load(2, 1)
-    assert load.enter("a") is None
-    assert load.enter("a") == 429
+    assert load.enter("a", 1) is None
+    assert load.enter("a", 2) == 429
     load.adopt(2, 2)
-    assert load.enter("a") is None
-    assert load.enter("b") == 503
+    assert load.enter("a", 2) is None
+    assert load.enter("b", 3) == 503
     load.adopt(1, 1)
-    load.leave("a")
-    assert load.enter("b") == 503
-    load.leave("a")
-    assert load.enter("b") is None
+    load.leave(1)
+    assert load.enter("b", 3) == 503
+    load.leave(2)
+    assert load.enter("b", 3) is None
 
 
 @pytest.mark.parametrize(

@@ -411,3 +411,72 @@ async def test_what_was_answered_before_the_end_is_written_before_it() -> None:
     (await desk.next()).respond(200)
     assert transport.closing
     assert len(transport.written) == 1
+
+
+POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+
+
+async def regular() -> tuple[HttpConnection, Transport, Desk, Exchange]:
+    """Return a connection on which a request is answered whose head was read before."""
+    server, transport = connection(desk := Desk())
+    server.data_received(POST)
+    (await desk.next()).respond(200, (), b"1")
+    transport.written.clear()
+    server.data_received(POST)
+    return server, transport, desk, await desk.next()
+
+
+async def test_a_connection_waits_for_answers_and_requests_in_turn() -> None:
+    server, transport, desk, exchange = await regular()
+    server.expire(server.deadline)  # it was that of the request, and that is here
+    assert server.deadline == math.inf
+    for body in (b"2", b"x" * 10**6, b"", b"3"):
+        exchange.respond(200, (), body)
+        assert b"".join(transport.written) == (
+            b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        with pytest.raises(RuntimeError, match="got one that is ended"):
+            exchange.respond(200)
+        transport.written.clear()
+        server.data_received(POST)
+        exchange = await desk.next()
+    exchange.respond(200)
+    now = asyncio.get_running_loop().time()
+    assert server.deadline <= now
+    server.expire(now)
+    assert server.deadline == now + DEFAULTS.idle_timeout
+    server.expire(server.deadline)
+    assert transport.closing
+
+
+@pytest.mark.parametrize("how", ["retired", "more", "half closed", "behind", "gone", "begun"])
+async def test_whatever_happens_before_an_answer_is_not_lost(how: str) -> None:
+    server, transport, desk, exchange = await regular()
+    if how == "retired":
+        server.retire()
+    elif how == "more":
+        server.data_received(POST)
+    elif how == "half closed":
+        server.eof_received()
+    elif how == "behind":
+        server.pause_writing()
+    elif how == "gone":
+        server.connection_lost(None)
+    else:
+        exchange.begin(200)
+        await exchange.send(b"2")
+    last = b"connection: close\r\n" if how in ("retired", "half closed") else b""
+    if how == "begun":
+        exchange.finish()
+        assert transport.written[-1] == b"0\r\n\r\n"
+    else:
+        exchange.respond(200, (), b"2")
+        answer = b"HTTP/1.1 200 OK\r\n%bcontent-length: 1\r\n\r\n2" % last
+        assert transport.written == ([] if how == "gone" else [answer])
+    assert transport.closing == bool(last)
+    assert desk.waiting == (how == "more")
+    if how == "behind":
+        server.data_received(POST)
+        assert desk.waiting == 0
+        server.resume_writing()
+        assert desk.waiting == 1

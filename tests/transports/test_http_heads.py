@@ -72,10 +72,13 @@ def test_what_differs_in_anything_else_is_the_parsers(other: bytes) -> None:
     assert knowing().find(other) is None
 
 
-def test_what_announces_too_much_is_the_parsers() -> None:
-    heads = knowing(max_body=5)
-    assert heads.find(piece(b"12345")) == ("kept", b"12345")
-    assert heads.find(piece(b"123456")) is None
+@pytest.mark.parametrize(("max_body", "kept"), [(8, 0), (9, 1), (10, 1), (98, 1), (99, 2)])
+def test_what_might_announce_too_much_is_the_parsers(max_body: int, kept: int) -> None:
+    heads = knowing(max_body)
+    heads.keep(piece(b"1234567890"), "kept")
+    assert len(heads) == kept
+    assert (heads.find(piece(b"123456789")) is not None) == (kept > 0)
+    assert (heads.find(piece(b"1234567890")) is not None) == (kept > 1)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Refuses to know eras: those who do pass in the status that an error has in their
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Collection
 from typing import Any, Protocol, cast
 
@@ -146,42 +147,53 @@ class Visit(Struct, frozen=True, gc=False):
 
 
 class Load:
-    """How much is in flight, in all and of each principal, by its id."""
+    """What is in flight, in all and of each principal, by its id.
+
+    While there is less than any one may have, nobody counts whose it is.
+    """
 
     def __init__(self, max_all: int, max_each: int) -> None:
-        self._max_all = max_all
-        self._max_each = max_each
-        self._all = 0
-        self._each: dict[str, int] = {}
+        self._owners: dict[object, str] = {}
+        """Whose is what is in flight."""
+        self._each: Counter[str] | None = None
+        """How much everybody has, where that is counted."""
+        self.adopt(max_all, max_each)
 
     def adopt(self, max_all: int, max_each: int) -> None:
         """Have other limits from now on; what is in flight stays."""
         self._max_all, self._max_each = max_all, max_each
+        self._ample = min(max_all, max_each)
 
     def refuses(self, owner: str) -> int | None:
         """Return the status for one request too many, None where there is room."""
-        if self._all >= self._max_all:
+        count = len(self._owners)
+        if count >= self._max_all:
             return OVERLOADED
-        return TOO_MANY if self._each.get(owner, 0) >= self._max_each else None
+        if count < self._max_each:
+            return None
+        if self._each is None:
+            self._each = Counter(self._owners.values())
+        return TOO_MANY if self._each[owner] >= self._max_each else None
 
-    def enter(self, owner: str) -> int | None:
-        """Count a request in; return the status for one too many, which is not counted."""
-        each = self._each
-        already = each.get(owner, 0)
-        if already >= self._max_each or self._all >= self._max_all:
-            return self.refuses(owner)
-        each[owner] = already + 1
-        self._all += 1
+    def enter(self, owner: str, call: object) -> int | None:
+        """Count a call in; return the status for one too many, which is not counted."""
+        owners = self._owners
+        if len(owners) >= self._ample and (refused := self.refuses(owner)) is not None:
+            return refused
+        owners[call] = owner
+        if self._each is not None:
+            self._each[owner] += 1
         return None
 
-    def leave(self, owner: str) -> None:
-        """Count a request out."""
-        self._all -= 1
-        each = self._each
-        if each[owner] > 1:
-            each[owner] -= 1
-        else:
-            del each[owner]
+    def leave(self, call: object) -> None:
+        """Count a call out."""
+        owner = self._owners.pop(call)
+        if self._each is not None:
+            self._each[owner] -= 1
+            if not self._each[owner]:
+                del self._each[owner]
+            if len(self._owners) < self._ample // 2:  # not at the first: it might come back
+                self._each = None
 
 
 def later(error: RpcError) -> tuple[tuple[bytes, bytes], ...]:

@@ -32,7 +32,6 @@ from trunkline.transports.departures import Departures
 from trunkline.transports.exchange import Answerer, ByteStream, HttpRequest, Piece
 from trunkline.transports.http_exchange import HttpExchange
 from trunkline.transports.http_message import (
-    ANSWER,
     BODY,
     HEAD,
     IDLE,
@@ -42,7 +41,6 @@ from trunkline.transports.http_message import (
     USUAL,
     HttpLimits,
     HttpRefusal,
-    Manner,
     RequestReader,
     plain_answer,
 )
@@ -57,6 +55,9 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _NOTHING, _HALF_CLOSED, _BEHIND = range(10, 13)
 """What the deadline is for, beside what the reader is at."""
+
+_UNSEEN = -math.inf
+"""The deadline of one that became idle since somebody looked: it gets one when it is looked at."""
 
 
 class Surroundings(NamedTuple):
@@ -83,16 +84,17 @@ class HttpConnection(asyncio.Protocol):
         self._limits = surroundings.limits
         self._departures = surroundings.departures
         self._loop = asyncio.get_running_loop()
-        self._time = self._loop.time
         self._transport: asyncio.Transport
         self._reader: RequestReader
         self.address = ""
         self.deadline = math.inf
         """When to call `expire`, by the loop's clock."""
-        self.awaiting: int = _NOTHING
-        """What comes next: for nearly all, ANSWER after IDLE, and IDLE after ANSWER."""
+        self.awaiting: int | HttpExchange = _NOTHING
+        """What comes next. Nearly always that is a request, and then the answer to it: then it is
+        this exchange, and there is nothing else to be looked at until that or `disturb`."""
         self._since = 0.0
         self._exchange: HttpExchange | None = None
+        """The one in progress, if there is more to be looked at."""
         self._incoming: asyncio.Event | None = None
         """Set when bytes arrive that are not HTTP any more."""
         self._held = bytearray()
@@ -120,6 +122,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell everybody who waits."""
         self._surroundings.release(self)
+        self.disturb()
         self._closing = self._ended = True
         self.awaiting, self.deadline = _NOTHING, math.inf
         self._reader.stop()
@@ -132,15 +135,13 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Read, or hold back."""
         if self.awaiting == IDLE and (found := self._find(data)) is not None:
-            # What nearly every client says nearly always. What it says next comes after the
-            # answer, and who has to wait for that is no concern of the deadline's.
-            self.awaiting = ANSWER
-            self._begin(HttpRequest(*found), USUAL)
+            exchange = self.awaiting = HttpExchange(HttpRequest(*found), USUAL, self)
+            self._begin(exchange)
             return
         if self._closing:
             return
         reader = self._reader
-        self._disturb()
+        self.disturb()
         busy = self._exchange or self._held or reader.arrivals or self._incoming
         if not busy and (len(data) <= SLICE or len(data) <= reader.appetite):
             reader.feed(data)
@@ -152,6 +153,7 @@ class HttpConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Note that the client sends no more; tell whether to stay open."""
+        self.disturb()
         self._ended = True
         if self._incoming is not None:
             self._incoming.set()
@@ -163,6 +165,7 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Note that the client is behind."""
+        self.disturb()
         self._behind = True
         self._room = asyncio.Event()
         self._arm()
@@ -178,7 +181,7 @@ class HttpConnection(asyncio.Protocol):
     def expire(self, now: float) -> None:
         """Act on a deadline that has passed."""
         limits = self._limits
-        if self.awaiting == ANSWER:
+        if isinstance(self.awaiting, HttpExchange):  # it was that of the request, which has come
             self.deadline = math.inf
         elif self._closing or self._behind:
             size = self._transport.get_write_buffer_size()
@@ -195,13 +198,15 @@ class HttpConnection(asyncio.Protocol):
                 self._refuse("expected the body sooner")
         elif self.awaiting == HEAD:
             self._refuse("expected the head sooner")
+        elif self.deadline == _UNSEEN:
+            self.deadline = now + limits.idle_timeout
         else:
             self._end()
 
     def retire(self) -> None:
         """Close after the exchange in progress, or now if there is none."""
         self._retiring = True
-        self._disturb()
+        self.disturb()
         if self._exchange is None and self._reader.phase == IDLE:
             self._end()
 
@@ -222,18 +227,22 @@ class HttpConnection(asyncio.Protocol):
         departures.write_pieces(self._transport, data, departures.expected <= 1)
 
     def conclude(self, answer: bytes) -> None:
-        """Write the whole of an answer that is awaited; whatever happens next, it begins here."""
-        self._exchange = None
+        """Write the whole of an answer that is awaited."""
         departures = self._departures
         departures.expected = others = departures.expected - 1
         self.awaiting = IDLE
-        self.deadline = self._time() + self._limits.idle_timeout
+        self.deadline = _UNSEEN
         departures.write(self._transport, answer, not others)
 
     def answered(self) -> None:
         """Note that the client waits no more, or for the rest of its answer."""
         self._departures.expected -= 1
-        self._disturb()
+
+    def disturb(self) -> None:
+        """Have more to look at than the answer that is awaited, if one is."""
+        if isinstance(self.awaiting, HttpExchange):
+            self._exchange = self.awaiting
+            self.awaiting, self.deadline = _NOTHING, math.inf
 
     async def room(self) -> None:
         """Wait while the client is behind; raises ConnectionLost."""
@@ -259,6 +268,7 @@ class HttpConnection(asyncio.Protocol):
 
     def leave_http(self) -> ByteStream:
         """Become a stream of bytes."""
+        self.disturb()
         self._incoming = asyncio.Event()
         self._held[:0] = self._reader.rest
         self._exchange = None
@@ -269,7 +279,7 @@ class HttpConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once, whatever is not written."""
         self._closing = True
-        self._disturb()
+        self.disturb()
         self._transport.abort()
 
     # What is left when HTTP is left behind: a ByteStream.
@@ -329,7 +339,8 @@ class HttpConnection(asyncio.Protocol):
                     self.write(plain_answer(arrival.status, arrival.reason))
                     self._end(linger=True)
                 else:
-                    self._begin(arrival.request, arrival.manner)
+                    self._exchange = HttpExchange(arrival.request, arrival.manner, self)
+                    self._begin(self._exchange)
             elif self._held and reader.phase != OVER:
                 size = reader.appetite
                 reader.feed(self._held[:size])
@@ -339,13 +350,12 @@ class HttpConnection(asyncio.Protocol):
         self._advancing = False
         self._settle()
 
-    def _begin(self, request: HttpRequest, manner: Manner) -> None:
-        exchange = self._exchange = HttpExchange(request, manner, self)
+    def _begin(self, exchange: HttpExchange) -> None:
         self._departures.expected += 1
         try:
             self._answer(exchange)
         except Exception as error:
-            exchange.fail(self._surroundings.explain(request, error))
+            exchange.fail(self._surroundings.explain(exchange.request, error))
 
     def _settle(self) -> None:
         """Wait for whatever comes next: more of the request, the end of the answer, or room."""
@@ -373,6 +383,7 @@ class HttpConnection(asyncio.Protocol):
         """Close; or, to `linger`, say that we are done, and wait for the client to close."""
         if self._closing and self._transport.is_closing():
             return
+        self.disturb()
         self._closing = True
         self.awaiting = _NOTHING
         self._departures.flush()  # what was said before is still to be heard
@@ -390,11 +401,6 @@ class HttpConnection(asyncio.Protocol):
             self.deadline = now + self._limits.linger
 
     # Deadlines.
-
-    def _disturb(self) -> None:
-        """Note that more has happened to an exchange than usual: its end is not foreseen."""
-        if self.awaiting == ANSWER:
-            self.awaiting, self.deadline = _NOTHING, math.inf
 
     def _arm(self) -> None:
         """Set the deadline for what the client has to do next, unless that is what it was."""

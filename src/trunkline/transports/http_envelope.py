@@ -78,28 +78,28 @@ class EnvelopeDoor:
 
     def post(self, visit: Visit, request: Request, params: Params) -> Due | None:
         """Answer one request; return what is waited for, if the answer comes later."""
-        refused = self._load.enter(visit.principal.id)
+        reply = Reply(visit)
+        refused = self._load.enter(visit.principal.id, reply)
         if refused is not None:
             visit.fail(refused, RpcError.internal_error("too many requests"), request.id, LATER)
             return None
-        reply = Reply(visit)
         try:
             outcome = due(self._answer(visit, request, params, reply))
         except Exception as why:
-            self._refuse(visit, request, why)
+            self._refuse(reply, visit, request, why)
             return None
         if isinstance(outcome, Due):
             self._calls[reply] = outcome
-            outcome.then(partial(self._finish, visit.principal.id, request, reply))
+            outcome.then(partial(self._finish, request, reply))
             visit.exchange.when_gone(outcome.cancel)
             return outcome
-        self._load.leave(visit.principal.id)
+        self._load.leave(reply)
         visit.respond(200, payload_of(request, outcome, self._report))
         return None
 
-    def _refuse(self, visit: Visit, request: Request, why: Exception) -> None:
+    def _refuse(self, reply: "Reply", visit: Visit, request: Request, why: Exception) -> None:
         """Answer what was refused at once; not where `why` was caught, which would keep it."""
-        self._load.leave(visit.principal.id)
+        self._load.leave(reply)
         error = answer_for(why, request.method, self._report)
         visit.fail(_STATUS.get(error.code, 200), error, request.id, *later(error))
 
@@ -112,8 +112,8 @@ class EnvelopeDoor:
         mirrors = Mirrors(asked.headers, asked.repeated)
         return self._host.answer(request, params, visit.principal, reply, mirrors)
 
-    def _finish(self, owner: str, request: Request, reply: "Reply", outcome: Due) -> None:
-        self._load.leave(owner)
+    def _finish(self, request: Request, reply: "Reply", outcome: Due) -> None:
+        self._load.leave(reply)
         status, pieces = self._outcome(request, outcome)
         if reply.finish(status, *pieces):
             del self._calls[reply]

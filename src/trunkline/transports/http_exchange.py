@@ -19,7 +19,6 @@ from msgspec import Struct
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.transports.exchange import ByteStream, Fields, HttpRequest, Piece
 from trunkline.transports.http_message import (
-    ANSWER,
     LAST,
     SMALL,
     TEXT,
@@ -49,18 +48,19 @@ class HttpExchange(Struct, eq=False):
 
     def respond(self, status: int, headers: Fields = (), body: bytes = b"", *rest: Piece) -> None:
         """Answer with all there is to say, in as many pieces as it has; the length is added."""
-        if self.stage != _ASKED:
-            return self._drop("asked")
-        head, wire = beginning(status, headers), self.wire
-        if rest or len(body) > SMALL or status in _BODILESS or wire.awaiting != ANSWER:
-            return self._respond(head, status not in _BODILESS, (body, *rest))
+        head, wire, size = beginning(status, headers), self.wire, len(body)
+        if wire.awaiting is not self or rest or size > SMALL or status in _BODILESS:
+            self._respond(head, status not in _BODILESS, (body, *rest))
+            return
         self.stage = _ENDED
-        wire.conclude(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
-        return None
+        wire.conclude(b"%bcontent-length: %d\r\n\r\n%b" % (head, size, body))
 
     def _respond(self, head: bytes, measured: bool, body: tuple[Piece, ...]) -> None:
-        """Answer if something is not as usual: the size, the answer's kind, or the connection."""
+        """Answer if something is not as usual: the connection, the size, or the answer's kind."""
+        if self.stage != _ASKED:
+            return self._drop("asked")
         wire = self.wire
+        wire.disturb()
         if last := wire.is_last():
             head += LAST
         head += b"content-length: %d\r\n\r\n" % sum(map(len, body)) if measured else b"\r\n"
@@ -74,11 +74,13 @@ class HttpExchange(Struct, eq=False):
             wire.write(head)
         self._leave(_ENDED)
         wire.ended(last)
+        return None
 
     def begin(self, status: int, headers: Fields = ()) -> None:
         """Begin an answer that comes in pieces."""
         if self.stage != _ASKED:
             return self._drop("asked")
+        self.wire.disturb()
         ending = _PIECES if self.manner.modern else b"\r\n"
         if self.wire.is_last():
             ending = LAST + ending

@@ -7,9 +7,11 @@ Refuses to take an id for an identity: a session is there for its principal, and
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from trunkline.jsonrpc import (
     INVALID_REQUEST,
@@ -30,6 +32,7 @@ from trunkline.mcp.envelope import has_envelope
 from trunkline.mcp.media import accepts
 from trunkline.mcp.meta import Params
 from trunkline.mcp.versions import allows_batches
+from trunkline.transports.exchange import Piece
 from trunkline.transports.http_answers import (
     JSON,
     LATER,
@@ -162,47 +165,48 @@ class HandshakeDoor:
         if id in in_progress:
             visit.fail(400, _in_use(request))
             return
-        refused = self._load.enter(record.principal)
+        reply = SessionReply(session, visit)
+        refused = self._load.enter(record.principal, reply)
         if refused is not None:
             visit.fail(refused, RpcError.internal_error("too many requests"), id, LATER)
             return
-        reply = SessionReply(session, visit)
         try:
             outcome = session.conversation.answer(request, reply)
-            if type(outcome) is not Due:
-                outcome = due(outcome)
         except Exception as why:
-            self._refuse(visit, request, why)
+            self._refuse(reply, request, why)
             return
-        if type(outcome) is Due:
-            in_progress[id] = outcome, reply
-            outcome.then(partial(self._finish, record, request, reply))
-        else:
-            self._load.leave(record.principal)
-            visit.respond(200, payload_of(request, outcome, self._report))
+        if type(outcome) is not Due:
+            outcome = due(outcome)
+            if type(outcome) is not Due:
+                self._load.leave(reply)
+                visit.respond(200, payload_of(request, outcome, self._report))
+                return
+        in_progress[id] = outcome, reply
+        outcome.then(partial(self._finish, record, request, reply))
 
-    def _refuse(self, visit: Visit, request: Request, why: Exception) -> None:
+    def _refuse(self, reply: SessionReply, request: Request, why: Exception) -> None:
         """Answer what was refused at once; not where `why` was caught, which would keep it."""
-        self._load.leave(visit.principal.id)
+        self._load.leave(reply)
         error = answer_for(why, request.method, self._report)
-        visit.fail(200, error, request.id, *later(error))
+        reply.visit.fail(200, error, request.id, *later(error))
 
     def _finish(
-        self, record: Record[HttpSession], request: Request, reply: SessionReply, outcome: Due
+        self,
+        record: Record[HttpSession],
+        request: Request,
+        reply: "SessionReply | _Entry",
+        outcome: Due,
     ) -> None:
-        """Answer the exchange of a call, in its stream if it has one."""
-        self._ended(record, request, outcome)
+        """Answer a call that has ended: its exchange, in its stream if it has one; or its batch."""
+        del record.held.in_progress[request.id]
+        record.last_activity = self._now()
+        self._load.leave(reply)
         if outcome.error is None:
             pieces = pieces_of(request, outcome.result, self._report)
         else:
-            pieces = (self._payload(request, outcome),)
-        if not reply.finish(pieces):
+            pieces = (self._excuse(request, outcome.error),)
+        if not reply.finish(pieces) and isinstance(reply, SessionReply):
             self._see_off(reply, outcome)
-
-    def _ended(self, record: Record[HttpSession], request: Request, _: Due) -> None:
-        del record.held.in_progress[request.id]
-        record.last_activity = self._now()
-        self._load.leave(record.principal)
 
     def _see_off(self, reply: SessionReply, outcome: Due) -> None:
         """Have a client read the rest of its stream."""
@@ -215,11 +219,8 @@ class HandshakeDoor:
         finally:
             del self._lasting[reply]
 
-    def _payload(self, request: Request, outcome: Due) -> bytes:
-        """Return an answer; to be cancelled is one, too, for HTTP has to say something."""
-        why = outcome.error
-        if why is None:
-            return payload_of(request, outcome.result, self._report)
+    def _excuse(self, request: Request, why: BaseException) -> bytes:
+        """Return an error; to be cancelled is one, too, for HTTP has to say something."""
         if isinstance(why, asyncio.CancelledError):
             return ErrorResponse(request.id, RpcError(CANCELLED, "Request cancelled")).encode()
         return ErrorResponse(request.id, answer_for(why, request.method, self._report)).encode()
@@ -245,7 +246,7 @@ class HandshakeDoor:
             visit.fail(refused, RpcError.internal_error("too many requests"), None, LATER)
             return
         reply = SessionReply(session, visit)
-        answers: list[bytes | tuple[Request, Due]] = []
+        answers: list[bytes | tuple[_Entry, Due]] = []
         for entry in batch.entries:
             if isinstance(entry, Request):
                 answers.append(self._entry(record, entry, reply))
@@ -261,8 +262,8 @@ class HandshakeDoor:
 
     def _entry(
         self, record: Record[HttpSession], request: Request, reply: SessionReply
-    ) -> bytes | tuple[Request, Due]:
-        session = record.held
+    ) -> "bytes | tuple[_Entry, Due]":
+        session, answered = record.held, _Entry()
         try:
             if request.method == "initialize":
                 raise RpcError(INVALID_REQUEST, "initialize must not be part of a batch")
@@ -270,30 +271,31 @@ class HandshakeDoor:
                 return ErrorResponse(None, _in_use(request)).encode()
             if _stands_alone(request):
                 raise RpcError(INVALID_REQUEST, "a request with an envelope stands alone")
-            if self._load.enter(record.principal) is not None:
+            if self._load.enter(record.principal, answered) is not None:
                 raise RpcError.internal_error("too many requests")
         except RpcError as error:
             return ErrorResponse(request.id, error).encode()
         try:
             outcome = due(session.conversation.answer(request, reply))
         except Exception as why:
-            self._load.leave(record.principal)
+            self._load.leave(answered)
             return ErrorResponse(request.id, answer_for(why, request.method, self._report)).encode()
         if isinstance(outcome, Due):
             session.in_progress[request.id] = outcome, reply
-            outcome.then(partial(self._ended, record, request))
-            return request, outcome
-        self._load.leave(record.principal)
+            outcome.then(partial(self._finish, record, request, answered))
+            return answered, outcome
+        self._load.leave(answered)
         return payload_of(request, outcome, self._report)
 
-    async def _whole(self, answers: list[bytes | tuple[Request, Due]]) -> bytes:
+    async def _whole(self, answers: "list[bytes | tuple[_Entry, Due]]") -> bytes:
         """Wait for all answers to a batch, and put them together."""
         payloads: list[bytes] = []
         for part in answers:
-            if isinstance(part, tuple):
+            if isinstance(part, bytes):
+                payloads.append(part)
+            else:
                 await part[1].wait()
-                part = self._payload(*part)  # noqa: PLW2901
-            payloads.append(part)
+                payloads.append(part[0].payload)
         return join(payloads)
 
     def _finish_batch(self, reply: SessionReply, whole: Due) -> None:
@@ -378,6 +380,17 @@ class HandshakeDoor:
             self._end(record)
         calls = [call for session in self._leaving for call, _ in session.in_progress.values()]
         await end_all([*calls, *self._lasting.values()], self._errands)
+
+
+class _Entry(Struct, eq=False):
+    """The answer to one request of a batch."""
+
+    payload: bytes = b""
+
+    def finish(self, pieces: Sequence[Piece]) -> bool:
+        """Answer; tell that this was all."""
+        self.payload = b"".join(pieces)
+        return True
 
 
 def _is_busy(session: HttpSession) -> bool:

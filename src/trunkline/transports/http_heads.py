@@ -27,7 +27,7 @@ class Heads(Generic[Kept]):
     """What is known of heads, by all but their lengths."""
 
     def __init__(self, max_body: int) -> None:
-        """Begin with none; what announces more than `max_body` bytes is never found."""
+        """Begin with none; what might announce more than `max_body` bytes is never found."""
         self._max_body = max_body
         self._kept: list[tuple[bytes, bytes, int, Kept]] = []
         """What is before the digits and behind them, how long it is with them, and what is known
@@ -44,7 +44,7 @@ class Heads(Generic[Kept]):
         for before, behind, size, kept in self._kept:
             length = len(piece) - size
             if piece[:size] == b"%b%d%b" % (before, length, behind):
-                return (kept, piece[size:]) if length <= self._max_body else None
+                return kept, piece[size:]
         return None
 
     def keep(self, piece: bytes, kept: Kept) -> None:
@@ -55,7 +55,9 @@ class Heads(Generic[Kept]):
             return
         start += len(piece[start:size]) - len(piece[start:size].lstrip(b" \t"))
         end = piece.find(b"\r", start)
-        if piece[start:end] != b"%d" % (len(piece) - size):
+        digits = piece[start:end]
+        # Of all lengths with so many digits none is too much: nobody has to look again.
+        if digits != b"%d" % (len(piece) - size) or 10 ** len(digits) > self._max_body + 1:
             return
         if len(self._kept) >= MOST:
             self.clear()

@@ -42,10 +42,6 @@ SMALL = 16 * KIB
 IDLE, HEAD, BODY, OVER = range(4)
 """Between requests; within one; and when no further one will be read."""
 
-ANSWER = 4
-"""Where a connection is that waits for the answer to one usual request, and nothing else is there
-to be looked at: neither more bytes nor a client that is behind, or has gone."""
-
 LAST = b"connection: close\r\n"
 TEXT = ((b"content-type", b"text/plain"),)
 
@@ -68,7 +64,7 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     rate_after: float = 5.0
     """How long a body may be slower than that."""
     idle_timeout: float = 75.0
-    """Between two requests."""
+    """Between two requests; that the first has ended is noted when deadlines are looked at."""
     write_timeout: float = 30.0
     """How long a client that is behind may go without taking anything worth mentioning."""
     half_closed: float = 1.0

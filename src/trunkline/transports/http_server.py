@@ -118,8 +118,10 @@ class HttpServer:
         principal = self.guard.recognise(request)
         if principal is None:
             self._spawn(self._identify(exchange, found))
+        elif found.posts:
+            self._post(Visit(exchange, principal, found), request.body)
         else:
-            self._admit(Visit(exchange, principal, found), request)
+            self._serve(Visit(exchange, principal, found), request)
 
     async def _identify(self, exchange: Exchange, found: Verdict) -> None:
         """Find out who it is, and answer, or say what is missing."""
@@ -135,31 +137,10 @@ class HttpServer:
             kind = _KINDS.get(who.status, Refusal.UNAUTHENTICATED)
             error = refuse(kind, who.why, version)
             Visit(exchange, LOCAL, found).fail(who.status, error, None, *who.headers)
+        elif found.posts:
+            self._post(Visit(exchange, who, found), request.body)
         else:
-            self._admit(Visit(exchange, who, found), request)
-
-    def _admit(self, visit: Visit, request: HttpRequest) -> None:
-        """Answer one of whom we are sure."""
-        found, body = visit.verdict, request.body
-        if not found.posts:
-            self._serve(visit, request)
-            return
-        try:
-            message = decode(body)
-        except RemoteProtocolError as why:
-            payload = why.answer or ErrorResponse(None, why.error).encode()
-            visit.respond(400, payload)
-            return
-        asks = type(message) is Request
-        if asks and message.id is None:
-            visit.fail(400, RpcError(INVALID_REQUEST, "Request id must not be null"))
-        # However the key is spelled, its last word is not escaped by anybody's encoder.
-        elif found.modern or body.find(b"protocolVersion") >= 0:  # which is quicker than `in`
-            self._post_either(visit, message, found.modern)
-        elif asks:
-            self._handshake.call(visit, message)
-        else:
-            self._handshake.post(visit, message)
+            self._serve(Visit(exchange, who, found), request)
 
     def _judge(self, request: HttpRequest) -> Verdict:
         """Look at all that a head says; many requests have the same."""
@@ -219,10 +200,29 @@ class HttpServer:
         else:
             self._handshake.delete(visit)
 
-    def _post_either(self, visit: Visit, message: Message | Batch, modern: bool) -> None:
+    def _post(self, visit: Visit, body: bytes) -> None:
+        try:
+            message = decode(body)
+        except RemoteProtocolError as why:
+            payload = why.answer or ErrorResponse(None, why.error).encode()
+            visit.respond(400, payload)
+            return
+        # However the key is spelled, its last word is not escaped by anybody's encoder. To find
+        # something is quicker than `in`.
+        either = visit.verdict.modern or body.find(b"protocolVersion") >= 0
+        if type(message) is not Request:
+            (self._post_either if either else self._handshake.post)(visit, message)
+        elif message.id is None:
+            visit.fail(400, RpcError(INVALID_REQUEST, "Request id must not be null"))
+        elif either:
+            self._post_either(visit, message)
+        else:
+            self._handshake.call(visit, message)
+
+    def _post_either(self, visit: Visit, message: Message | Batch) -> None:
         """Take in what may be of either era."""
         try:
-            params = _modern_params(message, modern)
+            params = _modern_params(message, visit.verdict.modern)
         except RpcError as error:
             asked = message if isinstance(message, Request) else None
             if asked is not None:

@@ -188,9 +188,8 @@ class SessionReply(Struct, eq=False):
     def finish(self, pieces: tuple[bytes, *tuple[Piece, ...]]) -> bool:
         """Answer; tell whether that was all, else the client has to catch up."""
         self.done = True
-        flow = self.flow
+        visit, flow = self.visit, self.flow
         if flow is None:
-            visit = self.visit
             visit.exchange.respond(200, visit.verdict.json, *pieces)
             return True
         flow.put(b"".join(pieces))
