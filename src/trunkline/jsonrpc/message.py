@@ -210,7 +210,7 @@ class Batch(Struct, frozen=True):
 
 def request_payload(id: Id, method: str, params: object) -> bytes:
     """Return the payload of a request, which has an id that needs no check."""
-    if type(params) is not Raw:
+    if not isinstance(params, Raw):
         params = _raw_params(params)
     if type(method) is not str or method < "!":
         _check_method(method)

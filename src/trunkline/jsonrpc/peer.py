@@ -173,9 +173,9 @@ class Peer:
             message = decode(payload, self._max_payload, 0)
         except RemoteProtocolError:
             return None
-        if type(message) is Response:
+        if isinstance(message, Response):
             return self._take_answer(message)  # what a gateway reads most, with fewest steps
-        if type(message) is Request:
+        if isinstance(message, Request):
             return self._take_request(message, None)
         self._read = payload, message  # which need not be read twice
         return None
