@@ -240,6 +240,7 @@ def test_what_is_too_large_is_a_parse_error() -> None:
         (b'{"jsonrpc":"2.0","method":1,"params":"bar"}', None),
         (b'{"jsonrpc":"2.0","id":1,"method":"m","params":"bar"}', 1),
         (b'{"jsonrpc":"2.0","id":1,"method":"m","params":1}', 1),
+        (b'{"jsonrpc":"2.0","id":1,"method":"m","params":1}\n', 1),
         (b'{"jsonrpc":"2.0","id":1,"method":"m","params":1,"":[]}', 1),
         (b'{"jsonrpc":"2.0","id":1,"method":"m","params":1,"":{}}', 1),
         (b'{"jsonrpc":"2.0","id":1,"params":true,"method":"m"}', 1),

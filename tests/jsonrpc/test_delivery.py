@@ -73,6 +73,16 @@ async def test_a_request_is_answered_where_it_arrives() -> None:
     assert len(channel.taken) == 1
 
 
+async def test_a_request_too_many_is_refused_where_it_arrives() -> None:
+    channel = Prompt()
+    async with Connection(channel, Table(), Peer(max_in_flight=0)):
+        await settle()
+        channel.come(ask(7, "ping"))
+        await settle()
+        assert [said["error"]["code"] for said in channel.sent] == [-32000]
+    assert len(channel.taken) == 1
+
+
 async def test_what_may_have_to_be_waited_for_is_received() -> None:
     channel, table = Prompt(), Table()
     async with Connection(channel, table):

@@ -72,7 +72,7 @@ _ERROR = len('{"jsonrpc":"2.0","id":,"error":}')
 _ID = len('"id":,')
 
 _SLACK = len(',"":[]')
-"""Fewer bytes than these hide nothing: no member that ends in a brace, no second "id":1,."""
+"""Fewer bytes than these hide nothing: no member that is more than a digit, no second "id":1,."""
 
 _MOST = 24
 _LEAST = tuple(10 ** max(room - _SLACK, 0) for room in range(_MOST))
@@ -94,7 +94,6 @@ _ESCAPE = re.compile(
 )
 """One escape, two of which may be one character; half of one is a group."""
 
-_BRACE = ord("}")
 _BRACKET = ord("[")
 _CONTAINERS = b"{["
 _BACKSLASH = ord("\\")
@@ -147,12 +146,11 @@ def decode(
             method = envelope.method
             room = size - len(params) - len(method) - _REQUEST
             if (
-                # "!" follows the space: what begins there is not blank. The rest is looked at twice.
+                # "!" follows the space: what begins there is not blank.
                 method >= "!"
-                # Nothing but params can end in a brace here, and they usually come last.
-                and (payload[-2] == _BRACE or first_byte(params) in _CONTAINERS)
+                and memoryview(params)[0] in _CONTAINERS
                 and (
-                    (type(id) is int and room < _MOST and id >= _LEAST[room])
+                    (isinstance(id, int) and room < _MOST and id >= _LEAST[room])
                     or _is_plain(payload, room, id)
                 )
             ):
@@ -161,7 +159,7 @@ def decode(
                 )
         elif result := envelope.result:
             room = size - len(result) - _RESPONSE
-            if (type(id) is int and room < _MOST and id >= _LEAST[room]) or (
+            if (isinstance(id, int) and room < _MOST and id >= _LEAST[room]) or (
                 id is not _ABSENT and _is_plain(payload, room, id)
             ):
                 return Response(id, result)

@@ -166,7 +166,7 @@ class Connection:
         if events is None:
             return False
         for event in events:
-            if type(event) is Returned:  # what a gateway hears most, with fewest steps
+            if isinstance(event, Returned):  # what a gateway hears most, with fewest steps
                 if event.token is not None:  # else the peer was used by others as well
                     event.token.settle(event.result)
             else:

@@ -220,6 +220,6 @@ def due(outcome: Any) -> Any:
 
     A Due stays one, all else that can be awaited becomes one.
     """
-    if type(outcome) is Due or not hasattr(outcome, "__await__"):
+    if isinstance(outcome, Due) or not hasattr(outcome, "__await__"):
         return outcome
     return Due.of(outcome)

@@ -74,7 +74,8 @@ class Request(Struct, frozen=True, gc=False, eq=False, tag_field="jsonrpc", tag=
 
     def encode(self) -> bytes:
         """Return the payload that carries this message."""
-        _check_id(self.id)
+        if type(self.id) is not int:
+            _check_id(self.id)
         return request_payload(self.id, self.method, self.params)
 
     def with_id(self, id: Id) -> "Request":
@@ -210,7 +211,7 @@ class Batch(Struct, frozen=True):
 
 def request_payload(id: Id, method: str, params: object) -> bytes:
     """Return the payload of a request, which has an id that needs no check."""
-    if type(params) is not Raw:
+    if not isinstance(params, Raw):
         params = _raw_params(params)
     if type(method) is not str or method < "!":
         _check_method(method)
@@ -248,6 +249,6 @@ def _check_method(method: object) -> None:
 
 
 def _check_id(id: object) -> None:
-    if type(id) is int or id is None or (isinstance(id, (int, str)) and not isinstance(id, bool)):
+    if id is None or (isinstance(id, (int, str)) and not isinstance(id, bool)):
         return
     raise LocalProtocolError(f"expected a string, an integer or None as id, got {id!r}")

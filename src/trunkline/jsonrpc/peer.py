@@ -48,6 +48,9 @@ BatchPolicy: TypeAlias = Literal["reject", "allow"]
 MAX_FORGOTTEN = 1024
 """How many forgotten calls are remembered, so that a late answer is not taken for a violation."""
 
+_NOBODY: tuple[Id, str] = (None, "")
+"""Whose a call is that the remapper does not know: somebody else has had it forgotten."""
+
 MAX_IN_FLIGHT = 1024
 """The default limit of requests that wait for our answer."""
 
@@ -173,9 +176,9 @@ class Peer:
             message = decode(payload, self._max_payload, 0)
         except RemoteProtocolError:
             return None
-        if type(message) is Response:
+        if isinstance(message, Response):
             return self._take_answer(message)  # what a gateway reads most, with fewest steps
-        if type(message) is Request:
+        if isinstance(message, Request):
             return self._take_request(message, None)
         self._read = payload, message  # which need not be read twice
         return None
@@ -190,7 +193,10 @@ class Peer:
         What it asked before can still be answered.
         """
         self.input_ended = True
-        return [Lost(id, *self._retire(id)) for id in sorted(self.calls)]
+        calls, self.calls = self.calls, {}
+        return [
+            Lost(id, (self._remapper.restore(id) or _NOBODY)[0], calls[id]) for id in sorted(calls)
+        ]
 
     def _take(self, entry: Message | RemoteProtocolError, place: "_Place | None") -> list[Event]:
         if isinstance(entry, Request):
@@ -227,7 +233,8 @@ class Peer:
                 return []  # too late; the other side could not know
             error = RpcError.invalid_request(f"no call in flight has id {id!r}")
             return [Violated(RemoteProtocolError(error))]
-        original_id, token = self._retire(id)
+        token = self.calls.pop(id)
+        original_id, _ = self._remapper.restore(id) or _NOBODY
         if isinstance(answer, Response):
             return [Returned(id, original_id, answer.result, token)]
         return [Failed(id, original_id, answer.error, token)]
@@ -242,8 +249,7 @@ class Peer:
         events: list[Event] = [Violated(violation)]
         if awaited is not None:
             error = MalformedAnswer.internal_error(f"the answer was malformed: {violation}")
-            original_id, token = self._retire(awaited)
-            events.append(Failed(awaited, original_id, error, token))
+            events += self._take_answer(ErrorResponse(awaited, error))
         return events
 
     # What this side says
@@ -288,7 +294,8 @@ class Peer:
         """Retire a call whose answer no longer matters; tell whether it was still waited for."""
         if id not in self.calls:
             return False
-        self._retire(id)
+        del self.calls[id]
+        self._remapper.forget(id)
         self._forgotten.append(id)
         return True
 
@@ -347,12 +354,6 @@ class Peer:
             payload = place.reply.fill(place.index, payload)
         if payload is not None and not self.closed:
             self.queue.append(payload)
-
-    def _retire(self, id: int) -> tuple[Id, Any]:
-        """Take a call out of the book; return its caller's id, and its token."""
-        token = self.calls.pop(id)
-        origin = self._remapper.restore(id)
-        return (origin[0] if origin else None), token
 
 
 class _Place(Struct, frozen=True):

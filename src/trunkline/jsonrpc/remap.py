@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from trunkline.jsonrpc.message import Id
 
-
 BLOCK = 64
 """How many ids are made at once."""
 

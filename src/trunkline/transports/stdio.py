@@ -347,11 +347,6 @@ class _Stdout(Inlet):
     def __init__(self) -> None:
         super().__init__(MAX_LINE)
         self.closed = asyncio.Event()
-        self._discarding = False
-
-    def data_received(self, data: bytes) -> None:
-        if not self._discarding:
-            super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -359,7 +354,6 @@ class _Stdout(Inlet):
 
     def discard(self) -> None:
         """Let nobody wait here any more, and a child that still writes not be stuck."""
-        self._discarding = True
         self.forget()
         if not self.transport.is_closing():
             self.transport.resume_reading()

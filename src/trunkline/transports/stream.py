@@ -51,6 +51,8 @@ class Inlet(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Keep what came, and read no more while there is much to take."""
+        if self._ended:
+            return  # nobody wants to know any more
         found = self._framer.feed(data)
         if self.take is not None and not self._ready:
             found = _left_by(self.take, found)
