@@ -137,19 +137,17 @@ class Remote:
 
     def call(self, call: Call, client: Client) -> Due:
         """Carry out a call."""
-        params, link = call.params, self._expect_link()
+        params, link, wish = call.params, self._link, None
+        if link is None:
+            raise _not_opened()
         if not params.bare:
             adapt_params(call.method, params, self.version)
-        number = self._calls.begin(client, params, call.method in MAY_ASK)
-        try:
-            if self._insisting and self._needs_task(call):
-                asked = self._begin_task(link, call, client)
-            else:
-                asked = self._begin(link, call, client)
-        except BaseException:
-            self._calls.end(number)
-            raise
-        return self._calls.begun(number, asked)
+            wish = self._calls.wish(params)
+        if self._insisting and self._needs_task(call):
+            asked = self._begin_task(link, call, client)
+        else:
+            asked = self._begin(link, call, client)
+        return self._calls.add(asked, client, call.method in MAY_ASK, wish)
 
     def _begin(self, link: Link, call: Call, client: Client) -> Due:
         raw = call.params.encode()
@@ -245,7 +243,7 @@ class Remote:
 
     def _expect_link(self) -> Link:
         if self._link is None:
-            raise RpcError.internal_error("expected a server that was opened")
+            raise _not_opened()
         return self._link
 
     async def follow(self, uri: str) -> None:
@@ -331,6 +329,10 @@ class Remote:
         id = Params(notification.params).get("requestId")
         if id is not None and self._link is not None:
             self._link.cancel(peek(id))
+
+
+def _not_opened() -> RpcError:
+    return RpcError.internal_error("expected a server that was opened")
 
 
 def _is_final(why: Exception) -> bool:
