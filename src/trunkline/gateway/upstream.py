@@ -391,10 +391,12 @@ class Upstream:
             if leased := needs_lease(call, backend):
                 doing = self._lease(call, client, passed, backend.tells_calls_apart)
             else:
-                doing = due(backend.call(call, client))
+                doing = backend.call(call, client)
         except Exception as why:
             fuse.judge_error(passed, why, backend)
             raise self._meaning(why, backend.version, call.caller.version) from None
+        if type(doing) is not Due:
+            doing = Due.of(doing)
         self.turns.working += 1
         doing.then(partial(self._ended, call, backend, passed, leased))
         return doing
