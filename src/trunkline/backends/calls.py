@@ -18,14 +18,6 @@ from trunkline.jsonrpc import Due, Id, Notification, Raw, RemoteProtocolError, R
 from trunkline.mcp.meta import Params, peek
 
 
-class Waiting(NamedTuple):
-    """Whoever waits for a call."""
-
-    client: Client
-    may_ask: bool
-    """Whether it is a call in whose course servers ask."""
-
-
 class Wish(NamedTuple):
     """That a client wants to hear of progress: our own token for that, and the client's."""
 
@@ -37,8 +29,8 @@ class Calls:
     """All calls under way."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Due, Waiting] = {}
-        """By what they wait for."""
+        self._waiting: dict[Due, tuple[Client, bool]] = {}
+        """By what is waited for: whose they are, and whether servers ask in the course of such."""
         self._over = self._waiting.__delitem__
         self._wishes: dict[int, tuple[Client, Id]] = {}
         """Who wants to hear of progress, and under which token, by our own."""
@@ -62,7 +54,7 @@ class Calls:
 
         `may_ask` says whether it is one in whose course servers ask.
         """
-        self._waiting[answer] = Waiting(client, may_ask)
+        self._waiting[answer] = client, may_ask
         if wish is not None:
             self._wishes[wish.number] = client, wish.token
             answer.then(partial(self._forget, wish.number))
@@ -74,7 +66,7 @@ class Calls:
 
     def only_client(self) -> Client | None:
         """Return whose calls these are, if they are all one conversation's."""
-        return _only(waiting.client for waiting in self._waiting.values())
+        return _only(client for client, _ in self._waiting.values())
 
     def whom_to_ask(self) -> Client | None:
         """Return whose calls a question must be about: those of who can be asked come first."""
@@ -89,7 +81,7 @@ class Calls:
     def _askable(self) -> list[Client]:
         """Return whose calls a question may be about; if there are no such calls, all."""
         waiting = self._waiting.values()
-        return [w.client for w in waiting if w.may_ask] or [w.client for w in waiting]
+        return [client for client, may_ask in waiting if may_ask] or [each for each, _ in waiting]
 
     async def ask(
         self, client: Client, method: str, params: Any, asker: Asker | None = None
@@ -139,8 +131,8 @@ class Calls:
     def _hold_back(self, client: Client, loop: asyncio.AbstractEventLoop) -> None:
         # Until it is being told, which is soon, and not until it has taken it in, which it may
         # never do: from then on what it is answered stands behind that in its own line.
-        for answer, waiting in self._waiting.items():
-            if waiting.client is client:
+        for answer, (whose, _) in self._waiting.items():
+            if whose is client:
                 answer.hold()
                 loop.call_soon(answer.release)
 

@@ -66,6 +66,8 @@ class Remote:
         self.declared: frozenset[str] | None = frozenset()
         self.version = LATEST_HANDSHAKE
         """The revision that was agreed on."""
+        self.tells_calls_apart = False
+        """Whether it is known of every question which call it belongs to."""
         self._listener = listener
         self._link: Link | None = None
         self._welcome: Welcome | None = None
@@ -79,6 +81,7 @@ class Remote:
     async def open(self, link: Link, capabilities: dict[str, Any], client: object) -> None:
         """Shake hands; raises RpcError, ValueError or ConnectionLost if the server does not."""
         self._link = link
+        self.tells_calls_apart = link.has_streams
         self.declared = fingerprint(capabilities)
         self._hello = to_raw(hello(LATEST_HANDSHAKE, capabilities, client))
         asking = asyncio.ensure_future(self._shake_hands(link))
@@ -101,11 +104,6 @@ class Remote:
     def capabilities(self) -> dict[str, Any]:
         """What the server declared."""
         return self._welcome.capabilities if self._welcome else {}
-
-    @property
-    def tells_calls_apart(self) -> bool:
-        """Tell whether it is known of every question which call it belongs to."""
-        return self._link is not None and self._link.has_streams
 
     def waits_since(self, client: Client) -> float | None:
         """Return since when it waits for a client to answer what it asked; None if it does not."""

@@ -72,7 +72,7 @@ class Forwarder:
         """Pass a request on; raises RpcError at once, or when awaited."""
         caller, route = client.caller, None
         try:
-            route = self.route(params, way, request.method, client)
+            route, arguments = self.route(params, way, request.method, client)
             if check is not None:
                 check(route.entry, params)
         except BaseException as why:
@@ -82,7 +82,7 @@ class Forwarder:
                 return self._forward_later(passage, params, way, client, check)
             self._give_up(passage, params, client, why)
             raise
-        layers, entry, arguments = self.layers, route.entry, params.get("arguments")
+        layers, entry = self.layers, route.entry
         passage = layers.begin(
             request, caller, client, params.bare, entry=entry, arguments=arguments
         )
@@ -94,14 +94,14 @@ class Forwarder:
         """Pass on what is not there yet, if it is there after the moment that backends get."""
         try:
             await self.registry.wait_patiently()
-            route = self.route(params, way, passage.request.method, client)
+            route, arguments = self.route(params, way, passage.request.method, client)
             passage.entry = route.entry
             if check is not None:
                 check(route.entry, params)
         except BaseException as why:
             self._give_up(passage, params, client, why)
             raise
-        passage.arguments = params.get("arguments")
+        passage.arguments = arguments
         return await self.layers.carry(passage, route, params, client)
 
     def _give_up(
@@ -170,29 +170,39 @@ class Forwarder:
     async def route_patiently(self, params: Params, way: Way, method: str, client: Client) -> Route:
         """Find where a call goes, and give backends that are starting a moment if it is nowhere."""
         try:
-            return self.route(params, way, method, client)
+            return self.route(params, way, method, client)[0]
         except RpcError:
             if self.registry.settled:
                 raise
         await self.registry.wait_patiently()
-        return self.route(params, way, method, client)
+        return self.route(params, way, method, client)[0]
 
-    def route(self, params: Params, way: Way, method: str, client: Client) -> Route:
-        """Find where a call goes."""
+    def route(
+        self, params: Params, way: Way, method: str, client: Client
+    ) -> tuple[Route, Raw | None]:
+        """Find where a call goes, and with which arguments."""
         if way is not BY_NAME:
-            if way is BY_REF:
-                entry = self._referred(params, client)
-                return self._lead(entry, partial(_rename_reference, entry))
-            entry = self._readable(params, client)
-            is_marked = entry.native != entry.public
-            return self._lead(entry, finish=partial(_mark, entry) if is_marked else None)
-        name, _ = params.named()
+            return self._route_other(params, way, client), params.get("arguments")
+        name, arguments = params.named()
         route = self._known[method].get(name)
         if route is None or route.governor is not self.layers.governor:
             route = self._find(method, name, client)
-        if route.view is not None and not route.view.visible(client.caller, route.entry):
+        if route.view is None:
+            return route, arguments
+        if not route.view.visible(client.caller, route.entry):
             raise self._unknown(method, name, client)
-        return self._unwrapped(params, client) if route.wraps else route
+        if route.wraps:
+            route = self._unwrapped(params, client)
+        return route, params.get("arguments")
+
+    def _route_other(self, params: Params, way: Way, client: Client) -> Route:
+        """Find where a call goes that has no name: as many things as clients can think of."""
+        if way is BY_REF:
+            entry = self._referred(params, client)
+            return self._lead(entry, partial(_rename_reference, entry))
+        entry = self._readable(params, client)
+        is_marked = entry.native != entry.public
+        return self._lead(entry, finish=partial(_mark, entry) if is_marked else None)
 
     def _find(self, method: str, name: str, client: Client) -> Route:
         """Find where a name leads, and keep that; raises RpcError."""
