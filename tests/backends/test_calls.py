@@ -30,11 +30,18 @@ def wanting(token: Any) -> Params:
     return Params(to_raw({} if token is None else {"_meta": {"progressToken": token}}))
 
 
+def begin(calls: Calls, client: Ear, params: Params, answer: Due | None = None) -> int:
+    """Have a call under way; return our token for it, 0 if its client wants to hear of nothing."""
+    wish = calls.wish(params)
+    calls.add(answer or Due(), client, wish=wish)
+    return 0 if wish is None else wish.number
+
+
 def test_progress_goes_to_its_call_under_the_clients_own_token() -> None:
     calls, one, two = Calls(), Ear(), Ear()
     for client, token in ((one, "t"), (two, 0), (one, "u")):
         params = wanting(token)
-        number = calls.begin(client, params)
+        number = begin(calls, client, params)
         assert params.progress_token == number
         told = calls.recipient(progress(number), None)
         assert told is not None
@@ -46,8 +53,8 @@ def test_progress_goes_to_its_call_under_the_clients_own_token() -> None:
 @pytest.mark.parametrize("token", ["1", 1.0, True, 3, None, [1]])
 def test_progress_that_is_nobodys_is_nobodys(token: Any) -> None:
     calls = Calls()
-    calls.begin(Ear(), wanting("t"))
-    calls.begin(Ear(), wanting(None))
+    begin(calls, Ear(), wanting("t"))
+    begin(calls, Ear(), wanting(None))
     assert calls.recipient(progress(token), None) is None
     assert calls.recipient(progress(2), None) is None  # whose client does not want to hear of it
     assert calls.recipient(Notification("notifications/progress", Raw(b"{}")), None) is None
@@ -72,8 +79,9 @@ class Deaf(Ear):
 
 async def test_a_client_is_told_first_and_answered_then_though_it_never_listens() -> None:
     calls, one, two = Calls(), Deaf(), Deaf()
-    numbers = [calls.begin(client, wanting("t")) for client in (one, one, two)]
-    answers = [calls.begun(number, Due()) for number in numbers]
+    answers = [Due(), Due(), Due()]
+    clients = zip((one, one, two), answers, strict=True)
+    numbers = [begin(calls, client, wanting("t"), answer) for client, answer in clients]
     answers[0].then(lambda _: one.stages.append("answered"))
     assert calls.post(progress(numbers[0]))
     for answer in answers:
@@ -89,37 +97,37 @@ async def test_a_client_is_told_first_and_answered_then_though_it_never_listens(
 
 def test_a_question_is_about_a_call_in_whose_course_something_may_be_asked() -> None:
     calls, one, two = Calls(), Ear(), Ear()
-    calls.begin(one, wanting(None), may_ask=False)
+    calls.add(Due(), one, may_ask=False)
     assert calls.whom_to_ask() is one  # whose else?
-    calls.begin(two, wanting(None))
+    calls.add(Due(), two)
     assert (calls.whom_to_ask(), calls.crowded) == (two, False)
 
 
 def test_progress_that_comes_late_is_nobodys() -> None:
     calls = Calls()
-    number = calls.begin(Ear(), wanting("t"))
-    calls.end(number)
+    answer = Due()
+    number = begin(calls, Ear(), wanting("t"), answer)
+    answer.settle(None)
     assert calls.recipient(progress(number), None) is None
-    assert calls.begin(Ear(), wanting(None)) != number
+    assert begin(calls, Ear(), wanting("t")) != number
 
 
 def test_whose_calls_these_are_is_known_while_they_are_all_one_conversations() -> None:
     calls, one, two = Calls(), Ear(), Ear()
     assert (calls.only_client(), calls.crowded) == (None, False)
-    first = calls.begin(one, wanting(None))
-    second = calls.begin(one, wanting(None))
+    first, second = calls.add(Due(), one), calls.add(Due(), one)
     assert (calls.only_client(), calls.crowded) == (one, False)
-    calls.begin(two, wanting(None))
+    calls.add(Due(), two)
     assert (calls.only_client(), calls.crowded) == (None, True)
-    calls.end(first)
+    first.settle(None)
     assert calls.crowded
-    calls.end(second)
+    second.fail(ValueError("whatever came of it"))
     assert (calls.only_client(), calls.crowded) == (two, False)
 
 
 async def test_who_is_behind_is_waited_for_on_the_stream_of_its_call_alone() -> None:
     calls, ear = Calls(), Ear()
-    calls.begin(ear, wanting("t"))
+    begin(calls, ear, wanting("t"))
     server = Noting()
     waited = Hearing(server, calls, ear).notified(progress(1))
     assert waited is not None

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,9 +14,10 @@ from trunkline.gateway.events import MANY, CallEnded, Event, Events
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.layers import Layers
 from trunkline.gateway.passage import Passage
-from trunkline.gateway.route import Check
+from trunkline.gateway.route import Check, Route
 from trunkline.jsonrpc import Due, Raw, Request, RpcError
 from trunkline.mcp.caller import Caller
+from trunkline.mcp.meta import Params
 from trunkline.mcp.principal import Principal
 from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.routing.catalog import Entry
@@ -73,6 +75,15 @@ def watched(made: Gateway) -> list[CallEnded]:
 
     made.layers.events.listen(note)
     return ends
+
+
+def send(layers: Layers, passage: Passage, answer: Due) -> None:
+    """Have a call carried out by somebody."""
+    upstream, client = (
+        Mock(backend=None, call=lambda *_: answer),  # pyright: ignore[reportUnknownLambdaType]
+        Mock(caller=passage.caller),
+    )
+    layers.carry(passage, Route(ENTRY, upstream, None), Params(Raw(b"{}")), client)
 
 
 def offering() -> Server:
@@ -277,7 +288,7 @@ def test_how_a_call_ended_is_found_out_later_and_is_the_same(
     layers.under_way[passage] = None
     passage.leaving = (lambda: left.append("left"),)
     layers.events.listen(ends.append)
-    layers.send(passage, answer)
+    send(layers, passage, answer)
     answer.error = error
     answer.settle(result)
     layers.end(passage, None, OSError())  # what comes later is no news
@@ -296,7 +307,7 @@ def test_to_stop_a_call_is_to_answer_with_the_reason() -> None:
     early, sent = passing(entry=ENTRY), passing(entry=ENTRY)
     layers.under_way |= {early: None, sent: None}
     answer = Due()
-    layers.send(sent, answer)
+    send(layers, sent, answer)
     assert layers.stop(lambda _: True, lambda _: why) == 2
     assert (early.stopped, answer.error) == (why, why)  # nobody has begun, or it has ended
     assert list(layers.under_way) == [early]
@@ -307,6 +318,6 @@ def test_nobody_is_told_of_a_call_that_went_well_if_nobody_wants_to_know() -> No
     passage, answer = passing(entry=ENTRY), Due()
     layers.under_way[passage] = None
     layers.events.listen(ends.append, calls="failed")
-    layers.send(passage, answer)
+    send(layers, passage, answer)
     answer.settle(Raw(b"{}"))
     assert (layers.under_way, layers.events.untold, ends) == ({}, 0, [])

@@ -324,14 +324,15 @@ async def test_who_begins_to_follow_while_the_heir_takes_over_follows_it() -> No
         await hold.begun.wait()
         table.put("s", new)
         registry, under_way, (session,) = table.gateway.registry, Due(), table.gateway.sessions
-        registry.upstream("s").turns.take(lambda: under_way, session)  # so that it stays a moment
+        old_turns = registry.upstream("s").turns
+        old_turns.watch(under_way, session)  # so that it stays a moment
         table.apply("s")
         await until_inherited(table.gateway, "s")
         hold.let_go.set()
         await following
         await new.until_heard("resources/subscribe")
         assert registry.upstream("s").wishes.followed == {"x:1": 1}
-        under_way.settle(None)
+        old_turns.leave(under_way)
 
 
 async def test_what_was_followed_of_one_that_left_is_followed_no_more() -> None:

@@ -9,61 +9,64 @@ Refuses to guess: a question or a message that could be several clients' is nobo
 import asyncio
 from collections.abc import Awaitable, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from trunkline.gateway.client import Asker, Client
 from trunkline.jsonrpc import Due, Id, Notification, Raw, RemoteProtocolError, Request
 from trunkline.mcp.meta import Params, peek
 
 
-class Waiting:
-    """A client that waits for a call, and the token under which it wants to hear of progress."""
+class Wish(NamedTuple):
+    """That a client wants to hear of progress: our own token for that, and the client's."""
 
-    __slots__ = ("answer", "client", "may_ask", "token")
-
-    def __init__(self, client: Client, token: Id, may_ask: bool) -> None:
-        self.client = client
-        self.token = token
-        self.may_ask = may_ask
-        """Whether it is one in whose course servers ask."""
-        self.answer: Due | None = None
-        """What it waits for, once that is under way."""
+    number: int
+    token: Id
 
 
 class Calls:
     """All calls under way."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[Due, tuple[Client, bool]] = {}
+        """By what is waited for: whose they are, and whether servers ask in the course of such."""
+        self._over = self._waiting.__delitem__
+        self._wishes: dict[int, tuple[Client, Id]] = {}
+        """Who wants to hear of progress, and under which token, by our own."""
         self._questions: dict[int, tuple[object, float]] = {}
         """What was asked in their course and is not answered: whom, and when."""
         self._last = 0
 
-    def begin(self, client: Client, params: Params, may_ask: bool = True) -> int:
-        """Note a call; if its client wants to hear of progress, it gets a token of our own.
+    def wish(self, params: Params) -> Wish | None:
+        """Return whether the client of a call wants to hear of progress; it gets our own token."""
+        token = params.progress_token
+        if token is None:
+            return None
+        self._last = number = self._last + 1
+        params.put_meta("progressToken", number)
+        return Wish(number, token)
+
+    def add(
+        self, answer: Due, client: Client, may_ask: bool = True, wish: Wish | None = None
+    ) -> Due:
+        """Note a call that is under way; it is forgotten when it is answered.
 
         `may_ask` says whether it is one in whose course servers ask.
         """
-        token = None if params.bare else params.progress_token
-        self._last = number = self._last + 1
-        if token is not None:
-            params.put_meta("progressToken", number)
-        self._waiting[number] = Waiting(client, token, may_ask)
-        return number
-
-    def begun(self, number: int, answer: Due) -> Due:
-        """Note what a call waits for; with that it ends."""
-        self._waiting[number].answer = answer
-        answer.then(partial(self.end, number))
+        self._waiting[answer] = client, may_ask
+        if wish is not None:
+            self._wishes[wish.number] = client, wish.token
+            answer.then(partial(self._forget, wish.number))
+        answer.then(self._over)
         return answer
 
-    def end(self, number: int, outcome: Due | None = None) -> None:
-        """Forget a call, whatever came of it."""
-        del self._waiting[number]
+    def _forget(self, number: int, _: Due) -> None:
+        del self._wishes[number]
 
     def only_client(self) -> Client | None:
         """Return whose calls these are, if they are all one conversation's."""
-        return _only(waiting.client for waiting in self._waiting.values())
+        return _only(client for client, _ in self._waiting.values())
 
     def whom_to_ask(self) -> Client | None:
         """Return whose calls a question must be about: those of who can be asked come first."""
@@ -78,7 +81,7 @@ class Calls:
     def _askable(self) -> list[Client]:
         """Return whose calls a question may be about; if there are no such calls, all."""
         waiting = self._waiting.values()
-        return [w.client for w in waiting if w.may_ask] or [w.client for w in waiting]
+        return [client for client, may_ask in waiting if may_ask] or [each for each, _ in waiting]
 
     async def ask(
         self, client: Client, method: str, params: Any, asker: Asker | None = None
@@ -128,9 +131,8 @@ class Calls:
     def _hold_back(self, client: Client, loop: asyncio.AbstractEventLoop) -> None:
         # Until it is being told, which is soon, and not until it has taken it in, which it may
         # never do: from then on what it is answered stands behind that in its own line.
-        for waiting in self._waiting.values():
-            answer = waiting.answer
-            if waiting.client is client and answer is not None:
+        for answer, (whose, _) in self._waiting.items():
+            if whose is client:
                 answer.hold()
                 loop.call_soon(answer.release)
 
@@ -138,11 +140,12 @@ class Calls:
         params = Params(notification.params)
         raw = params.get("progressToken")
         token = None if raw is None else peek(raw)
-        waiting = self._waiting.get(token) if type(token) is int else None
-        if waiting is None or waiting.token is None:
+        wished = self._wishes.get(token) if type(token) is int else None
+        if wished is None:
             return None  # late, or nobody's
-        params.put("progressToken", waiting.token)
-        return waiting.client, params.encode()
+        client, theirs = wished
+        params.put("progressToken", theirs)
+        return client, params.encode()
 
 
 def _only(clients: Iterable[Client]) -> Client | None:
@@ -166,26 +169,25 @@ class Server(Protocol):
         ...
 
 
-class Hearing:
+class Hearing(Struct, frozen=True):
     """Hears what a server says in the course of one call, where the transport can tell."""
 
-    def __init__(self, server: Server, calls: Calls, client: Client) -> None:
-        self._server = server
-        self._calls = calls
-        self._client = client
+    server: Server
+    calls: Calls
+    client: Client
 
     def called(self, request: Request) -> Any:
         """Have the client of this call answer."""
-        return self._server.called_by(request, self._client)
+        return self.server.called_by(request, self.client)
 
     def notified(self, notification: Notification) -> Awaitable[None] | None:
         """Tell the client of this call, and wait while it is behind: only this call does."""
-        told = self._calls.recipient(notification, self._client)
+        told = self.calls.recipient(notification, self.client)
         if told is None:
-            return self._server.take_note(notification)
+            return self.server.take_note(notification)
         client, params = told
         return client.tell(notification.method, params)
 
     def violated(self, violation: RemoteProtocolError) -> None:
         """Pass it on."""
-        self._server.violated(violation)
+        self.server.violated(violation)

@@ -170,19 +170,15 @@ class EnvelopeRemote:
         params, alien = call.params, era_of(call.caller.version) is Era.HANDSHAKE
         if alien or not has_envelope(params):
             wrap_params(call.method, params, call.caller)
-        number = self._calls.begin(client, params)
-        try:
-            if self._runs_tasks and call.method == "tools/call":
-                asked = self._begin_able(call, params, client)
-            else:
-                asked = self._begin(call, params, client)
-        except BaseException:
-            self._calls.end(number)
-            raise
+        wish = self._calls.wish(params)
+        if self._runs_tasks and call.method == "tools/call":
+            asked = self._begin_able(call, params, client)
+        else:
+            asked = self._begin(call, params, client)
         if alien and call.method in MAY_ASK:
             again = partial(self._begin, call, params, client)
             asked = with_round_trips(asked, params, partial(self._put, client), again)
-        return self._calls.begun(number, asked)
+        return self._calls.add(asked, client, wish=wish)
 
     def _begin(self, call: Call, params: Params, client: Client) -> Due:
         link = self._expect_link()

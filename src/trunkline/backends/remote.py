@@ -66,6 +66,8 @@ class Remote:
         self.declared: frozenset[str] | None = frozenset()
         self.version = LATEST_HANDSHAKE
         """The revision that was agreed on."""
+        self.tells_calls_apart = False
+        """Whether it is known of every question which call it belongs to."""
         self._listener = listener
         self._link: Link | None = None
         self._welcome: Welcome | None = None
@@ -79,6 +81,7 @@ class Remote:
     async def open(self, link: Link, capabilities: dict[str, Any], client: object) -> None:
         """Shake hands; raises RpcError, ValueError or ConnectionLost if the server does not."""
         self._link = link
+        self.tells_calls_apart = link.has_streams
         self.declared = fingerprint(capabilities)
         self._hello = to_raw(hello(LATEST_HANDSHAKE, capabilities, client))
         asking = asyncio.ensure_future(self._shake_hands(link))
@@ -101,11 +104,6 @@ class Remote:
     def capabilities(self) -> dict[str, Any]:
         """What the server declared."""
         return self._welcome.capabilities if self._welcome else {}
-
-    @property
-    def tells_calls_apart(self) -> bool:
-        """Tell whether it is known of every question which call it belongs to."""
-        return self._link is not None and self._link.has_streams
 
     def waits_since(self, client: Client) -> float | None:
         """Return since when it waits for a client to answer what it asked; None if it does not."""
@@ -137,19 +135,17 @@ class Remote:
 
     def call(self, call: Call, client: Client) -> Due:
         """Carry out a call."""
-        params, link = call.params, self._expect_link()
+        params, link, wish = call.params, self._link, None
+        if link is None:
+            raise _not_opened()
         if not params.bare:
             adapt_params(call.method, params, self.version)
-        number = self._calls.begin(client, params, call.method in MAY_ASK)
-        try:
-            if self._insisting and self._needs_task(call):
-                asked = self._begin_task(link, call, client)
-            else:
-                asked = self._begin(link, call, client)
-        except BaseException:
-            self._calls.end(number)
-            raise
-        return self._calls.begun(number, asked)
+            wish = self._calls.wish(params)
+        if self._insisting and self._needs_task(call):
+            asked = self._begin_task(link, call, client)
+        else:
+            asked = self._begin(link, call, client)
+        return self._calls.add(asked, client, call.method in MAY_ASK, wish)
 
     def _begin(self, link: Link, call: Call, client: Client) -> Due:
         raw = call.params.encode()
@@ -245,7 +241,7 @@ class Remote:
 
     def _expect_link(self) -> Link:
         if self._link is None:
-            raise RpcError.internal_error("expected a server that was opened")
+            raise _not_opened()
         return self._link
 
     async def follow(self, uri: str) -> None:
@@ -331,6 +327,10 @@ class Remote:
         id = Params(notification.params).get("requestId")
         if id is not None and self._link is not None:
             self._link.cancel(peek(id))
+
+
+def _not_opened() -> RpcError:
+    return RpcError.internal_error("expected a server that was opened")
 
 
 def _is_final(why: Exception) -> bool:

@@ -72,7 +72,7 @@ class Forwarder:
         """Pass a request on; raises RpcError at once, or when awaited."""
         caller, route = client.caller, None
         try:
-            route = self.route(params, way, request.method, client)
+            route, arguments = self.route(params, way, request.method, client)
             if check is not None:
                 check(route.entry, params)
         except BaseException as why:
@@ -82,11 +82,11 @@ class Forwarder:
                 return self._forward_later(passage, params, way, client, check)
             self._give_up(passage, params, client, why)
             raise
-        found, arguments = route.entry, params.get("arguments")
-        passage = self.layers.begin(
-            request, caller, client, params.bare, entry=found, arguments=arguments
+        layers, entry = self.layers, route.entry
+        passage = layers.begin(
+            request, caller, client, params.bare, entry=entry, arguments=arguments
         )
-        return self._pass(passage, params, client, route)
+        return layers.carry(passage, route, params, client)
 
     async def _forward_later(
         self, passage: Passage, params: Params, way: Way, client: Client, check: Check | None
@@ -94,15 +94,15 @@ class Forwarder:
         """Pass on what is not there yet, if it is there after the moment that backends get."""
         try:
             await self.registry.wait_patiently()
-            route = self.route(params, way, passage.request.method, client)
+            route, arguments = self.route(params, way, passage.request.method, client)
             passage.entry = route.entry
             if check is not None:
                 check(route.entry, params)
         except BaseException as why:
             self._give_up(passage, params, client, why)
             raise
-        passage.arguments = params.get("arguments")
-        return await self._pass(passage, params, client, route)
+        passage.arguments = arguments
+        return await self.layers.carry(passage, route, params, client)
 
     def _give_up(
         self, passage: Passage, params: Params, client: Client, why: BaseException
@@ -170,27 +170,39 @@ class Forwarder:
     async def route_patiently(self, params: Params, way: Way, method: str, client: Client) -> Route:
         """Find where a call goes, and give backends that are starting a moment if it is nowhere."""
         try:
-            return self.route(params, way, method, client)
+            return self.route(params, way, method, client)[0]
         except RpcError:
             if self.registry.settled:
                 raise
         await self.registry.wait_patiently()
-        return self.route(params, way, method, client)
+        return self.route(params, way, method, client)[0]
 
-    def route(self, params: Params, way: Way, method: str, client: Client) -> Route:
-        """Find where a call goes."""
+    def route(
+        self, params: Params, way: Way, method: str, client: Client
+    ) -> tuple[Route, Raw | None]:
+        """Find where a call goes, and with which arguments."""
         if way is not BY_NAME:
-            if way is BY_REF:
-                entry = self._referred(params, client)
-                return self._lead(entry, partial(_rename_reference, entry))
-            return self._lead(self._readable(params, client))
-        name, _ = params.named()
+            return self._route_other(params, way, client), params.get("arguments")
+        name, arguments = params.named()
         route = self._known[method].get(name)
         if route is None or route.governor is not self.layers.governor:
             route = self._find(method, name, client)
-        if route.view is not None and not route.view.visible(client.caller, route.entry):
+        if route.view is None:
+            return route, arguments
+        if not route.view.visible(client.caller, route.entry):
             raise self._unknown(method, name, client)
-        return self._unwrapped(params, client) if route.wraps else route
+        if route.wraps:
+            route = self._unwrapped(params, client)
+        return route, params.get("arguments")
+
+    def _route_other(self, params: Params, way: Way, client: Client) -> Route:
+        """Find where a call goes that has no name: as many things as clients can think of."""
+        if way is BY_REF:
+            entry = self._referred(params, client)
+            return self._lead(entry, partial(_rename_reference, entry))
+        entry = self._readable(params, client)
+        is_marked = entry.native != entry.public
+        return self._lead(entry, finish=partial(_mark, entry) if is_marked else None)
 
     def _find(self, method: str, name: str, client: Client) -> Route:
         """Find where a name leads, and keep that; raises RpcError."""
@@ -201,11 +213,16 @@ class Forwarder:
         route = self._known[method][name] = self._lead(entry)
         return route
 
-    def _lead(self, entry: Entry, rename: Callable[[Params], None] | None = None) -> Route:
+    def _lead(
+        self,
+        entry: Entry,
+        prepare: Callable[[Params], None] | None = None,
+        finish: Callable[[Due], None] | None = None,
+    ) -> Route:
         """Decide what can be decided of all calls of an offer."""
         governor, view = self.layers.governor, self.registry.view
-        if rename is None and entry.native != entry.public:
-            rename = partial(_rename, entry)
+        if prepare is None and entry.native != entry.public:
+            prepare = partial(_rename, entry)
         return Route(
             entry,
             self.registry.upstream(entry.backend),
@@ -213,7 +230,8 @@ class Forwarder:
             () if governor is None else governor.checks(entry),
             None if view.plain else view,
             view.calls_another(entry),
-            rename,
+            prepare,
+            finish,
         )
 
     def _unknown(self, method: str, name: str, client: Client) -> RpcError:
@@ -302,53 +320,10 @@ class Forwarder:
         entry = Entry(Kind.RESOURCE, listed or native, backend, native, _UNKNOWN)
         return self.registry.view.visible(caller, entry)
 
-    def _pass(
-        self, passage: Passage, params: Params, client: Client, route: Route
-    ) -> Awaitable[Raw]:
-        """Have a call carried out, if it may be; raises RpcError."""
-        layers, request, upstream = self.layers, passage.request, route.upstream
-        try:
-            instead = layers.admit(passage, route, params)
-            if instead is not None:
-                layers.end(passage, instead)
-                return Due.settled(instead)
-            if not params.bare and request.method == "tools/call":
-                params.drop("task")  # which nobody is offered; the server would take it for ours
-            if route.rename is not None:
-                route.rename(params)
-            if passage.stopped is not None:
-                raise passage.stopped
-            if upstream.backend is not None:
-                passage.revision = upstream.backend.version
-            answer = self.call(request, params, upstream, client)
-        except BaseException as why:
-            layers.end(passage, error=why)
-            raise
-        layers.send(passage, answer)
-        if route.rename is not None and request.method == "resources/read":
-            return self._read_marked(answer, route.entry)
-        return answer
-
     def call(self, request: Request, params: Params, upstream: Upstream, client: Client) -> Due:
         """Have a backend carry out a request whose params are ready for it."""
         call = Call(client.caller, request.id, request.method, params, upstream.name)
         return upstream.call(call, client)
-
-    async def _read_marked(self, reading: Due, entry: Entry) -> Raw:
-        """Read a resource whose URI says whose it is, and say so in the answer as well."""
-        try:
-            answer = await reading
-        except RpcError as why:
-            raise _remarked(why, entry) from None
-        try:
-            result = members(answer)
-            contents = [members(item) for item in from_raw(result["contents"], list[Raw])]
-            for content in contents:
-                if from_raw(content["uri"], object) == entry.native:
-                    content["uri"] = to_raw(entry.public)
-        except (KeyError, ValueError):
-            return answer  # not what it should be, but not ours to judge
-        return to_raw(result | {"contents": to_raw(contents)})
 
     def knows_better(self, method: str, caller: Caller) -> Upstream:
         """Return who may know a method that MCP does not: the one there is, if there is only one.
@@ -378,6 +353,23 @@ def _rename_reference(entry: Entry, params: Params) -> None:
     reference = Params(params.get("ref"))
     reference.put("name" if entry.kind is Kind.PROMPT else "uri", entry.native)
     params.put("ref", reference.encode())
+
+
+def _mark(entry: Entry, reading: Due) -> None:
+    """Say in an answer as well whose a resource is, where its URI says so."""
+    if isinstance(reading.error, RpcError):
+        reading.error = _remarked(reading.error, entry)
+    if reading.error is not None:
+        return
+    try:
+        result = members(reading.result)
+        contents = [members(item) for item in from_raw(result["contents"], list[Raw])]
+        for content in contents:
+            if from_raw(content["uri"], object) == entry.native:
+                content["uri"] = to_raw(entry.public)
+    except (KeyError, ValueError):
+        return  # not what it should be, but not ours to judge
+    reading.result = to_raw(result | {"contents": to_raw(contents)})
 
 
 def _remarked(error: RpcError, entry: Entry) -> RpcError:

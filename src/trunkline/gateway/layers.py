@@ -12,9 +12,9 @@ Rules upheld here:
 """
 
 import itertools
-import time
 from collections.abc import Callable
 from functools import partial
+from time import monotonic, time
 from typing import Protocol
 
 from trunkline.gateway.client import Client
@@ -24,6 +24,7 @@ from trunkline.gateway.route import Check, Route
 from trunkline.jsonrpc import Due, Raw, Request, RpcError
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
+from trunkline.routing.call import Call
 from trunkline.routing.catalog import Entry
 
 _SMALL = 8192
@@ -96,30 +97,47 @@ class Layers:
         arguments: Raw | None = None,
     ) -> Passage:
         """Note that a call has come, and what is known of it; one that is `bare` has no `_meta`."""
-        now = time.monotonic()
-        passage = Passage(next(_count), caller, request, time.time(), now, bare, entry, arguments)
+        passage = Passage(
+            next(_count), caller, request, time(), monotonic(), bare, entry, arguments
+        )
         if self.tracer is not None:
             self.tracer.begin(passage, client)
         self.under_way[passage] = None
         return passage
 
-    def admit(self, passage: Passage, route: Route, params: Params) -> Raw | None:
-        """Let a call pass; raises RpcError, or returns the answer that it gets instead."""
-        if self.door is not None:
-            self.door(passage)
-        for check in route.checks:
-            instead = check(passage, route.entry)
-            if instead is not None:
-                return instead
-        if passage.span is not None:
-            passage.span.carry(params)
-        return None
-
-    def send(self, passage: Passage, answer: Due) -> None:
-        """Note that a call is with its backend."""
-        passage.sent = time.monotonic()
+    def carry(self, passage: Passage, route: Route, params: Params, client: Client) -> Due:
+        """Have a call carried out, if it may be, or answered in its place; raises RpcError."""
+        # In one go, with as few steps as can be: every call passes here.
+        entry, upstream, request = route.entry, route.upstream, passage.request
+        try:
+            if self.door is not None:
+                self.door(passage)
+            for check in route.checks:
+                instead = check(passage, entry)
+                if instead is not None:
+                    self.end(passage, instead)
+                    return Due.settled(instead)
+            if passage.span is not None:
+                passage.span.carry(params)
+            if not params.bare and request.method == "tools/call":
+                params.drop("task")  # which nobody is offered; the server would take it for ours
+            if route.prepare is not None:
+                route.prepare(params)
+            if passage.stopped is not None:
+                raise passage.stopped
+            if upstream.backend is not None:
+                passage.revision = upstream.backend.version
+            call = Call(client.caller, request.id, request.method, params, entry.backend)
+            answer = upstream.call(call, client)
+        except BaseException as why:
+            self.end(passage, error=why)
+            raise
+        passage.sent = monotonic()
         self.under_way[passage] = answer
         answer.then(partial(self._answered, passage))
+        if route.finish is not None:
+            answer.then(route.finish)
+        return answer
 
     def _answered(self, passage: Passage, answer: Due) -> None:
         if self.under_way.pop(passage, None) is None:
@@ -132,9 +150,9 @@ class Layers:
             if not self.events.hears_calls:
                 return
             if type(result) is Raw and len(result) <= _SMALL:
-                self.events.tell_later((passage, result, time.monotonic()))
+                self.events.tell_later((passage, result, monotonic()))
                 return
-        passage.answered = now = time.monotonic()
+        passage.answered = now = monotonic()
         self._tell(passage, result, error, now)
 
     def end(
@@ -145,7 +163,7 @@ class Layers:
             del self.under_way[passage]
             if passage.leaving:
                 passage.leave()
-            self._tell(passage, result, error, time.monotonic())
+            self._tell(passage, result, error, monotonic())
 
     def _tell(
         self, passage: Passage, result: object, error: BaseException | None, now: float

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from trunkline.gateway.passage import Passage
 from trunkline.gateway.upstream import Upstream
-from trunkline.jsonrpc import Raw
+from trunkline.jsonrpc import Due, Raw
 from trunkline.mcp.meta import Params
 from trunkline.routing.catalog import Entry
 from trunkline.routing.view import View
@@ -44,8 +44,10 @@ class Route(Struct, frozen=True):
     """Who knows whether a caller may see it; None if everybody may."""
     wraps: bool = False
     """Whether it is the tool that calls another."""
-    rename: Callable[[Params], None] | None = None
-    """Puts the name into params that its owner knows; None if it is the same."""
+    prepare: Callable[[Params], None] | None = None
+    """Makes params what its owner knows; None if they are that as they come."""
+    finish: Callable[[Due], None] | None = None
+    """Makes an answer what its caller knows; None if it is that as it comes."""
 
 
 class Routes:

@@ -40,7 +40,16 @@ from trunkline.mcp.envelope import has_envelope
 from trunkline.mcp.handshake import read_hello, welcome
 from trunkline.mcp.logs import LEVELS, is_loud_enough
 from trunkline.mcp.meta import Params, peek
-from trunkline.mcp.methods import BY_URI, CLIENT_REQUESTS, MERGED, SERVER_REQUESTS, TO_ALL, Way
+from trunkline.mcp.methods import (
+    BY_NAME,
+    BY_REF,
+    BY_URI,
+    CLIENT_REQUESTS,
+    MERGED,
+    SERVER_REQUESTS,
+    TO_ALL,
+    Way,
+)
 from trunkline.mcp.offer import Kind
 from trunkline.mcp.principal import Principal
 from trunkline.mcp.questions import Question, for_handshake, is_declared, refused, undeclared
@@ -48,22 +57,19 @@ from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.mcp.subscriptions import MAX_URIS, followed_as
 from trunkline.mcp.versions import HANDSHAKE_VERSIONS
 
-_WAYS: Mapping[str, Mapping[str, Way]] = {
+_SUBSCRIBING = frozenset(("resources/subscribe", "resources/unsubscribe"))
+
+_FORWARDED: Mapping[str, Mapping[str, Way]] = {
     version: {
         method.name: method.way
         for method in CLIENT_REQUESTS.values()
-        if version in method.versions and method.way is not Way.HERE
+        if version in method.versions
+        and method.way in (BY_NAME, BY_REF, BY_URI)
+        and method.name not in _SUBSCRIBING
     }
     for version in HANDSHAKE_VERSIONS
 }
-"""Where the requests of each revision go."""
-
-_ANSWERED_HERE = frozenset(
-    method.name
-    for method in CLIENT_REQUESTS.values()
-    if method.way in (MERGED, TO_ALL) or method.name.endswith("subscribe")
-)
-"""Those that are not passed on as they are."""
+"""What is passed on for clients of each revision, and where to."""
 
 
 class Identity(NamedTuple):
@@ -102,8 +108,8 @@ class Session:
         self._opened = opened
         self._stateless = stateless
         self._caller: Caller | None = None
-        self._ways: Mapping[str, Way] = {}
-        """Where what its revision knows goes: what it may ask, once there is one."""
+        self._forwarded: Mapping[str, Way] = {}
+        """What is passed on without a second thought, and where to: once it is operational."""
         self._asked: dict[int, tuple[Raw, Asker]] = {}
         self._down = Outbox()
         self._up = Outbox()
@@ -163,45 +169,56 @@ class Session:
 
     def answer(self, request: Request, line: Line | None, params: Params | None = None) -> Any:
         """Answer a request, or return what to await; `line` is for all that concerns it."""
-        method, caller = request.method, self._caller
-        way = self._ways.get(method)
-        if caller is None or way is None or request.id is None:
-            return self._answer_other(request, line)
-        if not self.operational and way is not MERGED:
-            self._expect_operational(method)
+        way, caller = self._forwarded.get(request.method), self._caller
+        if way is None or caller is None or request.id is None:
+            return self._answer_other(request, line, params)
         if params is None:
             try:
                 params = Params(request.params)
             except RpcError as why:
-                self._forwarder.refuse(request, caller, why)
-                raise
+                raise self._unreadable(request, caller, why) from None
         client = self if line is self.trunk else OnLine(self, caller, line)
-        if method in _ANSWERED_HERE:
-            return self._answer_here(request, params, way, client)
         return self._forwarder.forward(request, params, way, client)
 
-    def _answer_other(self, request: Request, line: Line | None) -> Any:
-        """Answer what is no method of the client's revision, or comes before there is one."""
+    def _answer_other(self, request: Request, line: Line | None, params: Params | None) -> Any:
+        """Answer all that is not simply passed on, or not yet."""
         if request.id is None:
             raise RpcError(INVALID_REQUEST, "Request id must not be null")
         if request.method == "ping":
             return {}
         if request.method == "initialize":
             return self._initialize(request)
-        if self._caller is None:
+        caller = self._caller
+        if caller is None:
             raise _not_initialized(request.method, "Call initialize first.")
-        client = self if line is self.trunk else OnLine(self, self._caller, line)
-        return self._pass_on(request, client)
+        client = self if line is self.trunk else OnLine(self, caller, line)
+        method = CLIENT_REQUESTS.get(request.method)
+        if method is None or caller.version not in method.versions:
+            return self._pass_on(request, client)
+        if method.way is not MERGED:
+            self._expect_operational(request.method)
+        if params is None:
+            try:
+                params = Params(request.params)
+            except RpcError as why:
+                raise self._unreadable(request, caller, why) from None
+        return self._answer_known(request, params, method.way, client)
 
-    def _answer_here(
+    def _answer_known(
         self, request: Request, params: Params, way: Way, client: "Session | OnLine"
     ) -> Any:
-        """Answer what is not passed on as it is."""
         if way is MERGED:
             return self._forwarder.list(request.method, params, self._written)
         if way is TO_ALL:
             return self._set_level(params)
-        return self._subscribe(request, params, client)
+        if request.method in _SUBSCRIBING:
+            return self._subscribe(request, params, client)
+        return self._forwarder.forward(request, params, way, client)
+
+    def _unreadable(self, request: Request, caller: Caller, why: RpcError) -> RpcError:
+        """Note a request whose params cannot be read; return why."""
+        self._forwarder.refuse(request, caller, why)
+        return why
 
     def _expect_operational(self, method: str) -> None:
         if self.identity.strict_lifecycle and not self.operational:
@@ -212,7 +229,6 @@ class Session:
             raise RpcError(INVALID_REQUEST, "Already initialized")
         hello = read_hello(request.params)
         self._caller = Caller(self._principal, hello.version, hello.capabilities, hello.client)
-        self._ways = _WAYS[hello.version]
         self._opened(self)
         identity = self.identity
         return welcome(
@@ -276,6 +292,7 @@ class Session:
             return
         elif method == "notifications/initialized":
             self.operational = True
+            self._forwarded = _FORWARDED[self._caller.version]
         elif method == "notifications/progress":
             self._progressed(Params(notification.params))
         elif method == "notifications/roots/list_changed":

@@ -116,9 +116,10 @@ class Stateless:
         """Return whom a retry goes to, None if there is nobody, or nobody yet."""
         client = Correspondent(letter.caller, letter.line)
         try:
-            return self._forwarder.route(letter.params, way, letter.request.method, client).entry
+            route, _ = self._forwarder.route(letter.params, way, letter.request.method, client)
         except RpcError:
             return None  # to begin it tells why, and notes that it was asked for
+        return route.entry
 
     def _speaks(self, name: str) -> Era | None:
         backend = self._registry.upstream(name).backend

@@ -4,7 +4,8 @@
          ──> in the queue ──> begun when one has ended ──>
                  └─────────────── too long ──> cancelled, TimeoutError
 
-Refuses to know what a call is.
+Refuses to know what a call is, and when it ends: whoever begins one counts it in by `working`, and
+says when it has ended by `leave`.
 
 One timer watches over all of them: one for each would cost more than the rest of its way through
 here. All have the same patience, so the oldest is the first to lose it.
@@ -14,20 +15,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeAlias, TypeVar
 
-from msgspec import Struct
-
 from trunkline.jsonrpc import Due
 
 Begin: TypeAlias = Callable[[], Due]
 
 
 T = TypeVar("T")
-
-
-class _Term(Struct, Generic[T], frozen=True):
-    began: float
-    until: float
-    patron: T
 
 
 class Turns(Generic[T]):
@@ -43,9 +36,10 @@ class Turns(Generic[T]):
         self.at_once = at_once
         self._waits_since = waits_since
         self._seconds = seconds
-        self._working = 0
-        self._terms: dict[Due, _Term[T]] = {}
-        """Until when each may take, for whom; the first to lose its patience comes first."""
+        self.working = 0
+        """How many have begun and not ended."""
+        self._terms: dict[Due, tuple[float, float, T]] = {}
+        """Since and until when each may take, for whom; who loses patience first comes first."""
         self._queue: dict[Due, Begin] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -56,34 +50,31 @@ class Turns(Generic[T]):
     @property
     def full(self) -> bool:
         """Tell whether one more would have to wait."""
-        return self._working >= self.at_once
+        return self.working >= self.at_once
 
     def take(self, begin: Begin, patron: T) -> Due:
         """Have `begin` called, now or when it is its turn; raises what it raises, if now."""
-        if self._working < self.at_once:
-            return self.enter(begin(), patron)
-        turn = Due()
-        turn.then(self._left)
-        self._queue[turn] = begin
-        self._watch(turn, patron)
+        if self.working < self.at_once:
+            turn = begin()
+        else:
+            turn = Due()
+            turn.then(self._left)
+            self._queue[turn] = begin
+        self.watch(turn, patron)
         return turn
 
-    def enter(self, doing: Due, patron: T) -> Due:
-        """Count in what was begun at once, by one who saw that it need not wait."""
-        self._working += 1
-        doing.then(self._ended)
-        if not doing.done:
-            self._watch(doing, patron)
-        return doing
-
-    def _watch(self, turn: Due, patron: T) -> None:
-        # Kept: to find it out costs a system call, up to Python 3.11.
-        loop = self._loop = self._loop or asyncio.get_running_loop()
+    def watch(self, turn: Due, patron: T) -> None:
+        """Let something take no longer than it may; also what was begun at once."""
+        if turn.done:
+            return
+        loop = self._loop
+        if loop is None:
+            # Kept: to find it out costs a system call, up to Python 3.11.
+            loop = self._loop = asyncio.get_running_loop()
         began = loop.time()
-        until = began + self._seconds
-        self._terms[turn] = _Term(began, until, patron)
+        self._terms[turn] = (began, began + self._seconds, patron)
         if self._timer is None:
-            self._timer = loop.call_at(until, self._check)
+            self._timer = loop.call_at(began + self._seconds, self._check)
 
     def lend(self, places: int) -> None:
         """Let so many more begin at a time, or less: who waits for its client needs no place."""
@@ -98,33 +89,29 @@ class Turns(Generic[T]):
         self._seconds = seconds
         if self._terms and self._loop is not None:
             latest = self._loop.time() + seconds
-            for turn, term in self._terms.items():
-                self._terms[turn] = _Term(term.began, min(term.until, latest), term.patron)
+            for turn, (began, until, patron) in self._terms.items():
+                self._terms[turn] = (began, min(until, latest), patron)
             self.close()
-            self._timer = self._loop.call_at(next(iter(self._terms.values())).until, self._check)
+            _, first, _ = next(iter(self._terms.values()))
+            self._timer = self._loop.call_at(first, self._check)
         self.lend(more)
 
-    def _begin(self, begin: Begin) -> Due:
-        doing = begin()
-        self._working += 1
-        doing.then(self._ended)
-        return doing
-
-    def _ended(self, doing: Due) -> None:
-        self._working -= 1
+    def leave(self, doing: Due) -> None:
+        """Count out what has ended, and let the next begin."""
+        self.working -= 1
         self._terms.pop(doing, None)
         if self._queue:
             self._begin_more()
 
     def _begin_more(self) -> None:
-        while self._queue and self._working < self.at_once:
+        while self._queue and self.working < self.at_once:
             self._begin_queued(next(iter(self._queue)))
 
     def _begin_queued(self, turn: Due) -> None:
         """Begin what has waited; from now on to stop it is to stop what is being done."""
         begin = self._queue.pop(turn)
         try:
-            doing = self._begin(begin)
+            doing = begin()
         except Exception as why:
             turn.fail(why)
             return
@@ -140,17 +127,17 @@ class Turns(Generic[T]):
         self._timer = None
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for turn, term in list(self._terms.items()):
-            if term.until > now:
+        for turn, (began, until, patron) in list(self._terms.items()):
+            if until > now:
                 break
-            asked = self._waits_since(term.patron)
-            if asked is not None and asked >= term.began:
+            asked = self._waits_since(patron)
+            if asked is not None and asked >= began:
                 del self._terms[turn]  # to the end: it has all its time again
-                self._terms[turn] = _Term(term.began, now + self._seconds, term.patron)
+                self._terms[turn] = (began, now + self._seconds, patron)
             else:
                 turn.cancel(TimeoutError())
         # Those who do not stop at once are not told again and again.
-        left = (term.until for term in self._terms.values() if term.until > now)
+        left = (until for _, until, _ in self._terms.values() if until > now)
         if (until := next(left, None)) is not None:
             self._timer = loop.call_at(until, self._check)
 

@@ -360,10 +360,13 @@ class Upstream:
 
     def call(self, call: Call, client: Client) -> Due:
         """Carry out a call, once, and answer as the caller's revision has it; raises RpcError."""
-        if not self.turns.full:
-            return self.turns.enter(self._begin(call, client), client)
+        turns = self.turns
+        if turns.working < turns.at_once:
+            answer = self._begin(call, client)
+            turns.watch(answer, client)
+            return answer
         self._expect_room(call.caller.version)
-        answer = self.turns.take(partial(self._begin, call, client), client)
+        answer = turns.take(partial(self._begin, call, client), client)
         answer.then(partial(self._explain, call.caller.version))
         return answer
 
@@ -377,22 +380,24 @@ class Upstream:
 
     def _begin(self, call: Call, client: Client) -> Due:
         """Have a call carried out now; raises RpcError."""
-        version, backend, fuse = call.caller.version, self.backend, self.fuse
+        backend, fuse = self.backend, self.fuse
         if backend is None or self.state is not _READY:
-            raise self.unavailable(version)
-        spoken = backend.version
+            raise self.unavailable(call.caller.version)
         try:
             passed = fuse.enter()
         except CircuitOpen as why:
-            raise self._meaning(why, spoken, version) from None
+            raise self._meaning(why, backend.version, call.caller.version) from None
         try:
             if leased := needs_lease(call, backend):
                 doing = self._lease(call, client, passed, backend.tells_calls_apart)
             else:
-                doing = due(backend.call(call, client))
+                doing = backend.call(call, client)
         except Exception as why:
             fuse.judge_error(passed, why, backend)
-            raise self._meaning(why, spoken, version) from None
+            raise self._meaning(why, backend.version, call.caller.version) from None
+        if type(doing) is not Due:
+            doing = Due.of(doing)
+        self.turns.working += 1
         doing.then(partial(self._ended, call, backend, passed, leased))
         return doing
 
@@ -415,17 +420,22 @@ class Upstream:
         self.fuse.judge(passed, doing, backend)
 
     def _ended(self, call: Call, backend: Backend, passed: int, leased: bool, answer: Due) -> None:
-        """Judge what came of a call, and turn it into what its caller must see."""
+        """Judge what came of a call, make it what its caller must see, and let others begin."""
+        error = answer.error
         if not leased:
             self.fuse.judge(passed, answer, backend)
-        elif answer.error is not None:
+        elif error is not None:
             self.fuse.give_up(passed)  # if it never had its turn; else it has been judged
-        version, spoken = call.caller.version, backend.version
-        if answer.error is None:
-            can = call.caller.askable
-            answer.result = adapt_result(call.method, answer.result, spoken, version, can)
-        elif not _sends_elsewhere(call, answer.error):
-            answer.error = self._meaning(answer.error, spoken, version)
+        caller = call.caller
+        try:
+            if error is None:
+                answer.result = adapt_result(
+                    call.method, answer.result, backend.version, caller.version, caller.askable
+                )
+            elif not _sends_elsewhere(call, error):
+                answer.error = self._meaning(error, backend.version, caller.version)
+        finally:
+            self.turns.leave(answer)
 
     def _waits_since(self, client: Client) -> float | None:
         """Return since when it waits for a client to answer what it asked; None if it does not."""

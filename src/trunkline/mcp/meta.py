@@ -62,27 +62,28 @@ class Params:
             self._raw: Raw | None = raw
             """What was read, for as long as nothing of it was changed."""
             try:
-                named = _read_named(raw)
-                name, arguments = named.name, named.arguments
-                self.bare = named.meta is _ABSENT
-                """Whether there are a name and arguments, and nothing else that few calls have."""
-                if self.bare and arguments is not _ABSENT and name is not _ABSENT:
-                    # Most calls.
-                    known = len(raw) - len(name) - len(arguments) < _ROOM
-                else:
-                    known = _is_whole(raw, named)
-            except (msgspec.DecodeError, RecursionError):
-                known, named = False, None
-            if known:
-                self._named = named
+                named: Any = _read_named(raw)
+                self._named: _Named | None = named
                 """All of it, if that is a name, arguments, `_meta`; or else `_members` has all."""
-                return
-            self._members = _object(raw, "params")
+                name, arguments = named.name, named.arguments
+                if (
+                    named.meta is None
+                    and arguments is not None
+                    and name is not None
+                    and len(raw) - len(name) - len(arguments) < _ROOM
+                ):
+                    self.bare = True
+                    """Whether there is nothing but a name and arguments, as in most calls."""
+                    return
+                self.bare = named.meta is None
+                if _is_whole(raw, named):
+                    return
+            except (msgspec.DecodeError, RecursionError):
+                pass  # to be read one by one
         else:
             self._raw = None
-            self._members = {} if raw is UNSET else _object(raw, "params")
-        self._named = None
-        self.bare = False
+        self._named, self.bare = None, False
+        self._members = {} if raw is UNSET else _object(raw, "params")
 
     @property
     def meta(self) -> Mapping[str, Raw]:

@@ -126,17 +126,20 @@ class Validator:
 
     def complaints(self, arguments: Raw | None) -> tuple[str, ...]:
         """Return what is wrong with arguments, if anything is; raises Uncheckable."""
-        raw, digits = _EMPTY if arguments is None else arguments, 0
+        raw = _EMPTY if arguments is None else arguments
         try:
-            value = _decode(raw)
+            value, digits = _decode(raw), 0
         except (ValueError, RecursionError):
             value, digits = _read_exactly(raw)
-        size = len(raw)
-        if size <= self._short:
+        if len(raw) <= self._short:
             if self._compiled.is_valid(value):
                 return ()
             return self._explain(value, _count(raw) + digits, self._cost)
-        cost, compiled = self._cost, self._compiled
+        return self._complaints_of_many(raw, value, digits)
+
+    def _complaints_of_many(self, raw: Raw, value: object, digits: int) -> tuple[str, ...]:
+        """Do the same for arguments that may take too many checks."""
+        cost, compiled, size = self._cost, self._compiled, len(raw)
         depth = _depth(value) if cost.loops else 0
         if cost.patterns * size * cost.repeats(depth) > MAX_MATCHED:
             cost, compiled = self._light_cost, self._light
