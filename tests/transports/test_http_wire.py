@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.transports.faulty import ok
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.transports.departures import Departures
-from trunkline.transports.http_response import HttpResponse
+from trunkline.transports.http_response import Head, HttpResponse
 from trunkline.transports.http_wire import ClientLimits, Owner, Wire
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -445,6 +445,74 @@ def test_whatever_comes_either_an_answer_has_ended_or_the_connection_has(
     if bench.freed and not bench.transport.closing:
         assert response.status
         assert body(response) == b""
+
+
+# Answers in one piece
+
+
+class Taker:
+    """Whoever takes an answer in one piece, and any other as it comes."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[int, bool, bytes]] = []
+        self.response: HttpResponse | None = None
+
+    def complete(self, wire: Wire, head: Head, body: bytes) -> None:
+        self.taken.append((head.status, head.is_json, body))
+
+    def begin(self, wire: Wire) -> HttpResponse:
+        self.response = HttpResponse(wire)
+        return self.response
+
+
+JSON = b"content-type: application/json"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "taken"),
+    [
+        ([ok(b"{}", JSON)], (200, True, b"{}")),
+        ([ok(b"{}")], (200, False, b"{}")),
+        ([ok(b"{}", JSON, status=b"404 N")], (404, False, b"{}")),
+        ([ok(b"{}", JSON, b"connection: close")], (200, True, b"{}")),
+        ([CHUNKED + b"2\r\n{}\r\n0\r\n\r\n"], (200, False, b"{}")),
+        ([ok(b"x" * 5000, JSON)], (200, True, b"x" * 5000)),
+        ([ok(b"x" * 5001, JSON)], None),
+        ([ok(b"{}", JSON)[:-1]], None),
+        ([ok(b"{}", JSON)[:-1], b"}"], None),
+        ([b"HTTP/1.1 200", ok(b"{}", JSON)[12:]], None),
+        ([b"HTTP/1.1 OK 200"], None),
+    ],
+)
+def test_an_answer_in_one_piece_is_taken_at_once_and_any_other_is_a_response(
+    pieces: list[bytes], taken: tuple[int, bool, bytes] | None
+) -> None:
+    for before in (0, 2):
+        bench, taker = Bench(), Taker()
+        for _ in range(before):
+            bench.answer(ok(b"{}", JSON))
+        bench.wire.ask(b"HEAD", b"BODY", taker)
+        assert bench.wire.asker is taker
+        for piece in pieces:
+            bench.wire.data_received(piece)
+            assert bench.wire.asker is None
+        assert taker.taken == ([] if taken is None else [taken])
+        assert (taker.response is None) == (taken is not None)
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_an_answer_that_is_given_up_is_nobodys(left: bool) -> None:
+    bench, taker = Bench(), Taker()
+    if not left:
+        bench.wires.append(Bench().wire)
+    bench.wire.ask(b"HEAD", b"BODY", taker)
+    bench.wire.give_up(Taker())
+    assert not bench.transport.closing
+    bench.wire.give_up(taker)
+    assert bench.transport.closing
+    bench.wire.connection_lost(None)
+    bench.departures.flush()
+    assert (taker.taken, taker.response, bench.wire.asker) == ([], None, None)
 
 
 # Heads that were read before

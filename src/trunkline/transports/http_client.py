@@ -232,6 +232,10 @@ class HttpClient:
         self._said = headers
         return self._recent
 
+    def posted(self, kind: type[Poster]) -> int:
+        """Return how many of a kind have posted at once, and heard nothing so far."""
+        return sum(isinstance(asker, kind) for asker in self._pool.askers())
+
     def give_up(self, poster: Poster) -> None:
         """End the connection over which nothing has come so far for whoever posted."""
         self._pool.give_up(poster)
