@@ -143,7 +143,6 @@ class HttpClient:
         self._origin = parse_origin(url)
         self._heads = Heads(self._origin, headers)
         self._pool = Pool(self._origin, limits or ClientLimits(), tls, allow)
-        self._take = self._pool.take
         self._said: Headers | None = None
         """What was said last with a POST, and how such a POST starts."""
         self._recent = b""
@@ -220,7 +219,7 @@ class HttpClient:
             headers = (*headers, shown)
             poster.showed(shown, body)
         start = self._recent if headers is self._said else self._look_up(headers)
-        wire = self._take()
+        wire = self._pool.take()
         if wire is None:
             return False
         wire.ask(b"%b%d\r\n\r\n" % (start, len(body)), body, poster)
