@@ -28,6 +28,7 @@ __all__ = [
     "Credentials",
     "HttpClient",
     "HttpResponse",
+    "Poster",
     "ResponseTooLarge",
     "Unreachable",
 ]

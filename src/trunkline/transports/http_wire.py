@@ -151,8 +151,7 @@ class Wire(asyncio.Protocol):
         """Send a request; `bodiless` says that the answer has no body whatever its head says."""
         self._asker = asker
         self._bodiless = bodiless
-        hurry = self._head_timeout
-        self.deadline = inf if hurry is None else self._time() + hurry
+        self.deadline = inf if self._head_timeout is None else self._time() + self._head_timeout
         alone = len(self._wires) - len(self._idle) <= 1
         if len(body) < _LARGE:
             self._departures.write(self, head + body, alone)

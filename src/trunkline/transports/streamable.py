@@ -132,7 +132,7 @@ class Streamable:
         id = self.remapper.remap(original_id, self._name)
         said = (*self._usual, *headers) if headers else self._usual
         asked = Asked(self, id, method, handler, said)
-        answer = asked.answer = Due(asked.stop)
+        asked.answer = Due(asked.stop)
         try:
             payload = Request(id, method, params).encode()
             if method in _APART:
@@ -143,7 +143,7 @@ class Streamable:
             self._client.give_up(asked)
             self._retire(asked)
             raise
-        return answer
+        return asked.answer
 
     def _ask_apart(self, asked: Asked, headers: Headers, payload: bytes) -> None:
         """Ask what has no usual answer, or is not asked as usual."""
