@@ -130,6 +130,20 @@ async def test_a_call_that_is_cancelled_within_the_head_of_its_answer_leaves_not
 
 
 @tidy
+async def test_an_answer_that_is_too_large_is_none_though_it_came_in_one_piece() -> None:
+    web = Web()
+    web.reactions["tools/call"] = answers({"too": "large" * 20})
+    web.reactions["ping"] = answers({})
+    async with faulty(web.play) as server:
+        client = Fickle(server.url, limits=http_client.ClientLimits(max_body=100))
+        link = Streamable(client, "s", IdRemapper(), None)
+        for _ in range(2):
+            assert await call(link, "ping") == {}
+            assert await outcome(link) is http_client.ResponseTooLarge
+        await link.aclose()
+
+
+@tidy
 async def test_a_call_that_cannot_be_posted_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     def break_down(*_: object, **__: object) -> None:
         raise ZeroDivisionError

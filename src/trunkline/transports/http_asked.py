@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
 
-from trunkline.jsonrpc import Due, Handler
+from trunkline.jsonrpc import ConnectionLost, Due, Handler, RpcError
 from trunkline.transports.exchange import Headers
 from trunkline.transports.http_response import Head, HttpResponse
+from trunkline.transports.http_results import read_result
 
 if TYPE_CHECKING:
     from trunkline.transports.http_wire import Wire
@@ -65,7 +66,11 @@ class Asked(Struct, eq=False):
     def complete(self, wire: "Wire", head: Head, body: bytes) -> None:
         """Take in all of an answer."""
         if head.is_json:
-            self.link.settle(self, body)
+            self.link.remapper.restore(self.id)
+            try:
+                self.answer.settle(read_result(body, self.id))
+            except (RpcError, ConnectionLost) as why:
+                self.answer.fail(why)
         else:
             self.begin(wire).complete(wire, head, body)
 
@@ -73,6 +78,7 @@ class Asked(Struct, eq=False):
         """Have the link told when the head is there, or that there is none."""
         response = HttpResponse(wire)
         response.watch(partial(self.link.begun, self, response))
+        self.link.expect(self)
         self.answer.stop_by(partial(self._stop_beginning, response))
         return response
 

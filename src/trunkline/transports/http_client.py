@@ -28,6 +28,7 @@ __all__ = [
     "Credentials",
     "HttpClient",
     "HttpResponse",
+    "Poster",
     "ResponseTooLarge",
     "Unreachable",
 ]
@@ -143,7 +144,6 @@ class HttpClient:
         self._origin = parse_origin(url)
         self._heads = Heads(self._origin, headers)
         self._pool = Pool(self._origin, limits or ClientLimits(), tls, allow)
-        self._take = self._pool.take
         self._said: Headers | None = None
         """What was said last with a POST, and how such a POST starts."""
         self._recent = b""
@@ -220,7 +220,7 @@ class HttpClient:
             headers = (*headers, shown)
             poster.showed(shown, body)
         start = self._recent if headers is self._said else self._look_up(headers)
-        wire = self._take()
+        wire = self._pool.take()
         if wire is None:
             return False
         wire.ask(b"%b%d\r\n\r\n" % (start, len(body)), body, poster)
@@ -231,6 +231,10 @@ class HttpClient:
         self._recent = self._heads.start("POST", headers)
         self._said = headers
         return self._recent
+
+    def posted(self, kind: type[Poster]) -> int:
+        """Return how many of a kind have posted at once, and heard nothing so far."""
+        return sum(isinstance(asker, kind) for asker in self._pool.askers())
 
     def give_up(self, poster: Poster) -> None:
         """End the connection over which nothing has come so far for whoever posted."""

@@ -94,6 +94,10 @@ class Pool:
                 return wire
             wire.drop()
 
+    def askers(self) -> list[Asker]:
+        """Return who has asked, and heard nothing so far."""
+        return [wire.asker for wire in self._wires if wire.asker is not None]
+
     def give_up(self, asker: Asker) -> None:
         """Let nobody answer whoever asked and has heard nothing so far."""
         for wire in tuple(self._wires):

@@ -26,11 +26,13 @@ class ResponseTooLarge(ConnectionLost):
 
 
 class Head(Struct, frozen=True, gc=False):
-    """What a head with status 200 says that came with all of its body, and may come again."""
+    """What a head says that came with all of its body, and may come again."""
 
+    status: int
     headers: dict[bytes, bytes]
-    """All but that of the length."""
+    """Those of HttpResponse."""
     is_json: bool
+    """Whether it is a success, and that is what the body is said to be."""
     keep_alive: float
     """For how many seconds the connection can be kept afterwards."""
 
@@ -84,14 +86,6 @@ class HttpResponse:
         """Wait until the head is there, or will not be."""
         await self._news()
 
-    @property
-    def body(self) -> bytes | None:
-        """The whole body if it is there, and no more than it may be."""
-        if not self._over or self._failure is not None:
-            return None
-        found = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        return found if len(found) <= self._wire.owner.limits.max_body else None
-
     async def read(self) -> bytes:
         """Return the rest of the body; raises ResponseTooLarge or ConnectionLost.
 
@@ -139,8 +133,7 @@ class HttpResponse:
 
     def complete(self, wire: "Wire", head: Head, body: bytes) -> None:
         """Take in all of an answer; for the wire."""
-        self.status = 200
-        self.headers = head.headers
+        self.status, self.headers = head.status, head.headers
         self.end(body)
 
     def begin(self, wire: "Wire") -> "HttpResponse":

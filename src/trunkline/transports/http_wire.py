@@ -1,7 +1,7 @@
 """Wire: one connection to an HTTP/1.1 server, and the answer that is coming over it.
 
-    bytes ──> Wire ──> all of an answer, with a head that was read before ──> whoever asked
-                   ──> httptools' parser ──> HttpResponse ──> read, or receive, receive … None
+    bytes ──> a head that was read before ──┬──> all of an answer, in one piece ──> whoever asked
+          └─> httptools' parser ────────────┴──> HttpResponse ──> read, or receive, receive … None
 
 Refuses to know who else wants the connection: it is told what to ask, and tells when it is free,
 and when it is gone.
@@ -26,6 +26,7 @@ from typing import NamedTuple, Protocol, cast
 
 from httptools import HttpParserError, HttpResponseParser
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.mcp.media import media_type
@@ -103,18 +104,19 @@ class _Refused(Exception):
 class Wire(asyncio.Protocol):
     """A connection that carries one request at a time."""
 
+    # Python 3.11 gets faster at attributes if there are no more than 30: what few set stands here.
+    stale = False
+    """Whether it was kept, and closed before a byte of the next answer came."""
+
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
         self.deadline = inf
         """When `expire` is due, by the loop's clock."""
-        self.stale = False
-        """Whether it was kept, and closed before a byte of the next answer came."""
         self._time = owner.loop.time
-        limits = self._limits = owner.limits
-        self._head_timeout = inf if limits.head_timeout is None else limits.head_timeout
+        limits = owner.limits
+        self._head_timeout = limits.head_timeout
         self._idle_timeout = inf if limits.idle_timeout is None else limits.idle_timeout
         self._patience = self._idle_timeout
-        self._hurries = self._head_timeout != inf
         self._free = owner.free
         self._departures = owner.departures
         self._wires, self._idle = owner.wires, owner.idle
@@ -125,6 +127,10 @@ class Wire(asyncio.Protocol):
         """The same, once the request, or the first part of it, has left."""
         self._response: HttpResponse | None = None
         """What takes in the answer, if it is not all there at once."""
+        self._status = 0
+        """That of the answer, once its head is there."""
+        self._said: dict[bytes, bytes] = {}
+        """What its head says."""
         self._headers: dict[bytes, bytes] = {}
         self._pieces: list[bytes] = []
         # The parser calls these without a detour: no frame of ours for each header and piece.
@@ -145,7 +151,7 @@ class Wire(asyncio.Protocol):
         """Send a request; `bodiless` says that the answer has no body whatever its head says."""
         self._asker = asker
         self._bodiless = bodiless
-        self.deadline = self._time() + self._head_timeout if self._hurries else inf
+        self.deadline = inf if self._head_timeout is None else self._time() + self._head_timeout
         alone = len(self._wires) - len(self._idle) <= 1
         if len(body) < _LARGE:
             self._departures.write(self, head + body, alone)
@@ -165,6 +171,11 @@ class Wire(asyncio.Protocol):
     def is_closing(self) -> bool:
         """Tell whether no request can leave any more."""
         return self._transport.is_closing()
+
+    @property
+    def asker(self) -> Asker | None:
+        """Who has asked, and heard nothing so far."""
+        return self._asker
 
     def is_free(self) -> bool:
         """Tell whether it can be asked, as far as can be known."""
@@ -193,7 +204,7 @@ class Wire(asyncio.Protocol):
         if self._response is not None and self._response.status:
             self.fail(f"nothing more of the body within {self._patience:g} s")
         else:
-            self.fail(f"no answer within {self._head_timeout:g} s")
+            self.fail(f"no answer within {self._head_timeout or inf:g} s")
 
     def be_patient(self) -> None:
         """Let any time pass until the next piece."""
@@ -237,9 +248,7 @@ class Wire(asyncio.Protocol):
         elif self._response is None:
             self._refuse()
             return
-        response = self._begin()
-        if response is not None:
-            self._parse(data, response)
+        self._parse(data)
 
     def _refuse(self) -> None:
         """End a connection on which something comes that nobody asked for."""
@@ -257,8 +266,7 @@ class Wire(asyncio.Protocol):
             self._response = asker.begin(self)
         return self._response
 
-    def _parse(self, data: bytes, response: HttpResponse) -> None:
-        whole = not self._barren and not response.status
+    def _parse(self, data: bytes) -> None:
         self._barren += len(data)
         failure = None
         try:
@@ -271,26 +279,41 @@ class Wire(asyncio.Protocol):
             piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
             self._barren = 0
+        if self._ended and self._asker is not None and len(piece) <= self.owner.limits.max_body:
+            self._complete(self._asker, data, piece)
+        elif (response := self._begin()) is not None:
+            self._hand_over(response, piece, failure)
+
+    def _complete(self, asker: Asker, data: bytes, body: bytes) -> None:
+        """Hand over an answer that came in one piece; keep what its head says.
+
+        Most servers say the same again and again.
+        """
+        said, success = self._said, self._status == 200
+        is_json = success and media_type(said.get(b"content-type")) == "application/json"
+        head = Head(self._status, said, is_json, self._keep_alive(said))
+        if self._reusable and success and not self._bodiless:
+            same = {name: value for name, value in said.items() if name != b"content-length"}
+            self._known.keep(data, replace(head, headers=same))
+        self._asker = None
+        asker.complete(self, head, body)
+        self._finish()
+
+    def _hand_over(
+        self, response: HttpResponse, piece: bytes, failure: ConnectionLost | None
+    ) -> None:
+        """Hand over what came of an answer."""
+        response.status, response.headers = self._status, self._said
         if self._ended or failure is not None:
-            if whole and self._reusable:
-                self._remember(data, response)
             self._response = None
             response.end(piece, failure)
-            self._finish(response)
-        elif self._barren > self._limits.max_head:
-            self.fail(f"expected at most {self._limits.max_head} bytes before the body")
-        elif response.status:
+            self._finish()
+        elif self._barren > self.owner.limits.max_head:
+            self.fail(f"expected at most {self.owner.limits.max_head} bytes before the body")
+        elif self._status:
             if not self._paused:
                 self.deadline = self._time() + self._patience
             response.add(piece)
-
-    def _remember(self, data: bytes, response: HttpResponse) -> None:
-        """Keep what an ordinary head says: most servers say the same again and again."""
-        if response.status == 200 and not self._bodiless:
-            headers = response.headers.items()
-            same = {name: value for name, value in headers if name != b"content-length"}
-            is_json = media_type(same.get(b"content-type")) == "application/json"
-            self._known.keep(data, Head(same, is_json, self._keep_alive(same)))
 
     def eof_received(self) -> None:
         """Take in that no more will come."""
@@ -318,35 +341,31 @@ class Wire(asyncio.Protocol):
         headers: dict[bytes, bytes] = {}
         for name, value in self._headers.items():
             headers.setdefault(name.lower(), value.rstrip())
-        if self._barren > self._limits.max_head:
+        if self._barren > self.owner.limits.max_head:
             self._check_size(headers)
-        if len(headers) > self._limits.max_headers or not _PLAIN.keys().isdisjoint(headers):
+        if len(headers) > self.owner.limits.max_headers or not _PLAIN.keys().isdisjoint(headers):
             self._check(headers)
         self._barren = 0
         self._reusable = self._parser.should_keep_alive()
-        response = self._response
-        if response is not None:
-            response.headers = headers
-            response.status = status
+        self._status, self._said = status, headers
         if self._bodiless:
             self._ended = True
             raise _Refused("expected no body")
 
     def on_message_complete(self) -> None:
         """Note the end."""
-        response = self._response
-        self._ended = response is not None and response.status != 0  # else it was an interim one
+        self._ended = self._status != 0  # else it was an interim one
 
     def _check_size(self, headers: dict[bytes, bytes]) -> None:
         """Refuse a head that is too large, unless it is the body that came with it."""
         size = sum(len(name) + len(value) + 4 for name, value in headers.items())
-        if size > self._limits.max_head:
-            limit = self._limits.max_head
+        if size > self.owner.limits.max_head:
+            limit = self.owner.limits.max_head
             raise _Refused(f"expected a head of at most {limit} bytes, got {size}")
 
     def _check(self, headers: dict[bytes, bytes]) -> None:
-        if len(headers) > self._limits.max_headers:
-            limit = self._limits.max_headers
+        if len(headers) > self.owner.limits.max_headers:
+            limit = self.owner.limits.max_headers
             raise _Refused(f"expected at most {limit} headers, got {len(headers)}")
         for name, plain in _PLAIN.items():
             found = headers.get(name, plain)
@@ -357,7 +376,7 @@ class Wire(asyncio.Protocol):
         known = isinstance(why.__context__, _Refused)
         return self._lost(str(why.__context__) if known else f"expected HTTP/1.1: {why}")
 
-    def _finish(self, response: HttpResponse) -> None:
+    def _finish(self) -> None:
         """Be as if nothing had been asked, if that can be."""
         if not self._reusable:
             self._transport.abort()
@@ -366,9 +385,9 @@ class Wire(asyncio.Protocol):
             self.resume()
         self._served = True
         self._ended = False
-        self._barren = 0
+        self._status = self._barren = 0
         self._patience = self._idle_timeout
-        self._release(self._keep_alive(response.headers))
+        self._release(self._keep_alive(self._said))
 
     def _release(self, keep_alive: float) -> None:
         if self._transport.get_write_buffer_size():
@@ -378,7 +397,7 @@ class Wire(asyncio.Protocol):
             self._free(self)
 
     def _keep_alive(self, headers: dict[bytes, bytes]) -> float:
-        return min(self._limits.keep_alive, _promised(headers.get(b"keep-alive", b"")))
+        return min(self.owner.limits.keep_alive, _promised(headers.get(b"keep-alive", b"")))
 
     def _cut_off(self, exc: Exception | None) -> None:
         response = self._begin()

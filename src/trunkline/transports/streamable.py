@@ -88,7 +88,7 @@ class Streamable:
         """Prepare; `withdrawal` is what tells the server of a call that nobody awaits any more."""
         self._client = client
         self._name = name
-        self._remapper = remapper
+        self.remapper = remapper
         self._withdrawal = withdrawal
         self._report = report
         self._session: Headers = ()
@@ -96,8 +96,8 @@ class Streamable:
         self._usual: Headers = _CONTENT
         """What is said with every message: the two above, and what it is."""
         self._resumable = False
-        self._busy = self._listening = 0
-        """How many calls there are, and how many of them just listen."""
+        self._expected: set[Asked] = set()
+        """Calls under way, but those that were posted and have heard nothing, which wires know."""
         self._saying: set[asyncio.Task[None]] = set()
         self._away = 0
         self._room = asyncio.Event()
@@ -129,11 +129,10 @@ class Streamable:
         headers: Headers = (),
     ) -> Due:
         """Ask; raises RpcError, HttpRefused or ConnectionLost."""
-        id = self._remapper.remap(original_id, self._name)
+        id = self.remapper.remap(original_id, self._name)
         said = (*self._usual, *headers) if headers else self._usual
         asked = Asked(self, id, method, handler, said)
-        answer = asked.answer = Due(asked.stop)
-        self._busy += 1
+        asked.answer = Due(asked.stop)
         try:
             payload = Request(id, method, params).encode()
             if method in _APART:
@@ -144,48 +143,40 @@ class Streamable:
             self._client.give_up(asked)
             self._retire(asked)
             raise
-        return answer
+        return asked.answer
 
     def _ask_apart(self, asked: Asked, headers: Headers, payload: bytes) -> None:
         """Ask what has no usual answer, or is not asked as usual."""
         if asked.begins:
             asked.headers = (*_CONTENT, *headers)
         self._do(asked, self._post_patiently(asked, payload))
-        self._listening += not asked.counts
 
     def _do(self, asked: Asked, doing: Coroutine[Any, Any, Raw]) -> None:
         """Wait in a task for what is due."""
+        self.expect(asked)
         task = Due.of(doing)
         asked.answer.stop_by(lambda _: task.cancel())
         task.then(partial(self._follow_up, asked))
 
     def _follow_up(self, asked: Asked, doing: Due) -> None:
         self._retire(asked)
-        self._listening -= not asked.counts
         asked.answer.follow(doing)
+
+    def expect(self, asked: Asked) -> None:
+        """Note that there will be more of a call, or why there will not."""
+        if asked.counts:
+            self._expected.add(asked)
 
     def _retire(self, asked: Asked) -> None:
         """Note that a call is over, before anybody hears of it."""
-        self._busy -= 1
-        self._remapper.restore(asked.id)
+        self._expected.discard(asked)
+        self.remapper.restore(asked.id)
 
     # What comes of a call that was posted at once
 
-    def settle(self, asked: Asked, body: bytes) -> None:
-        """End a call as the body of its answer says."""
-        self._retire(asked)
-        try:
-            asked.answer.settle(read_result(body, asked.id))
-        except (RpcError, ConnectionLost) as why:
-            asked.answer.fail(why)
-
     def begun(self, asked: Asked, response: HttpResponse) -> None:
-        """Take an answer that is all there; wait for the rest of any other in a task."""
-        kind = media_type(response.headers.get(b"content-type")) if response.status else ""
-        body = response.body if response.status == 200 and kind == "application/json" else None
-        if body is not None:
-            self.settle(asked, body)
-        elif not response.status:
+        """Wait in a task for what a response says that is no result, or not all there."""
+        if not response.status:
             self._retire(asked)
             asked.answer.fail(response.failed())
         elif asked.shown is None or response.status != UNAUTHORIZED:
@@ -244,7 +235,7 @@ class Streamable:
 
     def _give_up(self, calls: int) -> None:
         """Take the server for lost, unless it may be answering more than the `calls` that know."""
-        if self._busy - self._listening <= calls:
+        if len(self._expected) + self._client.posted(Asked) <= calls:
             self._ended.set()
 
     async def _post_quietly(self, body: bytes) -> None:
