@@ -164,7 +164,7 @@ class Taking(Script):
         self.takes = takes
         self.taken: list[str] = []
 
-    def offer(self, payload: bytes, alone: bool) -> bool:
+    def offer(self, payload: bytes, others: int) -> bool:
         if not self.takes:
             return False
         self.takes -= 1

@@ -32,10 +32,10 @@ def two() -> tuple[list[tuple[str, bytes]], Socket, Socket, Departures]:
 
 async def test_one_that_is_alone_leaves_now_and_others_at_the_end_of_the_turn() -> None:
     log, a, b, departures = two()
-    departures.write(a, b"1", alone=True)
+    departures.write(a, b"1", others=0)
     assert log == [("a", b"1")]
-    departures.write(a, b"2", alone=False)
-    departures.write(b, b"3", alone=False)
+    departures.write(a, b"2", others=1)
+    departures.write(b, b"3", others=1)
     assert len(log) == 1
     await asyncio.sleep(0)
     assert log[1:] == [("a", b"2"), ("b", b"3")]
@@ -44,25 +44,67 @@ async def test_one_that_is_alone_leaves_now_and_others_at_the_end_of_the_turn() 
 async def test_what_one_reader_gets_in_one_turn_leaves_in_one_write() -> None:
     log, a, b, departures = two()
     for to, piece in ((a, b"1"), (b, b"2"), (a, b"3"), (a, b"4")):
-        departures.write(to, piece, alone=False)
+        departures.write(to, piece, others=1)
     assert log == []
     await asyncio.sleep(0)
-    departures.write(a, b"5", alone=False)
+    departures.write(a, b"5", others=1)
     await asyncio.sleep(0)
     assert log == [("a", b"134"), ("b", b"2"), ("a", b"5")]
 
 
+async def test_few_of_many_wait_for_those_who_come_in_the_next_turns() -> None:
+    log, a, b, departures = two()
+    departures.write(a, b"1", others=9)
+    await asyncio.sleep(0)
+    departures.write(b, b"2", others=9)
+    await asyncio.sleep(0)
+    assert log == []
+    departures.write(a, b"3", others=4)  # with which it is not few any more
+    await asyncio.sleep(0)
+    assert log == [("a", b"13"), ("b", b"2")]
+
+
+async def test_few_of_many_leave_when_a_turn_brings_nobody() -> None:
+    log, a, _, departures = two()
+    departures.write(a, b"1", others=9)
+    await asyncio.sleep(0)
+    assert log == []
+    await asyncio.sleep(0)
+    assert log == [("a", b"1")]
+
+
+async def test_few_of_many_do_not_wait_for_ever_although_each_turn_brings_one_more() -> None:
+    log, a, _, departures = two()
+    for turns in range(10):
+        departures.write(a, b"1", others=1000)
+        await asyncio.sleep(0)
+        if log:
+            break
+    assert turns == 3
+    assert log == [("a", b"1111")]
+
+
+async def test_what_was_flushed_before_does_not_leave_again() -> None:
+    log, a, _, departures = two()
+    departures.write(a, b"1", others=9)
+    departures.flush()
+    departures.write(a, b"2", others=9)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert log == [("a", b"1"), ("a", b"2")]
+
+
 async def test_what_is_one_in_several_pieces_is_written_as_one() -> None:
     log, a, b, departures = two()
-    departures.write_pieces(a, (b"1", memoryview(b"2"), b"3"), alone=True)
+    departures.write_pieces(a, (b"1", memoryview(b"2"), b"3"), others=0)
     assert log == [("a, pieces", b"123")]
-    departures.write_pieces(a, (b"4", b"5"), alone=False)
-    departures.write_pieces(b, (b"6",), alone=True)  # what is held is not overtaken
+    departures.write_pieces(a, (b"4", b"5"), others=1)
+    departures.write_pieces(b, (b"6",), others=0)  # what is held is not overtaken
     assert len(log) == 1
     await asyncio.sleep(0)
     assert log[1:] == [("a", b"45"), ("b", b"6")]
-    departures.write(a, b"7", alone=False)
-    departures.write_pieces(a, (b"8", b"x" * MAX_HELD), alone=False)
+    departures.write(a, b"7", others=1)
+    departures.write_pieces(a, (b"8", b"x" * MAX_HELD), others=1)
     assert log[3:] == [("a", b"7"), ("a, pieces", b"8" + b"x" * MAX_HELD)]
     await asyncio.sleep(0)
     assert len(log) == 5
@@ -70,9 +112,9 @@ async def test_what_is_one_in_several_pieces_is_written_as_one() -> None:
 
 async def test_one_that_is_alone_overtakes_nothing_that_is_held() -> None:
     log, a, _, departures = two()
-    departures.write(a, b"1", alone=True)
-    departures.write(a, b"2", alone=False)
-    departures.write(a, b"3", alone=True)
+    departures.write(a, b"1", others=0)
+    departures.write(a, b"2", others=1)
+    departures.write(a, b"3", others=0)
     assert log == [("a", b"1")]
     await asyncio.sleep(0)
     assert log == [("a", b"1"), ("a", b"23")]
@@ -80,10 +122,10 @@ async def test_one_that_is_alone_overtakes_nothing_that_is_held() -> None:
 
 async def test_much_does_not_wait_and_nothing_leaves_twice() -> None:
     log, a, b, departures = two()
-    departures.write(a, b"1", alone=False)
-    departures.write(b, b"x" * MAX_HELD, alone=False)
+    departures.write(a, b"1", others=1)
+    departures.write(b, b"x" * MAX_HELD, others=1)
     assert [name for name, _ in log] == ["a", "b"]
-    departures.write(a, b"2", alone=False)
+    departures.write(a, b"2", others=1)
     departures.flush()
     departures.flush()
     await asyncio.sleep(0)
@@ -93,7 +135,7 @@ async def test_much_does_not_wait_and_nothing_leaves_twice() -> None:
 async def test_no_more_is_held_than_may_be_however_small_its_pieces() -> None:
     log, a, _, departures = two()
     for _ in range(MAX_HELD):
-        departures.write(a, b"x", alone=False)
+        departures.write(a, b"x", others=1)
     assert b"".join(data for _, data in log) == b"x" * MAX_HELD
     await asyncio.sleep(0)
     assert len(log) == 2
@@ -101,8 +143,8 @@ async def test_no_more_is_held_than_may_be_however_small_its_pieces() -> None:
 
 async def test_what_is_held_for_one_that_closes_is_dropped_and_the_rest_leaves() -> None:
     log, a, b, departures = two()
-    departures.write(a, b"1", alone=False)
-    departures.write(b, b"2", alone=False)
+    departures.write(a, b"1", others=1)
+    departures.write(b, b"2", others=1)
     a.closing = True
     await asyncio.sleep(0)
     assert log == [("b", b"2")]
@@ -114,12 +156,12 @@ async def test_one_that_cannot_be_written_to_keeps_nothing_from_the_others() -> 
             raise RuntimeError("broken")
 
     log, a, b, departures = two()
-    departures.write(Broken(log, "c"), b"0", alone=False)
-    departures.write(a, b"1", alone=False)
-    departures.write(b, b"2", alone=False)
+    departures.write(Broken(log, "c"), b"0", others=1)
+    departures.write(a, b"1", others=1)
+    departures.write(b, b"2", others=1)
     with pytest.raises(RuntimeError, match="broken"):
         departures.flush()
-    departures.write(a, b"3", alone=True)
+    departures.write(a, b"3", others=0)
     assert log == []
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -18,9 +18,9 @@ PIPE_CAPACITY = 64
 class Channel(Protocol):
     """Carries payloads both ways, whole and in order.
 
-    One that can often take a payload without waiting may also have `offer(payload, alone)`, which
-    takes it and returns True, or returns False and has done nothing: then it is sent. `alone` says
-    that no other is likely to follow at once, so that it need not wait for others.
+    One that can often take a payload without waiting may also have `offer(payload, others)`, which
+    takes it and returns True, or returns False and has done nothing: then it is sent. `others` says
+    how many calls are under way beside it: without any it need not wait for what may follow.
 
     One that need not be asked whether something has come may have `deliver(take)`: from then on it
     calls `take` with each payload before which nothing waits to be received. That returns True, or

@@ -309,7 +309,7 @@ class Connection:
         asked = Due(self._forget)
         asked.about = peer.call(method, params, original_id, asked)
         if push:
-            self._sender.push(len(peer.calls) == 1)
+            self._sender.push(len(peer.calls) - 1)
         return asked
 
     def _forget(self, asked: Due) -> None:

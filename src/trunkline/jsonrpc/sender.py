@@ -45,19 +45,19 @@ class Sender:
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue = peer.queue
-        self._offer: Callable[[bytes, bool], bool] = getattr(channel, "offer", _refuse)
+        self._offer: Callable[[bytes, int], bool] = getattr(channel, "offer", _refuse)
 
-    def push(self, alone: bool = False) -> None:
+    def push(self, others: int = 1) -> None:
         """Send all that waits without waiting, as far as the channel takes it; the rest follows.
 
-        `alone` says that no more is likely to follow at once.
+        `others` are under way, and the more there are, the sooner something may follow.
         """
         if self._sending:
             return
         queue = self._queue
         while queue:
             payload = queue.popleft()
-            if not self._offer(payload, alone):
+            if not self._offer(payload, others):
                 self._peer.hold_back(payload)
                 self._spawn(self.flush())
                 return
@@ -122,6 +122,6 @@ class Sender:
             self._give_up(f"the other side has not read for {self._timeout:g} s")
 
 
-def _refuse(_payload: bytes, _alone: bool) -> bool:
+def _refuse(_payload: bytes, _others: int) -> bool:
     """Stand in for a channel that takes nothing without waiting."""
     return False

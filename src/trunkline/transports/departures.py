@@ -2,15 +2,22 @@
 
     write ──> alone: now
           ──> among others: held ──> the end of the turn ──> for each who reads, all of it in one
+                              ^ few of many? one more look │
+                              └────────────────────────────┘
 
 To write is a system call, which costs more than all else that is done to a small message here; it
 wakes whoever reads, and leaves the processor cold for the next call. With HTTP servers, sixteen
 calls and then sixteen writes take a quarter less time than sixteen times a call and a write. One
 that is alone would only wait.
 
+Where few are held of many that are under way, what the others say has mostly arrived by then, since
+to deal with a few takes longer than to send them. So it is read first, without waiting for it: with
+sixteen calls at once of a server over stdio an eighth more calls, each of which takes less time.
+
 Rules upheld here:
 1. Nothing overtakes what was written to the same reader before: while something is held, all is.
-2. What is held is bounded; with what is more than that, all leaves at once.
+2. What is held is bounded, and so are the turns that it is held for; with what is more than that,
+   all leaves at once. A turn in which nothing is added is the last.
 3. What is written to one that closes, or held for it, is dropped: whoever wants it to leave flushes
    first.
 4. One that cannot be written to keeps nothing from the others.
@@ -24,6 +31,9 @@ from trunkline.transports.exchange import Piece
 
 MAX_HELD = 64 * 1024
 """How many bytes may wait for the end of the turn."""
+
+_LOOKS = 3
+"""How many turns more may be waited for, while each brings others."""
 
 
 class Outgoing(Protocol):
@@ -49,36 +59,49 @@ class Departures:
         self._loop = loop
         self._pieces: dict[Outgoing, list[Piece]] = {}
         self._held = 0
+        self._others = 0
+        self._seen = self._looks = 0
         self.expected = 0
         """How many are about to write, for those who count them here."""
 
-    def write(self, to: Outgoing, data: Piece, alone: bool) -> None:
-        """Have `data` written with all else of this turn, or now if nothing else is expected."""
+    def write(self, to: Outgoing, data: Piece, others: int) -> None:
+        """Have `data` written with all else of this turn, or now if no others are under way."""
         pieces, held = self._pieces, self._held + len(data)
-        if (alone and not pieces) or held >= MAX_HELD:  # by itself: what is large is not copied
+        if (others <= 0 and not pieces) or held >= MAX_HELD:  # apart: what is large is not copied
             if pieces:
                 self.flush()
             if not to.is_closing():
                 to.write(data)
             return
-        self._held = held
+        self._held, self._others = held, others
         if to in pieces:
             pieces[to].append(data)
         else:
             if not pieces:
-                self._loop.call_soon(self.flush)
+                self._seen, self._looks = 0, _LOOKS
+                self._loop.call_soon(self._depart)
             pieces[to] = [data]
 
-    def write_pieces(self, to: Outgoing, data: Sequence[Piece], alone: bool) -> None:
+    def write_pieces(self, to: Outgoing, data: Sequence[Piece], others: int) -> None:
         """Have all of `data` written, in the same way; together, so that nobody is woken twice."""
         size = sum(map(len, data))
-        if (alone and not self._pieces) or self._held + size >= MAX_HELD:
+        if (others <= 0 and not self._pieces) or self._held + size >= MAX_HELD:
             self.flush()
             if not to.is_closing():
                 to.writelines(data)
         else:
             for piece in data:
-                self.write(to, piece, alone=False)
+                self.write(to, piece, max(1, others))
+
+    def _depart(self) -> None:
+        """Let all of it leave, unless it is few, more came, and still more may have come by now."""
+        held = sum(map(len, self._pieces.values()))
+        if self._looks and self._seen < held and 2 * held < self._others:
+            self._seen = held
+            self._looks -= 1
+            self._loop.call_soon(self._depart)
+        else:
+            self.flush()
 
     def flush(self) -> None:
         """Write what is held, now."""
@@ -90,4 +113,4 @@ class Departures:
         finally:
             for to, parts in pieces:  # one of them could not be written to: not their fault
                 for part in parts:
-                    self.write(to, part, alone=False)
+                    self.write(to, part, 1)

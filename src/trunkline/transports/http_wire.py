@@ -152,11 +152,11 @@ class Wire(asyncio.Protocol):
         self._asker = asker
         self._bodiless = bodiless
         self.deadline = inf if self._head_timeout is None else self._time() + self._head_timeout
-        alone = len(self._wires) - len(self._idle) <= 1
+        others = len(self._wires) - len(self._idle) - 1
         if len(body) < _LARGE:
-            self._departures.write(self, head + body, alone)
+            self._departures.write(self, head + body, others)
         else:
-            self._departures.write_pieces(self, (head, body), alone)
+            self._departures.write_pieces(self, (head, body), others)
 
     def write(self, data: Piece) -> None:
         """Let a request leave: to whom it departs."""

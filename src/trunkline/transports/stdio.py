@@ -158,17 +158,17 @@ class Child:
         """Hand a payload to the child's stdin at once, then wait while too much is unread."""
         if self._stdin.transport.is_closing():
             raise self._lost()
-        self._departures.write(self._stdin.transport, frame(payload), alone=False)
+        self._departures.write(self._stdin.transport, frame(payload), 1)
         await self._stdin.room.wait()
         if self._stdin.transport.is_closing():
             raise self._lost()
 
-    def offer(self, payload: bytes, alone: bool) -> bool:
+    def offer(self, payload: bytes, others: int) -> bool:
         """Hand a payload to the child's stdin, unless too much is unread."""
         stdin = self._stdin
         if stdin.full or stdin.transport.is_closing():
             return False
-        self._departures.write(stdin.transport, frame(payload), alone)
+        self._departures.write(stdin.transport, frame(payload), others)
         return True
 
     async def aclose(self) -> None:

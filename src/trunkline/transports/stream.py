@@ -206,7 +206,7 @@ class StreamChannel:
         """Hand a payload to the stream at once, then wait while its buffer is full."""
         await self._outlet.write(frame(payload))
 
-    def offer(self, payload: bytes, alone: bool) -> bool:
+    def offer(self, payload: bytes, others: int) -> bool:
         """Hand a payload to the stream, unless its buffer is full."""
         return self._outlet.offer(frame(payload))
 
