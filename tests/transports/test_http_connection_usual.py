@@ -1,4 +1,4 @@
-"""Connections on which all is as usual: a request, its answer, a request; and what disturbs that."""
+"""Connections on which all is as usual: a request, its answer, a request; and what disturbs it."""
 
 import asyncio
 import math
