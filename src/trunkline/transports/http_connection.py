@@ -361,8 +361,12 @@ class HttpConnection(asyncio.Protocol):
         """Wait for whatever comes next: more of the request, the end of the answer, or room."""
         if self._closing:
             return
-        if self._exchange and not (self._ended or self._behind or self._held or self._paused):
-            self.awaiting, self.deadline = _NOTHING, math.inf  # the usual case, and a quick one
+        exchange = self._exchange
+        if exchange and not (self._ended or self._behind or self._held or self._paused):
+            reader, self.awaiting, self.deadline = self._reader, _NOTHING, math.inf
+            waiting = reader.phase == IDLE and not reader.arrivals and not self._retiring
+            if waiting and exchange.is_usual():
+                self.awaiting, self._exchange = exchange, None
             return
         if self._held or self._paused:
             self._pace()

@@ -22,6 +22,7 @@ from trunkline.transports.http_message import (
     LAST,
     SMALL,
     TEXT,
+    USUAL,
     Manner,
     beginning,
     chunk,
@@ -142,6 +143,10 @@ class HttpExchange(Struct, eq=False):
             for callback in self.on_gone:
                 asyncio.get_running_loop().call_soon(callback)
         self.on_gone = ()
+
+    def is_usual(self) -> bool:
+        """Tell whether nothing but its answer is to be expected, and no more than that."""
+        return self.stage == _ASKED and self.manner == USUAL
 
     def _leave(self, stage: int) -> None:
         """Be further; whoever waits for the first of an answer waits no more."""
