@@ -78,7 +78,7 @@ class Counted(Fuse):
             doing.settle(1)
         else:
             doing.fail(why)
-        self.judge(passed, doing, line or object())
+        self.judge(passed, line or object(), doing)
 
 
 async def test_a_line_that_ends_under_many_calls_is_one_failure() -> None:
@@ -105,7 +105,7 @@ async def test_what_was_stopped_is_neither() -> None:
     for why in (asyncio.CancelledError(), RpcError(-32005, "killed"), ValueError("a bug")):
         passed, doing = fuse.enter(), Due()
         doing.cancel(why)
-        fuse.judge(passed, doing, None)
+        fuse.judge(passed, None, doing)
     assert fuse.breaker.failures == 1
     fuse.end(ValueError("a bug"))
     assert fuse.breaker.failures == 1
@@ -115,7 +115,7 @@ async def test_one_that_took_too_long_has_failed_though_somebody_stopped_it() ->
     fuse = Counted(threshold=1)
     passed, doing = fuse.enter(), Due()
     doing.cancel(TimeoutError())
-    fuse.judge(passed, doing, None)
+    fuse.judge(passed, None, doing)
     assert fuse.moves == [Circuit.OPEN]
 
 

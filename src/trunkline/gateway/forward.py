@@ -187,13 +187,12 @@ class Forwarder:
         route = self._known[method].get(name)
         if route is None or route.governor is not self.layers.governor:
             route = self._find(method, name, client)
-        if route.view is None:
-            return route, arguments
-        if not route.view.visible(client.caller, route.entry):
-            raise self._unknown(method, name, client)
-        if route.wraps:
-            route = self._unwrapped(params, client)
-        return route, params.get("arguments")
+        if route.view is not None:
+            if not route.view.visible(client.caller, route.entry):
+                raise self._unknown(method, name, client)
+            if route.wraps:
+                return self._unwrapped(params, client), params.get("arguments")
+        return route, arguments
 
     def _route_other(self, params: Params, way: Way, client: Client) -> Route:
         """Find where a call goes that has no name: as many things as clients can think of."""

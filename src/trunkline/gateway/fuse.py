@@ -64,7 +64,7 @@ class Fuse:
         reason = f"circuit open: {self.error}" if self.error else "circuit open"
         return CircuitOpen(reason, self.breaker.retry_in(self._now()))
 
-    def judge(self, passed: int, doing: Due, line: object) -> None:
+    def judge(self, passed: int, line: object, doing: Due) -> None:
         """Take note of what came of a call; `line` is what it was asked over."""
         why = doing.error
         if why is None:

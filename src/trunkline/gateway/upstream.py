@@ -413,21 +413,17 @@ class Upstream:
     def _begin_leased(self, call: Call, client: Client, passed: int, backend: Backend) -> Due:
         doing: Due = due(backend.call(call, client))
         # First, or the next in turn would be begun before anybody knows that this one has failed.
-        doing.then(partial(self._judge, passed, backend))
+        doing.then(partial(self.fuse.judge, passed, backend))
         return doing
-
-    def _judge(self, passed: int, backend: Backend, doing: Due) -> None:
-        self.fuse.judge(passed, doing, backend)
 
     def _ended(self, call: Call, backend: Backend, passed: int, leased: bool, answer: Due) -> None:
         """Judge what came of a call, make it what its caller must see, and let others begin."""
-        error = answer.error
-        if not leased:
-            self.fuse.judge(passed, answer, backend)
-        elif error is not None:
-            self.fuse.give_up(passed)  # if it never had its turn; else it has been judged
-        caller = call.caller
+        error, caller = answer.error, call.caller
         try:
+            if not leased:
+                self.fuse.judge(passed, backend, answer)
+            elif error is not None:
+                self.fuse.give_up(passed)  # if it never had its turn; else it has been judged
             if error is None:
                 answer.result = adapt_result(
                     call.method, answer.result, backend.version, caller.version, caller.askable
