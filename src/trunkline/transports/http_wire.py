@@ -238,17 +238,26 @@ class Wire(asyncio.Protocol):
         if asker is not None:
             self._unheard = None
             found = self._known.find(data)
-            if found is not None:
+            if found is None:
+                keep_alive = self._parse(data)
+            else:
                 # The parser is between two answers, and stays there: it need not see this one.
                 self._asker = None
                 head, body = found
                 asker.complete(self, head, body)
-                self._release(head.keep_alive)
-                return
-        elif self._response is None:
+                keep_alive = head.keep_alive
+        elif self._response is not None:
+            keep_alive = self._parse(data)
+        else:
             self._refuse()
             return
-        self._parse(data)
+        if keep_alive is None:
+            return
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
+            self.deadline = self._time() + keep_alive
+            self._free(self)
 
     def _refuse(self) -> None:
         """End a connection on which something comes that nobody asked for."""
@@ -266,7 +275,11 @@ class Wire(asyncio.Protocol):
             self._response = asker.begin(self)
         return self._response
 
-    def _parse(self, data: bytes) -> None:
+    def _parse(self, data: bytes) -> float | None:
+        """Have the parser read what came; return for how long the connection can be kept.
+
+        None if this is not the end of the answer, or that of the connection as well.
+        """
         self._barren += len(data)
         failure = None
         try:
@@ -281,8 +294,22 @@ class Wire(asyncio.Protocol):
             self._barren = 0
         if self._ended and self._asker is not None and len(piece) <= self.owner.limits.max_body:
             self._complete(self._asker, data, piece)
-        elif (response := self._begin()) is not None:
-            self._hand_over(response, piece, failure)
+            return self._finish()
+        response = self._begin()
+        if response is None:
+            return None
+        response.status, response.headers = self._status, self._said
+        if self._ended or failure is not None:
+            self._response = None
+            response.end(piece, failure)
+            return self._finish()
+        if self._barren > self.owner.limits.max_head:
+            self.fail(f"expected at most {self.owner.limits.max_head} bytes before the body")
+        elif self._status:
+            if not self._paused:
+                self.deadline = self._time() + self._patience
+            response.add(piece)
+        return None
 
     def _complete(self, asker: Asker, data: bytes, body: bytes) -> None:
         """Hand over an answer that came in one piece; keep what its head says.
@@ -297,23 +324,6 @@ class Wire(asyncio.Protocol):
             self._known.keep(data, replace(head, headers=same))
         self._asker = None
         asker.complete(self, head, body)
-        self._finish()
-
-    def _hand_over(
-        self, response: HttpResponse, piece: bytes, failure: ConnectionLost | None
-    ) -> None:
-        """Hand over what came of an answer."""
-        response.status, response.headers = self._status, self._said
-        if self._ended or failure is not None:
-            self._response = None
-            response.end(piece, failure)
-            self._finish()
-        elif self._barren > self.owner.limits.max_head:
-            self.fail(f"expected at most {self.owner.limits.max_head} bytes before the body")
-        elif self._status:
-            if not self._paused:
-                self.deadline = self._time() + self._patience
-            response.add(piece)
 
     def eof_received(self) -> None:
         """Take in that no more will come."""
@@ -376,25 +386,18 @@ class Wire(asyncio.Protocol):
         known = isinstance(why.__context__, _Refused)
         return self._lost(str(why.__context__) if known else f"expected HTTP/1.1: {why}")
 
-    def _finish(self) -> None:
-        """Be as if nothing had been asked, if that can be."""
+    def _finish(self) -> float | None:
+        """Be as if nothing had been asked, if that can be; return for how long."""
         if not self._reusable:
             self._transport.abort()
-            return
+            return None
         if self._paused:
             self.resume()
         self._served = True
         self._ended = False
         self._status = self._barren = 0
         self._patience = self._idle_timeout
-        self._release(self._keep_alive(self._said))
-
-    def _release(self, keep_alive: float) -> None:
-        if self._transport.get_write_buffer_size():
-            self._transport.abort()
-        else:
-            self.deadline = self._time() + keep_alive
-            self._free(self)
+        return self._keep_alive(self._said)
 
     def _keep_alive(self, headers: dict[bytes, bytes]) -> float:
         return min(self.owner.limits.keep_alive, _promised(headers.get(b"keep-alive", b"")))
