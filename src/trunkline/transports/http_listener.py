@@ -106,9 +106,7 @@ class HttpListener:
     async def aclose(self, grace: float) -> None:
         """Accept no more, and let exchanges in progress end, for `grace` seconds at most."""
         self._closing = True
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        await self._stop_accepting()
         for connection in tuple(self._open):
             connection.retire()
         try:
@@ -123,6 +121,18 @@ class HttpListener:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    async def _stop_accepting(self) -> None:
+        """Close the sockets that listen, when all whom they accepted are connections."""
+        loop = asyncio.get_running_loop()
+        servers, self._servers = self._servers, []
+        # Up to Python 3.11 asyncio loses one that is accepted in the turn in which its server is
+        # closed (gh-109564): nobody would ever close it. So first no more are accepted.
+        for listening in (each for server in servers for each in server.sockets):
+            loop.remove_reader(listening.fileno())
+        await asyncio.sleep(0)
+        for server in servers:
+            server.close()
 
     def _connection(self) -> HttpConnection:
         return HttpConnection(self._surroundings)
