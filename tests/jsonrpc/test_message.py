@@ -67,10 +67,15 @@ def test_a_response_has_a_result_and_no_error() -> None:
 @pytest.mark.parametrize("id", [1, -(2**70), "a\n", None])
 def test_a_response_in_pieces_is_the_same(id: int | str | None) -> None:
     result = Raw(b'{"content": []}')
-    before, same, after = Response(id, result).pieces()
-    assert b"".join((before, same, after)) == Response(id, result).encode()
-    with pytest.raises(LocalProtocolError):
-        Response(True, result).pieces()
+    payload = Response(id, result).encode()
+    assert Response(id, result).pieces(len(result)) == (payload, ())
+    assert Response(id, [1]).pieces(0) == (Response(id, [1]).encode(), ())
+    before, rest = Response(id, result).pieces(len(result) - 1)
+    assert len(rest) == 2
+    assert b"".join((before, *rest)) == payload
+    for large in (0, len(result)):
+        with pytest.raises(LocalProtocolError):
+            Response(True, result).pieces(large)
 
 
 @pytest.mark.holds("C32", "S2.9")

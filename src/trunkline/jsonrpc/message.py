@@ -114,21 +114,26 @@ class Response(Struct, frozen=True, gc=False, eq=False, tag_field="jsonrpc", tag
     def encode(self) -> bytes:
         """Return the payload that carries this message."""
         result: object = self.result
-        if type(self.id) is int and type(result) is Raw:  # as in all that is only passed on
-            return _payload(self)
-        _check_id(self.id)
+        if type(self.id) is not int:
+            _check_id(self.id)
         if type(result) is bytes or result is UNSET:
             return _payload(Response(self.id, to_raw(result)))
         return _payload(self)
 
-    def pieces(self) -> tuple[bytes, memoryview, bytes]:
-        """Return the payload of a result that is raw in pieces, and the result as it is.
+    def pieces(self, large: int) -> tuple[bytes, tuple[memoryview, bytes] | tuple[()]]:
+        """Return the payload, and the rest of it if a result that is raw has more bytes than that.
 
-        Together they may be several lines, if the result is.
+        Then the result is there as it is: together they may be several lines, if the result is.
         """
-        _check_id(self.id)
+        result: object = self.result
+        if type(result) is not Raw:
+            return self.encode(), ()
+        if type(self.id) is not int:
+            _check_id(self.id)
+        if len(result) <= large:
+            return _payload(self), ()
         before = b'{"jsonrpc":"2.0","id":%b,"result":' % write(self.id)
-        return before, memoryview(self.result), b"}"
+        return before, (memoryview(result), b"}")
 
     def with_id(self, id: Id) -> "Response":
         """Return the same answer under another id, its result untouched."""
