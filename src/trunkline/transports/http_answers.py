@@ -18,10 +18,10 @@ from trunkline.jsonrpc import (
     Id,
     Notification,
     Request,
-    Response,
     RpcError,
 )
 from trunkline.jsonrpc.incident import Report, answer_for
+from trunkline.jsonrpc.message import response_pieces
 from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
 from trunkline.mcp.principal import Principal
@@ -221,7 +221,7 @@ def pieces_of(request: Request, outcome: Any, report: Report) -> tuple[bytes, Pi
     is not JSON is an incident.
     """
     try:
-        return Response(request.id, outcome).pieces(LARGE)
+        return response_pieces(request.id, outcome, LARGE)
     except Exception as why:
         return ErrorResponse(request.id, answer_for(why, request.method, report)).encode(), ()
 
