@@ -23,6 +23,7 @@ from trunkline.jsonrpc import (
     RpcError,
     decode,
 )
+from trunkline.jsonrpc.message import response_pieces
 
 IDS: st.SearchStrategy[Id] = st.none() | st.integers() | st.text()
 METHODS = st.text(min_size=1).filter(lambda text: text.strip(" \t\n\r") != "")
@@ -67,10 +68,14 @@ def test_a_response_has_a_result_and_no_error() -> None:
 @pytest.mark.parametrize("id", [1, -(2**70), "a\n", None])
 def test_a_response_in_pieces_is_the_same(id: int | str | None) -> None:
     result = Raw(b'{"content": []}')
-    before, same, after = Response(id, result).pieces()
-    assert b"".join((before, same, after)) == Response(id, result).encode()
+    payload = Response(id, result).encode()
+    assert response_pieces(id, result, len(result)) == (payload, ())
+    assert response_pieces(id, [1], 0) == (Response(id, [1]).encode(), ())
+    before, rest = response_pieces(id, result, len(result) - 1)
+    assert len(rest) == 2
+    assert b"".join((before, *rest)) == payload
     with pytest.raises(LocalProtocolError):
-        Response(True, result).pieces()
+        Response(True, result).encode()
 
 
 @pytest.mark.holds("C32", "S2.9")

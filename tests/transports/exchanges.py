@@ -8,8 +8,9 @@ from typing import Any
 from msgspec import structs
 
 from trunkline.jsonrpc import Channel, ConnectionLost, Notification, Request, RpcError
+from trunkline.mcp.meta import Params
 from trunkline.mcp.principal import Principal
-from trunkline.transports.exchange import ByteStream, Head, Headers, HttpRequest, Piece
+from trunkline.transports.exchange import ByteStream, Head, Headers, HttpRequest, Pieces
 from trunkline.transports.http_answers import Verdict, Visit
 from trunkline.transports.sse import Event, SseParser
 
@@ -37,7 +38,9 @@ class Paper:
         self.answered = asyncio.Event()
         self._callbacks: list[Callable[[], None]] = []
 
-    def respond(self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece) -> None:
+    def respond(
+        self, status: int, headers: Headers = (), body: bytes = b"", rest: Pieces = ()
+    ) -> None:
         self._begin(status, headers)
         if not self.gone:
             self.body = b"".join((body, *rest))
@@ -156,7 +159,7 @@ class Talk:
     def recognise(self, principal: Principal) -> None:
         self.principal = principal
 
-    def answer(self, request: Request, line: Any) -> Any:
+    def answer(self, request: Request, line: Any, params: Params | None = None) -> Any:
         if request.method == "initialize":
             if self._house.broken is not None:
                 raise self._house.broken

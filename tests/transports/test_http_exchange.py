@@ -49,7 +49,7 @@ async def test_what_is_part_of_something_larger_is_answered_without_a_copy(size:
     larger = bytes(range(256)) * (size // 256 + 1)
     part = memoryview(larger)[1 : size + 1]
 
-    async with conversing(lambda e: e.respond(200, (), b"[", part, b"]")) as client:
+    async with conversing(lambda e: e.respond(200, (), b"[", (part, b"]"))) as client:
         for _ in range(2):
             client.get()
             answer = await client.answer()

@@ -7,7 +7,7 @@ import pytest
 
 from tests.jsonrpc.test_channel import is_stuck, settle, stop, tidy
 from trunkline.jsonrpc import Channel, ConnectionLost
-from trunkline.transports.exchange import ByteStream, Exchange, Head, Headers, HttpRequest, Piece
+from trunkline.transports.exchange import ByteStream, Exchange, Head, Headers, HttpRequest, Pieces
 from trunkline.transports.http_legacy import LegacyDoor, LegacyLimits
 from trunkline.transports.http_listener import HttpListener
 from trunkline.transports.sse import COMMENT, Event, SseParser
@@ -31,7 +31,9 @@ class Asked:
         self._stream = stream
         self._callbacks: list[Callable[[], None]] = []
 
-    def respond(self, status: int, headers: Headers = (), body: bytes = b"", *rest: Piece) -> None:
+    def respond(
+        self, status: int, headers: Headers = (), body: bytes = b"", rest: Pieces = ()
+    ) -> None:
         self.begin(status, headers)
         self.body = b"".join((body, *rest))
         self.finished = True

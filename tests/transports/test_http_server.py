@@ -157,6 +157,28 @@ async def test_the_body_decides_the_era_and_a_header_can_only_contradict_it() ->
 
 
 @tidy
+async def test_only_an_envelope_makes_a_call_of_a_session_one_of_the_newer_era() -> None:
+    async with opened() as server:
+        session = {"mcp_session_id": server.begin()}
+        version = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
+        for params in (
+            {"name": "a", "arguments": version},  # as bare as those of most calls
+            {"name": "a", "arguments": {"_meta": version}},
+            {"name": "a", "arguments": {}, "_meta": {"progressToken": "protocolVersion"}},
+            version,
+        ):
+            assert server.post(call(1, "ping", **params), **session).json["result"] == {}
+        paper = server.post(call(1, "ping", name="a", arguments={}, _meta=version), **session)
+        assert (paper.status, paper.code) == (400, -32602)
+        listed = call(2, "ping")
+        assert server.post(listed | {"params": ["x"]}, **session).json["result"] == {}
+        assert server.house.refusals == []
+        paper = server.post(listed | {"params": [version]}, **session)  # nobody can tell
+        assert (paper.status, paper.code, paper.json["id"]) == (400, -32602, 2)
+        assert [(id, code) for id, _, code in server.house.refusals] == [(2, -32602)]
+
+
+@tidy
 async def test_initialize_is_of_the_older_era_whatever_it_carries() -> None:
     async with opened() as server:
         for version in ("", "2025-11-25", "2024-11-05"):

@@ -135,7 +135,7 @@ async def test_a_session_that_has_ended_asks_nothing() -> None:
 @tidy
 async def test_an_answer_with_nothing_before_it_is_a_body() -> None:
     reply, paper = replying(session())
-    reply.finish((b'{"id":1}',))
+    reply.finish(b'{"id":1}')
     await reply.catch_up()
     assert (paper.status, paper.json) == (200, {"id": 1})
     assert paper.headers == {b"content-type": b"application/json", b"x-any": b"1"}
@@ -152,7 +152,7 @@ async def test_what_concerns_a_call_goes_on_its_own_stream_and_in_order() -> Non
     made.settle(Response(1, Raw(b"{}")))
     await question
     await made.notify("other", {})
-    reply.finish((b'{"id":1}',))
+    reply.finish(b'{"id":1}')
     await reply.catch_up()
     said = [entry.get("method") for entry in paper.data]
     assert said == ["a", "sampling/createMessage", None]
@@ -178,7 +178,7 @@ async def test_only_clients_of_2025_11_25_get_an_event_without_data() -> None:
 async def test_what_comes_after_the_answer_belongs_to_no_call() -> None:
     made = session()
     reply, paper = replying(made)
-    reply.finish((b'{"id":1}',))
+    reply.finish(b'{"id":1}')
     await reply.catch_up()
     await reply.notify("late", {})
     await reply.keep_alive()
@@ -198,7 +198,7 @@ async def test_a_call_that_takes_long_becomes_a_stream() -> None:
     assert not reply.quiet
     assert paper.comments == 1
     assert [event.data for event in paper.events] == [b""]
-    reply.finish((b'{"id":1}',))
+    reply.finish(b'{"id":1}')
     await reply.catch_up()
     assert paper.data == [{"id": 1}]
 
@@ -227,7 +227,7 @@ async def test_of_many_streams_the_oldest_that_have_ended_are_forgotten() -> Non
     for _ in range(MAX_FLOWS):
         reply, _ = replying(made)
         await reply.notify("a", {})
-        reply.finish((b"{}",))
+        reply.finish(b"{}")
         await reply.catch_up()
     assert made.find_flow(b"2-1") is not None
     assert made.find_flow(b"3-1") is None
@@ -242,7 +242,7 @@ async def test_streams_that_have_ended_take_only_so_much_room() -> None:
     for _ in range(3):
         reply, _ = replying(made)
         await reply.notify("a", {})
-        reply.finish((large,))
+        reply.finish(large)
         await reply.catch_up()
     assert made.find_flow(b"2-1") is None
     assert made.find_flow(b"3-1") is None

@@ -114,21 +114,11 @@ class Response(Struct, frozen=True, gc=False, eq=False, tag_field="jsonrpc", tag
     def encode(self) -> bytes:
         """Return the payload that carries this message."""
         result: object = self.result
-        if type(self.id) is int and type(result) is Raw:  # as in all that is only passed on
-            return _payload(self)
-        _check_id(self.id)
+        if type(self.id) is not int:
+            _check_id(self.id)
         if type(result) is bytes or result is UNSET:
             return _payload(Response(self.id, to_raw(result)))
         return _payload(self)
-
-    def pieces(self) -> tuple[bytes, memoryview, bytes]:
-        """Return the payload of a result that is raw in pieces, and the result as it is.
-
-        Together they may be several lines, if the result is.
-        """
-        _check_id(self.id)
-        before = b'{"jsonrpc":"2.0","id":%b,"result":' % write(self.id)
-        return before, memoryview(self.result), b"}"
 
     def with_id(self, id: Id) -> "Response":
         """Return the same answer under another id, its result untouched."""
@@ -216,6 +206,21 @@ def request_payload(id: Id, method: str, params: object) -> bytes:
     if type(method) is not str or method < "!":
         _check_method(method)
     return _payload(Request(id, method, params))
+
+
+def response_pieces(
+    id: Id, result: object, large: int
+) -> tuple[bytes, tuple[()] | tuple[memoryview, bytes]]:
+    """Return the payload of a response, which has an id that needs no check, and the rest of it.
+
+    There is more only if the result is raw, and has more than `large` bytes. Then it is there as it
+    is: together they may be several lines, if the result is.
+    """
+    if type(result) is not Raw:
+        return Response(id, result).encode(), ()
+    if len(result) <= large:
+        return _payload(Response(id, result)), ()
+    return b'{"jsonrpc":"2.0","id":%b,"result":' % write(id), (memoryview(result), b"}")
 
 
 def join(payloads: Iterable[bytes]) -> bytes:

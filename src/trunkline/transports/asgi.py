@@ -35,7 +35,7 @@ from trunkline.transports.exchange import (
     Fields,
     Head,
     HttpRequest,
-    Piece,
+    Pieces,
 )
 from trunkline.transports.websocket import SUBPROTOCOL, is_welcome
 
@@ -185,7 +185,9 @@ class AsgiExchange:
         """What was asked."""
         return self._request
 
-    def respond(self, status: int, headers: Fields = (), body: bytes = b"", *rest: Piece) -> None:
+    def respond(
+        self, status: int, headers: Fields = (), body: bytes = b"", rest: Pieces = ()
+    ) -> None:
         """Answer with all there is to say."""
         body = b"".join((body, *rest)) if rest else body
         length = () if status in {204, 304} else ((b"content-length", b"%d" % len(body)),)

@@ -25,6 +25,9 @@ Fields: TypeAlias = tuple[tuple[bytes, bytes], ...]
 Piece: TypeAlias = bytes | memoryview
 """A piece of a body; what is large comes as a view of what it is part of, and is not copied."""
 
+Pieces: TypeAlias = tuple[Piece, ...]
+"""What follows the first piece of a body."""
+
 PLAIN = (b"content-type", b"text/plain; charset=utf-8")
 """The header of an answer in plain words."""
 
@@ -114,8 +117,10 @@ class Exchange(Protocol):
         """What was asked."""
         ...
 
-    def respond(self, status: int, headers: Fields = (), body: bytes = b"", *rest: Piece) -> None:
-        """Answer with all there is to say, in as many pieces as it has; the length is added."""
+    def respond(
+        self, status: int, headers: Fields = (), body: bytes = b"", rest: Pieces = ()
+    ) -> None:
+        """Answer with all there is to say, the body and the rest of it; the length is added."""
         ...
 
     def begin(self, status: int, headers: Fields = ()) -> None:

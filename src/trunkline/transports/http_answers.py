@@ -17,16 +17,15 @@ from trunkline.jsonrpc import (
     ErrorResponse,
     Id,
     Notification,
-    Raw,
     Request,
-    Response,
     RpcError,
 )
 from trunkline.jsonrpc.incident import Report, answer_for
+from trunkline.jsonrpc.message import response_pieces
 from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
 from trunkline.mcp.principal import Principal
-from trunkline.transports.exchange import PLAIN, Exchange, Fields, Piece
+from trunkline.transports.exchange import PLAIN, Exchange, Fields, Pieces
 from trunkline.transports.sessions import Record
 
 JSON = (b"content-type", b"application/json")
@@ -54,8 +53,11 @@ class Conversation(Protocol):
         """Learn what its owner may be taken for by now."""
         ...
 
-    def answer(self, request: Request, line: Any) -> Any:
-        """Answer a request, or return what to await; `line` is for all that concerns it."""
+    def answer(self, request: Request, line: Any, params: Params | None = None) -> Any:
+        """Answer a request, or return what to await; `line` is for all that concerns it.
+
+        Its params need not be read again where they are given.
+        """
         ...
 
     def notified(self, notification: Notification) -> None:
@@ -137,9 +139,9 @@ class Visit(Struct, frozen=True, gc=False):
         payload = ErrorResponse(id, error).encode()
         self.exchange.respond(status, (JSON, *headers, *self.headers), payload)
 
-    def respond(self, status: int, payload: bytes, *rest: Piece) -> None:
+    def respond(self, status: int, payload: bytes, rest: Pieces = ()) -> None:
         """Answer with a payload, which may come in several pieces."""
-        self.exchange.respond(status, self.verdict.json, payload, *rest)
+        self.exchange.respond(status, self.verdict.json, payload, rest)
 
     def accept(self) -> None:
         """Say that something was taken in, and that there is nothing to say about it."""
@@ -157,12 +159,16 @@ class Load:
         """Whose is what is in flight."""
         self._each: Counter[str] | None = None
         """How much everybody has, where that is counted."""
+        self._ample = 0
+        """With fewer there is room for everybody; where each is counted, there are none."""
         self.adopt(max_all, max_each)
 
     def adopt(self, max_all: int, max_each: int) -> None:
         """Have other limits from now on; what is in flight stays."""
         self._max_all, self._max_each = max_all, max_each
-        self._ample = min(max_all, max_each)
+        self._enough = min(max_all, max_each)
+        if self._each is None:
+            self._ample = self._enough
 
     def refuses(self, owner: str) -> int | None:
         """Return the status for one request too many, None where there is room."""
@@ -173,16 +179,19 @@ class Load:
             return None
         if self._each is None:
             self._each = Counter(self._owners.values())
+            self._ample = 0
         return TOO_MANY if self._each[owner] >= self._max_each else None
 
     def enter(self, owner: str, call: object) -> int | None:
         """Count a call in; return the status for one too many, which is not counted."""
         owners = self._owners
-        if len(owners) >= self._ample and (refused := self.refuses(owner)) is not None:
-            return refused
+        if len(owners) >= self._ample:
+            refused = self.refuses(owner)
+            if refused is not None:
+                return refused
+            if self._each is not None:
+                self._each[owner] += 1
         owners[call] = owner
-        if self._each is not None:
-            self._each[owner] += 1
         return None
 
     def leave(self, call: object) -> None:
@@ -192,8 +201,8 @@ class Load:
             self._each[owner] -= 1
             if not self._each[owner]:
                 del self._each[owner]
-            if len(self._owners) < self._ample // 2:  # not at the first: it might come back
-                self._each = None
+            if len(self._owners) < self._enough // 2:  # not at the first: it might come back
+                self._each, self._ample = None, self._enough
 
 
 def later(error: RpcError) -> tuple[tuple[bytes, bytes], ...]:
@@ -205,24 +214,22 @@ def later(error: RpcError) -> tuple[tuple[bytes, bytes], ...]:
     return ((b"retry-after", b"%d" % max(1, math.ceil(seconds))),)
 
 
-def pieces_of(request: Request, outcome: Any, report: Report) -> tuple[bytes, *tuple[Piece, ...]]:
-    """Return the answer that an outcome makes, in several pieces if it is large.
+def pieces_of(request: Request, outcome: Any, report: Report) -> tuple[bytes, Pieces]:
+    """Return the answer that an outcome makes, and the rest of it if it is large.
 
-    Then the result is among them as it is: to copy it would take longer than all else. An outcome
-    that is not JSON is an incident.
+    Then the result is there as it is: to copy it would take longer than all else. An outcome that
+    is not JSON is an incident.
     """
-    response = Response(request.id, outcome)
-    if type(outcome) is Raw and len(outcome) > LARGE:
-        return response.pieces()
     try:
-        return (response.encode(),)
+        return response_pieces(request.id, outcome, LARGE)
     except Exception as why:
-        return (ErrorResponse(request.id, answer_for(why, request.method, report)).encode(),)
+        return ErrorResponse(request.id, answer_for(why, request.method, report)).encode(), ()
 
 
 def payload_of(request: Request, outcome: Any, report: Report) -> bytes:
     """Return the same in one piece."""
-    return b"".join(pieces_of(request, outcome, report))
+    payload, rest = pieces_of(request, outcome, report)
+    return b"".join((payload, *rest)) if rest else payload
 
 
 async def end_all(calls: Collection[Due], tasks: Collection[asyncio.Task[Any]]) -> None:

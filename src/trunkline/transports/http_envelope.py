@@ -39,7 +39,7 @@ from trunkline.mcp.headers import (
 )
 from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
-from trunkline.transports.exchange import HttpRequest, Piece
+from trunkline.transports.exchange import HttpRequest, Pieces
 from trunkline.transports.http_answers import (
     LATER,
     Host,
@@ -114,8 +114,8 @@ class EnvelopeDoor:
 
     def _finish(self, request: Request, reply: "Reply", outcome: Due) -> None:
         self._load.leave(reply)
-        status, pieces = self._outcome(request, outcome)
-        if reply.finish(status, *pieces):
+        status, (payload, rest) = self._outcome(request, outcome)
+        if reply.finish(status, payload, rest):
             del self._calls[reply]
         else:
             self._seeing_off.add(task := self._loop.create_task(reply.catch_up()))
@@ -125,9 +125,7 @@ class EnvelopeDoor:
         del self._calls[reply]
         self._seeing_off.discard(task)
 
-    def _outcome(
-        self, request: Request, outcome: Due
-    ) -> tuple[int, tuple[bytes, *tuple[Piece, ...]]]:
+    def _outcome(self, request: Request, outcome: Due) -> tuple[int, tuple[bytes, Pieces]]:
         why = outcome.error
         if why is None:
             return 200, pieces_of(request, outcome.result, self._report)
@@ -135,7 +133,7 @@ class EnvelopeDoor:
             error = RpcError.internal_error("the call was cancelled")
         else:
             error = answer_for(why, request.method, self._report)
-        return _STATUS.get(error.code, 200), (ErrorResponse(request.id, error).encode(),)
+        return _STATUS.get(error.code, 200), (ErrorResponse(request.id, error).encode(), ())
 
     @property
     def streams(self) -> "list[Reply]":
@@ -181,11 +179,11 @@ class Reply:
         if not self._done:
             await self._send(COMMENT)
 
-    def finish(self, status: int, payload: bytes, *rest: Piece) -> bool:
+    def finish(self, status: int, payload: bytes, rest: Pieces = ()) -> bool:
         """Answer; tell whether that was all, else the client has to catch up."""
         self._done = True
         if not self._streaming:
-            self._visit.respond(status, payload, *rest)
+            self._visit.respond(status, payload, rest)
             return True
         self._last_word = b"".join((payload, *rest))
         return False

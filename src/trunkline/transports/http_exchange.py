@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from trunkline.jsonrpc import ConnectionLost
-from trunkline.transports.exchange import ByteStream, Fields, HttpRequest, Piece
+from trunkline.transports.exchange import ByteStream, Fields, HttpRequest, Pieces
 from trunkline.transports.http_message import (
     LAST,
     SMALL,
@@ -47,8 +47,10 @@ class HttpExchange(Struct, eq=False):
     stage: int = _ASKED
     on_gone: tuple[Callable[[], None], ...] = ()
 
-    def respond(self, status: int, headers: Fields = (), body: bytes = b"", *rest: Piece) -> None:
-        """Answer with all there is to say, in as many pieces as it has; the length is added."""
+    def respond(
+        self, status: int, headers: Fields = (), body: bytes = b"", rest: Pieces = ()
+    ) -> None:
+        """Answer with all there is to say, the body and the rest of it; the length is added."""
         head, wire, size = beginning(status, headers), self.wire, len(body)
         if wire.awaiting is not self or rest or size > SMALL or status in _BODILESS:
             self._respond(head, status not in _BODILESS, (body, *rest))
@@ -56,7 +58,7 @@ class HttpExchange(Struct, eq=False):
         self.stage = _ENDED
         wire.conclude(b"%bcontent-length: %d\r\n\r\n%b" % (head, size, body))
 
-    def _respond(self, head: bytes, measured: bool, body: tuple[Piece, ...]) -> None:
+    def _respond(self, head: bytes, measured: bool, body: Pieces) -> None:
         """Answer if something is not as usual: the connection, the size, or the answer's kind."""
         if self.stage != _ASKED:
             return self._drop("asked")

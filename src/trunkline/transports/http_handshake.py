@@ -7,7 +7,7 @@ Refuses to take an id for an identity: a session is there for its principal, and
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ from trunkline.mcp.envelope import has_envelope
 from trunkline.mcp.media import accepts
 from trunkline.mcp.meta import Params
 from trunkline.mcp.versions import allows_batches
-from trunkline.transports.exchange import Piece
+from trunkline.transports.exchange import Pieces
 from trunkline.transports.http_answers import (
     JSON,
     LATER,
@@ -68,8 +68,8 @@ class HandshakeDoor:
     ) -> None:
         """Open the door; the clock is the running loop's, unless another is given."""
         self._host = host
-        self._load = load
-        self._report = report
+        self.load = load
+        self.report = report
         self._sessions: Sessions[HttpSession] = Sessions(
             rules.session_idle, rules.session_life, rules.max_sessions, _is_busy
         )
@@ -80,7 +80,7 @@ class HandshakeDoor:
         """Sessions that were ended while something was in progress there."""
         self._errands: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
-        self._now = clock or self._loop.time
+        self.now = clock or self._loop.time
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -113,13 +113,13 @@ class HandshakeDoor:
             result = conversation.answer(request, session)
             session.conversation, session.version = conversation, conversation.version or ""
             session.principal = visit.principal
-            record = self._sessions.create(visit.principal.id, session, self._now())
+            record = self._sessions.create(visit.principal.id, session, self.now())
         except TooManySessions as why:
             self._close(conversation)
             visit.fail(503, RpcError.internal_error(str(why)), request.id, LATER)
         except Exception as why:
             self._close(conversation)
-            visit.fail(200, answer_for(why, request.method, self._report), request.id)
+            visit.fail(200, answer_for(why, request.method, self.report), request.id)
         else:
             named = (JSON, (_ID, record.session_id.encode()), *visit.headers)
             visit.exchange.respond(200, named, Response(request.id, result).encode())
@@ -133,7 +133,7 @@ class HandshakeDoor:
             visit.fail(400, RpcError(INVALID_REQUEST, error))
             return None
         owner = visit.principal.id
-        record = self._sessions.find(id.decode("latin-1"), owner, self._now())
+        record = self._sessions.find(id.decode("latin-1"), owner, self.now())
         if record is None or _ID in asked.repeated:
             visit.verdict.session = None
             visit.fail(404, RpcError(INVALID_REQUEST, "Session not found: call initialize again"))
@@ -143,13 +143,13 @@ class HandshakeDoor:
         visit.verdict.session = record
         return record
 
-    def call(self, visit: Visit, request: Request) -> None:
-        """Answer a request."""
+    def call(self, visit: Visit, request: Request, params: Params | None = None) -> None:
+        """Answer a request, whose params may have been read already."""
         if request.method == "initialize":
             self._initialize(visit, request)
             return
         record: Record[HttpSession] | None = visit.verdict.session
-        now = self._now()
+        now = self.now()
         # The last that had this head may have found all that is to be known.
         if (
             record is None
@@ -166,49 +166,32 @@ class HandshakeDoor:
             visit.fail(400, _in_use(request))
             return
         reply = SessionReply(session, visit)
-        refused = self._load.enter(record.principal, reply)
+        call = _Call(self, record, request, reply)
+        refused = self.load.enter(record.principal, call)
         if refused is not None:
             visit.fail(refused, RpcError.internal_error("too many requests"), id, LATER)
             return
         try:
-            outcome = session.conversation.answer(request, reply)
+            outcome = session.conversation.answer(request, reply, params)
         except Exception as why:
-            self._refuse(reply, request, why)
+            self._refuse(call, visit, why)
             return
         if type(outcome) is not Due:
             outcome = due(outcome)
             if type(outcome) is not Due:
-                self._load.leave(reply)
-                visit.respond(200, payload_of(request, outcome, self._report))
+                self.load.leave(call)
+                visit.respond(200, payload_of(request, outcome, self.report))
                 return
         in_progress[id] = outcome, reply
-        outcome.then(partial(self._finish, record, request, reply))
+        outcome.then(call.end)
 
-    def _refuse(self, reply: SessionReply, request: Request, why: Exception) -> None:
+    def _refuse(self, call: "_Call", visit: Visit, why: Exception) -> None:
         """Answer what was refused at once; not where `why` was caught, which would keep it."""
-        self._load.leave(reply)
-        error = answer_for(why, request.method, self._report)
-        reply.visit.fail(200, error, request.id, *later(error))
+        self.load.leave(call)
+        error = answer_for(why, call.request.method, self.report)
+        visit.fail(200, error, call.request.id, *later(error))
 
-    def _finish(
-        self,
-        record: Record[HttpSession],
-        request: Request,
-        reply: "SessionReply | _Entry",
-        outcome: Due,
-    ) -> None:
-        """Answer a call that has ended: its exchange, in its stream if it has one; or its batch."""
-        del record.held.in_progress[request.id]
-        record.last_activity = self._now()
-        self._load.leave(reply)
-        if outcome.error is None:
-            pieces = pieces_of(request, outcome.result, self._report)
-        else:
-            pieces = (self._excuse(request, outcome.error),)
-        if not reply.finish(pieces) and isinstance(reply, SessionReply):
-            self._see_off(reply, outcome)
-
-    def _see_off(self, reply: SessionReply, outcome: Due) -> None:
+    def see_off(self, reply: SessionReply, outcome: Due) -> None:
         """Have a client read the rest of its stream."""
         self._lasting[reply] = outcome
         self._spawn(self._catch_up(reply))
@@ -219,18 +202,18 @@ class HandshakeDoor:
         finally:
             del self._lasting[reply]
 
-    def _excuse(self, request: Request, why: BaseException) -> bytes:
+    def excuse(self, request: Request, why: BaseException) -> bytes:
         """Return an error; to be cancelled is one, too, for HTTP has to say something."""
         if isinstance(why, asyncio.CancelledError):
             return ErrorResponse(request.id, RpcError(CANCELLED, "Request cancelled")).encode()
-        return ErrorResponse(request.id, answer_for(why, request.method, self._report)).encode()
+        return ErrorResponse(request.id, answer_for(why, request.method, self.report)).encode()
 
     def _take_note(self, session: HttpSession, message: Message) -> None:
         if isinstance(message, Notification):
             try:
                 session.conversation.notified(message)
             except Exception as why:  # a notification is never answered, not even with an error
-                answer_for(why, message.method, self._report)
+                answer_for(why, message.method, self.report)
         elif isinstance(message, Response | ErrorResponse):
             session.settle(message)
 
@@ -241,7 +224,7 @@ class HandshakeDoor:
         if not allows_batches(session.version):
             visit.fail(400, RpcError(INVALID_REQUEST, "Batch requests not supported"))
             return
-        refused = self._load.refuses(visit.principal.id)
+        refused = self.load.refuses(visit.principal.id)
         if refused is not None:
             visit.fail(refused, RpcError.internal_error("too many requests"), None, LATER)
             return
@@ -264,6 +247,7 @@ class HandshakeDoor:
         self, record: Record[HttpSession], request: Request, reply: SessionReply
     ) -> "bytes | tuple[_Entry, Due]":
         session, answered = record.held, _Entry()
+        call = _Call(self, record, request, answered)
         try:
             if request.method == "initialize":
                 raise RpcError(INVALID_REQUEST, "initialize must not be part of a batch")
@@ -271,21 +255,21 @@ class HandshakeDoor:
                 return ErrorResponse(None, _in_use(request)).encode()
             if _stands_alone(request):
                 raise RpcError(INVALID_REQUEST, "a request with an envelope stands alone")
-            if self._load.enter(record.principal, answered) is not None:
+            if self.load.enter(record.principal, call) is not None:
                 raise RpcError.internal_error("too many requests")
         except RpcError as error:
             return ErrorResponse(request.id, error).encode()
         try:
             outcome = due(session.conversation.answer(request, reply))
         except Exception as why:
-            self._load.leave(answered)
-            return ErrorResponse(request.id, answer_for(why, request.method, self._report)).encode()
+            self.load.leave(call)
+            return ErrorResponse(request.id, answer_for(why, request.method, self.report)).encode()
         if isinstance(outcome, Due):
             session.in_progress[request.id] = outcome, reply
-            outcome.then(partial(self._finish, record, request, answered))
+            outcome.then(call.end)
             return answered, outcome
-        self._load.leave(answered)
-        return payload_of(request, outcome, self._report)
+        self.load.leave(call)
+        return payload_of(request, outcome, self.report)
 
     async def _whole(self, answers: "list[bytes | tuple[_Entry, Due]]") -> bytes:
         """Wait for all answers to a batch, and put them together."""
@@ -299,10 +283,10 @@ class HandshakeDoor:
         return join(payloads)
 
     def _finish_batch(self, reply: SessionReply, whole: Due) -> None:
-        if whole.error is not None or reply.finish((whole.result,)):
+        if whole.error is not None or reply.finish(whole.result):
             del self._lasting[reply]
         else:
-            self._see_off(reply, whole)
+            self.see_off(reply, whole)
 
     # GET and DELETE
 
@@ -342,7 +326,7 @@ class HandshakeDoor:
 
     def expire(self) -> None:
         """End the sessions that are over."""
-        for record in self._sessions.expire(self._now()):
+        for record in self._sessions.expire(self.now()):
             self._end(record)
         self._leaving = [session for session in self._leaving if session.in_progress]
 
@@ -357,7 +341,7 @@ class HandshakeDoor:
 
     def _touch(self, record: Record[HttpSession]) -> None:
         """Note that something went on in a session until now."""
-        record.last_activity = self._now()
+        record.last_activity = self.now()
 
     def _end(self, record: Record[HttpSession]) -> None:
         record.held.close()
@@ -387,10 +371,34 @@ class _Entry(Struct, eq=False):
 
     payload: bytes = b""
 
-    def finish(self, pieces: Sequence[Piece]) -> bool:
+    def finish(self, payload: bytes, rest: Pieces = ()) -> bool:
         """Answer; tell that this was all."""
-        self.payload = b"".join(pieces)
+        self.payload = b"".join((payload, *rest))
         return True
+
+
+class _Call(Struct, eq=False):
+    """A request of a session that is not answered yet."""
+
+    door: HandshakeDoor
+    record: Record[HttpSession]
+    request: Request
+    reply: SessionReply | _Entry
+
+    def end(self, outcome: Due) -> None:
+        """Answer: its exchange, in its stream if it has one; or its batch."""
+        door, record, request = self.door, self.record, self.request
+        in_progress = record.held.in_progress
+        del in_progress[request.id]
+        if not in_progress:  # until then it was busy, whenever somebody looked
+            record.last_activity = door.now()
+        door.load.leave(self)
+        if outcome.error is None:
+            payload, rest = pieces_of(request, outcome.result, door.report)
+        else:
+            payload, rest = door.excuse(request, outcome.error), ()
+        if not self.reply.finish(payload, rest) and isinstance(self.reply, SessionReply):
+            door.see_off(self.reply, outcome)
 
 
 def _is_busy(session: HttpSession) -> bool:

@@ -207,17 +207,23 @@ class HttpServer:
             payload = why.answer or ErrorResponse(None, why.error).encode()
             visit.respond(400, payload)
             return
-        # However the key is spelled, its last word is not escaped by anybody's encoder. To find
-        # something is quicker than `in`.
-        either = visit.verdict.modern or body.find(b"protocolVersion") >= 0
         if type(message) is not Request:
+            either = visit.verdict.modern or _may_name_revision(body)
             (self._post_either if either else self._handshake.post)(visit, message)
         elif message.id is None:
             visit.fail(400, RpcError(INVALID_REQUEST, "Request id must not be null"))
-        elif either:
+        elif visit.verdict.modern:
             self._post_either(visit, message)
         else:
-            self._handshake.call(visit, message)
+            try:
+                params = Params(message.params)
+            except RpcError:
+                params = None  # whoever needs them refuses them
+            # Those of most calls are bare: there is no `_meta`, where the revision would be.
+            if (params is None or not params.bare) and _may_name_revision(body):
+                self._post_either(visit, message)
+            else:
+                self._handshake.call(visit, message, params)
 
     def _post_either(self, visit: Visit, message: Message | Batch) -> None:
         """Take in what may be of either era."""
@@ -336,6 +342,13 @@ class HttpServer:
         why = None if task.cancelled() else task.exception()
         if why is not None:
             answer_for(why, "", self._report)
+
+
+def _may_name_revision(body: bytes) -> bool:
+    """Tell whether a message may be of the envelope era: if not, nobody looks for an envelope."""
+    # However the key is spelled, its last word is not escaped by anybody's encoder. To find
+    # something is quicker than `in`.
+    return body.find(b"protocolVersion") >= 0
 
 
 def _modern_params(message: Message | Batch, modern: bool) -> Params | None:

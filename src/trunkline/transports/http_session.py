@@ -24,7 +24,7 @@ from trunkline.jsonrpc import (
     Response,
 )
 from trunkline.mcp.principal import Principal
-from trunkline.transports.exchange import HttpRequest, Piece
+from trunkline.transports.exchange import HttpRequest, Pieces
 from trunkline.transports.http_answers import Visit
 from trunkline.transports.http_flow import Flow, read_event_id
 
@@ -185,15 +185,15 @@ class SessionReply(Struct, eq=False):
         if not self.done:
             await self._stream().keep_alive()
 
-    def finish(self, pieces: tuple[bytes, *tuple[Piece, ...]]) -> bool:
+    def finish(self, payload: bytes, rest: Pieces = ()) -> bool:
         """Answer; tell whether that was all, else the client has to catch up."""
         self.done = True
-        visit, flow = self.visit, self.flow
-        if flow is None:
-            visit.exchange.respond(200, visit.verdict.json, *pieces)
+        if self.flow is None:
+            visit = self.visit
+            visit.exchange.respond(200, visit.verdict.json, payload, rest)
             return True
-        flow.put(b"".join(pieces))
-        flow.finish()
+        self.flow.put(b"".join((payload, *rest)))
+        self.flow.finish()
         self.session.trim()
         return False
 
