@@ -199,7 +199,9 @@ class HttpClient:
         wire = self._pool.take() or await self._pool.lease()
         while True:
             response = HttpResponse(wire)
-            wire.ask(head, body, response, bodiless=method == "HEAD")
+            if method == "HEAD":
+                wire.expect_no_body()
+            wire.ask(head, body, response)
             try:
                 await response.begun()
             except BaseException:
