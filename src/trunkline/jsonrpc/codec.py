@@ -144,18 +144,13 @@ def decode(
         if params:
             method = envelope.method
             room = size - len(params) - len(method) - _REQUEST
-            if (
-                # "!" follows the space: what begins there is not blank.
-                method >= "!"
-                and memoryview(params)[0] in _CONTAINERS
-                and (
-                    (isinstance(id, int) and id >= _LEAST[room])
-                    or _is_plain(payload, room, id)
-                )
-            ):
-                return (
-                    Notification(method, params) if id is _ABSENT else Request(id, method, params)
-                )
+            # "!" follows the space: what begins there is not blank.
+            if method >= "!" and memoryview(params)[0] in _CONTAINERS:
+                if isinstance(id, int) and id >= _LEAST[room]:
+                    return Request(id, method, params)
+                if _is_plain(payload, room, id):
+                    told = id is _ABSENT
+                    return Notification(method, params) if told else Request(id, method, params)
         elif result := envelope.result:
             room = size - len(result) - _RESPONSE
             if (isinstance(id, int) and id >= _LEAST[room]) or (

@@ -22,7 +22,6 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any
 
-
 _DONE: Any = None
 """Takes in nothing: who adds something too late fails to, and so need not look before."""
 
@@ -65,19 +64,25 @@ class Due:
     about: Any
     """What whoever made it has to know to stop it; not set by anybody else."""
 
+    result: Any
+    """The answer, if it is one; whoever adds something may put another in its place."""
+
+    error: BaseException | None
+    """Why there is none."""
+
+    _then: "list[Callable[[Due], None]]"
+    """What is to be done; _DONE once that is over, or is being done."""
+
     def __init__(self, stop: "Callable[[Due], None] | None" = None) -> None:
         """Begin to wait; `stop` is called if nobody wants to know any more, and has to settle it.
 
         Without it, to cancel is to settle.
         """
         self.done = False
-        self.result: Any = None
-        """The answer, if it is one; whoever adds something may put another in its place."""
-        self.error: BaseException | None = None
-        """Why there is none."""
+        self.result = None
+        self.error = None
         self._stop = stop
-        self._then: list[Callable[[Due], None]] = []
-        """What is to be done; _DONE once that is over, or is being done."""
+        self._then = []
         self._aside: _Aside | None = None
 
     @classmethod

@@ -70,7 +70,8 @@ class Departures:
         """Have `data` written with all else of this turn, or now if no others are under way."""
         room = self._room - len(data)
         if room > 0:
-            self._room, self._others = room, others
+            self._room = room
+            self._others = others
             self._pieces[to].append(data)
         elif others > 0 and not self._pieces and len(data) < MAX_HELD:
             self._seen, self._looks = 0, _LOOKS
