@@ -210,6 +210,20 @@ def test_while_it_is_held_nothing_is_done_though_it_be_settled() -> None:
         assert (asked.result or str(asked.error)) == (7 if end == "settle" else "no")
 
 
+def test_what_is_added_too_late_waits_as_well_while_it_is_held() -> None:
+    found: list[object] = []
+    asked = Due.settled(7)
+    asked.hold()
+    asked.then(lambda due: found.append(due.result))
+    asked.then(lambda due: found.append(due.done))
+    asked.settle(8)
+    assert found == []
+    asked.release()
+    assert found == [7, True]
+    asked.then(lambda due: found.append(due.result))
+    assert found == [7, True, 7]
+
+
 def test_what_was_held_and_let_go_is_settled_as_ever() -> None:
     found: list[object] = []
     asked = noting(found)

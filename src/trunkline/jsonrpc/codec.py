@@ -74,10 +74,9 @@ _ID = len('"id":,')
 _SLACK = len(',"":[]')
 """Fewer bytes than these hide nothing: no member that is more than a digit, no second "id":1,."""
 
-_MOST = 24
-_LEAST = tuple(10 ** max(room - _SLACK, 0) for room in range(_MOST))
+_LEAST = tuple(10 ** max(room - _SLACK, 0) for room in range(24))
 """The least number that, as an id, leaves less than that of so much room: most ids are numbers, and
-to compare them takes less time than to write them."""
+to compare them takes less time than to write them. What leaves more room is for the second look."""
 
 _SPACED = b'{"jsonrpc": "2.0", '
 
@@ -145,28 +144,23 @@ def decode(
         if params:
             method = envelope.method
             room = size - len(params) - len(method) - _REQUEST
-            if (
-                # "!" follows the space: what begins there is not blank.
-                method >= "!"
-                and memoryview(params)[0] in _CONTAINERS
-                and (
-                    (isinstance(id, int) and room < _MOST and id >= _LEAST[room])
-                    or _is_plain(payload, room, id)
-                )
-            ):
-                return (
-                    Notification(method, params) if id is _ABSENT else Request(id, method, params)
-                )
+            # "!" follows the space: what begins there is not blank.
+            if method >= "!" and memoryview(params)[0] in _CONTAINERS:
+                if isinstance(id, int) and id >= _LEAST[room]:
+                    return Request(id, method, params)
+                if _is_plain(payload, room, id):
+                    told = id is _ABSENT
+                    return Notification(method, params) if told else Request(id, method, params)
         elif result := envelope.result:
             room = size - len(result) - _RESPONSE
-            if (isinstance(id, int) and room < _MOST and id >= _LEAST[room]) or (
+            if (isinstance(id, int) and id >= _LEAST[room]) or (
                 id is not _ABSENT and _is_plain(payload, room, id)
             ):
                 return Response(id, result)
         elif (message := _with_neither(payload, envelope)) is not None:
             return message
-    except (msgspec.DecodeError, RecursionError, TypeError):  # TypeError: no method has no length
-        pass
+    except (msgspec.DecodeError, RecursionError, IndexError, TypeError):
+        pass  # IndexError: too much room for a number; TypeError: no method has no length
     if type(payload) is not bytes:
         return decode(_as_bytes(payload), max_payload, max_batch)
     return look_closely(payload, max_batch)

@@ -22,6 +22,9 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any
 
+_DONE: Any = None
+"""Takes in nothing: who adds something too late fails to, and so need not look before."""
+
 
 class Instead(Exception):
     """Raised by whoever has something else done, whose outcome is to count."""
@@ -42,6 +45,16 @@ class _Aside:
         self.holds = 0
         self.ripe = False
 
+    def keeps_back(self, due: "Due", result: Any) -> bool:
+        """Tell whether it is settled already, or from now on, but held."""
+        if not self.ripe:
+            if self.holds:
+                self.ripe, due.result = True, result
+            else:
+                # Let go of: a cancelled task keeps its frames, and Python 3.11 finds no such cycle.
+                self.task = None
+        return self.ripe
+
 
 class Due:
     """An answer that is due."""
@@ -51,18 +64,25 @@ class Due:
     about: Any
     """What whoever made it has to know to stop it; not set by anybody else."""
 
+    result: Any
+    """The answer, if it is one; whoever adds something may put another in its place."""
+
+    error: BaseException | None
+    """Why there is none."""
+
+    _then: "list[Callable[[Due], None]]"
+    """What is to be done; _DONE once that is over, or is being done."""
+
     def __init__(self, stop: "Callable[[Due], None] | None" = None) -> None:
         """Begin to wait; `stop` is called if nobody wants to know any more, and has to settle it.
 
         Without it, to cancel is to settle.
         """
         self.done = False
-        self.result: Any = None
-        """The answer, if it is one; whoever adds something may put another in its place."""
-        self.error: BaseException | None = None
-        """Why there is none."""
+        self.result = None
+        self.error = None
         self._stop = stop
-        self._then: list[Callable[[Due], None]] = []
+        self._then = []
         self._aside: _Aside | None = None
 
     @classmethod
@@ -93,22 +113,35 @@ class Due:
 
     def then(self, step: "Callable[[Due], None]") -> None:
         """Have something done when it is settled, after all that was added before."""
-        self._then.append(step)
-        if self.done:
-            self._finish()
+        try:
+            self._then.append(step)
+        except AttributeError:  # too late
+            self._do([step])
 
     def settle(self, result: Any) -> None:
         """Answer."""
-        if not self.done and (self._aside is None or not self._aside.ripe):
-            self.result = result
-            self._finish()
+        if self.done or (self._aside is not None and self._aside.keeps_back(self, result)):
+            return
+        self.result = result
+        self.done = True
+        self._stop = None
+        steps = iter(self._then)
+        self._then = _DONE
+        try:
+            for step in steps:
+                step(self)
+        except Instead as another:
+            self._wait_for(another.doing, [*steps])
+        except Exception as failure:
+            self.result, self.error = None, failure
+            self._do([*(self._then or ()), *steps])
 
     def fail(self, error: BaseException) -> None:
         """Say why there is no answer."""
         if not self.done and (self._aside is None or not self._aside.ripe):
             cancelled = isinstance(error, asyncio.CancelledError)
             self.error = self.why if cancelled and self.why is not None else error
-            self._finish()
+            self.settle(None)
 
     def follow(self, other: "Due") -> None:
         """Be settled as another one is."""
@@ -137,7 +170,8 @@ class Due:
         aside = self._beside()
         aside.holds -= 1
         if aside.ripe and not aside.holds:
-            self._finish()
+            aside.ripe = False
+            self.settle(self.result)
 
     def stop_by(self, stop: "Callable[[Due], None]") -> None:
         """Have `stop` called from now on to cancel it; that has to settle it."""
@@ -148,26 +182,11 @@ class Due:
             self._aside = _Aside()
         return self._aside
 
-    def _finish(self) -> None:
-        if self._aside is not None:
-            self._aside.ripe = self._aside.holds > 0
-            if self._aside.ripe:
-                return
-            # Let go of: a cancelled task keeps its frames, and Python 3.11 finds no such cycle.
-            self._aside.task = None
-        self.done = True
-        self._stop = None
-        steps = iter(self._then)
-        self._then = []
-        try:
-            for step in steps:
-                step(self)
-        except Instead as another:
-            self._wait_for(another.doing, [*steps])
-        except Exception as failure:
-            self.result, self.error = None, failure
-            self._then += steps
-            self._finish()
+    def _do(self, steps: "list[Callable[[Due], None]]") -> None:
+        """Have that done as well, although it is settled."""
+        self.done = False
+        self._then = steps
+        self.settle(self.result)
 
     def _wait_for(self, doing: "Due", steps: "list[Callable[[Due], None]]") -> None:
         """Be due again, as something else is, with all that was not done yet."""

@@ -203,7 +203,10 @@ def request_payload(id: Id, method: str, params: object) -> bytes:
     """Return the payload of a request, which has an id that needs no check."""
     if not isinstance(params, Raw):
         params = _raw_params(params)
-    if type(method) is not str or method < "!":
+    try:
+        if method < "!":
+            _check_method(method)
+    except TypeError:  # it is not even a text
         _check_method(method)
     return _payload(Request(id, method, params))
 

@@ -226,18 +226,22 @@ class Peer:
         return [called]
 
     def _take_answer(self, answer: Response | ErrorResponse) -> list[Event]:
-        id = answer.id
-        if id not in self.calls:
-            if id in self._forgotten:
-                self._forgotten.remove(id)
-                return []  # too late; the other side could not know
-            error = RpcError.invalid_request(f"no call in flight has id {id!r}")
-            return [Violated(RemoteProtocolError(error))]
-        token = self.calls.pop(id)
+        id: Any = answer.id  # an integer, or else that of no call
+        try:
+            token = self.calls.pop(id)
+        except KeyError:
+            return self._take_stray_answer(id)
         original_id, _ = self._remapper.restore(id) or _NOBODY
         if isinstance(answer, Response):
             return [Returned(id, original_id, answer.result, token)]
         return [Failed(id, original_id, answer.error, token)]
+
+    def _take_stray_answer(self, id: Id) -> list[Event]:
+        if id in self._forgotten:
+            self._forgotten.remove(id)
+            return []  # too late; the other side could not know
+        error = RpcError.invalid_request(f"no call in flight has id {id!r}")
+        return [Violated(RemoteProtocolError(error))]
 
     def _take_violation(
         self, violation: RemoteProtocolError, place: "_Place | None"

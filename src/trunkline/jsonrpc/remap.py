@@ -64,7 +64,7 @@ class IdRemapper:
 
     def forget(self, gateway_id: int) -> bool:
         """Drop a mapping whose answer no longer matters; tell whether there was one."""
-        return self.restore(gateway_id) is not None
+        return self._pending.pop(gateway_id, None) is not None
 
     def pending_count(self) -> int:
         """Return how many calls are in flight."""

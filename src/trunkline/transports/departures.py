@@ -24,6 +24,7 @@ Rules upheld here:
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -57,8 +58,9 @@ class Departures:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._pieces: dict[Outgoing, list[Piece]] = {}
-        self._held = 0
+        self._pieces: defaultdict[Outgoing, list[Piece]] = defaultdict(list)
+        self._room = 0
+        """How many bytes more may be held; none while nothing is, for the first decides that."""
         self._others = 0
         self._seen = self._looks = 0
         self.expected = 0
@@ -66,26 +68,27 @@ class Departures:
 
     def write(self, to: Outgoing, data: Piece, others: int) -> None:
         """Have `data` written with all else of this turn, or now if no others are under way."""
-        pieces, held = self._pieces, self._held + len(data)
-        if (others <= 0 and not pieces) or held >= MAX_HELD:  # apart: what is large is not copied
-            if pieces:
+        room = self._room - len(data)
+        if room > 0:
+            self._room = room
+            self._others = others
+            self._pieces[to].append(data)
+        elif others > 0 and not self._pieces and len(data) < MAX_HELD:
+            self._seen, self._looks = 0, _LOOKS
+            self._loop.call_soon(self._depart)
+            self._room = MAX_HELD
+            self.write(to, data, others)
+        else:  # alone, or too much; apart, since what is large is not copied
+            if self._pieces:
                 self.flush()
             if not to.is_closing():
                 to.write(data)
-            return
-        self._held, self._others = held, others
-        if to in pieces:
-            pieces[to].append(data)
-        else:
-            if not pieces:
-                self._seen, self._looks = 0, _LOOKS
-                self._loop.call_soon(self._depart)
-            pieces[to] = [data]
 
     def write_pieces(self, to: Outgoing, data: Sequence[Piece], others: int) -> None:
         """Have all of `data` written, in the same way; together, so that nobody is woken twice."""
         size = sum(map(len, data))
-        if (others <= 0 and not self._pieces) or self._held + size >= MAX_HELD:
+        alone = others <= 0 and not self._pieces
+        if alone or size >= (self._room if self._pieces else MAX_HELD):
             self.flush()
             if not to.is_closing():
                 to.writelines(data)
@@ -105,7 +108,8 @@ class Departures:
 
     def flush(self) -> None:
         """Write what is held, now."""
-        pieces, self._pieces, self._held = iter(self._pieces.items()), {}, 0
+        pieces = iter(self._pieces.items())
+        self._pieces, self._room = defaultdict(list), 0
         try:
             for to, parts in pieces:
                 if not to.is_closing():

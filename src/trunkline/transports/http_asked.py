@@ -66,7 +66,7 @@ class Asked(Struct, eq=False):
     def complete(self, wire: "Wire", head: Head, body: bytes) -> None:
         """Take in all of an answer."""
         if head.is_json:
-            self.link.remapper.restore(self.id)
+            self.link.remapper.forget(self.id)
             try:
                 self.answer.settle(read_result(body, self.id))
             except (RpcError, ConnectionLost) as why:

@@ -199,7 +199,9 @@ class HttpClient:
         wire = self._pool.take() or await self._pool.lease()
         while True:
             response = HttpResponse(wire)
-            wire.ask(head, body, response, bodiless=method == "HEAD")
+            if method == "HEAD":
+                wire.expect_no_body()
+            wire.ask(head, body, response)
             try:
                 await response.begun()
             except BaseException:
@@ -213,24 +215,28 @@ class HttpClient:
 
     def post_now(self, headers: Headers, body: bytes, poster: Poster) -> bool:
         """Post at once, if there is a free connection; tell whether there was one."""
+        if headers is not self._said and not self._say(headers, body, poster):
+            return False
+        wire = self._pool.take()
+        if wire is None:
+            return False
+        wire.ask(b"%b%d\r\n\r\n" % (self._recent, len(body)), body, poster)
+        return True
+
+    def _say(self, headers: Headers, body: bytes, poster: Poster) -> bool:
+        """Have a POST start with these headers; tell whether all is there that is to be shown.
+
+        The next one may have the very same, but not if it shows credentials: they are put to them.
+        """
         if self._credentials is not None:
             shown = self._credentials.current()
             if shown is None:
                 return False
             headers = (*headers, shown)
             poster.showed(shown, body)
-        start = self._recent if headers is self._said else self._look_up(headers)
-        wire = self._pool.take()
-        if wire is None:
-            return False
-        wire.ask(b"%b%d\r\n\r\n" % (start, len(body)), body, poster)
-        return True
-
-    def _look_up(self, headers: Headers) -> bytes:
-        """Return how a POST with these headers starts; the next one may have the very same."""
         self._recent = self._heads.start("POST", headers)
         self._said = headers
-        return self._recent
+        return True
 
     def posted(self, kind: type[Poster]) -> int:
         """Return how many of a kind have posted at once, and heard nothing so far."""

@@ -67,12 +67,12 @@ class Pool:
 
     def take(self) -> Wire | None:
         """Return a free wire if there is one."""
-        while self._idle:
-            wire = self._idle.pop()
-            if wire.is_free():
-                return wire
-            wire.drop()
-        return None
+        try:
+            while not (wire := self._idle.pop()).is_free():
+                wire.drop()
+            return wire
+        except IndexError:
+            return None
 
     async def lease(self, *, unused: bool = False) -> Wire:
         """Return a wire, opened if need be; raises ConnectionLost.

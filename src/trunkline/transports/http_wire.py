@@ -147,10 +147,13 @@ class Wire(asyncio.Protocol):
         self._known = Heads[Head](owner.limits.max_body)
         """The heads of answers that came in one piece, with what they say."""
 
-    def ask(self, head: bytes, body: bytes, asker: Asker, *, bodiless: bool = False) -> None:
-        """Send a request; `bodiless` says that the answer has no body whatever its head says."""
+    def expect_no_body(self) -> None:
+        """Know that the next answer has no body whatever its head says; it is the last one."""
+        self._bodiless = True
+
+    def ask(self, head: bytes, body: bytes, asker: Asker) -> None:
+        """Send a request."""
         self._asker = asker
-        self._bodiless = bodiless
         self.deadline = inf if self._head_timeout is None else self._time() + self._head_timeout
         others = len(self._wires) - len(self._idle) - 1
         if len(body) < _LARGE:
