@@ -1,0 +1,130 @@
+"""How many bytecodes a small call takes, function by function: `python -m bench.steps`.
+
+A whole gateway in this process, with a real server behind it and real connections before it. What
+is counted does not depend on how busy the machine is, and hardly on how fast it is. Time follows it
+closely: the way of a call is long, and every step of it costs about the same.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import msgspec
+
+import trunkline
+from trunkline.app import App
+from trunkline.benchmark.calls import Address
+from trunkline.benchmark.contest import free_port
+from trunkline.benchmark.contestants import SERVER, Behind
+from trunkline.benchmark.load import Plan, measure
+from trunkline.benchmark.process import start
+from trunkline.benchmark.session import open_session
+from trunkline.config import load
+from trunkline.loop import keep_memory, new_loop
+
+HOME = f"{Path(trunkline.__file__).parent}{os.sep}"
+LOAD = f"{HOME}benchmark{os.sep}"
+PLAN = Plan(seconds=0.5, warm_up=0.2)
+SIZE = 200
+SHOWN = 60
+
+
+class Steps:
+    """Counts the bytecodes of Trunkline's own functions, but not those of the load."""
+
+    def __init__(self) -> None:
+        self.taken: Counter[CodeType] = Counter()
+        self.entered: Counter[CodeType] = Counter()
+
+    def trace(self, frame: FrameType, event: str, _: object) -> Any:
+        code = frame.f_code
+        if event == "call":
+            name = code.co_filename
+            if not name.startswith(HOME) or name.startswith(LOAD):
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            self.entered[code] += 1
+        elif event == "opcode":
+            self.taken[code] += 1
+        return self.trace
+
+    def show(self, calls: int) -> None:
+        steps, functions = self.taken.total() / calls, self.entered.total() / calls
+        print(f"{steps:,.0f} bytecodes a call, in {functions:.0f} functions\n")
+        for code, count in self.taken.most_common(SHOWN):
+            name = f"{code.co_filename.removeprefix(HOME)} {code.co_qualname}"
+            print(f"{count / calls:6.1f} {self.entered[code] / calls:5.2f}  {name}")
+
+
+@asynccontextmanager
+async def server(behind: Behind, folder: Path) -> AsyncGenerator[str]:
+    """Have the fast server ready to be reached; return what the configuration says of it."""
+    command = [sys.executable, "-m", SERVER]
+    if behind is Behind.STDIO:
+        yield f"command = '{command[0]}'\nargs = {[*command[1:], '--stdio']}\n"
+        return
+    place = f"127.0.0.1:{(port := free_port())}"
+    program = await start([*command, "--http", place], folder / "log", {}, None)
+    try:
+        await listening(port)
+        yield f'url = "http://{place}/mcp"\n'
+    finally:
+        await program.stop()
+
+
+async def listening(port: int) -> None:
+    """Wait until somebody listens there."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                (await open_session(Address(port))).close()
+            except OSError:
+                await asyncio.sleep(0.01)
+            else:
+                return
+
+
+async def run(behind: Behind, concurrency: int, more: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder, steps = Path(name), Steps()
+        async with server(behind, folder) as reached:
+            config = folder / "trunkline.toml"
+            text = f'[servers.fast]\n{reached}prefix = ""\nera = "handshake"\n{more}\n'
+            config.write_text(f'[gateway]\nstate = ""\n{text}')
+            settings = load(config, os.environ)
+            app = App(settings)
+            http = msgspec.structs.replace(settings.http, listen="127.0.0.1:0")
+            async with app.listening(http) as listener:
+                await app.gateway.registry.wait_settled()
+                session = await open_session(Address(listener.addresses[0][1]))
+                await measure(session, concurrency, SIZE, PLAN)
+                sys.settrace(steps.trace)
+                figures = await measure(session, concurrency, SIZE, PLAN)
+                sys.settrace(None)
+                session.close()
+            await app.aclose()
+        steps.show(figures.in_all)
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(prog="python -m bench.steps", description=__doc__)
+    parser.add_argument("--behind", choices=[each.value for each in Behind], default="stdio")
+    parser.add_argument("--at-once", type=int, default=16)
+    parser.add_argument("--config", default="", help="TOML that is added to the configuration")
+    options = parser.parse_args()
+    keep_memory()
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run(Behind(options.behind), options.at_once, options.config))
+
+
+if __name__ == "__main__":
+    main()
