@@ -48,10 +48,11 @@ class Fuse:
         """How many of the failures in a row were pings."""
 
     def enter(self) -> int:
-        """Let a call pass; raises CircuitOpen."""
+        """Let a call pass, of a backend that has failed; raises CircuitOpen.
+
+        Without failures all pass, and nobody need ask.
+        """
         breaker = self.breaker
-        if not breaker.failures:
-            return breaker.passing
         passed = breaker.admit(self._now())
         if passed is None:
             raise self.refusal()
