@@ -82,10 +82,8 @@ class Forwarder:
                 return self._forward_later(passage, params, way, client, check)
             self._give_up(passage, params, client, why)
             raise
-        layers, entry = self.layers, route.entry
-        passage = layers.begin(
-            request, caller, client, params.bare, entry=entry, arguments=arguments
-        )
+        layers = self.layers
+        passage = layers.begin(request, caller, client, params.bare, route.entry, arguments)
         return layers.carry(passage, route, params, client)
 
     async def _forward_later(

@@ -92,7 +92,6 @@ class Layers:
         caller: Caller,
         client: Client | None = None,
         bare: bool = False,
-        *,
         entry: Entry | None = None,
         arguments: Raw | None = None,
     ) -> Passage:
@@ -125,21 +124,20 @@ class Layers:
                 route.prepare(params)
             if passage.stopped is not None:
                 raise passage.stopped
-            if upstream.backend is not None:
-                passage.revision = upstream.backend.version
+            if (backend := upstream.backend) is not None:
+                passage.revision = backend.version
             call = Call(client.caller, request.id, request.method, params, entry.backend)
             answer = upstream.call(call, client)
         except BaseException as why:
             self.end(passage, error=why)
             raise
-        passage.sent = monotonic()
         self.under_way[passage] = answer
-        answer.then(partial(self._answered, passage))
+        answer.then(partial(self._answered, passage, monotonic()))
         if route.finish is not None:
             answer.then(route.finish)
         return answer
 
-    def _answered(self, passage: Passage, answer: Due) -> None:
+    def _answered(self, passage: Passage, sent: float, answer: Due) -> None:
         if self.under_way.pop(passage, None) is None:
             return  # it ended before
         if passage.leaving:
@@ -150,9 +148,9 @@ class Layers:
             if not self.events.hears_calls:
                 return
             if type(result) is Raw and len(result) <= _SMALL:
-                self.events.tell_later((passage, result, monotonic()))
+                self.events.tell_later((passage, result, sent, monotonic()))
                 return
-        passage.answered = now = monotonic()
+        passage.sent, passage.answered = sent, (now := monotonic())
         self._tell(passage, result, error, now)
 
     def end(

@@ -67,7 +67,7 @@ class Passage(Struct, eq=False):
     status: str | None = None
     """How it ended, where whoever refused it knows better than its error says."""
     sent: float | None = None
-    """When it was handed to the backend, on the clock of `began`."""
+    """When it was handed to the backend, on the clock of `began`; noted when it has answered."""
     answered: float | None = None
     leaving: tuple[Callable[[], None], ...] = ()
     """What is to be done when it has ended: handed back, counted out."""
@@ -201,8 +201,8 @@ class CallEnded(Struct, frozen=True, gc=False):
         return self.passage.arguments
 
 
-Ended: TypeAlias = CallEnded | tuple[Passage, Raw, float]
-"""A call that has ended, or one that went well, with what result and when."""
+Ended: TypeAlias = CallEnded | tuple[Passage, Raw, float, float]
+"""A call that has ended, or one that went well: with what result, when it was sent, and when."""
 
 
 def ends_of(calls: Iterable[Ended]) -> list[CallEnded]:
@@ -213,8 +213,8 @@ def ends_of(calls: Iterable[Ended]) -> list[CallEnded]:
             found.append(call)
             continue
         # As `ended` does, with as few steps as can be: most calls end well.
-        passage, result, now = call
-        sent, asked = passage.sent, passage.request.params
+        passage, result, sent, now = call
+        asked = passage.request.params
         failed = bytes(result).rfind(_IS_ERROR) >= 0 and says_it_failed(result)
         found.append(
             CallEnded(
@@ -223,7 +223,7 @@ def ends_of(calls: Iterable[Ended]) -> list[CallEnded]:
                 None,
                 None,
                 now - passage.began,
-                0.0 if sent is None else now - sent,
+                now - sent,
                 len(asked) if type(asked) is Raw else 0,
                 len(result),
             )

@@ -72,9 +72,9 @@ class Params:
                 """All of it, if that is a name, arguments, `_meta`; or else `_members` has all."""
                 name, arguments = named.name, named.arguments
                 if (
-                    named.meta is None
-                    and arguments is not None
+                    arguments is not None
                     and name is not None
+                    # Then there is no room for a `_meta`, either.
                     and len(raw) - len(name) - len(arguments) < _ROOM
                 ):
                     self.bare = True
