@@ -16,7 +16,7 @@ from trunkline.gateway.client import Asker, Client
 from trunkline.gateway.leases import Kind
 from trunkline.jsonrpc import Raw, RpcError
 from trunkline.mcp.bridge import unchanged_for
-from trunkline.mcp.rounds import MAY_ASK
+from trunkline.mcp.rounds import MAY_ASK, URL_REQUIRED
 from trunkline.mcp.versions import Era, era_of
 from trunkline.routing.call import Call
 
@@ -91,3 +91,10 @@ def kind_of(call: Call, client: Client) -> Kind:
         return Kind(caller.askable)
     lasting = era_of(caller.version) is Era.HANDSHAKE
     return Kind(caller.askable, client.party if lasting else caller.principal.id)
+
+
+def sends_elsewhere(call: Call, why: BaseException) -> bool:
+    """Tell whether a client of the envelope era is to visit some address: it is asked to, then."""
+    if not isinstance(why, RpcError) or why.code != URL_REQUIRED or call.method not in MAY_ASK:
+        return False
+    return era_of(call.caller.version) is Era.ENVELOPE

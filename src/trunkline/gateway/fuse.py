@@ -70,8 +70,7 @@ class Fuse:
         why = doing.error
         if why is None:
             self.heard = True
-            if self.breaker.failures:
-                self._succeed(passed)
+            self._succeed(passed)
         elif why is doing.why and not isinstance(why, TimeoutError):
             self.give_up(passed)  # somebody stopped it
         else:

@@ -11,10 +11,9 @@ Rules upheld here:
 3. Every call that began ends exactly once.
 """
 
-import itertools
 from collections.abc import Callable
 from functools import partial
-from time import monotonic, time
+from time import monotonic
 from typing import Protocol
 
 from trunkline.gateway.client import Client
@@ -96,9 +95,7 @@ class Layers:
         arguments: Raw | None = None,
     ) -> Passage:
         """Note that a call has come, and what is known of it; one that is `bare` has no `_meta`."""
-        passage = Passage(
-            next(_count), caller, request, time(), monotonic(), bare, entry, arguments
-        )
+        passage = Passage(caller, request, bare, entry, arguments)
         if self.tracer is not None:
             self.tracer.begin(passage, client)
         self.under_way[passage] = None
@@ -207,6 +204,3 @@ class Layers:
             if doing is not None:
                 doing.cancel(reason)
         return len(stopped)
-
-
-_count = itertools.count(10**15)  # as long as what it follows: to write a number is quick

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from trunkline.gateway.backend import Backend, Connect, Listener
-from trunkline.gateway.beside import Beside, First, begun, kind_of, needs_lease
+from trunkline.gateway.beside import Beside, First, begun, kind_of, needs_lease, sends_elsewhere
 from trunkline.gateway.client import Asker, Client
 from trunkline.gateway.fuse import CircuitOpen, Fuse
 from trunkline.gateway.guests import Guests
@@ -36,8 +36,6 @@ from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.capabilities import from_fingerprint
 from trunkline.mcp.offer import Offer
 from trunkline.mcp.refusal import Refusal, refuse
-from trunkline.mcp.rounds import MAY_ASK, URL_REQUIRED
-from trunkline.mcp.versions import Era, era_of
 from trunkline.routing import backoff
 from trunkline.routing.breaker import Breaker, Circuit
 from trunkline.routing.call import Call
@@ -408,7 +406,10 @@ class Upstream:
     def _ended(self, call: Call, first: First, passed: int, answer: Due) -> None:
         """Judge what came of a call, make it what its caller must see, and let others begin."""
         try:
-            self.fuse.judge(passed, first.backend, answer)
+            if answer.error is None and not self.fuse.breaker.failures:
+                self.fuse.heard = True  # all is well, and there is nothing to judge
+            else:
+                self.fuse.judge(passed, first.backend, answer)
             if answer.error is not None or call.caller.version not in first.unchanged:
                 self._adapt(call, first.backend.version, answer)
         finally:
@@ -430,7 +431,7 @@ class Upstream:
             answer.result = adapt_result(
                 call.method, answer.result, spoken, caller.version, caller.askable
             )
-        elif not _sends_elsewhere(call, error):
+        elif not sends_elsewhere(call, error):
             answer.error = self._meaning(error, spoken, caller.version)
 
     def _waits_since(self, client: Client) -> float | None:
@@ -487,13 +488,6 @@ class Upstream:
         if self._retry_at is None:
             return None
         return round(max(0.0, self._retry_at - asyncio.get_running_loop().time()), 1)
-
-
-def _sends_elsewhere(call: Call, why: BaseException) -> bool:
-    """Tell whether a client of the envelope era is to visit some address: it is asked to, then."""
-    if not isinstance(why, RpcError) or why.code != URL_REQUIRED or call.method not in MAY_ASK:
-        return False
-    return era_of(call.caller.version) is Era.ENVELOPE
 
 
 async def _close(backend: Backend) -> None:
