@@ -55,7 +55,7 @@ class Ear:
     def post(self, method: str, params: Any) -> None: ...
 
     def call(self, method: str = "tools/call") -> Call:
-        return Call(self.caller, 1, method, Params(Raw(b"{}")), "s")
+        return Call(self.caller, 1, method, Params(Raw(b"{}")))
 
 
 class Told(Silent):

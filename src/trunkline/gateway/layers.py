@@ -92,6 +92,7 @@ class Layers:
         client: Client | None = None,
         bare: bool = False,
         entry: Entry | None = None,
+        *,
         arguments: Raw | None = None,
     ) -> Passage:
         """Note that a call has come, and what is known of it; one that is `bare` has no `_meta`."""
@@ -123,7 +124,7 @@ class Layers:
                 raise passage.stopped
             if (backend := upstream.backend) is not None:
                 passage.revision = backend.version
-            call = Call(client.caller, request.id, request.method, params, entry.backend)
+            call = Call(client.caller, request.id, request.method, params)
             answer = upstream.call(call, client)
         except BaseException as why:
             self.end(passage, error=why)
