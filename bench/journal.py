@@ -56,11 +56,11 @@ ENTRIES = [
 
 def passing(number: int, arguments: Raw = TEXTS) -> Passage:
     return Passage(
-        number,
         CALLERS[number % 50],
         Request(number, "tools/call", Raw(b'{"name":"x","arguments":%s}' % bytes(arguments))),
-        1_700_000_000.0 + number / 10,
-        0.0,
+        number=number,
+        at=1_700_000_000.0 + number / 10,
+        began=0.0,
         entry=ENTRIES[number % 300],
         revision="2025-11-25",
         sent=0.0001,

@@ -41,11 +41,11 @@ def ended(**facts: Any) -> CallEnded:
     method, name, backend = given["method"], given["name"], given["backend"]
     kind = _KINDS.get(method, Kind.RESOURCE)
     passage = Passage(
-        given["id"],
         Caller(given["principal"], given["revision"], {}, given["client"]),
         Request(given["request_id"], method, to_raw({"name": name})),
-        given["at"],
-        0.0,
+        number=given["id"],
+        at=given["at"],
+        began=0.0,
         entry=None if backend is None else Entry(kind, name, backend, name, Raw(b"{}")),
         revision=given["backend_revision"],
         trace=given["trace"],

@@ -80,7 +80,7 @@ async def talk(web: Modern, ear: Listener) -> AsyncGenerator[EnvelopeRemote]:
 def a_call(params: dict[str, Any], version: str = "2026-07-28", **caller: Any) -> Call:
     given: Any = {"capabilities": {"elicitation": {"form": {}}}, "client": to_raw({"name": "c"})}
     who = Caller(Principal("p"), version, **(given | caller))
-    return Call(who, "7", "tools/call", Params(to_raw(params)), "s")
+    return Call(who, "7", "tools/call", Params(to_raw(params)))
 
 
 async def until(condition: Any) -> None:

@@ -82,7 +82,7 @@ def broken() -> None:
 async def call(name: str, arguments: Any = None, version: str = "2025-11-25") -> Any:
     params = {"name": name} if arguments is None else {"name": name, "arguments": arguments}
     client: Client = Nobody(version)
-    made = Call(client.caller, 1, "tools/call", Params(to_raw(params)), "f")
+    made = Call(client.caller, 1, "tools/call", Params(to_raw(params)))
     return from_raw(await tools.call(made, client), object)
 
 
@@ -186,7 +186,7 @@ async def test_arguments_are_an_object(arguments: Any) -> None:
     client: Client = Nobody("2025-06-18")
     params = to_raw({"name": "add", "arguments": arguments})
     with pytest.raises(RpcError) as refused:
-        await tools.call(Call(client.caller, 1, "tools/call", Params(params), "f"), client)
+        await tools.call(Call(client.caller, 1, "tools/call", Params(params)), client)
     assert refused.value.code == -32602
 
 
@@ -196,7 +196,7 @@ async def test_an_unknown_tool_is_named_and_an_unknown_method_as_well() -> None:
     assert (refused.value.code, refused.value.message) == (-32602, "Unknown tool: nothing")
     nobody = Nobody("2025-11-25")
     with pytest.raises(RpcError) as refused:
-        await tools.call(Call(nobody.caller, 1, "prompts/get", Params(Raw(b"{}")), "f"), nobody)
+        await tools.call(Call(nobody.caller, 1, "prompts/get", Params(Raw(b"{}"))), nobody)
     assert refused.value.code == -32601
 
 
@@ -225,7 +225,7 @@ async def test_it_is_a_backend_like_any_other() -> None:
         assert upstream.snapshot().version == functions.version
         assert functions.capabilities == {"tools": {}}
         await functions.tell("notifications/roots/list_changed", None)
-        made = Call(nobody.caller, 1, "tools/call", Params(to_raw({"name": "greet"})), "f")
+        made = Call(nobody.caller, 1, "tools/call", Params(to_raw({"name": "greet"})))
         assert b"hello" in bytes(await upstream.call(made, nobody))
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -56,7 +56,7 @@ class Ear:
         return to_raw({"by": "client"})
 
     def call(self, params: dict[str, Any], id: Any = 1) -> Call:
-        return Call(self.caller, id, "tools/call", Params(to_raw(params)), "s")
+        return Call(self.caller, id, "tools/call", Params(to_raw(params)))
 
 
 @asynccontextmanager
@@ -215,7 +215,7 @@ async def test_a_token_is_replaced_however_its_key_is_spelled() -> None:
     server, ear = Server(tools=[]), Ear()
     async with talk(server, ear) as backend:
         raw = Raw(rb'{"name":"t","\u005fm\u0065ta":{"progressToken":"mine"}}')
-        await backend.call(Call(ear.caller, 1, "tools/call", Params(raw), "s"), ear)
+        await backend.call(Call(ear.caller, 1, "tools/call", Params(raw)), ear)
         assert server.heard[-1] == ("tools/call", {"name": "t", "_meta": {"progressToken": 1}})
 
 
@@ -223,7 +223,7 @@ async def test_what_says_nothing_of_its_sender_goes_to_the_byte() -> None:
     server, ear = Server(tools=[]), Ear()
     async with talk(server, ear) as backend:
         raw = Raw(rb'{"name": "t",  "arguments": {"n": 1.50, "e": "\u00e9"}}')
-        await backend.call(Call(ear.caller, 1, "tools/call", Params(raw), "s"), ear)
+        await backend.call(Call(ear.caller, 1, "tools/call", Params(raw)), ear)
         assert bytes(server.requests[-1].params) == bytes(raw)
 
 

@@ -45,7 +45,7 @@ def check(arguments: Arguments, found: Entry, given: bytes | None, version: str)
     if given is not None:
         params.put("arguments", Raw(given))
     request = Request(1, "tools/call", params.encode())
-    passage = Passage(7, caller, request, 0.0, 0.0, arguments=params.get("arguments"))
+    passage = Passage(caller, request, arguments=params.get("arguments"))
     judge = arguments.check_of(found)
     answer = None if judge is None else judge(passage, found)
     assert passage.status == (None if answer is None else "invalid_arguments")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.gateway.servers import Silent
 from trunkline.gateway.backend import Owner
-from trunkline.gateway.beside import Beside, needs_lease
+from trunkline.gateway.beside import Beside, begun, needs_lease
 from trunkline.gateway.upstream import Settings, State, Upstream
 from trunkline.jsonrpc import Raw, RpcError, from_raw, to_raw
 from trunkline.mcp.caller import Caller
@@ -55,7 +55,7 @@ class Ear:
     def post(self, method: str, params: Any) -> None: ...
 
     def call(self, method: str = "tools/call") -> Call:
-        return Call(self.caller, 1, method, Params(Raw(b"{}")), "s")
+        return Call(self.caller, 1, method, Params(Raw(b"{}")))
 
 
 class Told(Silent):
@@ -97,8 +97,9 @@ def test_a_call_needs_a_lease_if_its_questions_would_be_wrong_or_somebody_elses(
     told: frozenset[str] | None, apart: bool, version: str, can: Any, needed: bool
 ) -> None:
     ear = Ear(can, version)
-    assert needs_lease(ear.call(), Told(told, apart)) is needed
-    assert not needs_lease(ear.call("completion/complete"), Told(told, apart))
+    first = begun(Told(told, apart))
+    assert needs_lease(ear.call(), first) is needed
+    assert not needs_lease(ear.call("completion/complete"), first)
 
 
 async def test_what_changes_there_is_heard_and_nobody_is_asked_there() -> None:

@@ -27,7 +27,7 @@ ENTRY = Entry(Kind.TOOL, "a__b", "a", "b", Raw(b"{}"))
 def passage(**members: Any) -> Passage:
     caller = Caller(LOCAL, "2025-11-25", {}, Raw(b'{"name":"c"}'))
     request = members.pop("request", Request(7, "tools/call", Raw(b'{"name":"a__b"}')))
-    return Passage(7, caller, request, 100.0, 1.0, **members)
+    return Passage(caller, request, number=7, at=100.0, began=1.0, **members)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from trunkline.gateway.governance import Governance
 from trunkline.gateway.passage import Passage
 from trunkline.gateway.route import Check
 from trunkline.gateway.switches import Switches, Switching
-from trunkline.gateway.upstream import State
 from trunkline.jsonrpc import RpcError
+from trunkline.routing import backoff
 from trunkline.routing.catalog import Entry
 from trunkline.routing.switches import EVERYTHING, Switch, What
 from trunkline.routing.switches import refusal as disabled
@@ -339,10 +339,16 @@ class Stopper(Governance):
         passage.stopped = disabled(ECHO, passage.caller.version)
 
 
-async def test_one_that_cannot_be_sent_has_ended_too() -> None:
+async def test_one_that_cannot_be_sent_has_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def later(failures: int, chance: float) -> float:
+        return 1000.0
+
+    monkeypatch.setattr(backoff, "delay", later)
     server, twin = (Server(resources=[{"uri": "r://1", "name": "r"}]) for _ in range(2))
     async with governed(a=server, b=twin) as (made, _), user(made) as client:
-        made.registry.upstream("b").state = State.WAITING
+        await twin.die()
+        while made.registry.upstream("b").ready:
+            await asyncio.sleep(0)
         with pytest.raises(RpcError, match="Upstream unavailable: b"):
             await client.ask("resources/read", {"uri": "trunkline:b:r://1"})
         assert made.layers.under_way == {}

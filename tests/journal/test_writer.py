@@ -202,7 +202,7 @@ def test_calls_under_way_are_noted_and_lost_ones_are_told_by_the_next(tmp_path: 
     made.writer.start()
     made.put(1, 1)
     made.until(made.written(1))
-    made.under_way.add(Passage(9, caller, request, 1000.0, 1.0, run="c"))
+    made.under_way.add(Passage(caller, request, number=9, at=1000.0, began=1.0, run="c"))
 
     def noted() -> bool:
         database = sqlite3.connect(tmp_path / "journal.db", timeout=5)
@@ -230,7 +230,9 @@ def test_of_many_calls_those_under_way_for_longest_are_noted_and_what_is_learnt_
     caller = Caller(LOCAL, "2025-11-25", {}, Raw(b"{}"))
     request = Request(1, "tools/call", Raw(b"{}"))
     made = Desk(ledger(tmp_path))
-    calls = [Passage(n, caller, request, 1000.0 - n, 1.0, run="c") for n in range(200)]
+    calls = [
+        Passage(caller, request, number=n, at=1000.0 - n, began=1.0, run="c") for n in range(200)
+    ]
     made.under_way.update(calls)
     made.writer.start()
 

@@ -12,6 +12,7 @@ from trunkline.mcp.bridge import (
     cached_list,
     for_envelope,
     for_handshake,
+    unchanged_for,
     wrap_params,
 )
 from trunkline.mcp.cacheable import CACHEABLE, Freshness
@@ -397,3 +398,12 @@ def test_params_without_anything_foreign_stay_as_they_are() -> None:
     plain = Params(Raw(b'{"name": "t" , "arguments":{}}'))
     adapt_params("tools/call", plain, OLD)
     assert bytes(plain.encode()) == b'{"name": "t" , "arguments":{}}'
+
+
+def test_who_sees_results_as_they_come_is_known_beforehand() -> None:
+    for server in VERSIONS:
+        for client in unchanged_for(server):
+            result = Raw(b'{"content":[],"structuredContent":{},"resultType":"complete"}')
+            assert adapt_result("tools/call", result, server, client) is result
+    assert unchanged_for(OLD) == {"2025-06-18", "2025-11-25"}
+    assert not unchanged_for(NEW)

@@ -11,7 +11,7 @@ from trunkline.routing.call import Call, withdrawal
 
 def test_a_call_does_not_change_on_its_way() -> None:
     caller = Caller(Principal("p"), "2025-11-25", {}, Raw(b"{}"))
-    call = Call(caller, "7", "tools/call", Params(Raw(b"{}")), "fs")
+    call = Call(caller, "7", "tools/call", Params(Raw(b"{}")))
     with pytest.raises(AttributeError):
         call.id = 7  # pyright: ignore[reportAttributeAccessIssue]  that it cannot be is the point
 

@@ -42,7 +42,7 @@ class Desk:
     async def call(self, name: str, version: str = NEWER, /, **arguments: Any) -> Any:
         client = Nobody(version)
         params = Params(to_raw({"name": name, "arguments": arguments, "_meta": {"x/y": 1}}))
-        made = Call(client.caller, 1, "tools/call", params, "sources")
+        made = Call(client.caller, 1, "tools/call", params)
         return from_raw(await self.backend.call(made, client), object)
 
     async def text(self, name: str, /, **arguments: Any) -> str:

@@ -151,23 +151,20 @@ class Remote:
         raw = call.params.encode()
         if not link.has_streams:
             return link.call(call.method, raw, original_id=call.id)
-        hearing = Hearing(self, self._calls, client)
+        hearing = _Asked(self, self._calls, client, call, self._welcome)
         if self._renewal is not None:
             ask = partial(link.call, call.method, raw, original_id=call.id, handler=hearing)
             return Due.of(self._ask_again(ask))
         asked = link.call(call.method, raw, original_id=call.id, handler=hearing)
-        asked.then(partial(self._look, call, hearing, self._welcome))
+        asked.then(hearing.look)
         return asked
 
-    def _look(self, call: Call, hearing: Hearing, welcome: Welcome | None, asked: Due) -> None:
+    def ask_instead(self, asked: "_Asked", lost: SessionLost) -> Due:
         """Ask anew in another session what was asked in one that the server has lost."""
-        lost = asked.error
-        if lost is None or not isinstance(lost, SessionLost):
-            return  # the usual case: only the other needs a task
-        link = self._expect_link()
+        link, call = self._expect_link(), asked.call
         raw = call.params.encode()
-        ask = partial(link.call, call.method, raw, original_id=call.id, handler=hearing)
-        raise Instead(Due.of(self._ask_anew(link, welcome, lost, ask)))
+        ask = partial(link.call, call.method, raw, original_id=call.id, handler=asked)
+        return Due.of(self._ask_anew(link, asked.welcome, lost, ask))
 
     def _needs_task(self, call: Call) -> bool:
         return call.method == "tools/call" and call.params.text("name") in self._insisting
@@ -327,6 +324,21 @@ class Remote:
         id = Params(notification.params).get("requestId")
         if id is not None and self._link is not None:
             self._link.cancel(peek(id))
+
+
+class _Asked(Hearing, frozen=True):
+    """Hears what a server says in the course of one call, and whether it has lost the session."""
+
+    server: Remote
+    call: Call
+    welcome: Welcome | None
+    """The session in which it was asked."""
+
+    def look(self, asked: Due) -> None:
+        """Have it asked anew if the session was lost; only then that needs a task."""
+        lost = asked.error
+        if lost is not None and isinstance(lost, SessionLost):
+            raise Instead(self.server.ask_instead(self, lost))
 
 
 def _not_opened() -> RpcError:

@@ -82,9 +82,9 @@ class Forwarder:
                 return self._forward_later(passage, params, way, client, check)
             self._give_up(passage, params, client, why)
             raise
-        layers, entry = self.layers, route.entry
+        layers = self.layers
         passage = layers.begin(
-            request, caller, client, params.bare, entry=entry, arguments=arguments
+            request, caller, client, params.bare, route.entry, arguments=arguments
         )
         return layers.carry(passage, route, params, client)
 
@@ -321,7 +321,7 @@ class Forwarder:
 
     def call(self, request: Request, params: Params, upstream: Upstream, client: Client) -> Due:
         """Have a backend carry out a request whose params are ready for it."""
-        call = Call(client.caller, request.id, request.method, params, upstream.name)
+        call = Call(client.caller, request.id, request.method, params)
         return upstream.call(call, client)
 
     def knows_better(self, method: str, caller: Caller) -> Upstream:

@@ -48,10 +48,11 @@ class Fuse:
         """How many of the failures in a row were pings."""
 
     def enter(self) -> int:
-        """Let a call pass; raises CircuitOpen."""
+        """Let a call pass, of a backend that has failed; raises CircuitOpen.
+
+        Without failures all pass, and nobody need ask.
+        """
         breaker = self.breaker
-        if not breaker.failures:
-            return breaker.passing
         passed = breaker.admit(self._now())
         if passed is None:
             raise self.refusal()
@@ -69,8 +70,7 @@ class Fuse:
         why = doing.error
         if why is None:
             self.heard = True
-            if self.breaker.failures:
-                self._succeed(passed)
+            self._succeed(passed)
         elif why is doing.why and not isinstance(why, TimeoutError):
             self.give_up(passed)  # somebody stopped it
         else:

@@ -11,10 +11,9 @@ Rules upheld here:
 3. Every call that began ends exactly once.
 """
 
-import itertools
 from collections.abc import Callable
 from functools import partial
-from time import monotonic, time
+from time import monotonic
 from typing import Protocol
 
 from trunkline.gateway.client import Client
@@ -92,14 +91,12 @@ class Layers:
         caller: Caller,
         client: Client | None = None,
         bare: bool = False,
-        *,
         entry: Entry | None = None,
+        *,
         arguments: Raw | None = None,
     ) -> Passage:
         """Note that a call has come, and what is known of it; one that is `bare` has no `_meta`."""
-        passage = Passage(
-            next(_count), caller, request, time(), monotonic(), bare, entry, arguments
-        )
+        passage = Passage(caller, request, bare, entry, arguments)
         if self.tracer is not None:
             self.tracer.begin(passage, client)
         self.under_way[passage] = None
@@ -125,21 +122,20 @@ class Layers:
                 route.prepare(params)
             if passage.stopped is not None:
                 raise passage.stopped
-            if upstream.backend is not None:
-                passage.revision = upstream.backend.version
-            call = Call(client.caller, request.id, request.method, params, entry.backend)
+            if (backend := upstream.backend) is not None:
+                passage.revision = backend.version
+            call = Call(client.caller, request.id, request.method, params)
             answer = upstream.call(call, client)
         except BaseException as why:
             self.end(passage, error=why)
             raise
-        passage.sent = monotonic()
         self.under_way[passage] = answer
-        answer.then(partial(self._answered, passage))
+        answer.then(partial(self._answered, passage, monotonic()))
         if route.finish is not None:
             answer.then(route.finish)
         return answer
 
-    def _answered(self, passage: Passage, answer: Due) -> None:
+    def _answered(self, passage: Passage, sent: float, answer: Due) -> None:
         if self.under_way.pop(passage, None) is None:
             return  # it ended before
         if passage.leaving:
@@ -150,9 +146,9 @@ class Layers:
             if not self.events.hears_calls:
                 return
             if type(result) is Raw and len(result) <= _SMALL:
-                self.events.tell_later((passage, result, monotonic()))
+                self.events.tell_later((passage, result, sent, monotonic()))
                 return
-        passage.answered = now = monotonic()
+        passage.sent, passage.answered = sent, (now := monotonic())
         self._tell(passage, result, error, now)
 
     def end(
@@ -209,6 +205,3 @@ class Layers:
             if doing is not None:
                 doing.cancel(reason)
         return len(stopped)
-
-
-_count = itertools.count(10**15)  # as long as what it follows: to write a number is quick

@@ -7,11 +7,13 @@ of what nobody offers, is found out when they ask: every call comes this way, an
 """
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable, Iterable
+from time import monotonic, time
 from typing import Protocol, TypeAlias, cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from trunkline.jsonrpc import Id, Raw, Request, RpcError, from_raw
 from trunkline.mcp.caller import Caller
@@ -21,6 +23,7 @@ from trunkline.mcp.principal import Principal
 from trunkline.mcp.refusal import Refusal
 from trunkline.routing.catalog import Entry
 
+_count = itertools.count(10**15)  # as long as what it follows: to write a number is quick
 _RUN = f"{random.getrandbits(64):016x}"
 
 _TRACE = "traceparent"
@@ -46,14 +49,8 @@ class Span(Protocol):
 class Passage(Struct, eq=False):
     """One call on its way."""
 
-    number: int
-    """Which call it is; `id` is its name."""
     caller: Caller
     request: Request
-    at: float
-    """When it came, in seconds since 1970."""
-    began: float
-    """The same on a clock that nobody sets."""
     bare: bool = False
     """Whether it came without a `_meta`, as most do: nobody need look for a trace there."""
     entry: Entry | None = None
@@ -67,7 +64,7 @@ class Passage(Struct, eq=False):
     status: str | None = None
     """How it ended, where whoever refused it knows better than its error says."""
     sent: float | None = None
-    """When it was handed to the backend, on the clock of `began`."""
+    """When it was handed to the backend, on the clock of `began`; noted when it has answered."""
     answered: float | None = None
     leaving: tuple[Callable[[], None], ...] = ()
     """What is to be done when it has ended: handed back, counted out."""
@@ -77,6 +74,12 @@ class Passage(Struct, eq=False):
     """What a trace will show of it, if it is part of one that is recorded."""
     asked: str | None = None
     """The tool that was asked for by way of `call_tool`, of a call that came to nothing."""
+    number: int = field(default_factory=_count.__next__)
+    """Which call it is; `id` is its name."""
+    at: float = field(default_factory=time)
+    """When it came, in seconds since 1970."""
+    began: float = field(default_factory=monotonic)
+    """The same on a clock that nobody sets."""
     run: str = _RUN
     """What the names of all calls of one run begin with."""
 
@@ -201,8 +204,8 @@ class CallEnded(Struct, frozen=True, gc=False):
         return self.passage.arguments
 
 
-Ended: TypeAlias = CallEnded | tuple[Passage, Raw, float]
-"""A call that has ended, or one that went well, with what result and when."""
+Ended: TypeAlias = CallEnded | tuple[Passage, Raw, float, float]
+"""A call that has ended, or one that went well: with what result, when it was sent, and when."""
 
 
 def ends_of(calls: Iterable[Ended]) -> list[CallEnded]:
@@ -213,8 +216,8 @@ def ends_of(calls: Iterable[Ended]) -> list[CallEnded]:
             found.append(call)
             continue
         # As `ended` does, with as few steps as can be: most calls end well.
-        passage, result, now = call
-        sent, asked = passage.sent, passage.request.params
+        passage, result, sent, now = call
+        asked = passage.request.params
         failed = bytes(result).rfind(_IS_ERROR) >= 0 and says_it_failed(result)
         found.append(
             CallEnded(
@@ -223,7 +226,7 @@ def ends_of(calls: Iterable[Ended]) -> list[CallEnded]:
                 None,
                 None,
                 now - passage.began,
-                0.0 if sent is None else now - sent,
+                now - sent,
                 len(asked) if type(asked) is Raw else 0,
                 len(result),
             )

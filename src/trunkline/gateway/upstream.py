@@ -17,15 +17,16 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from trunkline.gateway.backend import Backend, Connect, Listener
-from trunkline.gateway.beside import Beside, kind_of, needs_lease
+from trunkline.gateway.beside import Beside, First, begun, kind_of, needs_lease, sends_elsewhere
 from trunkline.gateway.client import Asker, Client
 from trunkline.gateway.fuse import CircuitOpen, Fuse
 from trunkline.gateway.guests import Guests
 from trunkline.gateway.leases import ANYBODY, NOBODY, Kind, Leases
 from trunkline.gateway.pulse import Pulse
+from trunkline.gateway.settings import Settings
 from trunkline.gateway.snapshot import CIRCUITS, Snapshot, State
 from trunkline.gateway.turns import Turns
 from trunkline.gateway.wishes import Wishes
@@ -35,8 +36,6 @@ from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.capabilities import from_fingerprint
 from trunkline.mcp.offer import Offer
 from trunkline.mcp.refusal import Refusal, refuse
-from trunkline.mcp.rounds import MAY_ASK, URL_REQUIRED
-from trunkline.mcp.versions import Era, era_of
 from trunkline.routing import backoff
 from trunkline.routing.breaker import Breaker, Circuit
 from trunkline.routing.call import Call
@@ -49,23 +48,6 @@ LATER = 1.0
 
 RELIST_PAUSE = 0.1
 """How long, in seconds, a backend that was just listed again is not listed once more."""
-
-
-class Settings(NamedTuple):
-    """What the configuration says about one backend."""
-
-    name: str
-    prefix: str
-    timeout: float = 60.0
-    start_timeout: float = 60.0
-    max_restarts: int | None = None
-    max_in_flight: int = 64
-    max_conversations: int = 4
-    max_queue: int = 1024
-    """How many calls may wait, beside those that it works on."""
-    breaker_threshold: int = 5
-    breaker_recovery: float = 30.0
-    ping_interval: float = 30.0
 
 
 class Upstream:
@@ -91,6 +73,8 @@ class Upstream:
         self.restarts = 0
         self.error: str | None = None
         self.backend: Backend | None = None
+        self._first: First | None = None
+        """The conversation that it takes calls in; None unless it is ready."""
         self._connect = connect
         self._changed = changed
         self._owner = owner
@@ -125,7 +109,7 @@ class Upstream:
     @property
     def ready(self) -> bool:
         """Tell whether it takes calls."""
-        return self.backend is not None and self.state is _READY
+        return self._first is not None
 
     @property
     def condition(self) -> State:
@@ -202,6 +186,7 @@ class Upstream:
             ready_at = loop.time()
             self.fuse.renewed()
             self._leases.settle_in(self.backend, Kind(self.backend.declared or frozenset()))
+            self._first = begun(self.backend)
             self._enter(State.READY)
             for can in self.guests.kinds:
                 self._spawn(self.meet(can))
@@ -265,7 +250,7 @@ class Upstream:
 
     async def _close(self) -> None:
         """End the backend, however it takes that, and even if the one who waits is cancelled."""
-        backend, self.backend = self.backend, None
+        backend, self.backend, self._first = self.backend, None, None
         if backend is None:
             return
         leases, self._leases = self._leases, self._new_leases()
@@ -358,48 +343,50 @@ class Upstream:
 
     # Using it
 
-    def call(self, call: Call, client: Client) -> Due:
+    def call(self, call: Call, client: Client, waited: bool = False) -> Due:
         """Carry out a call, once, and answer as the caller's revision has it; raises RpcError."""
-        turns = self.turns
-        if turns.working < turns.at_once:
-            answer = self._begin(call, client)
-            turns.watch(answer, client)
-            return answer
-        self._expect_room(call.caller.version)
-        answer = turns.take(partial(self._begin, call, client), client)
-        answer.then(partial(self._explain, call.caller.version))
-        return answer
+        turns, first, breaker = self.turns, self._first, self.fuse.breaker
+        if turns.working >= turns.at_once:
+            return self._call_later(call, client)
+        if first is None:
+            raise self.unavailable(call.caller.version)
+        passed = self._enter_fuse(call) if breaker.failures else breaker.passing
+        ended = self._ended
+        try:
+            if (first.mixes or call.caller.askable) and needs_lease(call, first):
+                ended = self._ended_elsewhere
+                doing = self._lease(call, client, passed, first.backend.tells_calls_apart)
+            else:
+                doing = first.backend.call(call, client)
+        except Exception as why:
+            self.fuse.judge_error(passed, why, first.backend)
+            raise self._meaning(why, first.backend.version, call.caller.version) from None
+        if type(doing) is not Due:
+            doing = Due.of(doing)
+        turns.working += 1
+        doing.then(partial(ended, call, first, passed))
+        if not waited:  # or else it is watched over since then
+            turns.watch(doing, client)
+        return doing
 
-    def _expect_room(self, version: str) -> None:
-        """Refuse at once what would wait in vain, or for too long."""
+    def _call_later(self, call: Call, client: Client) -> Due:
+        """Carry out a call when it is its turn; raises RpcError if that would take too long."""
+        version = call.caller.version
         self._expect(version)
         if not self.fuse.breaker.closed:
             raise self._meaning(self.fuse.refusal(), version, version)
         if len(self.turns) >= self.turns.at_once + self.settings.max_queue:
             raise self._refuse(version, "it has too many calls in flight", LATER)
+        answer = self.turns.take(partial(self.call, call, client, waited=True), client)
+        answer.then(partial(self._explain, version))
+        return answer
 
-    def _begin(self, call: Call, client: Client) -> Due:
-        """Have a call carried out now; raises RpcError."""
-        backend, fuse = self.backend, self.fuse
-        if backend is None or self.state is not _READY:
-            raise self.unavailable(call.caller.version)
+    def _enter_fuse(self, call: Call) -> int:
+        """Let a call pass although others have failed; raises RpcError."""
         try:
-            passed = fuse.enter()
+            return self.fuse.enter()
         except CircuitOpen as why:
-            raise self._meaning(why, backend.version, call.caller.version) from None
-        try:
-            if leased := needs_lease(call, backend):
-                doing = self._lease(call, client, passed, backend.tells_calls_apart)
-            else:
-                doing = backend.call(call, client)
-        except Exception as why:
-            fuse.judge_error(passed, why, backend)
-            raise self._meaning(why, backend.version, call.caller.version) from None
-        if type(doing) is not Due:
-            doing = Due.of(doing)
-        self.turns.working += 1
-        doing.then(partial(self._ended, call, backend, passed, leased))
-        return doing
+            raise self._meaning(why, call.caller.version, call.caller.version) from None
 
     def _lease(self, call: Call, client: Client, passed: int, shared: bool) -> Due:
         """Have a call carried out where nobody else's questions can be taken for its own."""
@@ -416,22 +403,36 @@ class Upstream:
         doing.then(partial(self.fuse.judge, passed, backend))
         return doing
 
-    def _ended(self, call: Call, backend: Backend, passed: int, leased: bool, answer: Due) -> None:
+    def _ended(self, call: Call, first: First, passed: int, answer: Due) -> None:
         """Judge what came of a call, make it what its caller must see, and let others begin."""
-        error, caller = answer.error, call.caller
         try:
-            if not leased:
-                self.fuse.judge(passed, backend, answer)
-            elif error is not None:
-                self.fuse.give_up(passed)  # if it never had its turn; else it has been judged
-            if error is None:
-                answer.result = adapt_result(
-                    call.method, answer.result, backend.version, caller.version, caller.askable
-                )
-            elif not _sends_elsewhere(call, error):
-                answer.error = self._meaning(error, backend.version, caller.version)
+            if answer.error is None and not self.fuse.breaker.failures:
+                self.fuse.heard = True  # all is well, and there is nothing to judge
+            else:
+                self.fuse.judge(passed, first.backend, answer)
+            if answer.error is not None or call.caller.version not in first.unchanged:
+                self._adapt(call, first.backend.version, answer)
         finally:
             self.turns.leave(answer)
+
+    def _ended_elsewhere(self, call: Call, first: First, passed: int, answer: Due) -> None:
+        """Do the same for a call that had a lease, and was judged there if it was begun."""
+        try:
+            if answer.error is not None:
+                self.fuse.give_up(passed)  # if it never had its turn
+            self._adapt(call, first.backend.version, answer)
+        finally:
+            self.turns.leave(answer)
+
+    def _adapt(self, call: Call, spoken: str, answer: Due) -> None:
+        """Make what came of a call what its caller must see."""
+        error, caller = answer.error, call.caller
+        if error is None:
+            answer.result = adapt_result(
+                call.method, answer.result, spoken, caller.version, caller.askable
+            )
+        elif not sends_elsewhere(call, error):
+            answer.error = self._meaning(error, spoken, caller.version)
 
     def _waits_since(self, client: Client) -> float | None:
         """Return since when it waits for a client to answer what it asked; None if it does not."""
@@ -463,9 +464,9 @@ class Upstream:
 
     def _expect(self, version: str) -> Backend:
         """Return the backend, if it takes calls."""
-        if self.backend is None or self.state is not _READY:
+        if self._first is None:
             raise self.unavailable(version)
-        return self.backend
+        return self._first.backend
 
     def unavailable(self, version: str) -> RpcError:
         """Return the refusal of a call while it is not ready."""
@@ -487,13 +488,6 @@ class Upstream:
         if self._retry_at is None:
             return None
         return round(max(0.0, self._retry_at - asyncio.get_running_loop().time()), 1)
-
-
-def _sends_elsewhere(call: Call, why: BaseException) -> bool:
-    """Tell whether a client of the envelope era is to visit some address: it is asked to, then."""
-    if not isinstance(why, RpcError) or why.code != URL_REQUIRED or call.method not in MAY_ASK:
-        return False
-    return era_of(call.caller.version) is Era.ENVELOPE
 
 
 async def _close(backend: Backend) -> None:

