@@ -104,6 +104,9 @@ async def soak(calls: int) -> None:
             *(client(app, number, calls // CLIENTS, seen) for number in range(CLIENTS))
         )
         killer.cancel()
+        async with asyncio.timeout(60):  # whoever is being started has been asked something
+            while not all(upstream.ready for upstream in gateway.registry):
+                await asyncio.sleep(0.05)
         after, pending = memory(), gateway.remapper.pending_count()
         restarts = sum(snapshot.restarts for snapshot in gateway.registry.snapshot())
     seconds = time.perf_counter() - began
