@@ -105,7 +105,7 @@ async def soak(calls: int) -> None:
         )
         killer.cancel()
         async with asyncio.timeout(60):  # whoever is being started has been asked something
-            while not all(upstream.ready for upstream in gateway.registry):
+            while not all(each.ready for each in gateway.registry):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         after, pending = memory(), gateway.remapper.pending_count()
         restarts = sum(snapshot.restarts for snapshot in gateway.registry.snapshot())
