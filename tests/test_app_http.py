@@ -23,7 +23,8 @@ from trunkline.backends.functions import Functions
 from trunkline.config import AddressError, HttpSettings, ServerSettings
 from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.events import CallEnded
-from trunkline.gateway.upstream import Settings, State
+from trunkline.gateway.settings import Settings
+from trunkline.gateway.upstream import State
 from trunkline.mcp.offer import Kind
 from trunkline.transports.asgi import AsgiApp
 

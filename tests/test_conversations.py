@@ -39,9 +39,9 @@ from trunkline.gateway.backend import Backend, Connect, Owner
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.governance import Governance
 from trunkline.gateway.session import Identity
+from trunkline.gateway.settings import Settings
 from trunkline.gateway.switches import Switches
 from trunkline.gateway.throttle import Throttle
-from trunkline.gateway.upstream import Settings
 from trunkline.jsonrpc import Channel, pipe
 from trunkline.mcp.principal import LOCAL, Principal
 from trunkline.mcp.versions import Era, era_of

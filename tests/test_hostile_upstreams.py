@@ -41,7 +41,7 @@ from trunkline.backends import envelope, open_server
 from trunkline.backends.open_server import HttpTarget, Introduction
 from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.gateway import Gateway
-from trunkline.gateway.upstream import Settings
+from trunkline.gateway.settings import Settings
 from trunkline.jsonrpc import RpcError
 
 __all__ = ["no_patience", "no_patience_with_links"]

@@ -20,7 +20,7 @@ from tests.transports.web import InTurn, Modern, Web, fails, question, refuses, 
 from trunkline.backends.open_server import HttpTarget, Introduction
 from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.parking import Exchange, Limits
-from trunkline.gateway.upstream import Settings
+from trunkline.gateway.settings import Settings
 
 __all__ = ["no_patience", "no_patience_with_links"]
 

@@ -18,7 +18,7 @@ from trunkline.backends.functions import Functions
 from trunkline.config import Config, LogSettings, TracesSettings
 from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.events import Event
-from trunkline.gateway.upstream import Settings
+from trunkline.gateway.settings import Settings
 from trunkline.jsonrpc import Incident
 from trunkline.observe import exporter
 

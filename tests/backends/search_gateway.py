@@ -10,7 +10,8 @@ from trunkline.gateway.finder import Finder
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.governance import Governance
 from trunkline.gateway.session import Identity
-from trunkline.gateway.upstream import Backend, Listener, Settings
+from trunkline.gateway.settings import Settings
+from trunkline.gateway.upstream import Backend, Listener
 from trunkline.routing.policy import Policy
 from trunkline.routing.view import View
 

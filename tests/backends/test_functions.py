@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from trunkline.backends.functions import Answer, Functions, input_schema, tool_result
-from trunkline.gateway.upstream import Client, Settings, State, Upstream
+from trunkline.gateway.settings import Settings
+from trunkline.gateway.upstream import Client, State, Upstream
 from trunkline.jsonrpc import Raw, RpcError, from_raw, to_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params

@@ -15,7 +15,7 @@ from trunkline.backends.open_server import HttpTarget, Introduction, Wanted
 from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
-from trunkline.gateway.upstream import Settings
+from trunkline.gateway.settings import Settings
 from trunkline.transports.http_listener import HttpListener
 from trunkline.transports.http_rules import HttpRules
 from trunkline.transports.http_server import HttpServer

@@ -10,7 +10,7 @@ from trunkline.backends.remote import Remote
 from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
-from trunkline.gateway.upstream import Settings
+from trunkline.gateway.settings import Settings
 from trunkline.jsonrpc import (
     Channel,
     Connection,

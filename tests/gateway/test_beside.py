@@ -8,7 +8,8 @@ import pytest
 from tests.gateway.servers import Silent
 from trunkline.gateway.backend import Owner
 from trunkline.gateway.beside import Beside, begun, needs_lease
-from trunkline.gateway.upstream import Settings, State, Upstream
+from trunkline.gateway.settings import Settings
+from trunkline.gateway.upstream import State, Upstream
 from trunkline.jsonrpc import Raw, RpcError, from_raw, to_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.capabilities import fingerprint

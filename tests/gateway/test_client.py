@@ -7,7 +7,7 @@ from tests.gateway.servers import gateway, hello, running, user
 from trunkline.backends.functions import Functions
 from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.client import Client
-from trunkline.gateway.upstream import Settings
+from trunkline.gateway.settings import Settings
 from trunkline.jsonrpc import Raw, Request, RpcError, to_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.principal import Principal

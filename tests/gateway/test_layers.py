@@ -79,10 +79,8 @@ def watched(made: Gateway) -> list[CallEnded]:
 
 def send(layers: Layers, passage: Passage, answer: Due) -> None:
     """Have a call carried out by somebody."""
-    upstream, client = (
-        Mock(backend=None, call=lambda *_: answer),  # pyright: ignore[reportUnknownLambdaType]
-        Mock(caller=passage.caller),
-    )
+    upstream = Mock(backend=None, call=Mock(return_value=answer))
+    client = Mock(caller=passage.caller)
     layers.carry(passage, Route(ENTRY, upstream, None), Params(Raw(b"{}")), client)
 
 

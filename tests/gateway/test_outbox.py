@@ -9,7 +9,7 @@ from trunkline.gateway.backend import Listener
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.outbox import Outbox
 from trunkline.gateway.session import Identity
-from trunkline.gateway.upstream import Settings
+from trunkline.gateway.settings import Settings
 from trunkline.jsonrpc import ConnectionLost
 
 

@@ -25,7 +25,8 @@ from trunkline.gateway.backend import Backend, Connect, Owner
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.parking import Limits
 from trunkline.gateway.session import Identity
-from trunkline.gateway.upstream import Settings, State
+from trunkline.gateway.settings import Settings
+from trunkline.gateway.upstream import State
 from trunkline.jsonrpc import Due, RpcError
 from trunkline.mcp.offer import Kind
 

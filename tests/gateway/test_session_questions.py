@@ -20,7 +20,7 @@ from tests.gateway.servers import (
     user,
 )
 from tests.gateway.test_session_lifecycle import opened, say, text
-from trunkline.gateway.upstream import Settings
+from trunkline.gateway.settings import Settings
 from trunkline.jsonrpc import RpcError, from_raw
 
 QUESTIONS = {

@@ -34,7 +34,7 @@ from trunkline.gateway import registry
 from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import Identity
-from trunkline.gateway.upstream import Settings
+from trunkline.gateway.settings import Settings
 from trunkline.jsonrpc import Raw, Request, RpcError, to_raw
 
 FRESH = {"ttlMs": 0, "cacheScope": "private"}

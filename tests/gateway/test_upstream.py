@@ -21,7 +21,8 @@ from tests.gateway.servers import (
 )
 from trunkline.gateway.backend import Listener
 from trunkline.gateway.gateway import Gateway
-from trunkline.gateway.upstream import Settings, State, Upstream
+from trunkline.gateway.settings import Settings
+from trunkline.gateway.upstream import State, Upstream
 from trunkline.jsonrpc import Raw, RpcError, pipe
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.offer import Kind, Offer

@@ -10,7 +10,7 @@ from tests.gateway.servers import User, gateway, one_tool, running, text_of, use
 from tests.gateway.test_switches import refusal, switched
 from trunkline.gateway.backend import Backend, Owner
 from trunkline.gateway.gateway import Gateway
-from trunkline.gateway.upstream import Settings
+from trunkline.gateway.settings import Settings
 from trunkline.jsonrpc import RpcError
 from trunkline.operator.desk import Desk
 from trunkline.operator.recent import Recent

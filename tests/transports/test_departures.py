@@ -64,6 +64,13 @@ async def test_few_of_many_wait_for_those_who_come_in_the_next_turns() -> None:
     assert log == [("a", b"13"), ("b", b"2")]
 
 
+async def test_of_few_nobody_waits_for_those_who_come_next() -> None:
+    log, a, _, departures = two()
+    departures.write(a, b"1", others=4)
+    await asyncio.sleep(0)
+    assert log == [("a", b"1")]
+
+
 async def test_few_of_many_leave_when_a_turn_brings_nobody() -> None:
     log, a, _, departures = two()
     departures.write(a, b"1", others=9)

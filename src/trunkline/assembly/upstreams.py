@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trunkline.config import Config, ServerSettings
 from trunkline.config.oauth_table import OAuthSettings
 from trunkline.gateway.gateway import MAX_CALLS
-from trunkline.gateway.upstream import Settings
+from trunkline.gateway.settings import Settings
 
 if TYPE_CHECKING:
     from trunkline.backends.oauth import Grant, OAuthCredentials

@@ -21,9 +21,10 @@ from trunkline.gateway.readiness import Conceal, as_it_is, readiness
 from trunkline.gateway.registry import Registry
 from trunkline.gateway.sealing import KeyRing, Seal
 from trunkline.gateway.session import Identity, Session
+from trunkline.gateway.settings import Settings
 from trunkline.gateway.snapshot import Snapshot
 from trunkline.gateway.stateless import Stateless
-from trunkline.gateway.upstream import Settings, State, Upstream
+from trunkline.gateway.upstream import State, Upstream
 from trunkline.jsonrpc import (
     Called,
     Channel,

@@ -33,6 +33,9 @@ from trunkline.transports.exchange import Piece
 MAX_HELD = 64 * 1024
 """How many bytes may wait for the end of the turn."""
 
+_MANY = 4
+"""Where no more others than these are under way, nobody waits for them."""
+
 _LOOKS = 3
 """How many turns more may be waited for, while each brings others."""
 
@@ -99,7 +102,7 @@ class Departures:
     def _depart(self) -> None:
         """Let all of it leave, unless it is few, more came, and still more may have come by now."""
         held = sum(map(len, self._pieces.values()))
-        if self._looks and self._seen < held and 2 * held < self._others:
+        if self._looks and self._seen < held and max(_MANY, 2 * held) < self._others:
             self._seen = held
             self._looks -= 1
             self._loop.call_soon(self._depart)
