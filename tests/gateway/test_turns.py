@@ -24,7 +24,6 @@ def new_turns(at_once: int, seconds: float) -> Turns[Patron]:
 
 def begun(turns: Turns[Patron], doing: Due) -> Due:
     """Do something in its turn."""
-    turns.working += 1
     doing.then(turns.leave)
     return doing
 

@@ -4,8 +4,8 @@
          ──> in the queue ──> begun when one has ended ──>
                  └─────────────── too long ──> cancelled, TimeoutError
 
-Refuses to know what a call is, and when it ends: whoever begins one counts it in by `working`, and
-says when it has ended by `leave`.
+Refuses to know what a call is, and when it ends: whoever begins one says so by `watch`, and when it
+has ended by `leave`.
 
 One timer watches over all of them: one for each would cost more than the rest of its way through
 here. All have the same patience, so the oldest is the first to lose it.
@@ -26,6 +26,9 @@ T = TypeVar("T")
 class Turns(Generic[T]):
     """Those who wait for one backend, and those it works on."""
 
+    _now: Callable[[], float]
+    """The clock of the loop; known once something was watched over."""
+
     def __init__(
         self, at_once: int, seconds: float, waits_since: Callable[[T], float | None]
     ) -> None:
@@ -36,45 +39,46 @@ class Turns(Generic[T]):
         self.at_once = at_once
         self._waits_since = waits_since
         self._seconds = seconds
-        self.working = 0
-        """How many have begun and not ended."""
-        self._terms: dict[Due, tuple[float, float, T]] = {}
-        """Since and until when each may take, for whom; who loses patience first comes first."""
+        self.terms: dict[Due, tuple[float, float, T]] = {}
+        """All who are worked on, or wait for that: since and until when, and for whom.
+
+        Who loses patience first comes first. Nobody waits unless as many as may have begun.
+        """
         self._queue: dict[Due, Begin] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
+        """Those of them who wait."""
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._terms)
+        return len(self.terms)
 
     @property
     def full(self) -> bool:
         """Tell whether one more would have to wait."""
-        return self.working >= self.at_once
+        return len(self.terms) >= self.at_once
 
     def take(self, begin: Begin, patron: T) -> Due:
         """Have `begin` called, now or when it is its turn; raises what it raises, if now."""
-        if self.working < self.at_once:
-            turn = begin()
-        else:
+        if self.full:
             turn = Due()
             turn.then(self._left)
             self._queue[turn] = begin
-        self.watch(turn, patron)
+        else:
+            turn = begin()
+        if not turn.done:
+            self.watch(turn, patron)
         return turn
 
     def watch(self, turn: Due, patron: T) -> None:
-        """Let something take no longer than it may; also what was begun at once."""
-        if turn.done:
-            return
-        loop = self._loop
-        if loop is None:
-            # Kept: to find it out costs a system call, up to Python 3.11.
-            loop = self._loop = asyncio.get_running_loop()
-        began = loop.time()
-        self._terms[turn] = (began, began + self._seconds, patron)
+        """Count something in, and let it take no longer than it may."""
         if self._timer is None:
-            self._timer = loop.call_at(began + self._seconds, self._check)
+            self._begin_to_watch()
+        began = self._now()
+        self.terms[turn] = (began, began + self._seconds, patron)
+
+    def _begin_to_watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._now = loop.time
+        self._timer = loop.call_at(loop.time() + self._seconds, self._check)
 
     def lend(self, places: int) -> None:
         """Let so many more begin at a time, or less: who waits for its client needs no place."""
@@ -87,24 +91,24 @@ class Turns(Generic[T]):
         With less of it, those who are under way have no more left than those who come now.
         """
         self._seconds = seconds
-        if self._terms and self._loop is not None:
-            latest = self._loop.time() + seconds
-            for turn, (began, until, patron) in self._terms.items():
-                self._terms[turn] = (began, min(until, latest), patron)
+        if self.terms:
+            loop = asyncio.get_running_loop()
+            latest = loop.time() + seconds
+            for turn, (began, until, patron) in self.terms.items():
+                self.terms[turn] = (began, min(until, latest), patron)
             self.close()
-            _, first, _ = next(iter(self._terms.values()))
-            self._timer = self._loop.call_at(first, self._check)
+            _, first, _ = next(iter(self.terms.values()))
+            self._timer = loop.call_at(first, self._check)
         self.lend(more)
 
-    def leave(self, doing: Due) -> None:
+    def leave(self, turn: Due) -> None:
         """Count out what has ended, and let the next begin."""
-        self.working -= 1
-        self._terms.pop(doing, None)
+        self.terms.pop(turn, None)
         if self._queue:
             self._begin_more()
 
     def _begin_more(self) -> None:
-        while self._queue and self.working < self.at_once:
+        while self._queue and len(self.terms) - len(self._queue) < self.at_once:
             self._begin_queued(next(iter(self._queue)))
 
     def _begin_queued(self, turn: Due) -> None:
@@ -116,28 +120,29 @@ class Turns(Generic[T]):
             turn.fail(why)
             return
         turn.stop_by(lambda turn: doing.cancel(turn.why))
+        doing.then(lambda _: self.leave(turn))
         doing.then(turn.follow)
 
     def _left(self, turn: Due) -> None:
         self._queue.pop(turn, None)
-        self._terms.pop(turn, None)
+        self.terms.pop(turn, None)
 
     def _check(self) -> None:
         """Stop those who have taken too long."""
         self._timer = None
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for turn, (began, until, patron) in list(self._terms.items()):
+        for turn, (began, until, patron) in list(self.terms.items()):
             if until > now:
                 break
             asked = self._waits_since(patron)
             if asked is not None and asked >= began:
-                del self._terms[turn]  # to the end: it has all its time again
-                self._terms[turn] = (began, now + self._seconds, patron)
+                del self.terms[turn]  # to the end: it has all its time again
+                self.terms[turn] = (began, now + self._seconds, patron)
             else:
                 turn.cancel(TimeoutError())
         # Those who do not stop at once are not told again and again.
-        left = (until for _, until, _ in self._terms.values() if until > now)
+        left = (until for _, until, _ in self.terms.values() if until > now)
         if (until := next(left, None)) is not None:
             self._timer = loop.call_at(until, self._check)
 

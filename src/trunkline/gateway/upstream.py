@@ -346,7 +346,7 @@ class Upstream:
     def call(self, call: Call, client: Client, waited: bool = False) -> Due:
         """Carry out a call, once, and answer as the caller's revision has it; raises RpcError."""
         turns, first, breaker = self.turns, self._first, self.fuse.breaker
-        if turns.working >= turns.at_once:
+        if len(turns.terms) >= turns.at_once and not waited:
             return self._call_later(call, client)
         if first is None:
             raise self.unavailable(call.caller.version)
@@ -363,10 +363,9 @@ class Upstream:
             raise self._meaning(why, first.backend.version, call.caller.version) from None
         if type(doing) is not Due:
             doing = Due.of(doing)
-        turns.working += 1
-        doing.then(partial(ended, call, first, passed))
         if not waited:  # or else it is watched over since then
             turns.watch(doing, client)
+        doing.then(partial(ended, call, first, passed))
         return doing
 
     def _call_later(self, call: Call, client: Client) -> Due:
