@@ -10,7 +10,7 @@ from trunkline.gateway.backend import Owner
 from trunkline.gateway.beside import Beside, begun, needs_lease
 from trunkline.gateway.settings import Settings
 from trunkline.gateway.upstream import State, Upstream
-from trunkline.jsonrpc import Raw, RpcError, from_raw, to_raw
+from trunkline.jsonrpc import Due, Raw, RpcError, from_raw, to_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.capabilities import fingerprint
 from trunkline.mcp.meta import Params
@@ -70,8 +70,9 @@ class Told(Silent):
     async def offers(self) -> tuple[Offer, ...]:
         return ()
 
-    async def call(self, call: Call, client: object) -> Raw:
-        return to_raw({"content": [], "told": " ".join(sorted(self.declared or ()))})
+    def call(self, call: Call, client: object) -> Due:
+        told = " ".join(sorted(self.declared or ()))
+        return Due.settled(to_raw({"content": [], "told": told}))
 
     async def aclose(self) -> None:
         self.ended.set()

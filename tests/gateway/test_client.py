@@ -8,7 +8,7 @@ from trunkline.backends.functions import Functions
 from trunkline.gateway.backend import Backend, Listener
 from trunkline.gateway.client import Client
 from trunkline.gateway.settings import Settings
-from trunkline.jsonrpc import Raw, Request, RpcError, to_raw
+from trunkline.jsonrpc import Due, Raw, Request, RpcError, to_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.principal import Principal
 from trunkline.routing.call import Call
@@ -25,7 +25,10 @@ class Curious(Functions):
         def t() -> str:
             return "done"
 
-    async def call(self, call: Call, client: Client) -> Raw:
+    def call(self, call: Call, client: Client) -> Due:
+        return Due.of(self._call(call, client))
+
+    async def _call(self, call: Call, client: Client) -> Raw:
         self.clients.append(client)
         await client.tell("notifications/message", {"level": "error", "data": "told"})
         with pytest.raises(RpcError):

@@ -23,7 +23,7 @@ from trunkline.gateway.backend import Listener
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.settings import Settings
 from trunkline.gateway.upstream import State, Upstream
-from trunkline.jsonrpc import Raw, RpcError, pipe
+from trunkline.jsonrpc import Due, Raw, RpcError, pipe
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.offer import Kind, Offer
 from trunkline.mcp.principal import Principal
@@ -56,8 +56,8 @@ class Fake(Silent):
             raise self.failure
         return listed
 
-    async def call(self, call: Call, client: object) -> Raw:
-        return call.params.encode()
+    def call(self, call: Call, client: object) -> Due:
+        return Due.settled(call.params.encode())
 
     party = object()
 

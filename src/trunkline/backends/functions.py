@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from trunkline.gateway.client import Client
-from trunkline.jsonrpc import INVALID_PARAMS, Raw, RpcError, to_raw
+from trunkline.jsonrpc import INVALID_PARAMS, Due, Raw, RpcError, to_raw
 from trunkline.jsonrpc.params import Invoke, invoker, params_type
 from trunkline.jsonrpc.raw import first_byte
 from trunkline.mcp.cacheable import Freshness
@@ -89,8 +89,11 @@ class Functions:
         found = self._tools.items()
         return tuple(Offer(Kind.TOOL, name, definition) for name, (_, definition) in found)
 
-    async def call(self, call: Call, client: Client) -> Raw:
+    def call(self, call: Call, client: Client) -> Due:
         """Run a function, on behalf of whoever asks."""
+        return Due.of(self._run_for(call))
+
+    async def _run_for(self, call: Call) -> Raw:
         token = _asking.set(call.caller)
         try:
             return await self._run(call)

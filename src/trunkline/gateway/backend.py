@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias
 
 from trunkline.gateway.client import Asker, Client
-from trunkline.jsonrpc import Raw
+from trunkline.jsonrpc import Due, Raw
 from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.offer import Offer
 from trunkline.routing.call import Call
@@ -77,8 +77,8 @@ class Backend(Protocol):
         """List all that it offers."""
         ...
 
-    def call(self, call: Call, client: Client) -> Awaitable[Raw]:
-        """Carry out a call; raises RpcError or ConnectionLost, at once or when awaited."""
+    def call(self, call: Call, client: Client) -> Due:
+        """Carry out a call; raises RpcError or ConnectionLost, or that is what comes of it."""
         ...
 
     async def tell(self, method: str, params: Any) -> None:

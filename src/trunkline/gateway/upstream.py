@@ -30,7 +30,7 @@ from trunkline.gateway.settings import Settings
 from trunkline.gateway.snapshot import CIRCUITS, Snapshot, State
 from trunkline.gateway.turns import Turns
 from trunkline.gateway.wishes import Wishes
-from trunkline.jsonrpc import ConnectionLost, Due, Raw, RpcError, due
+from trunkline.jsonrpc import ConnectionLost, Due, Raw, RpcError
 from trunkline.mcp.bridge import adapt_error, adapt_result
 from trunkline.mcp.cacheable import Freshness
 from trunkline.mcp.capabilities import from_fingerprint
@@ -361,8 +361,6 @@ class Upstream:
         except Exception as why:
             self.fuse.judge_error(passed, why, first.backend)
             raise self._meaning(why, first.backend.version, call.caller.version) from None
-        if type(doing) is not Due:
-            doing = Due.of(doing)
         if not waited:  # or else it is watched over since then
             turns.watch(doing, client)
         doing.then(partial(ended, call, first, passed))
@@ -397,7 +395,7 @@ class Upstream:
         return self._leases.take(party, kind, begin, urgent=client.answering)
 
     def _begin_leased(self, call: Call, client: Client, passed: int, backend: Backend) -> Due:
-        doing: Due = due(backend.call(call, client))
+        doing = backend.call(call, client)
         # First, or the next in turn would be begun before anybody knows that this one has failed.
         doing.then(partial(self.fuse.judge, passed, backend))
         return doing
@@ -405,11 +403,15 @@ class Upstream:
     def _ended(self, call: Call, first: First, passed: int, answer: Due) -> None:
         """Judge what came of a call, make it what its caller must see, and let others begin."""
         try:
-            if answer.error is None and not self.fuse.breaker.failures:
-                self.fuse.heard = True  # all is well, and there is nothing to judge
+            fuse = self.fuse
+            if (
+                answer.error is None
+                and call.caller.version in first.unchanged
+                and not fuse.breaker.failures
+            ):
+                fuse.heard = True  # all is well: there is nothing to judge, or to change
             else:
-                self.fuse.judge(passed, first.backend, answer)
-            if answer.error is not None or call.caller.version not in first.unchanged:
+                fuse.judge(passed, first.backend, answer)
                 self._adapt(call, first.backend.version, answer)
         finally:
             self.turns.leave(answer)
