@@ -180,6 +180,7 @@ def test_what_looks_at_long_numbers_too_often_is_not_checked() -> None:
 def test_what_cannot_be_read_is_not_judged(text: bytes) -> None:
     with pytest.raises(Uncheckable, match="cannot be read"):
         compiled(required=["b"]).complaints(Raw(text))
+    assert not compiled(required=["b"]).fits(Raw(text))
 
 
 # What is not checked
@@ -391,3 +392,11 @@ def test_we_are_of_one_mind_with_another_library(schema: Any, arguments: Any) ->
     assert found is not None
     theirs: Any = jsonschema.Draft202012Validator(tree)
     assert (found.complaints(raw(arguments)) == ()) == theirs.is_valid(arguments)
+    assert found.fits(raw(arguments)) == theirs.is_valid(arguments)  # they are short
+
+
+def test_what_is_long_takes_a_closer_look() -> None:
+    short, long = ({"a": "x" * many} for many in (10, 20_000))
+    matched = compiled(**value(pattern="^x*$"))
+    assert [matched.fits(raw(each)) for each in (short, long)] == [True, False]
+    assert matched.complaints(raw(long)) == ()

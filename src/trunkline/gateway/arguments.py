@@ -10,6 +10,7 @@ whoever listens is told so once.
 """
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from trunkline.gateway.events import Unchecked
 from trunkline.gateway.passage import Passage
@@ -28,15 +29,21 @@ MAX_KNOWN = 4096
 _SCHEMA = "inputSchema"
 
 
-class _Known:
-    """What is known of a tool: what checks it, if anything does, and whether that was told."""
+class _Known(NamedTuple):
+    """What is known of a tool: what checks its calls, if anything does."""
 
-    __slots__ = ("_tell", "_told", "complaints", "definition")
+    definition: Raw
+    check: Check | None
 
-    def __init__(self, definition: Raw, tell: Callable[[Unchecked], None]) -> None:
-        self.definition = definition
-        self.complaints: Callable[[Raw | None], tuple[str, ...]] = _none
-        """Says what is wrong with arguments; raises Uncheckable."""
+
+class _Checked:
+    """Checks the arguments of a tool, as far as that can be done; where it cannot, that is told."""
+
+    __slots__ = ("_complaints", "_fits", "_tell", "_told")
+
+    def __init__(self, validator: Validator, tell: Callable[[Unchecked], None]) -> None:
+        self._fits = validator.fits
+        self._complaints = validator.complaints
         self._tell = tell
         self._told = False
 
@@ -45,8 +52,11 @@ class _Known:
 
         Returns the result that says so, or raises Invalid params.
         """
+        arguments = passage.arguments
+        if arguments is not None and self._fits(arguments):
+            return None
         try:
-            wrong = self.complaints(passage.arguments)
+            wrong = self._complaints(arguments)
         except Uncheckable as why:
             if not self._told:
                 self._told = True
@@ -76,20 +86,22 @@ class Arguments:
         known = self._tools.get(entry.public)
         if known is None or known.definition is not entry.definition:
             known = self._learn(entry)
-        return None if known.complaints is _none else known.check
+        return known.check
 
     def _learn(self, entry: Entry) -> _Known:
         if len(self._tools) >= MAX_KNOWN:
             self._tools.clear()
-        known = self._tools[entry.public] = _Known(entry.definition, self._tell)
-        if entry.backend not in self._builtin:
-            try:
-                validator = self._compile(entry)
-            except Uncheckable as why:
-                self._tell(Unchecked(entry.public, entry.backend, str(why)))
-            else:
-                known.complaints = _none if validator is None else validator.complaints
+        check = None if entry.backend in self._builtin else self._check(entry)
+        known = self._tools[entry.public] = _Known(entry.definition, check)
         return known
+
+    def _check(self, entry: Entry) -> Check | None:
+        try:
+            validator = self._compile(entry)
+        except Uncheckable as why:
+            self._tell(Unchecked(entry.public, entry.backend, str(why)))
+            return None
+        return None if validator is None else _Checked(validator, self._tell).check
 
     def _compile(self, entry: Entry) -> Validator | None:
         schema = schema_of(entry)
@@ -115,11 +127,6 @@ def unchecked(entries: Iterable[Entry]) -> dict[str, str]:
         except Uncheckable as why:
             found[entry.public] = str(why)
     return found
-
-
-def _none(_: Raw | None) -> tuple[str, ...]:
-    """Find nothing wrong."""
-    return ()
 
 
 def _refusal(passage: Passage, entry: Entry, wrong: tuple[str, ...]) -> Raw:

@@ -1,7 +1,8 @@
 """Validation: whether arguments fit the JSON Schema of a tool, and what is wrong if they do not.
 
     schema ──> trivial? nothing to do · too costly? Uncheckable · else a Validator, compiled once
-    arguments, as they are forwarded ──> Validator.complaints ──> () or what is wrong, and where
+    arguments, as they are forwarded ──> Validator.fits ──> as most do
+                                     ──> Validator.complaints ──> () or what is wrong, and where
 
 Refuses to fetch anything: a reference to another document makes a schema uncheckable. `format` is a
 remark, not a rule. The only file that knows the library.
@@ -114,6 +115,7 @@ class Validator:
                 del place["pattern"]
         self._cost = cost_of(tree)
         self._compiled = _compile(tree)
+        self._is_valid = self._compiled.is_valid
         self._light_cost, self._light = self._cost, self._compiled
         if self._cost.patterns:
             for place in places:
@@ -124,6 +126,13 @@ class Validator:
         self._short = 0 if self._cost.loops else min(MAX_CHECKS // self._cost.weight, matched)
         """Arguments of so many bytes can be checked without a second thought."""
 
+    def fits(self, arguments: Raw) -> bool:
+        """Tell whether arguments fit; if that takes a closer look, it is left to `complaints`."""
+        try:
+            return len(arguments) <= self._short and self._is_valid(_decode(arguments))
+        except (ValueError, RecursionError):
+            return False
+
     def complaints(self, arguments: Raw | None) -> tuple[str, ...]:
         """Return what is wrong with arguments, if anything is; raises Uncheckable."""
         raw = _EMPTY if arguments is None else arguments
@@ -132,7 +141,7 @@ class Validator:
         except (ValueError, RecursionError):
             value, digits = _read_exactly(raw)
         if len(raw) <= self._short:
-            if self._compiled.is_valid(value):
+            if self._is_valid(value):
                 return ()
             return self._explain(value, _count(raw) + digits, self._cost)
         return self._complaints_of_many(raw, value, digits)
