@@ -90,6 +90,16 @@ async def test_a_line_that_ends_under_many_calls_is_one_failure() -> None:
     assert fuse.moves == [Circuit.OPEN]
 
 
+async def test_it_is_calm_while_calls_are_answered_and_somebody_has_heard_so() -> None:
+    fuse, seen = Counted(threshold=9), list[tuple[bool, bool]]()
+    for why in (None, RpcError(1, "no"), TimeoutError(), asyncio.CancelledError(), None):
+        fuse.end(why)
+        seen.append((fuse.calm, fuse.heard))
+    assert seen == [(True, True), (True, True), (False, True), (False, True), (True, True)]
+    fuse.look_away()
+    assert (fuse.calm, fuse.heard) == (False, False)
+
+
 async def test_an_error_that_the_server_gave_is_an_answer() -> None:
     fuse = Counted(threshold=2)
     for _ in range(5):

@@ -82,6 +82,19 @@ async def test_who_cannot_begin_says_so_and_takes_no_place() -> None:
     turns.close()
 
 
+async def test_however_many_cannot_begin_the_next_one_does() -> None:
+    turns, given = new_turns(1, 60.0), list[Due]()
+    turns.take(handing_out(turns, given), NOBODY)
+    waiting = [turns.take(refuse, NOBODY) for _ in range(5000)]
+    last = turns.take(handing_out(turns, given), NOBODY)
+    given[0].settle(None)
+    assert {str(turn.error) for turn in waiting} == {"no"}
+    assert (len(given), len(turns), last.done) == (2, 1, False)
+    given[1].settle(None)
+    assert (len(turns), last.done) == (0, True)
+    turns.close()
+
+
 async def test_who_waits_can_leave_and_who_is_under_way_is_stopped() -> None:
     turns, given = new_turns(1, 60.0), list[Due]()
     first, second, third = (turns.take(handing_out(turns, given), NOBODY) for _ in range(3))

@@ -118,6 +118,22 @@ class Watched:
         await asyncio.gather(self.task, return_exceptions=True)
 
 
+async def test_its_revision_is_that_of_whoever_speaks_for_it() -> None:
+    fake = Fake()
+    fake.version = "2025-06-18"
+    kept = Watched(fake)
+    assert kept.upstream.revision is None
+    await kept.until(State.READY)
+    assert kept.upstream.revision == "2025-06-18"
+    fake.version = "2025-11-25"
+    kept.upstream.session_renewed()
+    assert kept.upstream.revision == "2025-11-25"
+    await kept.stop()
+    assert kept.upstream.revision is None
+    kept.upstream.session_renewed()
+    assert kept.upstream.revision is None
+
+
 async def test_a_call_in_flight_fails_when_its_server_dies_and_is_not_made_again() -> None:
     server = one_tool()
     server.methods["tools/call"] = hold = Hold()

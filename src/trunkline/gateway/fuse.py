@@ -41,6 +41,8 @@ class Fuse:
         """The last failure."""
         self.heard = False
         """Whether a call was answered since somebody looked."""
+        self.calm = False
+        """Whether one was, and none has failed since: another that is answered is no news."""
         self._moved = moved
         self._now = _time
         self._line: object = None
@@ -64,6 +66,10 @@ class Fuse:
         """Return why nobody passes."""
         reason = f"circuit open: {self.error}" if self.error else "circuit open"
         return CircuitOpen(reason, self.breaker.retry_in(self._now()))
+
+    def look_away(self) -> None:
+        """Hear anew whether calls are answered."""
+        self.heard = self.calm = False
 
     def judge(self, passed: int, line: object, doing: Due) -> None:
         """Take note of what came of a call; `line` is what it was asked over."""
@@ -99,12 +105,15 @@ class Fuse:
         self.breaker.release(passed, self._now())
 
     def _succeed(self, passed: int) -> None:
-        if self.breaker.succeed(passed):
+        moved = self.breaker.succeed(passed)
+        self.calm = self.heard and not self.breaker.failures
+        if moved:
             self._moved()
 
     def _fail(self, passed: int, why: BaseException, pings: int = 0) -> None:
         self._missed = pings + (self._missed if self.breaker.failures else 0)
         self.error = str(why) or "it did not answer in time"
+        self.calm = False
         if self.breaker.fail(passed, self._now()):
             self._moved()
 

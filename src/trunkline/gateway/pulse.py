@@ -34,7 +34,7 @@ class Pulse:
     async def keep(self, backend: Backend) -> None:
         """Ask again and again, for as long as somebody wants to know."""
         while True:
-            self._fuse.heard = False
+            self._fuse.look_away()
             try:
                 async with asyncio.timeout(self._interval or None):
                     await self._changed.wait()

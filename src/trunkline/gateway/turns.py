@@ -40,7 +40,7 @@ class Turns(Generic[T]):
         self._waits_since = waits_since
         self._seconds = seconds
         self.terms: dict[Due, tuple[float, float, T]] = {}
-        """All who are worked on, or wait for that: since and until when, and for whom.
+        """All who are worked on, or wait for that: since when, how long they may, and for whom.
 
         Who loses patience first comes first. Nobody waits unless as many as may have begun.
         """
@@ -72,8 +72,7 @@ class Turns(Generic[T]):
         """Count something in, and let it take no longer than it may."""
         if self._timer is None:
             self._begin_to_watch()
-        began = self._now()
-        self.terms[turn] = (began, began + self._seconds, patron)
+        self.terms[turn] = (self._now(), self._seconds, patron)
 
     def _begin_to_watch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -94,11 +93,11 @@ class Turns(Generic[T]):
         if self.terms:
             loop = asyncio.get_running_loop()
             latest = loop.time() + seconds
-            for turn, (began, until, patron) in self.terms.items():
-                self.terms[turn] = (began, min(until, latest), patron)
+            for turn, (began, patience, patron) in self.terms.items():
+                self.terms[turn] = (began, min(patience, latest - began), patron)
             self.close()
-            _, first, _ = next(iter(self.terms.values()))
-            self._timer = loop.call_at(first, self._check)
+            began, patience, _ = next(iter(self.terms.values()))
+            self._timer = loop.call_at(began + patience, self._check)
         self.lend(more)
 
     def leave(self, turn: Due) -> None:
@@ -132,18 +131,18 @@ class Turns(Generic[T]):
         self._timer = None
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for turn, (began, until, patron) in list(self.terms.items()):
-            if until > now:
+        for turn, (began, patience, patron) in list(self.terms.items()):
+            if began + patience > now:
                 break
             asked = self._waits_since(patron)
             if asked is not None and asked >= began:
                 del self.terms[turn]  # to the end: it has all its time again
-                self.terms[turn] = (began, now + self._seconds, patron)
+                self.terms[turn] = (began, now + self._seconds - began, patron)
             else:
                 turn.cancel(TimeoutError())
         # Those who do not stop at once are not told again and again.
-        left = (until for _, until, _ in self.terms.values() if until > now)
-        if (until := next(left, None)) is not None:
+        ends = (began + patience for began, patience, _ in self.terms.values())
+        if (until := next((end for end in ends if end > now), None)) is not None:
             self._timer = loop.call_at(until, self._check)
 
     def dismiss(self, why: BaseException) -> None:

@@ -73,6 +73,8 @@ class Upstream:
         self.restarts = 0
         self.error: str | None = None
         self.backend: Backend | None = None
+        self.revision: str | None = None
+        """The revision that it speaks, for as long as there is somebody who does."""
         self._first: First | None = None
         """The conversation that it takes calls in; None unless it is ready."""
         self._connect = connect
@@ -132,14 +134,13 @@ class Upstream:
 
     def snapshot(self) -> Snapshot:
         """Return how it is now."""
-        version = self.backend.version if self.backend else None
         offers, calls = len(self._offers), len(self.turns)
         state, error, left, more = self.condition, self.error, self._retry_in(), self._leases.extra
         if state is not self.state:
             refusal = self.fuse.refusal()
             error, left = str(refusal), refusal.retry_after
         return Snapshot(
-            *(self.name, state, version, self.restarts, calls, offers, error, left, more),
+            *(self.name, state, self.revision, self.restarts, calls, offers, error, left, more),
             left_out=self.backend.left_out if self.backend else (),
         )
 
@@ -181,6 +182,7 @@ class Upstream:
         try:
             async with asyncio.timeout(self.settings.start_timeout):
                 self.backend = await self._connect(self)
+                self.revision = self.backend.version
                 await self._list(self.backend)
             self.error = None
             ready_at = loop.time()
@@ -250,7 +252,7 @@ class Upstream:
 
     async def _close(self) -> None:
         """End the backend, however it takes that, and even if the one who waits is cancelled."""
-        backend, self.backend, self._first = self.backend, None, None
+        backend, self.backend, self.revision, self._first = self.backend, None, None, None
         if backend is None:
             return
         leases, self._leases = self._leases, self._new_leases()
@@ -332,6 +334,8 @@ class Upstream:
         """Have it list again, and tell it again what clients want of it."""
         self.wishes.tell_again()
         self._stale.set()
+        if self.backend is not None:
+            self.revision = self.backend.version
 
     async def told(self, method: str, params: Any) -> None:
         """Pass on what it tells everybody."""
@@ -403,15 +407,12 @@ class Upstream:
     def _ended(self, call: Call, first: First, passed: int, answer: Due) -> None:
         """Judge what came of a call, make it what its caller must see, and let others begin."""
         try:
-            fuse = self.fuse
             if (
-                answer.error is None
-                and call.caller.version in first.unchanged
-                and not fuse.breaker.failures
+                answer.error is not None
+                or not self.fuse.calm
+                or call.caller.version not in first.unchanged
             ):
-                fuse.heard = True  # all is well: there is nothing to judge, or to change
-            else:
-                fuse.judge(passed, first.backend, answer)
+                self.fuse.judge(passed, first.backend, answer)
                 self._adapt(call, first.backend.version, answer)
         finally:
             self.turns.leave(answer)
