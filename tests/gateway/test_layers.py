@@ -79,9 +79,9 @@ def watched(made: Gateway) -> list[CallEnded]:
 
 def send(layers: Layers, passage: Passage, answer: Due) -> None:
     """Have a call carried out by somebody."""
-    upstream = Mock(backend=None, call=Mock(return_value=answer))
+    upstream = Mock(revision=None, call=Mock(return_value=answer))
     client = Mock(caller=passage.caller)
-    layers.carry(passage, Route(ENTRY, upstream, None), Params(Raw(b"{}")), client)
+    layers.carry(passage, Route(ENTRY, upstream), Params(Raw(b"{}")), client)
 
 
 def offering() -> Server:
@@ -298,6 +298,16 @@ def test_how_a_call_ended_is_found_out_later_and_is_the_same(
     assert ended.upstream <= ended.total
     assert ended.bytes_out == (len(result) if isinstance(result, Raw) else 0)
     assert layers.events.untold == 0
+
+
+def test_a_call_that_has_waited_has_been_given_its_span_by_then() -> None:
+    layers, early, later, answer = Layers(), passing(entry=ENTRY), passing(entry=ENTRY), Due()
+    layers.tracer = tracer = Mock()
+    layers.begin(early, None)
+    send(layers, early, answer)
+    send(layers, later, answer)
+    assert [call.args[0] for call in tracer.begin.call_args_list] == [early, later]
+    assert layers.under_way == {early: answer, later: answer}
 
 
 def test_to_stop_a_call_is_to_answer_with_the_reason() -> None:

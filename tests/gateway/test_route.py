@@ -9,6 +9,7 @@ from tests.gateway.test_registry_changes import Table, served, until_inherited
 from tests.gateway.test_switches import ECHO, governed, refusal
 from trunkline.gateway.authority import Authority
 from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.passage import Passage
 from trunkline.gateway.route import Route
 from trunkline.jsonrpc import RpcError
 from trunkline.mcp.refusal import Refusal, refuse
@@ -63,6 +64,23 @@ async def test_another_governor_or_view_is_asked_from_the_next_call_on() -> None
         await client.call("a__echo")
         made.registry.show(View(sight=Authority(Policy([deny()]))))
         assert (await refusal(client)).message == "Unknown tool: a__echo"
+        assert server.count("tools/call") == 2
+
+
+async def test_whoever_is_at_the_door_is_asked_from_the_next_call_on_and_sees_the_call() -> None:
+    def refuse_it(passage: Passage) -> None:
+        assert passage in made.layers.under_way
+        raise refuse(Refusal.UPSTREAM_UNAVAILABLE, "no room")
+
+    server = one_tool()
+    made = gateway(a=server)
+    async with running(made, server), user(made) as client:
+        await client.call("a__echo")
+        made.layers.door = refuse_it
+        assert (await refusal(client)).message == "no room"
+        assert made.layers.under_way == {}
+        made.layers.door = None
+        await client.call("a__echo")
         assert server.count("tools/call") == 2
 
 

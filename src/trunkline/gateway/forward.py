@@ -62,7 +62,7 @@ class Forwarder:
     """Passes requests on to those who can answer them."""
 
     def __init__(self, registry: Registry, layers: Layers | None = None) -> None:
-        self.layers = layers or Layers()
+        self.layers = layers or Layers(routes=registry.routes)
         self.registry = registry
         self._known = registry.routes.named
 
@@ -70,23 +70,35 @@ class Forwarder:
         self, request: Request, params: Params, way: Way, client: Client, check: Check | None = None
     ) -> Awaitable[Raw]:
         """Pass a request on; raises RpcError at once, or when awaited."""
-        caller, route = client.caller, None
         try:
-            route, arguments = self.route(params, way, request.method, client)
-            if check is not None:
-                check(route.entry, params)
+            if way is BY_NAME:
+                name, arguments = params.named()
+                route = self._known[request.method].get(name)
+                if route is None or route.view is not None:
+                    route, arguments = self._look(route, request.method, name, params, client)
+            else:
+                route, arguments = self._route_other(params, way, client)
         except BaseException as why:
-            entry = None if route is None else route.entry  # there, whatever is wrong with the call
-            passage = self.layers.begin(request, caller, client, params.bare, entry=entry)
-            if route is None and isinstance(why, RpcError) and not self.registry.settled:
+            passage = self.layers.begin(Passage(client.caller, request, params.bare), client)
+            if isinstance(why, RpcError) and not self.registry.settled:
                 return self._forward_later(passage, params, way, client, check)
             self._give_up(passage, params, client, why)
             raise
-        layers = self.layers
-        passage = layers.begin(
-            request, caller, client, params.bare, route.entry, arguments=arguments
-        )
-        return layers.carry(passage, route, params, client)
+        if check is not None:
+            self._check(check, request, params, route.entry, client)
+        passage = Passage(client.caller, request, params.bare, route.entry, arguments)
+        return self.layers.carry(passage, route, params, client)
+
+    def _check(
+        self, check: Check, request: Request, params: Params, entry: Entry, client: Client
+    ) -> None:
+        """Have a last look at a call, and note that it has ended if it is refused."""
+        try:
+            check(entry, params)
+        except BaseException as why:
+            passage = Passage(client.caller, request, params.bare, entry)
+            self.layers.end(self.layers.begin(passage, client), error=why)
+            raise
 
     async def _forward_later(
         self, passage: Passage, params: Params, way: Way, client: Client, check: Check | None
@@ -154,7 +166,7 @@ class Forwarder:
         """Note a call that is refused before it is passed on, if it is one that would be."""
         if request.method not in _CALLS:
             return
-        passage = self.layers.begin(request, caller, entry=entry)
+        passage = self.layers.begin(Passage(caller, request, entry=entry), None)
         if entry is None:
             passage.status = "error"  # whether there is such a thing was not asked
         self.layers.end(passage, error=why)
@@ -182,26 +194,33 @@ class Forwarder:
     ) -> tuple[Route, Raw | None]:
         """Find where a call goes, and with which arguments."""
         if way is not BY_NAME:
-            return self._route_other(params, way, client), params.get("arguments")
-        name, arguments = params.named()
-        route = self._known[method].get(name)
-        if route is None or route.governor is not self.layers.governor:
+            return self._route_other(params, way, client)
+        name, _ = params.named()
+        return self._look(self._known[method].get(name), method, name, params, client)
+
+    def _look(
+        self, route: Route | None, method: str, name: str, params: Params, client: Client
+    ) -> tuple[Route, Raw | None]:
+        """Find where a name leads that is not known yet, or not everybody's to know."""
+        if route is None:
             route = self._find(method, name, client)
         if route.view is not None:
             if not route.view.visible(client.caller, route.entry):
                 raise self._unknown(method, name, client)
             if route.wraps:
-                return self._unwrapped(params, client), params.get("arguments")
-        return route, arguments
+                route = self._unwrapped(params, client)
+        return route, params.get("arguments")
 
-    def _route_other(self, params: Params, way: Way, client: Client) -> Route:
+    def _route_other(self, params: Params, way: Way, client: Client) -> tuple[Route, Raw | None]:
         """Find where a call goes that has no name: as many things as clients can think of."""
         if way is BY_REF:
             entry = self._referred(params, client)
-            return self._lead(entry, partial(_rename_reference, entry))
-        entry = self._readable(params, client)
-        is_marked = entry.native != entry.public
-        return self._lead(entry, finish=partial(_mark, entry) if is_marked else None)
+            route = self._lead(entry, partial(_rename_reference, entry))
+        else:
+            entry = self._readable(params, client)
+            is_marked = entry.native != entry.public
+            route = self._lead(entry, finish=partial(_mark, entry) if is_marked else None)
+        return route, params.get("arguments")
 
     def _find(self, method: str, name: str, client: Client) -> Route:
         """Find where a name leads, and keep that; raises RpcError."""
@@ -219,14 +238,13 @@ class Forwarder:
         finish: Callable[[Due], None] | None = None,
     ) -> Route:
         """Decide what can be decided of all calls of an offer."""
-        governor, view = self.layers.governor, self.registry.view
+        view = self.registry.view
         if prepare is None and entry.native != entry.public:
             prepare = partial(_rename, entry)
         return Route(
             entry,
             self.registry.upstream(entry.backend),
-            governor,
-            () if governor is None else governor.checks(entry),
+            self.layers.checks(entry),
             None if view.plain else view,
             view.calls_another(entry),
             prepare,

@@ -73,7 +73,7 @@ class Gateway:
         """Begin with no backends; `chance` spreads their restarts, `view` says who sees what."""
         self.identity = identity
         self.registry = Registry(view)
-        self.layers = Layers(Events(report))
+        self.layers = Layers(Events(report), self.registry.routes)
         self.forwarder = Forwarder(self.registry, self.layers)
         self.remapper = IdRemapper()
         self.client_capabilities: dict[str, Any] = {}

@@ -1,6 +1,7 @@
 """Layers: what every call passes through before a backend carries it out, and at its end.
 
-    begin ──> found, or unknown ──> admit: disabled? too many? allowed? arguments? ──> sent ──> end
+    found ──> carry: disabled? too many? allowed? arguments? ──> sent ──> answered
+    unknown, or not there yet ──> begin ──> end, or carry
 
 Refuses to judge: a Governor does, if there is one. It makes sure that every call is judged, and
 that every call that began has ended once, in front of those who listen.
@@ -19,8 +20,8 @@ from typing import Protocol
 from trunkline.gateway.client import Client
 from trunkline.gateway.events import Events
 from trunkline.gateway.passage import Passage
-from trunkline.gateway.route import Check, Route
-from trunkline.jsonrpc import Due, Raw, Request, RpcError
+from trunkline.gateway.route import Check, Route, Routes
+from trunkline.jsonrpc import Due, Raw, RpcError
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.meta import Params
 from trunkline.routing.call import Call
@@ -72,31 +73,51 @@ class Tracer(Protocol):
 class Layers:
     """All that is done to a call beside carrying it out."""
 
-    def __init__(self, events: Events | None = None) -> None:
+    def __init__(self, events: Events | None = None, routes: Routes | None = None) -> None:
         """Begin; without a governor everything is let pass."""
         self.events = events or Events()
-        self.governor: Governor | None = None
+        self._governor: Governor | None = None
+        self._routes = routes or Routes()
         self.tracer: Tracer | None = None
-        self.door: Callable[[Passage], None] | None = None
-        """Whoever may refuse any call that exists, whatever it is; raises RpcError."""
+        self._door: Callable[[Passage], None] | None = None
         self.under_way: dict[Passage, Due | None] = {}
         """The calls that have begun and not ended, for those who count or stop them.
 
         With each, what is waited for once it is with its backend: to cancel that is to stop it.
         """
 
-    def begin(
-        self,
-        request: Request,
-        caller: Caller,
-        client: Client | None = None,
-        bare: bool = False,
-        entry: Entry | None = None,
-        *,
-        arguments: Raw | None = None,
-    ) -> Passage:
-        """Note that a call has come, and what is known of it; one that is `bare` has no `_meta`."""
-        passage = Passage(caller, request, bare, entry, arguments)
+    @property
+    def governor(self) -> Governor | None:
+        """Whoever judges calls."""
+        return self._governor
+
+    @governor.setter
+    def governor(self, governor: Governor | None) -> None:
+        self._governor = governor
+        self._routes.forget()
+
+    @property
+    def door(self) -> Callable[[Passage], None] | None:
+        """Whoever may refuse any call that exists, whatever it is; raises RpcError."""
+        return self._door
+
+    @door.setter
+    def door(self, door: Callable[[Passage], None] | None) -> None:
+        self._door = door
+        self._routes.forget()
+
+    def checks(self, entry: Entry) -> tuple[Check, ...]:
+        """Return what is to be asked of each call of an offer, until routes are forgotten."""
+        checks = () if self._governor is None else self._governor.checks(entry)
+        return checks if self._door is None else (self._ask_door, *checks)
+
+    def _ask_door(self, passage: Passage, entry: Entry) -> None:
+        if self._door is not None:
+            self.under_way[passage] = None  # who counts those under way counts this one, too
+            self._door(passage)
+
+    def begin(self, passage: Passage, client: Client | None) -> Passage:
+        """Note that a call has come that is not carried out, or not yet; return it."""
         if self.tracer is not None:
             self.tracer.begin(passage, client)
         self.under_way[passage] = None
@@ -105,29 +126,28 @@ class Layers:
     def carry(self, passage: Passage, route: Route, params: Params, client: Client) -> Due:
         """Have a call carried out, if it may be, or answered in its place; raises RpcError."""
         # In one go, with as few steps as can be: every call passes here.
-        entry, upstream, request = route.entry, route.upstream, passage.request
+        if self.tracer is not None and passage not in self.under_way:  # or else it has begun before
+            self.tracer.begin(passage, client)
         try:
-            if self.door is not None:
-                self.door(passage)
             for check in route.checks:
-                instead = check(passage, entry)
+                instead = check(passage, route.entry)
                 if instead is not None:
-                    self.end(passage, instead)
+                    self._end(passage, instead)
                     return Due.settled(instead)
             if passage.span is not None:
                 passage.span.carry(params)
-            if not params.bare and request.method == "tools/call":
+            if not params.bare and passage.request.method == "tools/call":
                 params.drop("task")  # which nobody is offered; the server would take it for ours
             if route.prepare is not None:
                 route.prepare(params)
             if passage.stopped is not None:
                 raise passage.stopped
-            if (backend := upstream.backend) is not None:
-                passage.revision = backend.version
-            call = Call(client.caller, request.id, request.method, params)
-            answer = upstream.call(call, client)
+            passage.revision = route.upstream.revision
+            request = passage.request
+            call = Call(passage.caller, request.id, request.method, params)
+            answer = route.upstream.call(call, client)
         except BaseException as why:
-            self.end(passage, error=why)
+            self._end(passage, error=why)
             raise
         self.under_way[passage] = answer
         answer.then(partial(self._answered, passage, monotonic()))
@@ -136,30 +156,34 @@ class Layers:
         return answer
 
     def _answered(self, passage: Passage, sent: float, answer: Due) -> None:
-        if self.under_way.pop(passage, None) is None:
-            return  # it ended before
+        del self.under_way[passage]
         if passage.leaving:
             passage.leave()
-        result, error = answer.result, answer.error
-        if error is None and passage.status is None and passage.span is None:
+        if answer.error is None and passage.span is None:
             # Most calls: what is to be known of their ends is found out for many at once.
             if not self.events.hears_calls:
                 return
+            result = answer.result
             if type(result) is Raw and len(result) <= _SMALL:
                 self.events.tell_later((passage, result, sent, monotonic()))
                 return
         passage.sent, passage.answered = sent, (now := monotonic())
-        self._tell(passage, result, error, now)
+        self._tell(passage, answer.result, answer.error, now)
 
     def end(
         self, passage: Passage, result: object = None, error: BaseException | None = None
     ) -> None:
-        """Note that a call has ended; what comes later is no news."""
+        """Note that a call that has begun is over; what comes later is no news."""
         if passage in self.under_way:
-            del self.under_way[passage]
-            if passage.leaving:
-                passage.leave()
-            self._tell(passage, result, error, monotonic())
+            self._end(passage, result, error)
+
+    def _end(
+        self, passage: Passage, result: object = None, error: BaseException | None = None
+    ) -> None:
+        self.under_way.pop(passage, None)
+        if passage.leaving:
+            passage.leave()
+        self._tell(passage, result, error, monotonic())
 
     def _tell(
         self, passage: Passage, result: object, error: BaseException | None, now: float

@@ -7,8 +7,8 @@ that becomes known of a caller makes a route wrong.
 
 Rules upheld here:
 1. A route is kept for as long as all is the same that decided where it leads. Whoever changes what
-   is offered, by whom, who sees it or what is stopped has all routes forgotten before anything
-   else; and a route that was found under another Governor is none.
+   is offered, by whom, who sees it, who judges it or what is stopped has all routes forgotten
+   before anything else.
 2. Only what is in the catalogue has a route that is kept: there are never more than that.
 """
 
@@ -36,8 +36,6 @@ class Route(Struct, frozen=True):
 
     entry: Entry
     upstream: Upstream
-    governor: object
-    """Whoever said what is to be asked."""
     checks: tuple[Check, ...] = ()
     """What is asked of each call."""
     view: View | None = None
