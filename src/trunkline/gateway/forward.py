@@ -43,7 +43,8 @@ from trunkline.routing.catalog import Entry
 from trunkline.routing.naming import SEPARATOR
 
 _KINDS = {kind.method: kind for kind in Kind}
-_NAMED = {"tools/call": (Kind.TOOL, "tool"), "prompts/get": (Kind.PROMPT, "prompt")}
+_NAMED = {"tools/call": Kind.TOOL, "prompts/get": Kind.PROMPT}
+_WORDS = {Kind.TOOL: "tool", Kind.PROMPT: "prompt"}
 
 _CALLS = frozenset((*_NAMED, "resources/read", "completion/complete"))
 """What is passed on for a client, and noted."""
@@ -74,8 +75,10 @@ class Forwarder:
             if way is BY_NAME:
                 name, arguments = params.named()
                 route = self._known[request.method].get(name)
-                if route is None or route.view is not None:
-                    route, arguments = self._look(route, request.method, name, params, client)
+                if route is None:
+                    route = self._find(request.method, name, client)
+                if route.view is not None:
+                    route, arguments = self._look(route, arguments, params, client)
             else:
                 route, arguments = self._route_other(params, way, client)
         except BaseException as why:
@@ -148,8 +151,7 @@ class Forwarder:
                 return self._referred_to(params)
             if way is not BY_NAME:
                 return self._reader(params.text("uri"))
-            kind, _ = _NAMED[method]
-            entry = self.registry.catalog.find(kind, params.text("name"))
+            entry = self.registry.catalog.find(_NAMED[method], params.text("name"))
             if entry is None or not self._wraps(entry, client):
                 return entry
             try:
@@ -195,21 +197,20 @@ class Forwarder:
         """Find where a call goes, and with which arguments."""
         if way is not BY_NAME:
             return self._route_other(params, way, client)
-        name, _ = params.named()
-        return self._look(self._known[method].get(name), method, name, params, client)
+        name, arguments = params.named()
+        route = self._known[method].get(name) or self._find(method, name, client)
+        return self._look(route, arguments, params, client)
 
     def _look(
-        self, route: Route | None, method: str, name: str, params: Params, client: Client
+        self, route: Route, arguments: Raw | None, params: Params, client: Client
     ) -> tuple[Route, Raw | None]:
-        """Find where a name leads that is not known yet, or not everybody's to know."""
-        if route is None:
-            route = self._find(method, name, client)
+        """Find out whether a caller may see where a name leads, and whether it leads elsewhere."""
         if route.view is not None:
             if not route.view.visible(client.caller, route.entry):
-                raise self._unknown(method, name, client)
+                raise self._unknown(route.entry.kind, route.entry.public, client)
             if route.wraps:
-                route = self._unwrapped(params, client)
-        return route, params.get("arguments")
+                return self._unwrapped(params, client), params.get("arguments")
+        return route, arguments
 
     def _route_other(self, params: Params, way: Way, client: Client) -> tuple[Route, Raw | None]:
         """Find where a call goes that has no name: as many things as clients can think of."""
@@ -224,10 +225,10 @@ class Forwarder:
 
     def _find(self, method: str, name: str, client: Client) -> Route:
         """Find where a name leads, and keep that; raises RpcError."""
-        kind, _ = _NAMED[method]
+        kind = _NAMED[method]
         entry = self.registry.catalog.find(kind, name)
         if entry is None:
-            raise self._unknown(method, name, client)
+            raise self._unknown(kind, name, client)
         route = self._known[method][name] = self._lead(entry)
         return route
 
@@ -251,9 +252,9 @@ class Forwarder:
             finish,
         )
 
-    def _unknown(self, method: str, name: str, client: Client) -> RpcError:
+    def _unknown(self, kind: Kind, name: str, client: Client) -> RpcError:
         """Return why there is nothing of a name; raises why that is not known yet."""
-        kind, what = _NAMED[method]
+        what = _WORDS[kind]
         self._expect_ready(kind, name, client)
         if not self.registry.catalog.entries(kind):
             return RpcError(INVALID_PARAMS, f"No {what}s available")
