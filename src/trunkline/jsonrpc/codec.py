@@ -116,10 +116,19 @@ class _Envelope(Struct, gc=False):
     error: Raw = _ABSENT
 
 
+class _Result(Struct, gc=False):
+    """A response to a call of our own: these have numbers for ids."""
+
+    jsonrpc: Literal["2.0"]
+    id: int
+    result: Raw
+
+
 _is_ascii = cast("Callable[[bytes | str], TypeGuard[bytes]]", bytes.isascii)
 """Tell whether bytes are ASCII; raises TypeError for what is not bytes."""
 
 _read_envelope = msgspec.json.Decoder(_Envelope).decode
+_read_result = msgspec.json.Decoder(_Result).decode
 _read_error = msgspec.json.Decoder(ErrorObject).decode
 _read_any = msgspec.json.Decoder(Raw).decode
 _read_text = msgspec.json.Decoder(str).decode
@@ -164,6 +173,23 @@ def decode(
     if type(payload) is not bytes:
         return decode(_as_bytes(payload), max_payload, max_batch)
     return look_closely(payload, max_batch)
+
+
+def result_under(id: int, payload: bytes) -> Raw | None:
+    """Take a first look at what should be the response to a call of our own; return its result.
+
+    None says nothing but that it is for `decode` to tell what it is.
+    """
+    try:
+        size = len(payload)
+        if size <= MAX_PAYLOAD and payload.isascii():
+            found = _read_result(payload)
+            result = found.result
+            if found.id == id and id >= _LEAST[size - len(result) - _RESPONSE]:
+                return result
+    except (msgspec.DecodeError, RecursionError, IndexError):
+        pass
+    return None
 
 
 def _with_neither(payload: bytes, envelope: _Envelope) -> Message | None:

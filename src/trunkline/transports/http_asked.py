@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 from msgspec import Struct
 
 from trunkline.jsonrpc import ConnectionLost, Due, Handler, RpcError
+from trunkline.jsonrpc.codec import result_under
 from trunkline.transports.exchange import Headers
 from trunkline.transports.http_response import Head, HttpResponse
 from trunkline.transports.http_results import read_result
@@ -67,12 +68,21 @@ class Asked(Struct, eq=False):
         """Take in all of an answer."""
         if head.is_json:
             self.link.remapper.forget(self.id)
-            try:
-                self.answer.settle(read_result(body, self.id))
-            except (RpcError, ConnectionLost) as why:
-                self.answer.fail(why)
+            result = result_under(self.id, body)
+            if result is not None:
+                self.answer.settle(result)
+            else:
+                self._look_closely(body)
         else:
             self.begin(wire).complete(wire, head, body)
+
+    def _look_closely(self, body: bytes) -> None:
+        try:
+            result = read_result(body, self.id)
+        except (RpcError, ConnectionLost) as why:
+            self.answer.fail(why)
+        else:
+            self.answer.settle(result)
 
     def begin(self, wire: "Wire") -> HttpResponse:
         """Have the link told when the head is there, or that there is none."""
