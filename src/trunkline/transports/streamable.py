@@ -39,7 +39,7 @@ from trunkline.jsonrpc import (
     decode,
 )
 from trunkline.jsonrpc.incident import Report, answer_for, print_incident
-from trunkline.jsonrpc.message import request_payload
+from trunkline.jsonrpc.raw import write
 from trunkline.mcp.headers import HEADER_MISMATCH, UNSUPPORTED_VERSION
 from trunkline.mcp.media import media_type
 from trunkline.transports.exchange import Headers
@@ -135,7 +135,7 @@ class Streamable:
         asked = Asked(self, id, method, handler, said)
         asked.answer = Due(asked.stop)
         try:
-            payload = request_payload(id, method, params)
+            payload = write(Request(id, method, params))
             if method in _APART:
                 self._ask_apart(asked, headers, payload)
             elif not self._client.post_now(said, payload, asked):
