@@ -131,7 +131,7 @@ class Due:
             for step in steps:
                 step(self)
         except Instead as another:
-            self._wait_for(another.doing, [*steps])
+            self._be_due_again(another.doing, [*steps])
         except Exception as failure:
             self.result, self.error = None, failure
             self._do([*(self._then or ()), *steps])
@@ -149,6 +149,11 @@ class Due:
             self.fail(other.error)
         else:
             self.settle(other.result)
+
+    def wait_for(self, doing: "Due") -> None:
+        """Be settled as something else is, which is what to cancel from now on."""
+        self.stop_by(lambda _: doing.cancel())
+        doing.then(self.follow)
 
     def cancel(self, why: BaseException | None = None) -> None:
         """Let nobody work on it any more; it fails with `why`, or as cancelled."""
@@ -188,13 +193,12 @@ class Due:
         self._then = steps
         self.settle(self.result)
 
-    def _wait_for(self, doing: "Due", steps: "list[Callable[[Due], None]]") -> None:
+    def _be_due_again(self, doing: "Due", steps: "list[Callable[[Due], None]]") -> None:
         """Be due again, as something else is, with all that was not done yet."""
         self.done = False
         self.result = self.error = None
         self._then = steps
-        self.stop_by(lambda _: doing.cancel())
-        doing.then(self.follow)
+        self.wait_for(doing)
 
     def _take(self, task: "asyncio.Future[Any]") -> None:
         if task.cancelled():

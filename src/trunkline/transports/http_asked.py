@@ -6,20 +6,25 @@
 Refuses to wait, and to know what follows: that is up to the link.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from msgspec import Struct
 
 from trunkline.jsonrpc import ConnectionLost, Due, Handler, RpcError
 from trunkline.jsonrpc.codec import result_under
 from trunkline.transports.exchange import Headers
+from trunkline.transports.http_refused import SessionLost
 from trunkline.transports.http_response import Head, HttpResponse
 from trunkline.transports.http_results import read_result
 
 if TYPE_CHECKING:
     from trunkline.transports.http_wire import Wire
     from trunkline.transports.streamable import Streamable
+
+Anew: TypeAlias = Callable[[SessionLost], Due]
+"""Asks in another session what was asked in one that the server has lost."""
 
 INITIALIZE = "initialize"
 LISTEN = "subscriptions/listen"
@@ -34,6 +39,7 @@ class Asked(Struct, eq=False):
     handler: Handler | None
     headers: Headers
     """What is said with it."""
+    anew: Anew | None
     answer: Due = cast("Due", None)
     """What is due; put here at once, but afterwards, since the two refer to each other."""
     shown: object = None
