@@ -116,7 +116,7 @@ class _Envelope(Struct, gc=False):
     error: Raw = _ABSENT
 
 
-class _Result(Struct, gc=False):
+class Result(Struct, gc=False):
     """A response to a call of our own: these have numbers for ids."""
 
     jsonrpc: Literal["2.0"]
@@ -128,7 +128,7 @@ _is_ascii = cast("Callable[[bytes | str], TypeGuard[bytes]]", bytes.isascii)
 """Tell whether bytes are ASCII; raises TypeError for what is not bytes."""
 
 _read_envelope = msgspec.json.Decoder(_Envelope).decode
-_read_result = msgspec.json.Decoder(_Result).decode
+_read_result = msgspec.json.Decoder(Result).decode
 _read_error = msgspec.json.Decoder(ErrorObject).decode
 _read_any = msgspec.json.Decoder(Raw).decode
 _read_text = msgspec.json.Decoder(str).decode
@@ -175,18 +175,17 @@ def decode(
     return look_closely(payload, max_batch)
 
 
-def result_under(id: int, payload: bytes) -> Raw | None:
-    """Take a first look at what should be the response to a call of our own; return its result.
+def read_result(payload: bytes, max_payload: int = MAX_PAYLOAD) -> Result | None:
+    """Take a first look at what should be the response to a call of our own.
 
     None says nothing but that it is for `decode` to tell what it is.
     """
     try:
         size = len(payload)
-        if size <= MAX_PAYLOAD and payload.isascii():
+        if size <= max_payload and payload.isascii():
             found = _read_result(payload)
-            result = found.result
-            if found.id == id and id >= _LEAST[size - len(result) - _RESPONSE]:
-                return result
+            if found.id >= _LEAST[size - len(found.result) - _RESPONSE]:
+                return found
     except (msgspec.DecodeError, RecursionError, IndexError):
         pass
     return None

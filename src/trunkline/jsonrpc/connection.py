@@ -162,14 +162,16 @@ class Connection:
         peer = self._peer
         if not self._reading or peer.queue:
             return False
-        events = peer.take(payload)
-        if events is None:
-            return False
-        for event in events:
-            if isinstance(event, Returned):  # what a gateway hears most, with fewest steps
-                if event.token is not None:  # else the peer was used by others as well
-                    event.token.settle(event.result)
-            else:
+        answered = peer.take_result(payload)
+        if answered is not None:
+            asked, result = answered
+            if asked is not None:  # else the peer was used by others as well
+                asked.settle(result)
+        else:
+            events = peer.take(payload)
+            if events is None:
+                return False
+            for event in events:
                 self._on(event)
         if peer.queue:
             self._sender.push()

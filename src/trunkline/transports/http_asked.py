@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from msgspec import Struct
 
 from trunkline.jsonrpc import ConnectionLost, Due, Handler, RpcError
-from trunkline.jsonrpc.codec import result_under
+from trunkline.jsonrpc.codec import read_result
 from trunkline.transports.exchange import Headers
 from trunkline.transports.http_refused import SessionLost
 from trunkline.transports.http_response import Head, HttpResponse
-from trunkline.transports.http_results import read_result
+from trunkline.transports.http_results import result_in
 
 if TYPE_CHECKING:
     from trunkline.transports.http_wire import Wire
@@ -74,9 +74,9 @@ class Asked(Struct, eq=False):
         """Take in all of an answer."""
         if head.is_json:
             self.link.remapper.forget(self.id)
-            result = result_under(self.id, body)
-            if result is not None:
-                self.answer.settle(result)
+            found = read_result(body)
+            if found is not None and found.id == self.id:
+                self.answer.settle(found.result)
             else:
                 self._look_closely(body)
         else:
@@ -84,7 +84,7 @@ class Asked(Struct, eq=False):
 
     def _look_closely(self, body: bytes) -> None:
         try:
-            result = read_result(body, self.id)
+            result = result_in(body, self.id)
         except (RpcError, ConnectionLost) as why:
             self.answer.fail(why)
         else:

@@ -46,7 +46,7 @@ from trunkline.transports.exchange import Headers
 from trunkline.transports.http_asked import INITIALIZE, LISTEN, Anew, Asked
 from trunkline.transports.http_client import HttpClient, HttpResponse, Unreachable
 from trunkline.transports.http_refused import HttpRefused, SessionLost
-from trunkline.transports.http_results import is_answer, read_result, result_of, seconds_of
+from trunkline.transports.http_results import is_answer, result_in, result_of, seconds_of
 from trunkline.transports.http_stream import MAX_RETRY, RETRY, MessageStream
 
 MAX_RESUMES = 5
@@ -263,7 +263,7 @@ class Streamable:
             if response.status != 200:
                 raise await self._refusal(response, id)
             if kind == "application/json":
-                return read_result(await response.read(), id)
+                return result_in(await response.read(), id)
             raise ConnectionLost(f"expected JSON or an event stream, got {kind!r}")
         finally:
             response.close()
