@@ -44,13 +44,15 @@ from trunkline.jsonrpc.message import (
     SpelledStr,
 )
 from trunkline.jsonrpc.raw import (
+    ARRAY,
+    OBJECT,
     UNSET,
     DuplicateKey,
     Raw,
     UnsetType,
     check_utf8,
-    first_byte,
     members,
+    opening,
     write,
 )
 from trunkline.jsonrpc.remains import ENOUGH, answered_id
@@ -93,8 +95,7 @@ _ESCAPE = re.compile(
 )
 """One escape, two of which may be one character; half of one is a group."""
 
-_BRACKET = ord("[")
-_CONTAINERS = b"{["
+_CONTAINERS = (OBJECT, ARRAY)
 _BACKSLASH = ord("\\")
 
 
@@ -154,7 +155,7 @@ def decode(
             method = envelope.method
             room = size - len(params) - len(method) - _REQUEST
             # "!" follows the space: what begins there is not blank.
-            if method >= "!" and memoryview(params)[0] in _CONTAINERS:
+            if method >= "!" and opening(params) in _CONTAINERS:
                 if isinstance(id, int) and id >= _LEAST[room]:
                     return Request(id, method, params)
                 if _is_plain(payload, room, id):
@@ -244,7 +245,7 @@ def look_closely(payload: bytes, max_batch: int) -> Message | Batch:
 
 def _read_entry(entry: Raw) -> Message | RemoteProtocolError:
     """Read one entry of a batch; what is wrong with it concerns no other entry."""
-    if first_byte(entry) == _BRACKET:
+    if opening(entry) == ARRAY:
         return _refuse("expected an object, got a batch inside a batch")
     try:
         return cast("Message", decode(bytes(entry), max_payload=len(entry), max_batch=0))
@@ -287,7 +288,7 @@ def _read_call(seen: dict[str, Raw]) -> Request | Notification:
     if method is None or not method.strip(BLANK):
         raise _refuse("expected a string that is not blank as method", seen)
     params: Raw | UnsetType = seen.get("params", UNSET)
-    if params is not UNSET and first_byte(params) not in _CONTAINERS:
+    if params is not UNSET and opening(params) not in _CONTAINERS:
         if bytes(params) != b"null":
             raise _refuse("expected an object or an array as params", seen)
         params = UNSET

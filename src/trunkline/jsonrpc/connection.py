@@ -163,17 +163,20 @@ class Connection:
         if not self._reading or peer.queue:
             return False
         answered = peer.take_result(payload)
-        if answered is not None:
-            asked, result = answered
-            if asked is not None:  # else the peer was used by others as well
-                asked.settle(result)
-        else:
-            events = peer.take(payload)
-            if events is None:
-                return False
-            for event in events:
-                self._on(event)
-        if peer.queue:
+        if answered is None:
+            return self._take_other(payload)
+        asked, result = answered
+        if asked is not None:  # else the peer was used by others as well
+            asked.settle(result)
+        return True
+
+    def _take_other(self, payload: bytes) -> bool:
+        events = self._peer.take(payload)
+        if events is None:
+            return False
+        for event in events:
+            self._on(event)
+        if self._peer.queue:
             self._sender.push()
         return True
 

@@ -65,7 +65,7 @@ class Due:
     """What whoever made it has to know to stop it; not set by anybody else."""
 
     result: Any
-    """The answer, if it is one; whoever adds something may put another in its place."""
+    """The answer, if it is one; whoever adds something may put another in its place. Not before."""
 
     error: BaseException | None
     """Why there is none."""
@@ -79,7 +79,6 @@ class Due:
         Without it, to cancel is to settle.
         """
         self.done = False
-        self.result = None
         self.error = None
         self._stop = stop
         self._then = []

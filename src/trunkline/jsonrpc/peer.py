@@ -171,11 +171,12 @@ class Peer:
         None if it is anything else: then nothing has been learnt. What a gateway reads most, with
         fewest steps.
         """
-        found = read_result(payload, self._max_payload) if self.calls else None
-        if found is None or found.id not in self.calls:
+        calls = self.calls
+        found = read_result(payload, self._max_payload) if calls else None
+        if found is None or (id := found.id) not in calls:
             return None
-        self._remapper.forget(found.id)
-        return self.calls.pop(found.id), found.result
+        self._remapper.forget(id)
+        return calls.pop(id), found.result
 
     def take(self, payload: bytes) -> list[Event] | None:
         """Return what is learnt from a request or a response, None if it is anything else.

@@ -11,6 +11,7 @@ Rules upheld here:
 
 import codecs
 import json
+import struct
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -105,9 +106,15 @@ def check_utf8(payload: bytes) -> None:
         start += codecs.utf_8_decode(view[start:stop], "strict", stop >= end)[1]
 
 
+opening: Callable[[Raw], tuple[int]] = struct.Struct("B").unpack_from
+"""Returns the first byte as one of these; no other way to look at it takes so little time."""
+
+OBJECT, ARRAY = (ord("{"),), (ord("["),)
+
+
 def first_byte(raw: Raw) -> int:
     """Return the byte that says what kind of value `raw` is."""
-    return memoryview(raw)[0]
+    return opening(raw)[0]
 
 
 def compact(payload: Raw | bytes) -> bytes:
