@@ -63,6 +63,21 @@ async def test_an_answer_to_what_others_asked_through_the_peer_disturbs_nobody()
     assert len(channel.taken) == 2
 
 
+async def test_an_answer_that_nobody_waits_for_is_told_of_where_it_arrives() -> None:
+    channel, table = Prompt(), Table()
+    async with Connection(channel, table) as connection:
+        await settle()
+        asked = connection.ask("m")
+        await settle()
+        channel.come(answer(99))
+        assert "no call in flight has id 99" in str(table.violations[0])
+        assert not asked.done
+        channel.come(answer(1))
+        assert asked.done
+    assert channel.taken == [answer(99), answer(1)]
+    assert [said.get("method") for said in channel.sent] == ["m"]
+
+
 async def test_a_request_is_answered_where_it_arrives() -> None:
     channel = Prompt()
     async with Connection(channel, Table()):
