@@ -14,10 +14,12 @@ def test_a_result_is_only_taken_from_a_response(payload: bytes) -> None:
         assert same(look_twice(payload), Response(found.id, found.result))
 
 
-def test_a_response_to_a_call_of_our_own_is_read() -> None:
-    found = codec.read_result(b'{"result": {"a": 1}, "id": 7, "jsonrpc": "2.0"}')
+@pytest.mark.parametrize("result", ['{"a": 1}', "null", '"\u00e9"', '"\U0001f600"'])
+def test_a_response_to_a_call_of_our_own_is_read(result: str) -> None:
+    payload = f'{{"result": {result}, "id": 7, "jsonrpc": "2.0"}}'.encode()
+    found = codec.read_result(payload)
     assert found is not None
-    assert (found.id, bytes(found.result)) == (7, b'{"a": 1}')
+    assert (found.id, bytes(found.result).decode()) == (7, result)
 
 
 @pytest.mark.parametrize(

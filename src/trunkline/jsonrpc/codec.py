@@ -183,11 +183,13 @@ def read_result(payload: bytes, max_payload: int = MAX_PAYLOAD) -> Result | None
     """
     try:
         size = len(payload)
-        if size <= max_payload and payload.isascii():
+        if size <= max_payload:
+            if not payload.isascii():
+                check_utf8(payload)
             found = _read_result(payload)
             if found.id >= _LEAST[size - len(found.result) - _RESPONSE]:
                 return found
-    except (msgspec.DecodeError, RecursionError, IndexError):
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError, IndexError):
         pass
     return None
 

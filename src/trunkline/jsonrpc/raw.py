@@ -94,8 +94,11 @@ def from_raw(raw: Raw | bytes, kind: type[T] = object) -> T:
 def check_utf8(payload: bytes) -> None:
     """Raise UnicodeDecodeError unless `payload` is UTF-8, in bounded memory.
 
-    Decoding it whole would build a string of up to four times the payload's size.
+    Decoding all of a long one would build a string of up to four times the payload's size.
     """
+    if len(payload) <= _UTF8_CHUNK:
+        payload.decode()
+        return
     if payload.isascii():
         return
     view = memoryview(payload)
