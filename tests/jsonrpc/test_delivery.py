@@ -186,6 +186,18 @@ def test_a_token_comes_back_with_whatever_becomes_of_its_call() -> None:
     assert [e.token for e in (returned, failed, malformed, lost)] == tokens
 
 
+def test_a_peer_takes_the_result_of_a_call_once_and_leaves_all_else_as_it_was() -> None:
+    peer, token = Peer(max_payload=100), object()
+    assert peer.take_result(answer(1)) is None  # nothing was asked so far
+    id = peer.call("m", token=token)
+    for left in (TELL, ask(id), answer(id + 1), answer(id, "x" * 100), b'{"id":%d}' % id):
+        assert peer.take_result(left) is None
+    found = peer.take_result(answer(id, "x"))
+    assert found is not None
+    assert (found[0], bytes(found[1]), peer.idle) == (token, b'"x"', True)
+    assert peer.take_result(answer(id, "x")) is None
+
+
 def test_a_peer_takes_requests_and_responses_and_leaves_the_rest_as_it_was() -> None:
     peer = Peer(batch="allow")
     id = peer.call("m")
