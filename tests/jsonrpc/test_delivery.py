@@ -63,6 +63,21 @@ async def test_an_answer_to_what_others_asked_through_the_peer_disturbs_nobody()
     assert len(channel.taken) == 2
 
 
+async def test_an_answer_that_nobody_waits_for_is_told_of_where_it_arrives() -> None:
+    channel, table = Prompt(), Table()
+    async with Connection(channel, table) as connection:
+        await settle()
+        asked = connection.ask("m")
+        await settle()
+        channel.come(answer(99))
+        assert "no call in flight has id 99" in str(table.violations[0])
+        assert not asked.done
+        channel.come(answer(1))
+        assert asked.done
+    assert channel.taken == [answer(99), answer(1)]
+    assert [said.get("method") for said in channel.sent] == ["m"]
+
+
 async def test_a_request_is_answered_where_it_arrives() -> None:
     channel = Prompt()
     async with Connection(channel, Table()):
@@ -169,6 +184,18 @@ def test_a_token_comes_back_with_whatever_becomes_of_its_call() -> None:
     assert isinstance(failed, Failed)
     assert isinstance(malformed, Failed)
     assert [e.token for e in (returned, failed, malformed, lost)] == tokens
+
+
+def test_a_peer_takes_the_result_of_a_call_once_and_leaves_all_else_as_it_was() -> None:
+    peer, token = Peer(max_payload=100), object()
+    assert peer.take_result(answer(1)) is None  # nothing was asked so far
+    id = peer.call("m", token=token)
+    for left in (TELL, ask(id), answer(id + 1), answer(id, "x" * 100), b'{"id":%d}' % id):
+        assert peer.take_result(left) is None
+    found = peer.take_result(answer(id, "x"))
+    assert found is not None
+    assert (found[0], bytes(found[1]), peer.idle) == (token, b'"x"', True)
+    assert peer.take_result(answer(id, "x")) is None
 
 
 def test_a_peer_takes_requests_and_responses_and_leaves_the_rest_as_it_was() -> None:

@@ -102,6 +102,19 @@ def test_one_that_is_settled_already_is_due_again_if_something_is_done_instead()
     assert (asked.done, asked.result) == (True, 2)
 
 
+def test_one_waits_for_another_and_takes_that_along() -> None:
+    for outcome in (7, ValueError("no")):
+        first, second = Due(), Due()
+        second.wait_for(first)
+        first.settle(outcome) if isinstance(outcome, int) else first.fail(outcome)
+        assert (second.result or second.error) == outcome
+    first, second, why = Due(), Due(), KeyError("enough")
+    second.wait_for(first)
+    second.cancel(why)
+    assert first.done
+    assert second.error is why
+
+
 def test_one_follows_another() -> None:
     for outcome in (7, ValueError("no")):
         first, second = Due(), Due()

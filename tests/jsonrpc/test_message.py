@@ -78,6 +78,12 @@ def test_a_response_in_pieces_is_the_same(id: int | str | None) -> None:
         Response(True, result).encode()
 
 
+@pytest.mark.parametrize("large", [0, 100])
+def test_a_response_in_pieces_has_its_result_to_the_byte(large: int) -> None:
+    payload, rest = response_pieces(1, Raw(b'{\n  "a": 1\n}'), large)
+    assert b"".join((payload, *rest)).endswith(b'"result":{\n  "a": 1\n}}')
+
+
 @pytest.mark.holds("C32", "S2.9")
 def test_a_result_of_null_is_written() -> None:
     assert Response(1, None).encode() == b'{"jsonrpc":"2.0","id":1,"result":null}'

@@ -25,7 +25,7 @@ from tests.transports.web import (
 )
 from trunkline.jsonrpc import ConnectionLost, IdRemapper, Raw, RpcError
 from trunkline.transports import http_client
-from trunkline.transports.http_wire import Wire
+from trunkline.transports.departures import Departures
 from trunkline.transports.streamable import Streamable
 
 __all__ = ["no_patience"]
@@ -154,7 +154,7 @@ async def test_a_call_that_cannot_be_posted_is_over(monkeypatch: pytest.MonkeyPa
         client = Fickle(server.url)
         link = Streamable(client, "s", remapper, None)
         await call(link)
-        monkeypatch.setattr(Wire, "write", break_down)
+        monkeypatch.setattr(Departures, "write", break_down)
         with pytest.raises(ZeroDivisionError):
             link.call("tools/call", Raw(b"{}"))
         assert remapper.pending_count() == 0

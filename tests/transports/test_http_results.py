@@ -3,20 +3,20 @@
 import pytest
 
 from trunkline.jsonrpc import ConnectionLost, MalformedAnswer, RpcError
-from trunkline.transports.http_results import read_result, seconds_of
+from trunkline.transports.http_results import result_in, seconds_of
 
 
 def test_a_result_is_returned_and_an_error_raised() -> None:
-    assert bytes(read_result(b'{"jsonrpc":"2.0","id":1,"result":null}', 1)) == b"null"
+    assert bytes(result_in(b'{"jsonrpc":"2.0","id":1,"result":null}', 1)) == b"null"
     for id in (b"1", b"null"):
         body = b'{"jsonrpc":"2.0","id":%b,"error":{"code":-1,"message":"no"}}' % id
         with pytest.raises(RpcError, match="no"):
-            read_result(body, 1)
+            result_in(body, 1)
 
 
 def test_what_stands_in_a_batch_is_found() -> None:
     body = b'[{"jsonrpc":"2.0","method":"x"},{"jsonrpc":"2.0","id":1,"result":2}]'
-    assert bytes(read_result(body, 1)) == b"2"
+    assert bytes(result_in(body, 1)) == b"2"
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_what_stands_in_a_batch_is_found() -> None:
 )
 def test_what_is_no_answer_leaves_the_call_without_one(body: bytes, why: str) -> None:
     with pytest.raises(ConnectionLost, match=why) as lost:
-        read_result(body, 1)
+        result_in(body, 1)
     assert not lost.value.excused
 
 
@@ -46,7 +46,7 @@ def test_what_is_no_answer_leaves_the_call_without_one(body: bytes, why: str) ->
 )
 def test_an_answer_that_is_none_is_the_servers_failure(body: bytes) -> None:
     with pytest.raises(MalformedAnswer, match="malformed") as failed:
-        read_result(body, 1)
+        result_in(body, 1)
     assert failed.value.code == -32603
 
 

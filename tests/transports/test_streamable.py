@@ -35,6 +35,7 @@ from tests.transports.web import (
 )
 from trunkline.jsonrpc import (
     ConnectionLost,
+    Raw,
     RpcError,
     from_raw,
 )
@@ -58,6 +59,20 @@ async def test_a_call_is_a_post_and_its_answer_a_body() -> None:
     assert asked.header("content-type") == "application/json"
     assert (asked.header("authorization"), asked.header("mcp-method")) == ("Bearer x", "m")
     assert asked.header(SESSION) is asked.header(VERSION) is None
+
+
+@tidy
+async def test_params_and_results_are_carried_to_the_byte() -> None:
+    async def lines(line: Line, asked: Asked) -> None:
+        body = b'{"jsonrpc":"2.0","id":%d,"result":{\n  "a": 1.0\n}}' % asked.id
+        await line.send(ok(body, JSON))
+
+    web = Web()
+    web.reactions["m"] = lines
+    async with linked(web) as link:
+        found = await link.call("m", Raw(b'{\n  "b": 1.0\n}'))
+    assert bytes(found) == b'{\n  "a": 1.0\n}'
+    assert web.asked[0].seen.body.endswith(b'"params":{\n  "b": 1.0\n}}')
 
 
 @tidy

@@ -217,8 +217,7 @@ class EnvelopeRemote:
         except Exception as why:
             answer.fail(why)
             return
-        answer.stop_by(lambda _: doing.cancel())
-        doing.then(answer.follow)
+        answer.wait_for(doing)
 
     def _begin_task(self, call: Call, params: Params, client: Client) -> Due:
         put_extension(params, declared=True)

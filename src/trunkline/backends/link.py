@@ -15,6 +15,7 @@ from trunkline.jsonrpc import Channel, Connection, Due, Handler, Id, IdRemapper,
 from trunkline.jsonrpc.incident import Report, print_incident
 from trunkline.routing.call import withdrawal
 from trunkline.transports.exchange import Headers
+from trunkline.transports.http_asked import Anew
 
 GRACE = 0.5
 """How long, in seconds, what the server asked may still be answered when the conversation ends."""
@@ -36,8 +37,9 @@ class Link(Protocol):
         original_id: Id = None,
         handler: Handler | None = None,
         headers: Headers = (),
+        anew: Anew | None = None,
     ) -> Due:
-        """Ask; `headers` are for whoever carries it by HTTP.
+        """Ask; `headers` are for whoever carries it by HTTP, and `anew` if sessions can be lost.
 
         Raises RpcError or ConnectionLost, at once or when awaited.
         """
@@ -92,6 +94,7 @@ class ChannelLink:
         original_id: Id = None,
         handler: Handler | None = None,
         headers: Headers = (),
+        anew: Anew | None = None,
     ) -> Due:
         """Ask."""
         return self._connection.ask(method, params, original_id=original_id)

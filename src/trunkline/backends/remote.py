@@ -28,7 +28,6 @@ from trunkline.gateway.client import Client
 from trunkline.jsonrpc import (
     ConnectionLost,
     Due,
-    Instead,
     Notification,
     Raw,
     RemoteProtocolError,
@@ -155,11 +154,10 @@ class Remote:
         if self._renewal is not None:
             ask = partial(link.call, call.method, raw, original_id=call.id, handler=hearing)
             return Due.of(self._ask_again(ask))
-        asked = link.call(call.method, raw, original_id=call.id, handler=hearing)
-        asked.then(hearing.look)
-        return asked
+        anew = hearing.ask_anew
+        return link.call(call.method, raw, original_id=call.id, handler=hearing, anew=anew)
 
-    def ask_instead(self, asked: "_Asked", lost: SessionLost) -> Due:
+    def ask_anew(self, asked: "_Asked", lost: SessionLost) -> Due:
         """Ask anew in another session what was asked in one that the server has lost."""
         link, call = self._expect_link(), asked.call
         raw = call.params.encode()
@@ -334,11 +332,9 @@ class _Asked(Hearing, frozen=True):
     welcome: Welcome | None
     """The session in which it was asked."""
 
-    def look(self, asked: Due) -> None:
-        """Have it asked anew if the session was lost; only then that needs a task."""
-        lost = asked.error
-        if lost is not None and isinstance(lost, SessionLost):
-            raise Instead(self.server.ask_instead(self, lost))
+    def ask_anew(self, lost: SessionLost) -> Due:
+        """Have it asked in another session; only then that needs a task."""
+        return self.server.ask_anew(self, lost)
 
 
 def _not_opened() -> RpcError:

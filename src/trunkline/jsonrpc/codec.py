@@ -44,13 +44,15 @@ from trunkline.jsonrpc.message import (
     SpelledStr,
 )
 from trunkline.jsonrpc.raw import (
+    ARRAY,
+    OBJECT,
     UNSET,
     DuplicateKey,
     Raw,
     UnsetType,
     check_utf8,
-    first_byte,
     members,
+    opening,
     write,
 )
 from trunkline.jsonrpc.remains import ENOUGH, answered_id
@@ -93,8 +95,7 @@ _ESCAPE = re.compile(
 )
 """One escape, two of which may be one character; half of one is a group."""
 
-_BRACKET = ord("[")
-_CONTAINERS = b"{["
+_CONTAINERS = (OBJECT, ARRAY)
 _BACKSLASH = ord("\\")
 
 
@@ -116,10 +117,19 @@ class _Envelope(Struct, gc=False):
     error: Raw = _ABSENT
 
 
+class Result(Struct, gc=False):
+    """A response to a call of our own: these have numbers for ids."""
+
+    jsonrpc: Literal["2.0"]
+    id: int
+    result: Raw
+
+
 _is_ascii = cast("Callable[[bytes | str], TypeGuard[bytes]]", bytes.isascii)
 """Tell whether bytes are ASCII; raises TypeError for what is not bytes."""
 
 _read_envelope = msgspec.json.Decoder(_Envelope).decode
+_read_result = msgspec.json.Decoder(Result).decode
 _read_error = msgspec.json.Decoder(ErrorObject).decode
 _read_any = msgspec.json.Decoder(Raw).decode
 _read_text = msgspec.json.Decoder(str).decode
@@ -145,7 +155,7 @@ def decode(
             method = envelope.method
             room = size - len(params) - len(method) - _REQUEST
             # "!" follows the space: what begins there is not blank.
-            if method >= "!" and memoryview(params)[0] in _CONTAINERS:
+            if method >= "!" and opening(params) in _CONTAINERS:
                 if isinstance(id, int) and id >= _LEAST[room]:
                     return Request(id, method, params)
                 if _is_plain(payload, room, id):
@@ -164,6 +174,24 @@ def decode(
     if type(payload) is not bytes:
         return decode(_as_bytes(payload), max_payload, max_batch)
     return look_closely(payload, max_batch)
+
+
+def read_result(payload: bytes, max_payload: int = MAX_PAYLOAD) -> Result | None:
+    """Take a first look at what should be the response to a call of our own.
+
+    None says nothing but that it is for `decode` to tell what it is.
+    """
+    try:
+        size = len(payload)
+        if size <= max_payload:
+            if not payload.isascii():
+                check_utf8(payload)
+            found = _read_result(payload)
+            if found.id >= _LEAST[size - len(found.result) - _RESPONSE]:
+                return found
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError, IndexError):
+        pass
+    return None
 
 
 def _with_neither(payload: bytes, envelope: _Envelope) -> Message | None:
@@ -219,7 +247,7 @@ def look_closely(payload: bytes, max_batch: int) -> Message | Batch:
 
 def _read_entry(entry: Raw) -> Message | RemoteProtocolError:
     """Read one entry of a batch; what is wrong with it concerns no other entry."""
-    if first_byte(entry) == _BRACKET:
+    if opening(entry) == ARRAY:
         return _refuse("expected an object, got a batch inside a batch")
     try:
         return cast("Message", decode(bytes(entry), max_payload=len(entry), max_batch=0))
@@ -262,7 +290,7 @@ def _read_call(seen: dict[str, Raw]) -> Request | Notification:
     if method is None or not method.strip(BLANK):
         raise _refuse("expected a string that is not blank as method", seen)
     params: Raw | UnsetType = seen.get("params", UNSET)
-    if params is not UNSET and first_byte(params) not in _CONTAINERS:
+    if params is not UNSET and opening(params) not in _CONTAINERS:
         if bytes(params) != b"null":
             raise _refuse("expected an object or an array as params", seen)
         params = UNSET

@@ -162,16 +162,21 @@ class Connection:
         peer = self._peer
         if not self._reading or peer.queue:
             return False
-        events = peer.take(payload)
+        answered = peer.take_result(payload)
+        if answered is None:
+            return self._take_other(payload)
+        asked, result = answered
+        if asked is not None:  # else the peer was used by others as well
+            asked.settle(result)
+        return True
+
+    def _take_other(self, payload: bytes) -> bool:
+        events = self._peer.take(payload)
         if events is None:
             return False
         for event in events:
-            if isinstance(event, Returned):  # what a gateway hears most, with fewest steps
-                if event.token is not None:  # else the peer was used by others as well
-                    event.token.settle(event.result)
-            else:
-                self._on(event)
-        if peer.queue:
+            self._on(event)
+        if self._peer.queue:
             self._sender.push()
         return True
 

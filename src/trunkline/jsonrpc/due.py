@@ -65,7 +65,7 @@ class Due:
     """What whoever made it has to know to stop it; not set by anybody else."""
 
     result: Any
-    """The answer, if it is one; whoever adds something may put another in its place."""
+    """The answer, if it is one; whoever adds something may put another in its place. Not before."""
 
     error: BaseException | None
     """Why there is none."""
@@ -79,7 +79,6 @@ class Due:
         Without it, to cancel is to settle.
         """
         self.done = False
-        self.result = None
         self.error = None
         self._stop = stop
         self._then = []
@@ -131,7 +130,7 @@ class Due:
             for step in steps:
                 step(self)
         except Instead as another:
-            self._wait_for(another.doing, [*steps])
+            self._be_due_again(another.doing, [*steps])
         except Exception as failure:
             self.result, self.error = None, failure
             self._do([*(self._then or ()), *steps])
@@ -149,6 +148,11 @@ class Due:
             self.fail(other.error)
         else:
             self.settle(other.result)
+
+    def wait_for(self, doing: "Due") -> None:
+        """Be settled as something else is, which is what to cancel from now on."""
+        self.stop_by(lambda _: doing.cancel())
+        doing.then(self.follow)
 
     def cancel(self, why: BaseException | None = None) -> None:
         """Let nobody work on it any more; it fails with `why`, or as cancelled."""
@@ -188,13 +192,12 @@ class Due:
         self._then = steps
         self.settle(self.result)
 
-    def _wait_for(self, doing: "Due", steps: "list[Callable[[Due], None]]") -> None:
+    def _be_due_again(self, doing: "Due", steps: "list[Callable[[Due], None]]") -> None:
         """Be due again, as something else is, with all that was not done yet."""
         self.done = False
         self.result = self.error = None
         self._then = steps
-        self.stop_by(lambda _: doing.cancel())
-        doing.then(self.follow)
+        self.wait_for(doing)
 
     def _take(self, task: "asyncio.Future[Any]") -> None:
         if task.cancelled():

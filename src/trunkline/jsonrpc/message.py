@@ -216,13 +216,13 @@ def response_pieces(
 ) -> tuple[bytes, tuple[()] | tuple[memoryview, bytes]]:
     """Return the payload of a response, which has an id that needs no check, and the rest of it.
 
-    There is more only if the result is raw, and has more than `large` bytes. Then it is there as it
-    is: together they may be several lines, if the result is.
+    There is more only if the result is raw, and has more than `large` bytes. One that is raw is
+    there as it is: the payload may be several lines, if the result is.
     """
     if type(result) is not Raw:
         return Response(id, result).encode(), ()
     if len(result) <= large:
-        return _payload(Response(id, result)), ()
+        return write(Response(id, result)), ()
     return b'{"jsonrpc":"2.0","id":%b,"result":' % write(id), (memoryview(result), b"}")
 
 

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from trunkline.jsonrpc.codec import MAX_BATCH, MAX_PAYLOAD, decode
+from trunkline.jsonrpc.codec import MAX_BATCH, MAX_PAYLOAD, decode, read_result
 from trunkline.jsonrpc.errors import (
     OVERLOADED,
     LocalProtocolError,
@@ -165,6 +165,19 @@ class Peer:
             for event in self._take(entry, _Place(reply, index))
         ]
 
+    def take_result(self, payload: bytes) -> tuple[Any, Raw] | None:
+        """Return the token of the call that a payload answers, and its result.
+
+        None if it is anything else: then nothing has been learnt. What a gateway reads most, with
+        fewest steps.
+        """
+        calls = self.calls
+        found = read_result(payload, self._max_payload) if calls else None
+        if found is None or (id := found.id) not in calls:
+            return None
+        self._remapper.forget(id)
+        return calls.pop(id), found.result
+
     def take(self, payload: bytes) -> list[Event] | None:
         """Return what is learnt from a request or a response, None if it is anything else.
 
@@ -177,7 +190,7 @@ class Peer:
         except RemoteProtocolError:
             return None
         if isinstance(message, Response):
-            return self._take_answer(message)  # what a gateway reads most, with fewest steps
+            return self._take_answer(message)
         if isinstance(message, Request):
             return self._take_request(message, None)
         self._read = payload, message  # which need not be read twice

@@ -61,7 +61,8 @@ class Departures:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._pieces: defaultdict[Outgoing, list[Piece]] = defaultdict(list)
+        self.held: defaultdict[Outgoing, list[Piece]] = defaultdict(list)
+        """What has not left yet, by whom it is for."""
         self._room = 0
         """How many bytes more may be held; none while nothing is, for the first decides that."""
         self._others = 0
@@ -75,14 +76,14 @@ class Departures:
         if room > 0:
             self._room = room
             self._others = others
-            self._pieces[to].append(data)
-        elif others > 0 and not self._pieces and len(data) < MAX_HELD:
+            self.held[to].append(data)
+        elif others > 0 and not self.held and len(data) < MAX_HELD:
             self._seen, self._looks = 0, _LOOKS
             self._loop.call_soon(self._depart)
             self._room = MAX_HELD
             self.write(to, data, others)
         else:  # alone, or too much; apart, since what is large is not copied
-            if self._pieces:
+            if self.held:
                 self.flush()
             if not to.is_closing():
                 to.write(data)
@@ -90,8 +91,8 @@ class Departures:
     def write_pieces(self, to: Outgoing, data: Sequence[Piece], others: int) -> None:
         """Have all of `data` written, in the same way; together, so that nobody is woken twice."""
         size = sum(map(len, data))
-        alone = others <= 0 and not self._pieces
-        if alone or size >= (self._room if self._pieces else MAX_HELD):
+        alone = others <= 0 and not self.held
+        if alone or size >= (self._room if self.held else MAX_HELD):
             self.flush()
             if not to.is_closing():
                 to.writelines(data)
@@ -101,7 +102,7 @@ class Departures:
 
     def _depart(self) -> None:
         """Let all of it leave, unless it is few, more came, and still more may have come by now."""
-        held = sum(map(len, self._pieces.values()))
+        held = sum(map(len, self.held.values()))
         if self._looks and self._seen < held and max(_MANY, 2 * held) < self._others:
             self._seen = held
             self._looks -= 1
@@ -111,8 +112,8 @@ class Departures:
 
     def flush(self) -> None:
         """Write what is held, now."""
-        pieces = iter(self._pieces.items())
-        self._pieces, self._room = defaultdict(list), 0
+        pieces = iter(self.held.items())
+        self.held, self._room = defaultdict(list), 0
         try:
             for to, parts in pieces:
                 if not to.is_closing():

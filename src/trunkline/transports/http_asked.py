@@ -6,19 +6,25 @@
 Refuses to wait, and to know what follows: that is up to the link.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from msgspec import Struct
 
 from trunkline.jsonrpc import ConnectionLost, Due, Handler, RpcError
+from trunkline.jsonrpc.codec import read_result
 from trunkline.transports.exchange import Headers
+from trunkline.transports.http_refused import SessionLost
 from trunkline.transports.http_response import Head, HttpResponse
-from trunkline.transports.http_results import read_result
+from trunkline.transports.http_results import result_in
 
 if TYPE_CHECKING:
     from trunkline.transports.http_wire import Wire
     from trunkline.transports.streamable import Streamable
+
+Anew: TypeAlias = Callable[[SessionLost], Due]
+"""Asks in another session what was asked in one that the server has lost."""
 
 INITIALIZE = "initialize"
 LISTEN = "subscriptions/listen"
@@ -33,6 +39,7 @@ class Asked(Struct, eq=False):
     handler: Handler | None
     headers: Headers
     """What is said with it."""
+    anew: Anew | None
     answer: Due = cast("Due", None)
     """What is due; put here at once, but afterwards, since the two refer to each other."""
     shown: object = None
@@ -67,12 +74,21 @@ class Asked(Struct, eq=False):
         """Take in all of an answer."""
         if head.is_json:
             self.link.remapper.forget(self.id)
-            try:
-                self.answer.settle(read_result(body, self.id))
-            except (RpcError, ConnectionLost) as why:
-                self.answer.fail(why)
+            found = read_result(body)
+            if found is not None and found.id == self.id:
+                self.answer.settle(found.result)
+            else:
+                self._look_closely(body)
         else:
             self.begin(wire).complete(wire, head, body)
+
+    def _look_closely(self, body: bytes) -> None:
+        try:
+            result = result_in(body, self.id)
+        except (RpcError, ConnectionLost) as why:
+            self.answer.fail(why)
+        else:
+            self.answer.settle(result)
 
     def begin(self, wire: "Wire") -> HttpResponse:
         """Have the link told when the head is there, or that there is none."""

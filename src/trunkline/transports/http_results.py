@@ -25,7 +25,7 @@ def is_answer(message: Message | RemoteProtocolError, id: int) -> bool:
     return isinstance(message, Response) and message.id == id
 
 
-def read_result(body: bytes, id: int) -> Raw:
+def result_in(body: bytes, id: int) -> Raw:
     """Return the result in a body; raises its error, or ConnectionLost where there is neither."""
     try:
         message = decode(body)
@@ -33,8 +33,6 @@ def read_result(body: bytes, id: int) -> Raw:
         if not is_answer(why, id):
             raise ConnectionLost(f"the answer was malformed: {why}") from None
         return result_of(why, id)
-    if type(message) is Response and message.id == id:  # as nearly all are
-        return message.result
     return result_of(message, id)
 
 

@@ -19,7 +19,7 @@ import asyncio
 import os
 import re
 import socket
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from math import inf
 from typing import NamedTuple, Protocol, cast
@@ -31,7 +31,6 @@ from msgspec.structs import replace
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.mcp.media import media_type
 from trunkline.transports.departures import Departures
-from trunkline.transports.exchange import Piece
 from trunkline.transports.http_heads import Heads
 from trunkline.transports.http_response import Head, HttpResponse
 
@@ -123,8 +122,6 @@ class Wire(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._asker: Asker | None = None
         """Who has heard nothing so far."""
-        self._unheard: Asker | None = None
-        """The same, once the request, or the first part of it, has left."""
         self._response: HttpResponse | None = None
         """What takes in the answer, if it is not all there at once."""
         self._status = 0
@@ -157,23 +154,9 @@ class Wire(asyncio.Protocol):
         self.deadline = inf if self._head_timeout is None else self._time() + self._head_timeout
         others = len(self._wires) - len(self._idle) - 1
         if len(body) < _LARGE:
-            self._departures.write(self, head + body, others)
+            self._departures.write(self._transport, head + body, others)
         else:
-            self._departures.write_pieces(self, (head, body), others)
-
-    def write(self, data: Piece) -> None:
-        """Let a request leave: to whom it departs."""
-        self._unheard = self._asker
-        self._transport.write(data)
-
-    def writelines(self, list_of_data: Iterable[Piece], /) -> None:
-        """Let one leave that is in pieces."""
-        self._unheard = self._asker
-        self._transport.writelines(list_of_data)
-
-    def is_closing(self) -> bool:
-        """Tell whether no request can leave any more."""
-        return self._transport.is_closing()
+            self._departures.write_pieces(self._transport, (head, body), others)
 
     @property
     def asker(self) -> Asker | None:
@@ -195,7 +178,7 @@ class Wire(asyncio.Protocol):
     def give_up(self, asker: Asker) -> None:
         """End the connection without a word, if that is who waits for an answer."""
         if self._asker is asker:
-            self._asker = self._unheard = None
+            self._asker = None
             self._transport.abort()
 
     def drop(self) -> None:
@@ -237,9 +220,8 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take in what came, and hand over what it completes."""
-        asker = self._unheard
-        if asker is not None:
-            self._unheard = None
+        asker = self._asker
+        if asker is not None and self._transport not in self._departures.held:
             found = self._known.find(data)
             if found is None:
                 keep_alive = self._parse(data)
@@ -273,7 +255,7 @@ class Wire(asyncio.Protocol):
     def _begin(self) -> HttpResponse | None:
         """Return what takes in the answer; None if nobody asked."""
         asker = self._asker
-        self._asker = self._unheard = None
+        self._asker = None
         if asker is not None:
             self._response = asker.begin(self)
         return self._response

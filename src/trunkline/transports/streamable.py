@@ -39,14 +39,14 @@ from trunkline.jsonrpc import (
     decode,
 )
 from trunkline.jsonrpc.incident import Report, answer_for, print_incident
-from trunkline.jsonrpc.message import request_payload
+from trunkline.jsonrpc.raw import write
 from trunkline.mcp.headers import HEADER_MISMATCH, UNSUPPORTED_VERSION
 from trunkline.mcp.media import media_type
 from trunkline.transports.exchange import Headers
-from trunkline.transports.http_asked import INITIALIZE, LISTEN, Asked
+from trunkline.transports.http_asked import INITIALIZE, LISTEN, Anew, Asked
 from trunkline.transports.http_client import HttpClient, HttpResponse, Unreachable
 from trunkline.transports.http_refused import HttpRefused, SessionLost
-from trunkline.transports.http_results import is_answer, read_result, result_of, seconds_of
+from trunkline.transports.http_results import is_answer, result_in, result_of, seconds_of
 from trunkline.transports.http_stream import MAX_RETRY, RETRY, MessageStream
 
 MAX_RESUMES = 5
@@ -128,14 +128,15 @@ class Streamable:
         original_id: Id = None,
         handler: Handler | None = None,
         headers: Headers = (),
+        anew: Anew | None = None,
     ) -> Due:
         """Ask; raises RpcError, HttpRefused or ConnectionLost."""
         id = self.remapper.remap(original_id, self._name)
         said = (*self._usual, *headers) if headers else self._usual
-        asked = Asked(self, id, method, handler, said)
+        asked = Asked(self, id, method, handler, said, anew)
         asked.answer = Due(asked.stop)
         try:
-            payload = request_payload(id, method, params)
+            payload = write(Request(id, method, params))
             if method in _APART:
                 self._ask_apart(asked, headers, payload)
             elif not self._client.post_now(said, payload, asked):
@@ -161,7 +162,10 @@ class Streamable:
 
     def _follow_up(self, asked: Asked, doing: Due) -> None:
         self._retire(asked)
-        asked.answer.follow(doing)
+        if asked.anew is not None and isinstance(doing.error, SessionLost):
+            asked.answer.wait_for(asked.anew(doing.error))
+        else:
+            asked.answer.follow(doing)
 
     def expect(self, asked: Asked) -> None:
         """Note that there will be more of a call, or why there will not."""
@@ -259,7 +263,7 @@ class Streamable:
             if response.status != 200:
                 raise await self._refusal(response, id)
             if kind == "application/json":
-                return read_result(await response.read(), id)
+                return result_in(await response.read(), id)
             raise ConnectionLost(f"expected JSON or an event stream, got {kind!r}")
         finally:
             response.close()
