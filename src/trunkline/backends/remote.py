@@ -157,12 +157,12 @@ class Remote:
         anew = hearing.ask_anew
         return link.call(call.method, raw, original_id=call.id, handler=hearing, anew=anew)
 
-    def ask_anew(self, asked: "_Asked", lost: SessionLost) -> Due:
+    async def ask_anew(self, asked: "_Asked", lost: SessionLost) -> Raw:
         """Ask anew in another session what was asked in one that the server has lost."""
         link, call = self._expect_link(), asked.call
         raw = call.params.encode()
         ask = partial(link.call, call.method, raw, original_id=call.id, handler=asked)
-        return Due.of(self._ask_anew(link, asked.welcome, lost, ask))
+        return await self._ask_anew(link, asked.welcome, lost, ask)
 
     def _needs_task(self, call: Call) -> bool:
         return call.method == "tools/call" and call.params.text("name") in self._insisting
@@ -332,9 +332,9 @@ class _Asked(Hearing, frozen=True):
     welcome: Welcome | None
     """The session in which it was asked."""
 
-    def ask_anew(self, lost: SessionLost) -> Due:
+    async def ask_anew(self, lost: SessionLost) -> Raw:
         """Have it asked in another session; only then that needs a task."""
-        return self.server.ask_anew(self, lost)
+        return await self.server.ask_anew(self, lost)
 
 
 def _not_opened() -> RpcError:

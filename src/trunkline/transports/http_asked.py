@@ -6,13 +6,13 @@
 Refuses to wait, and to know what follows: that is up to the link.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from msgspec import Struct
 
-from trunkline.jsonrpc import ConnectionLost, Due, Handler, RpcError
+from trunkline.jsonrpc import ConnectionLost, Due, Handler, Raw, RpcError
 from trunkline.jsonrpc.codec import read_result
 from trunkline.transports.exchange import Headers
 from trunkline.transports.http_refused import SessionLost
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trunkline.transports.http_wire import Wire
     from trunkline.transports.streamable import Streamable
 
-Anew: TypeAlias = Callable[[SessionLost], Due]
+Anew: TypeAlias = Callable[[SessionLost], Coroutine[Any, Any, Raw]]
 """Asks in another session what was asked in one that the server has lost."""
 
 INITIALIZE = "initialize"

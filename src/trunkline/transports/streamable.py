@@ -163,7 +163,7 @@ class Streamable:
     def _follow_up(self, asked: Asked, doing: Due) -> None:
         self._retire(asked)
         if asked.anew is not None and isinstance(doing.error, SessionLost):
-            asked.answer.wait_for(asked.anew(doing.error))
+            asked.answer.wait_for(Due.of(asked.anew(doing.error)))
         else:
             asked.answer.follow(doing)
 
