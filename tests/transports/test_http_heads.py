@@ -40,6 +40,21 @@ def test_a_head_is_found_again_whatever_follows_it(body: bytes, other: bytes) ->
     assert heads.find(piece(other)) == (("kept", other) if same else None)
 
 
+def test_what_looks_like_a_format_is_taken_as_it_is() -> None:
+    heads, other = Heads[str](1000), piece(b"{}").replace(b"x: y", b"%d: 100%")
+    heads.keep(other, "kept")
+    assert heads.find(other) == ("kept", b"{}")
+    assert heads.find(piece(b"{}").replace(b"x: y", b"2: 100%")) is None
+    assert heads.find(other.replace(b"100%", b"100%%")) is None
+
+
+def test_a_length_is_never_negative() -> None:
+    heads = Heads[str](1000)
+    heads.keep(piece(bytes(100)), "kept")
+    assert heads.find(piece(b"", b"-1")) is None  # as much shorter as it says
+    assert heads.find(piece(b"")) == ("kept", b"")
+
+
 @pytest.mark.parametrize(
     "other",
     [
