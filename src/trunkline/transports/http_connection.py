@@ -216,23 +216,21 @@ class HttpConnection(asyncio.Protocol):
         """Write, unless nobody is there."""
         if self._behind:
             self._backlog += len(data)
-        departures = self._departures
-        departures.write(self._transport, data, departures.expected - 1)
+        self._departures.write(self._transport, data)
 
     def write_pieces(self, data: Sequence[Piece]) -> None:
         """Write what is one in several pieces, unless nobody is there."""
         if self._behind:
             self._backlog += sum(map(len, data))
-        departures = self._departures
-        departures.write_pieces(self._transport, data, departures.expected - 1)
+        self._departures.write_pieces(self._transport, data)
 
     def conclude(self, answer: bytes) -> None:
         """Write the whole of an answer that is awaited."""
         departures = self._departures
-        departures.expected = others = departures.expected - 1
+        departures.expected -= 1
         self.awaiting = IDLE
         self.deadline = _UNSEEN
-        departures.write(self._transport, answer, others)
+        departures.write(self._transport, answer)
 
     def answered(self) -> None:
         """Note that the client waits no more, or for the rest of its answer."""
