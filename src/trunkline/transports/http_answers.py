@@ -111,6 +111,8 @@ class Verdict(Struct, eq=False):
     """Whether it names a revision of the envelope era, or one that nobody knows."""
     session: "HttpSession | None" = None
     """The session that it names, as it was when one of them was last looked up."""
+    mirrors: Mirrors | None = None
+    """Its headers, once one of them has come that stands alone."""
     json: Fields = ()
     """The headers of an answer in JSON."""
 
