@@ -123,6 +123,8 @@ def test_heads_of_several_kinds_are_kept_but_not_many() -> None:
     for number, kind in enumerate(kinds):
         heads.keep(kind, number)
         assert len(heads) <= MOST
+    found = [heads.find(kind) is not None for kind in kinds]
+    assert found == [False] * (len(kinds) - MOST) + [True] * MOST  # the newest
     assert heads.find(kinds[-1]) == (len(kinds) - 1, b"{}")
     heads.clear()
     assert heads.find(kinds[-1]) is None
@@ -145,6 +147,14 @@ def test_what_was_noted_about_a_head_is_there_for_the_next_that_is_the_same() ->
     reader.feed(other)
     assert isinstance(last := reader.arrivals[-1], Arrival)
     assert last.request.head.notes is None
+
+
+def test_a_head_that_is_another_with_every_request_is_not_kept() -> None:
+    reader = new_reader()
+    for header in (b"TraceParent", b"x-request-id", b"B3"):
+        reader.feed(POST + header + b": 1\r\ncontent-length: 2\r\n\r\nhi")
+    assert len(reader.known) == 0
+    assert len(reader.arrivals) == 3
 
 
 ORDINARY = [

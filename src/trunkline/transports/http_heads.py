@@ -58,14 +58,13 @@ class Heads(Generic[Kept]):
         # Of all lengths with so many digits none is too much: nobody has to look again.
         if digits != b"%d" % (len(piece) - size) or 10 ** len(digits) > self._max_body + 1:
             return
-        if len(self._kept) >= MOST:
-            self.clear()
         pattern = b"%d".join(part.replace(b"%", b"%%") for part in (piece[:start], piece[end:size]))
         for known, _, said in self._kept:
             if known == pattern:  # with other digits: it says the same
                 kept = said
         # The newest first: what a client says once comes before what it says again and again.
         self._kept.insert(0, (pattern, size, kept))
+        del self._kept[MOST:]
 
     def clear(self) -> None:
         """Forget all of them."""
