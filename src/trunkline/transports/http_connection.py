@@ -134,14 +134,27 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read, or hold back."""
-        if self.awaiting == IDLE and (found := self._find(data)) is not None:
-            exchange = self.awaiting = HttpExchange(HttpRequest(*found), USUAL, self)
-            self._begin(exchange)
+        if self.awaiting == IDLE:
+            found = self._find(data)
+            request = self._read(data) if found is None else HttpRequest(*found)
+            if request is not None:
+                exchange = self.awaiting = HttpExchange(request, USUAL, self)
+                self._begin(exchange)
+                return
+        elif self._closing:
             return
-        if self._closing:
-            return
+        else:
+            self.disturb()
+            self._take_in(data)
+        self._advance()
+
+    def _read(self, data: bytes) -> HttpRequest | None:
+        """Read what came while nothing was awaited; return a request that is as usual, if it is."""
+        self._take_in(data)
+        return self._reader.usual()
+
+    def _take_in(self, data: bytes) -> None:
         reader = self._reader
-        self.disturb()
         busy = self._exchange or self._held or reader.arrivals or self._incoming
         if not busy and (len(data) <= SLICE or len(data) <= reader.appetite):
             reader.feed(data)
@@ -149,7 +162,6 @@ class HttpConnection(asyncio.Protocol):
             self._held += data
             if self._incoming is not None:
                 self._incoming.set()
-        self._advance()
 
     def eof_received(self) -> bool:
         """Note that the client sends no more; tell whether to stay open."""

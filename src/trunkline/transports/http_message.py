@@ -273,6 +273,16 @@ class RequestReader:
         if ordinary and head.headers.keys().isdisjoint(_UNUSUAL):
             self.known.keep(piece, head)
 
+    def usual(self) -> HttpRequest | None:
+        """Return what has arrived if it is one request, in the usual manner, and no more."""
+        arrivals = self.arrivals
+        if len(arrivals) == 1 and self.phase == IDLE:
+            arrival = arrivals[0]
+            if isinstance(arrival, Arrival) and arrival.manner == USUAL:
+                arrivals.clear()
+                return arrival.request
+        return None
+
     def refuse(self, refusal: HttpRefusal) -> None:
         """Read no more, for a reason that the client will be given in its turn."""
         if self.phase != OVER:

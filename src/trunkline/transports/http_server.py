@@ -122,14 +122,13 @@ class HttpServer:
         found: Verdict | None = request.head.notes
         if found is None or found.terms is not self._terms:
             found = request.head.notes = self._judge(request.head)
-        if not found.posts and (found.refusal is not None or self._is_public(request)):
-            self._serve_anybody(Visit(exchange, LOCAL, found), found.refusal)
-            return
         principal = self.guard.recognise(request)
-        if principal is None:
-            self._spawn(self._identify(exchange, found))
-        elif found.posts:
+        if found.posts and principal is not None:
             self._post(Visit(exchange, principal, found), request.body)
+        elif not found.posts and (found.refusal is not None or self._is_public(request)):
+            self._serve_anybody(Visit(exchange, LOCAL, found), found.refusal)
+        elif principal is None:
+            self._spawn(self._identify(exchange, found))
         else:
             self._serve(Visit(exchange, principal, found), request)
 
