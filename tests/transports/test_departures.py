@@ -25,9 +25,25 @@ class Socket:
         return self.closing
 
 
-def two() -> tuple[list[tuple[str, bytes]], Socket, Socket, Departures]:
+class Among:
+    """Departures that are told how many others there are with each that is written."""
+
+    def __init__(self) -> None:
+        self.departures = Departures(asyncio.get_running_loop())
+        self.flush = self.departures.flush
+
+    def write(self, to: Socket, data: Piece, others: int) -> None:
+        self.departures.expected = others
+        self.departures.write(to, data)
+
+    def write_pieces(self, to: Socket, data: tuple[Piece, ...], others: int) -> None:
+        self.departures.expected = others
+        self.departures.write_pieces(to, data)
+
+
+def two() -> tuple[list[tuple[str, bytes]], Socket, Socket, Among]:
     log: list[tuple[str, bytes]] = []
-    return log, Socket(log, "a"), Socket(log, "b"), Departures(asyncio.get_running_loop())
+    return log, Socket(log, "a"), Socket(log, "b"), Among()
 
 
 async def test_one_that_is_alone_leaves_now_and_others_at_the_end_of_the_turn() -> None:
@@ -171,3 +187,16 @@ async def test_one_that_cannot_be_written_to_keeps_nothing_from_the_others() -> 
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert log == [("a", b"13"), ("b", b"2")]
+
+
+async def test_others_may_be_counted_elsewhere() -> None:
+    log: list[tuple[str, bytes]] = []
+    a, others = Socket(log, "a"), [1, 2]
+    departures = Departures(asyncio.get_running_loop(), others.__len__)
+    departures.write(a, b"1")
+    assert log == []
+    await asyncio.sleep(0)
+    assert log == [("a", b"1")]
+    others.clear()
+    departures.write(a, b"2")
+    assert len(log) == 2

@@ -40,6 +40,21 @@ def test_a_head_is_found_again_whatever_follows_it(body: bytes, other: bytes) ->
     assert heads.find(piece(other)) == (("kept", other) if same else None)
 
 
+def test_what_looks_like_a_format_is_taken_as_it_is() -> None:
+    heads, other = Heads[str](1000), piece(b"{}").replace(b"x: y", b"%d: 100%")
+    heads.keep(other, "kept")
+    assert heads.find(other) == ("kept", b"{}")
+    assert heads.find(piece(b"{}").replace(b"x: y", b"2: 100%")) is None
+    assert heads.find(other.replace(b"100%", b"100%%")) is None
+
+
+def test_a_length_is_never_negative() -> None:
+    heads = Heads[str](1000)
+    heads.keep(piece(bytes(100)), "kept")
+    assert heads.find(piece(b"", b"-1")) is None  # as much shorter as it says
+    assert heads.find(piece(b"")) == ("kept", b"")
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -108,6 +123,8 @@ def test_heads_of_several_kinds_are_kept_but_not_many() -> None:
     for number, kind in enumerate(kinds):
         heads.keep(kind, number)
         assert len(heads) <= MOST
+    found = [heads.find(kind) is not None for kind in kinds]
+    assert found == [False] * (len(kinds) - MOST) + [True] * MOST  # the newest
     assert heads.find(kinds[-1]) == (len(kinds) - 1, b"{}")
     heads.clear()
     assert heads.find(kinds[-1]) is None
@@ -130,6 +147,14 @@ def test_what_was_noted_about_a_head_is_there_for_the_next_that_is_the_same() ->
     reader.feed(other)
     assert isinstance(last := reader.arrivals[-1], Arrival)
     assert last.request.head.notes is None
+
+
+def test_a_head_that_is_another_with_every_request_is_not_kept() -> None:
+    reader = new_reader()
+    for header in (b"TraceParent", b"x-request-id", b"B3"):
+        reader.feed(POST + header + b": 1\r\ncontent-length: 2\r\n\r\nhi")
+    assert len(reader.known) == 0
+    assert len(reader.arrivals) == 3
 
 
 ORDINARY = [

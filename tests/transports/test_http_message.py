@@ -435,3 +435,28 @@ def test_deadlines_are_looked_at_often_enough() -> None:
     assert HttpLimits().sweep_every == 0.5
     assert HttpLimits(head_timeout=0.1).sweep_every == 0.05
     assert HttpLimits(linger=0).sweep_every == 0.01
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        POST + b"content-length: 2\r\n\r\nhi" + POST + b"content-length: 0\r\n\r\n",
+        POST + b"content-length: 2\r\n\r\nhi" + b"POST",
+        POST + b"content-length: 2\r\n\r\nh",
+        POST + b"content-length: 2\r\nconnection: close\r\n\r\nhi",
+        b"HEAD / HTTP/1.1\r\nhost: a\r\n\r\n",
+        b"GET / HTTP/1.0\r\nhost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"",
+    ],
+)
+def test_one_request_in_the_usual_manner_can_be_had_at_once_and_nothing_else(piece: bytes) -> None:
+    reader = new_reader()
+    reader.feed(POST + b"content-length: 2\r\n\r\nhi")
+    found = reader.usual()
+    assert found is not None
+    assert (found.method, found.body, len(reader.arrivals)) == ("POST", b"hi", 0)
+    reader.feed(piece)
+    before = list(reader.arrivals)
+    assert reader.usual() is None
+    assert list(reader.arrivals) == before

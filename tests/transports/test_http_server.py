@@ -59,6 +59,25 @@ class Payload(bytearray):
 
 
 @tidy
+async def test_heads_that_differ_in_nothing_that_matters_are_judged_once() -> None:
+    page = "http://localhost"
+    async with opened(allowed_hosts=frozenset(["here"])) as server:
+        asked_for = [
+            asked(call(1, "ping"), host="here", origin=page, x_request_id=str(n)) for n in range(3)
+        ]
+        for request in asked_for:
+            server.ask(request)
+        verdicts = [request.head.notes for request in asked_for]
+        assert len({id(verdict) for verdict in verdicts}) == 3  # each may note more
+        verdicts[0].session = verdicts[0].mirrors = "something"
+        server.ask(last := asked(call(1, "ping"), host="here", origin=page))
+        assert (last.head.notes.session, last.head.notes.mirrors) == (None, None)
+        assert last.head.notes.headers is verdicts[0].headers
+        server.server.adopt(HttpRules())
+        assert server.ask(asked(call(1, "ping"), host="here")).status == 421
+
+
+@tidy
 async def test_nobody_comes_in_by_another_name_or_from_another_page() -> None:
     async with opened() as server:
         for path in ("/mcp", "/sse", "/messages", "/ws", "/healthz", "/else"):

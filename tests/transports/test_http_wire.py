@@ -82,9 +82,9 @@ class Bench:
         self.gone: list[Wire] = []
         self.wires: list[Wire] = []
         loop = cast("asyncio.AbstractEventLoop", self.clock)
-        self.departures = Departures(loop)
+        self.departures = Departures(loop, lambda: len(self.wires) - 1)
         free, gone = self.freed.append, self.gone.append
-        owner = Owner("h:1", loop, limits, free, gone, self.departures, self.wires, ())
+        owner = Owner("h:1", loop, limits, free, gone, self.departures)
         self.wire = Wire(owner)
         self.wires.append(self.wire)
         self.transport = Transport()

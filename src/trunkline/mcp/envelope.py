@@ -40,8 +40,9 @@ def has_envelope(params: Params) -> bool:
 
 def expect_envelope(params: Params) -> None:
     """Refuse a request without the two members that every one must have."""
+    meta = params.meta
     for key in (VERSION, CAPABILITIES):
-        if key not in params.meta:
+        if key not in meta:
             raise RpcError.invalid_params(f"missing {key!r} in '_meta'", {"field": key})
 
 

@@ -40,6 +40,8 @@ _METHOD = b"mcp-method"
 _NAME = b"mcp-name"
 _PARAM = b"mcp-param-"
 
+_REVISION = f"{PREFIX}protocolVersion"
+
 _TITLES = {_VERSION: "MCP-Protocol-Version", _METHOD: "Mcp-Method", _NAME: "Mcp-Name"}
 
 _NAMED = {
@@ -88,6 +90,9 @@ class HeaderParam(NamedTuple):
     """What the schema says: integer, string or boolean."""
 
 
+Mirrored: TypeAlias = tuple[str, Raw | None, Raw | None]
+"""A method, the revision, and what is named; None where a body says nothing of that."""
+
 HeaderMap: TypeAlias = tuple[HeaderParam, ...]
 """All arguments of a tool that are repeated in headers; most tools have none."""
 
@@ -117,7 +122,7 @@ def decode_value(raw: str | bytes) -> str:
 def mirror(version: str, method: str, params: Params) -> list[tuple[bytes, bytes]]:
     """Return the headers that a request to a server of `version` must have."""
     headers = [(_VERSION, _value(version)), (_METHOD, _value(method))]
-    name = _named(method, params)
+    name = _text(mirrored(method, params)[2])
     if name is not None:
         headers.append((_NAME, _value(name)))
     return headers
@@ -130,19 +135,22 @@ def refuse_repeated(repeated: frozenset[bytes]) -> None:
             raise _mismatch(f"expected one {title}, got several")
 
 
+def mirrored(method: str, params: Params) -> Mirrored:
+    """Return all of a request that the headers of every request must say, too."""
+    key = _NAMED.get(method)
+    return method, params.meta.get(_REVISION), None if key is None else params.get(key)
+
+
 def check_mirrors(
     headers: Mapping[bytes, bytes], repeated: frozenset[bytes], method: str, params: Params
 ) -> None:
     """Refuse a request whose headers do not say what its body says."""
-    refuse_repeated(repeated)
-    version = _text(params.meta.get(f"{PREFIX}protocolVersion"))
-    for header, expected in (
-        (_VERSION, version),
-        (_METHOD, method),
-        (_NAME, _named(method, params)),
-    ):
-        if expected is not None:
-            _expect(headers, header, expected)
+    if repeated:
+        refuse_repeated(repeated)
+    _, version, name = mirrored(method, params)
+    _expect(headers, _VERSION, _text(version))
+    _expect(headers, _METHOD, method)
+    _expect(headers, _NAME, _text(name))
 
 
 def header_params(definition: Raw) -> HeaderMap:
@@ -218,16 +226,13 @@ def _plain(raw: str | bytes) -> str:
     return text
 
 
-def _named(method: str, params: Params) -> str | None:
-    key = _NAMED.get(method)
-    return None if key is None else _text(params.get(key))
-
-
 def _text(raw: Raw | None) -> str | None:
     return from_raw(raw, str) if raw is not None and first_byte(raw) == ord('"') else None
 
 
-def _expect(headers: Mapping[bytes, bytes], header: bytes, expected: str) -> None:
+def _expect(headers: Mapping[bytes, bytes], header: bytes, expected: str | None) -> None:
+    if expected is None:
+        return
     raw = headers.get(header)
     if raw is not None and raw == expected.encode() and not raw.startswith(_MARKER):
         return  # as nearly always

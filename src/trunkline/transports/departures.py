@@ -25,7 +25,7 @@ Rules upheld here:
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from trunkline.transports.exchange import Piece
@@ -59,51 +59,60 @@ class Outgoing(Protocol):
 class Departures:
     """Holds what is written until the end of the turn."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, count: Callable[[], int] | None = None
+    ) -> None:
+        """Begin; `count` tells how many others are under way, else `expected` does."""
         self._loop = loop
+        self._count = count
         self.held: defaultdict[Outgoing, list[Piece]] = defaultdict(list)
         """What has not left yet, by whom it is for."""
         self._room = 0
         """How many bytes more may be held; none while nothing is, for the first decides that."""
-        self._others = 0
         self._seen = self._looks = 0
         self.expected = 0
-        """How many are about to write, for those who count them here."""
+        """How many others are under way, for those who count them here."""
 
-    def write(self, to: Outgoing, data: Piece, others: int) -> None:
+    def write(self, to: Outgoing, data: Piece) -> None:
         """Have `data` written with all else of this turn, or now if no others are under way."""
         room = self._room - len(data)
         if room > 0:
             self._room = room
-            self._others = others
             self.held[to].append(data)
-        elif others > 0 and not self.held and len(data) < MAX_HELD:
-            self._seen, self._looks = 0, _LOOKS
-            self._loop.call_soon(self._depart)
-            self._room = MAX_HELD
-            self.write(to, data, others)
+        elif not self.held and len(data) < MAX_HELD and self._others() > 0:
+            self._hold()
+            self.write(to, data)
         else:  # alone, or too much; apart, since what is large is not copied
             if self.held:
                 self.flush()
             if not to.is_closing():
                 to.write(data)
 
-    def write_pieces(self, to: Outgoing, data: Sequence[Piece], others: int) -> None:
+    def write_pieces(self, to: Outgoing, data: Sequence[Piece]) -> None:
         """Have all of `data` written, in the same way; together, so that nobody is woken twice."""
         size = sum(map(len, data))
-        alone = others <= 0 and not self.held
-        if alone or size >= (self._room if self.held else MAX_HELD):
+        held = bool(self.held)
+        if size < (self._room if held else MAX_HELD) and (held or self._others() > 0):
+            for piece in data:
+                self.write(to, piece)
+        else:
             self.flush()
             if not to.is_closing():
                 to.writelines(data)
-        else:
-            for piece in data:
-                self.write(to, piece, max(1, others))
+
+    def _others(self) -> int:
+        return self.expected if self._count is None else self._count()
+
+    def _hold(self) -> None:
+        """Have room for what is written from now on, until it departs."""
+        self._room = MAX_HELD
+        self._seen, self._looks = 0, _LOOKS
+        self._loop.call_soon(self._depart)
 
     def _depart(self) -> None:
         """Let all of it leave, unless it is few, more came, and still more may have come by now."""
         held = sum(map(len, self.held.values()))
-        if self._looks and self._seen < held and max(_MANY, 2 * held) < self._others:
+        if self._looks and self._seen < held and max(_MANY, 2 * held) < self._others():
             self._seen = held
             self._looks -= 1
             self._loop.call_soon(self._depart)
@@ -117,8 +126,10 @@ class Departures:
         try:
             for to, parts in pieces:
                 if not to.is_closing():
-                    to.write(parts[0] if len(parts) == 1 else b"".join(parts))
+                    to.write(b"".join(parts))
         finally:
             for to, parts in pieces:  # one of them could not be written to: not their fault
+                if not self._room:
+                    self._hold()
                 for part in parts:
-                    self.write(to, part, 1)
+                    self.write(to, part)

@@ -7,7 +7,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Collection
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec import Struct
 
@@ -26,7 +26,9 @@ from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
 from trunkline.mcp.principal import Principal
 from trunkline.transports.exchange import PLAIN, Exchange, Fields, Pieces
-from trunkline.transports.sessions import Record
+
+if TYPE_CHECKING:
+    from trunkline.transports.http_session import HttpSession
 
 JSON = (b"content-type", b"application/json")
 LATER = (b"retry-after", b"1")
@@ -107,8 +109,10 @@ class Verdict(Struct, eq=False):
     """Whether it brings a message of MCP."""
     modern: bool = False
     """Whether it names a revision of the envelope era, or one that nobody knows."""
-    session: Record[Any] | None = None
+    session: "HttpSession | None" = None
     """The session that it names, as it was when one of them was last looked up."""
+    mirrors: Mirrors | None = None
+    """Its headers, once one of them has come that stands alone."""
     json: Fields = ()
     """The headers of an answer in JSON."""
 

@@ -134,14 +134,27 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read, or hold back."""
-        if self.awaiting == IDLE and (found := self._find(data)) is not None:
-            exchange = self.awaiting = HttpExchange(HttpRequest(*found), USUAL, self)
-            self._begin(exchange)
+        if self.awaiting == IDLE:
+            found = self._find(data)
+            request = self._read(data) if found is None else HttpRequest(*found)
+            if request is not None:
+                exchange = self.awaiting = HttpExchange(request, USUAL, self)
+                self._begin(exchange)
+                return
+        elif self._closing:
             return
-        if self._closing:
-            return
+        else:
+            self.disturb()
+            self._take_in(data)
+        self._advance()
+
+    def _read(self, data: bytes) -> HttpRequest | None:
+        """Read what came while nothing was awaited; return a request that is as usual, if it is."""
+        self._take_in(data)
+        return self._reader.usual()
+
+    def _take_in(self, data: bytes) -> None:
         reader = self._reader
-        self.disturb()
         busy = self._exchange or self._held or reader.arrivals or self._incoming
         if not busy and (len(data) <= SLICE or len(data) <= reader.appetite):
             reader.feed(data)
@@ -149,7 +162,6 @@ class HttpConnection(asyncio.Protocol):
             self._held += data
             if self._incoming is not None:
                 self._incoming.set()
-        self._advance()
 
     def eof_received(self) -> bool:
         """Note that the client sends no more; tell whether to stay open."""
@@ -216,23 +228,21 @@ class HttpConnection(asyncio.Protocol):
         """Write, unless nobody is there."""
         if self._behind:
             self._backlog += len(data)
-        departures = self._departures
-        departures.write(self._transport, data, departures.expected - 1)
+        self._departures.write(self._transport, data)
 
     def write_pieces(self, data: Sequence[Piece]) -> None:
         """Write what is one in several pieces, unless nobody is there."""
         if self._behind:
             self._backlog += sum(map(len, data))
-        departures = self._departures
-        departures.write_pieces(self._transport, data, departures.expected - 1)
+        self._departures.write_pieces(self._transport, data)
 
     def conclude(self, answer: bytes) -> None:
         """Write the whole of an answer that is awaited."""
         departures = self._departures
-        departures.expected = others = departures.expected - 1
+        departures.expected -= 1
         self.awaiting = IDLE
         self.deadline = _UNSEEN
-        departures.write(self._transport, answer, others)
+        departures.write(self._transport, answer)
 
     def answered(self) -> None:
         """Note that the client waits no more, or for the rest of its answer."""

@@ -14,6 +14,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from msgspec import Struct
+
 from trunkline.jsonrpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -34,12 +36,11 @@ from trunkline.mcp.headers import (
     HEADER_MISMATCH,
     MISSING_CAPABILITY,
     UNSUPPORTED_VERSION,
-    check_mirrors,
     refuse_repeated,
 )
 from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
-from trunkline.transports.exchange import HttpRequest, Pieces
+from trunkline.transports.exchange import HttpRequest
 from trunkline.transports.http_answers import (
     LATER,
     Host,
@@ -70,100 +71,101 @@ class EnvelopeDoor:
 
     def __init__(self, host: Host, load: Load, report: Report) -> None:
         self._host = host
-        self._load = load
-        self._report = report
-        self._calls: dict[Reply, Due] = {}
+        self.load = load
+        self.report = report
+        self.calls: dict[Reply, Due] = {}
+        """What is not answered yet, or not read to the end."""
         self._seeing_off: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
     def post(self, visit: Visit, request: Request, params: Params) -> Due | None:
         """Answer one request; return what is waited for, if the answer comes later."""
-        reply = Reply(visit)
-        refused = self._load.enter(visit.principal.id, reply)
+        reply = Reply(self, visit, request)
+        refused = self.load.enter(visit.principal.id, reply)
         if refused is not None:
             visit.fail(refused, RpcError.internal_error("too many requests"), request.id, LATER)
             return None
         try:
-            outcome = due(self._answer(visit, request, params, reply))
+            outcome = self._answer(visit, request, params, reply)
         except Exception as why:
-            self._refuse(reply, visit, request, why)
+            self._refuse(reply, why)
             return None
-        if isinstance(outcome, Due):
-            self._calls[reply] = outcome
-            outcome.then(partial(self._finish, request, reply))
-            visit.exchange.when_gone(outcome.cancel)
-            return outcome
-        self._load.leave(reply)
-        visit.respond(200, payload_of(request, outcome, self._report))
-        return None
+        if type(outcome) is not Due:
+            outcome = due(outcome)
+            if type(outcome) is not Due:
+                self.load.leave(reply)
+                visit.respond(200, payload_of(request, outcome, self.report))
+                return None
+        self.calls[reply] = outcome
+        outcome.then(reply.end)
+        visit.exchange.when_gone(outcome.cancel)
+        return outcome
 
-    def _refuse(self, reply: "Reply", visit: Visit, request: Request, why: Exception) -> None:
+    def _refuse(self, reply: "Reply", why: Exception) -> None:
         """Answer what was refused at once; not where `why` was caught, which would keep it."""
-        self._load.leave(reply)
-        error = answer_for(why, request.method, self._report)
-        visit.fail(_STATUS.get(error.code, 200), error, request.id, *later(error))
+        self.load.leave(reply)
+        error = answer_for(why, reply.request.method, self.report)
+        reply.visit.fail(status_of(error), error, reply.request.id, *later(error))
 
     def _answer(self, visit: Visit, request: Request, params: Params, reply: "Reply") -> Any:
-        asked = visit.exchange.request
-        if asked.repeated:
-            refuse_repeated(asked.repeated)
+        mirrors = visit.verdict.mirrors
+        if mirrors is None:  # this is the first that has this head
+            head = visit.exchange.request.head
+            mirrors = visit.verdict.mirrors = Mirrors(head.headers, head.repeated)
+        if mirrors.repeated:
+            refuse_repeated(mirrors.repeated)
         expect_envelope(params)
-        check_mirrors(asked.headers, asked.repeated, request.method, params)
-        mirrors = Mirrors(asked.headers, asked.repeated)
+        mirrors.check_body(request.method, params)
         return self._host.answer(request, params, visit.principal, reply, mirrors)
 
-    def _finish(self, request: Request, reply: "Reply", outcome: Due) -> None:
-        self._load.leave(reply)
-        status, (payload, rest) = self._outcome(request, outcome)
-        if reply.finish(status, payload, rest):
-            del self._calls[reply]
-        else:
-            self._seeing_off.add(task := self._loop.create_task(reply.catch_up()))
-            task.add_done_callback(partial(self._seen_off, reply))
+    def see_off(self, reply: "Reply") -> None:
+        """Have a client read the rest of its stream."""
+        self._seeing_off.add(task := self._loop.create_task(reply.catch_up()))
+        task.add_done_callback(partial(self._seen_off, reply))
 
     def _seen_off(self, reply: "Reply", task: asyncio.Task[None]) -> None:
-        del self._calls[reply]
+        del self.calls[reply]
         self._seeing_off.discard(task)
 
-    def _outcome(self, request: Request, outcome: Due) -> tuple[int, tuple[bytes, Pieces]]:
-        why = outcome.error
-        if why is None:
-            return 200, pieces_of(request, outcome.result, self._report)
+    def excuse(self, request: Request, why: BaseException) -> RpcError:
+        """Return the error that a failure makes."""
         if isinstance(why, asyncio.CancelledError):  # the client has gone, or the gateway goes
-            error = RpcError.internal_error("the call was cancelled")
-        else:
-            error = answer_for(why, request.method, self._report)
-        return _STATUS.get(error.code, 200), (ErrorResponse(request.id, error).encode(), ())
+            return RpcError.internal_error("the call was cancelled")
+        return answer_for(why, request.method, self.report)
 
     @property
     def streams(self) -> "list[Reply]":
         """All that somebody is waiting on."""
-        return list(self._calls)
+        return list(self.calls)
 
     async def aclose(self) -> None:
         """End all that goes on."""
-        for call in list(self._calls.values()):
+        for call in list(self.calls.values()):
             call.cancel()
-        await end_all(self._calls.values(), self._seeing_off)
+        await end_all(self.calls.values(), self._seeing_off)
 
 
-class Reply:
+def status_of(error: RpcError) -> int:
+    """Return the status of an error that is the whole answer."""
+    return _STATUS.get(error.code, 200)
+
+
+class Reply(Struct, eq=False):
     """The answer to one POST; the line of its call."""
 
-    __slots__ = ("_done", "_last_word", "_streaming", "_visit", "quiet")
-
-    def __init__(self, visit: Visit) -> None:
-        self.quiet = False
-        """Whether nothing was said since somebody looked."""
-        self._visit = visit
-        self._streaming = False
-        self._done = False
-        self._last_word = b""
+    door: EnvelopeDoor
+    visit: Visit
+    request: Request
+    streaming: bool = False
+    done: bool = False
+    quiet: bool = False
+    """Whether nothing was said since somebody looked."""
+    last_word: bytes = b""
 
     @property
     def arrival(self) -> HttpRequest:
         """What it answers."""
-        return self._visit.exchange.request
+        return self.visit.exchange.request
 
     async def call(self, method: str, params: Any) -> Raw:
         """Refuse: in this era nobody asks a client anything on the way."""
@@ -171,32 +173,40 @@ class Reply:
 
     async def notify(self, method: str, params: Any) -> None:
         """Tell the client, before its answer; what comes later is dropped."""
-        if not self._done:
+        if not self.done:
             await self._send(encode_event(Notification(method, params).encode()))
 
     async def keep_alive(self) -> None:
         """Say nothing, so that nobody in between takes the exchange for dead."""
-        if not self._done:
+        if not self.done:
             await self._send(COMMENT)
 
-    def finish(self, status: int, payload: bytes, rest: Pieces = ()) -> bool:
-        """Answer; tell whether that was all, else the client has to catch up."""
-        self._done = True
-        if not self._streaming:
-            self._visit.respond(status, payload, rest)
-            return True
-        self._last_word = b"".join((payload, *rest))
-        return False
+    def end(self, outcome: Due) -> None:
+        """Answer, in its stream if it has one; the client has to catch up there."""
+        door, request, why, status = self.door, self.request, outcome.error, 200
+        door.load.leave(self)
+        if why is None:
+            payload, rest = pieces_of(request, outcome.result, door.report)
+        else:
+            error = door.excuse(request, why)
+            status, payload, rest = status_of(error), ErrorResponse(request.id, error).encode(), ()
+        self.done = True
+        if self.streaming:
+            self.last_word = b"".join((payload, *rest))
+            door.see_off(self)
+        else:
+            self.visit.respond(status, payload, rest)
+            del door.calls[self]
 
     async def catch_up(self) -> None:
         """Send the answer in the stream, after all that was said before."""
-        await self._send(encode_event(self._last_word))
-        self._visit.exchange.finish()
+        await self._send(encode_event(self.last_word))
+        self.visit.exchange.finish()
 
     async def _send(self, event: bytes) -> None:
         self.quiet = False
-        if not self._streaming:
-            self._streaming = True
-            self._visit.exchange.begin(200, (*EVENT_STREAM, *self._visit.headers))
+        if not self.streaming:
+            self.streaming = True
+            self.visit.exchange.begin(200, (*EVENT_STREAM, *self.visit.headers))
         with suppress(ConnectionLost):  # whoever waits for the exchange has been told
-            await self._visit.exchange.send(event)
+            await self.visit.exchange.send(event)

@@ -71,11 +71,11 @@ class HttpExchange(Struct, eq=False):
             body = ()
         if body and len(body[0]) <= SMALL:
             head, body = head + body[0], body[1:]
+        self._leave(_ENDED)
         if body:
             wire.write_pieces((head, *body))
         else:
             wire.write(head)
-        self._leave(_ENDED)
         wire.ended(last)
         return None
 
@@ -87,8 +87,9 @@ class HttpExchange(Struct, eq=False):
         ending = _PIECES if self.manner.modern else b"\r\n"
         if self.wire.is_last():
             ending = LAST + ending
-        self.wire.write(beginning(status, headers) + ending)
+        head = beginning(status, headers) + ending
         self._leave(_BEGUN)
+        self.wire.write(head)
         return None
 
     async def send(self, piece: bytes) -> None:
@@ -127,8 +128,9 @@ class HttpExchange(Struct, eq=False):
         elif not self.manner.upgradable:
             raise RuntimeError("expected a request that offers an upgrade")
         else:
-            self.wire.write(beginning(101, headers) + b"connection: Upgrade\r\n\r\n")
+            head = beginning(101, headers) + b"connection: Upgrade\r\n\r\n"
             self._leave(_ENDED)
+            self.wire.write(head)
         return self.wire.leave_http()
 
     def fail(self, reason: str) -> None:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
-
 from trunkline.jsonrpc import (
     INVALID_REQUEST,
     Batch,
@@ -47,7 +45,7 @@ from trunkline.transports.http_answers import (
 from trunkline.transports.http_flow import Flow
 from trunkline.transports.http_rules import HttpRules
 from trunkline.transports.http_session import HttpSession, SessionReply
-from trunkline.transports.sessions import Record, Sessions, TooManySessions
+from trunkline.transports.sessions import Sessions, TooManySessions
 
 CANCELLED = -32800
 """The code of an answer that its client said it did not want; the transport demands one."""
@@ -71,7 +69,7 @@ class HandshakeDoor:
         self.load = load
         self.report = report
         self._sessions: Sessions[HttpSession] = Sessions(
-            rules.session_idle, rules.session_life, rules.max_sessions, _is_busy
+            rules.session_idle, rules.session_life, rules.max_sessions
         )
         self._lasting: dict[SessionReply, Due] = {}
         """What lasts longer than its call: batches, and streams that clients have to catch up on.
@@ -96,13 +94,13 @@ class HandshakeDoor:
         if isinstance(message, Request):
             self.call(visit, message)
             return
-        record = self._find(visit)
-        if record is None:
+        session = self._find(visit)
+        if session is None:
             return
         if isinstance(message, Batch):
-            self._batch(visit, record, message)
+            self._batch(visit, session, message)
         else:
-            self._take_note(record.held, message)
+            self._take_note(session, message)
             visit.accept()
 
     def _initialize(self, visit: Visit, request: Request) -> None:
@@ -113,7 +111,7 @@ class HandshakeDoor:
             result = conversation.answer(request, session)
             session.conversation, session.version = conversation, conversation.version or ""
             session.principal = visit.principal
-            record = self._sessions.create(visit.principal.id, session, self.now())
+            self._sessions.create(visit.principal.id, session, self.now())
         except TooManySessions as why:
             self._close(conversation)
             visit.fail(503, RpcError.internal_error(str(why)), request.id, LATER)
@@ -121,10 +119,10 @@ class HandshakeDoor:
             self._close(conversation)
             visit.fail(200, answer_for(why, request.method, self.report), request.id)
         else:
-            named = (JSON, (_ID, record.session_id.encode()), *visit.headers)
+            named = (JSON, (_ID, session.session_id.encode()), *visit.headers)
             visit.exchange.respond(200, named, Response(request.id, result).encode())
 
-    def _find(self, visit: Visit) -> Record[HttpSession] | None:
+    def _find(self, visit: Visit) -> HttpSession | None:
         """Return the session that an exchange names, or answer that there is none."""
         asked = visit.exchange.request
         id = asked.headers.get(_ID)
@@ -133,48 +131,41 @@ class HandshakeDoor:
             visit.fail(400, RpcError(INVALID_REQUEST, error))
             return None
         owner = visit.principal.id
-        record = self._sessions.find(id.decode("latin-1"), owner, self.now())
-        if record is None or _ID in asked.repeated:
+        session = self._sessions.find(id.decode("latin-1"), owner, self.now())
+        if session is None or _ID in asked.repeated:
             visit.verdict.session = None
             visit.fail(404, RpcError(INVALID_REQUEST, "Session not found: call initialize again"))
             return None
-        record.held.conversation.recognise(visit.principal)
-        record.held.principal = visit.principal
-        visit.verdict.session = record
-        return record
+        session.conversation.recognise(visit.principal)
+        session.principal = visit.principal
+        visit.verdict.session = session
+        return session
 
     def call(self, visit: Visit, request: Request, params: Params | None = None) -> None:
         """Answer a request, whose params may have been read already."""
         if request.method == "initialize":
             self._initialize(visit, request)
             return
-        record: Record[HttpSession] | None = visit.verdict.session
-        now = self.now()
+        session, now = visit.verdict.session, self.now()
         # The last that had this head may have found all that is to be known.
-        if (
-            record is None
-            or now > record.sure_until
-            or record.held.principal is not visit.principal
-        ):
-            record = self._find(visit)
-            if record is None:
+        if session is None or now > session.sure_until or session.principal is not visit.principal:
+            session = self._find(visit)
+            if session is None:
                 return
-        record.last_activity = now
-        session, id = record.held, request.id
-        in_progress = session.in_progress
+        session.last_activity = now
+        id, in_progress = request.id, session.in_progress
         if id in in_progress:
             visit.fail(400, _in_use(request))
             return
-        reply = SessionReply(session, visit)
-        call = _Call(self, record, request, reply)
-        refused = self.load.enter(record.principal, call)
+        call = _Call(session, visit, door=self, request=request)
+        refused = self.load.enter(session.owner, call)
         if refused is not None:
             visit.fail(refused, RpcError.internal_error("too many requests"), id, LATER)
             return
         try:
-            outcome = session.conversation.answer(request, reply, params)
+            outcome = session.conversation.answer(request, call, params)
         except Exception as why:
-            self._refuse(call, visit, why)
+            self._refuse(call, why)
             return
         if type(outcome) is not Due:
             outcome = due(outcome)
@@ -182,14 +173,14 @@ class HandshakeDoor:
                 self.load.leave(call)
                 visit.respond(200, payload_of(request, outcome, self.report))
                 return
-        in_progress[id] = outcome, reply
+        in_progress[id] = outcome, call
         outcome.then(call.end)
 
-    def _refuse(self, call: "_Call", visit: Visit, why: Exception) -> None:
+    def _refuse(self, call: "_Call", why: Exception) -> None:
         """Answer what was refused at once; not where `why` was caught, which would keep it."""
         self.load.leave(call)
         error = answer_for(why, call.request.method, self.report)
-        visit.fail(200, error, call.request.id, *later(error))
+        call.visit.fail(200, error, call.request.id, *later(error))
 
     def see_off(self, reply: SessionReply, outcome: Due) -> None:
         """Have a client read the rest of its stream."""
@@ -219,8 +210,7 @@ class HandshakeDoor:
 
     # A batch, which one revision has
 
-    def _batch(self, visit: Visit, record: Record[HttpSession], batch: Batch) -> None:
-        session = record.held
+    def _batch(self, visit: Visit, session: HttpSession, batch: Batch) -> None:
         if not allows_batches(session.version):
             visit.fail(400, RpcError(INVALID_REQUEST, "Batch requests not supported"))
             return
@@ -232,7 +222,7 @@ class HandshakeDoor:
         answers: list[bytes | tuple[_Entry, Due]] = []
         for entry in batch.entries:
             if isinstance(entry, Request):
-                answers.append(self._entry(record, entry, reply))
+                answers.append(self._entry(entry, reply))
             elif not isinstance(entry, RemoteProtocolError):
                 self._take_note(session, entry)
             elif entry.answer is not None:
@@ -243,11 +233,9 @@ class HandshakeDoor:
         else:
             visit.accept()
 
-    def _entry(
-        self, record: Record[HttpSession], request: Request, reply: SessionReply
-    ) -> "bytes | tuple[_Entry, Due]":
-        session, answered = record.held, _Entry()
-        call = _Call(self, record, request, answered)
+    def _entry(self, request: Request, reply: SessionReply) -> "bytes | tuple[_Entry, Due]":
+        session = reply.session
+        call = _Entry(session, reply.visit, door=self, request=request)
         try:
             if request.method == "initialize":
                 raise RpcError(INVALID_REQUEST, "initialize must not be part of a batch")
@@ -255,7 +243,7 @@ class HandshakeDoor:
                 return ErrorResponse(None, _in_use(request)).encode()
             if _stands_alone(request):
                 raise RpcError(INVALID_REQUEST, "a request with an envelope stands alone")
-            if self.load.enter(record.principal, call) is not None:
+            if self.load.enter(session.owner, call) is not None:
                 raise RpcError.internal_error("too many requests")
         except RpcError as error:
             return ErrorResponse(request.id, error).encode()
@@ -267,7 +255,7 @@ class HandshakeDoor:
         if isinstance(outcome, Due):
             session.in_progress[request.id] = outcome, reply
             outcome.then(call.end)
-            return answered, outcome
+            return call, outcome
         self.load.leave(call)
         return payload_of(request, outcome, self.report)
 
@@ -298,10 +286,10 @@ class HandshakeDoor:
         ):
             visit.say(406, "expected an Accept header with text/event-stream")
             return None
-        record = self._find(visit)
-        if record is None:
+        session = self._find(visit)
+        if session is None:
             return None
-        found = record.held.find_flow(asked.headers.get(b"last-event-id"))
+        found = session.find_flow(asked.headers.get(b"last-event-id"))
         if found is None:
             visit.fail(400, RpcError(INVALID_REQUEST, "This stream is not kept any more"))
             return None
@@ -309,45 +297,45 @@ class HandshakeDoor:
         if flow.carried and after is None:
             visit.fail(409, RpcError(INVALID_REQUEST, "This stream is open already"))
             return None
-        flow.carry(visit.exchange, visit.headers, after, primed=record.held.primes)
-        visit.exchange.when_gone(partial(self._touch, record))
+        flow.carry(visit.exchange, visit.headers, after, primed=session.primes)
+        visit.exchange.when_gone(partial(self._touch, session))
         self._spawn(flow.catch_up())
         return flow
 
     def delete(self, visit: Visit) -> None:
         """End a session."""
-        record = self._find(visit)
-        if record is not None:
-            self._end(record)
-            self._sessions.remove(record.session_id)
+        session = self._find(visit)
+        if session is not None:
+            self._end(session)
+            self._sessions.remove(session.session_id)
             visit.exchange.respond(204, visit.headers)
 
     # Keeping house
 
     def expire(self) -> None:
         """End the sessions that are over."""
-        for record in self._sessions.expire(self.now()):
-            self._end(record)
+        for session in self._sessions.expire(self.now()):
+            self._end(session)
         self._leaving = [session for session in self._leaving if session.in_progress]
 
     @property
     def streams(self) -> list[SessionReply | Flow]:
         """All that somebody is waiting on."""
-        sessions = [*(record.held for record in self._sessions), *self._leaving]
+        sessions = [*self._sessions, *self._leaving]
         calls = (call for session in sessions for call in session.in_progress.values())
         replies = dict.fromkeys((*(reply for _, reply in calls), *self._lasting))
         flows = (session.standalone for session in sessions)
         return [*replies, *(flow for flow in flows if flow.carried)]
 
-    def _touch(self, record: Record[HttpSession]) -> None:
+    def _touch(self, session: HttpSession) -> None:
         """Note that something went on in a session until now."""
-        record.last_activity = self.now()
+        session.last_activity = self.now()
 
-    def _end(self, record: Record[HttpSession]) -> None:
-        record.held.close()
-        if record.held.in_progress:
-            self._leaving.append(record.held)
-        self._close(record.held.conversation)
+    def _end(self, session: HttpSession) -> None:
+        session.close()
+        if session.in_progress:
+            self._leaving.append(session)
+        self._close(session.conversation)
 
     def _close(self, conversation: Any) -> None:
         self._spawn(self._host.close(conversation))
@@ -359,15 +347,37 @@ class HandshakeDoor:
 
     async def aclose(self) -> None:
         """End all sessions."""
-        for record in list(self._sessions):
-            self._sessions.remove(record.session_id)
-            self._end(record)
+        for session in list(self._sessions):
+            self._sessions.remove(session.session_id)
+            self._end(session)
         calls = [call for session in self._leaving for call, _ in session.in_progress.values()]
         await end_all([*calls, *self._lasting.values()], self._errands)
 
 
-class _Entry(Struct, eq=False):
-    """The answer to one request of a batch."""
+class _Call(SessionReply, kw_only=True):
+    """A request of a session that is not answered yet, and the answer to it."""
+
+    door: HandshakeDoor
+    request: Request
+
+    def end(self, outcome: Due) -> None:
+        """Answer: its exchange, in its stream if it has one; or its batch."""
+        door, session, request = self.door, self.session, self.request
+        in_progress = session.in_progress
+        del in_progress[request.id]
+        if not in_progress:  # until then it was busy, whenever somebody looked
+            session.last_activity = door.now()
+        door.load.leave(self)
+        if outcome.error is None:
+            payload, rest = pieces_of(request, outcome.result, door.report)
+        else:
+            payload, rest = door.excuse(request, outcome.error), ()
+        if not self.finish(payload, rest):
+            door.see_off(self, outcome)
+
+
+class _Entry(_Call):
+    """A request of a batch; its answer waits for those to the others."""
 
     payload: bytes = b""
 
@@ -375,34 +385,6 @@ class _Entry(Struct, eq=False):
         """Answer; tell that this was all."""
         self.payload = b"".join((payload, *rest))
         return True
-
-
-class _Call(Struct, eq=False):
-    """A request of a session that is not answered yet."""
-
-    door: HandshakeDoor
-    record: Record[HttpSession]
-    request: Request
-    reply: SessionReply | _Entry
-
-    def end(self, outcome: Due) -> None:
-        """Answer: its exchange, in its stream if it has one; or its batch."""
-        door, record, request = self.door, self.record, self.request
-        in_progress = record.held.in_progress
-        del in_progress[request.id]
-        if not in_progress:  # until then it was busy, whenever somebody looked
-            record.last_activity = door.now()
-        door.load.leave(self)
-        if outcome.error is None:
-            payload, rest = pieces_of(request, outcome.result, door.report)
-        else:
-            payload, rest = door.excuse(request, outcome.error), ()
-        if not self.reply.finish(payload, rest) and isinstance(self.reply, SessionReply):
-            door.see_off(self.reply, outcome)
-
-
-def _is_busy(session: HttpSession) -> bool:
-    return session.busy
 
 
 def _stands_alone(request: Request) -> bool:

@@ -1,6 +1,6 @@
 r"""Heads: those of one connection that were read before, alike but for the length of what follows.
 
-    b"POST /mcp …content-length: 152\r\n…" ──keep──> before the digits, behind them ──> Kept
+    b"POST /mcp …content-length: 152\r\n…" ──keep──> the same with %d for the digits ──> Kept
     b"POST /mcp …content-length: 97\r\n…{…}" ──find──> Kept, b"{…}"
 
 Refuses to read a head: whoever keeps one has had it read by a parser, and found nothing unusual.
@@ -29,9 +29,8 @@ class Heads(Generic[Kept]):
     def __init__(self, max_body: int) -> None:
         """Begin with none; what might announce more than `max_body` bytes is never found."""
         self._max_body = max_body
-        self._kept: list[tuple[bytes, bytes, int, Kept]] = []
-        """What is before the digits and behind them, how long it is with them, and what is known
-        of it."""
+        self._kept: list[tuple[bytes, int, Kept]] = []
+        """The head with `%d` for the digits, how long it is with them, and what is known of it."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -41,10 +40,10 @@ class Heads(Generic[Kept]):
 
         None unless the piece is such a head and just that body.
         """
-        for before, behind, size, kept in self._kept:
-            length = len(piece) - size
-            if piece[:size] == b"%b%d%b" % (before, length, behind):
-                return kept, piece[size:]
+        for pattern, size, kept in self._kept:
+            body = piece[size:]
+            if piece[:size] == pattern % len(body):
+                return kept, body
         return None
 
     def keep(self, piece: bytes, kept: Kept) -> None:
@@ -59,14 +58,13 @@ class Heads(Generic[Kept]):
         # Of all lengths with so many digits none is too much: nobody has to look again.
         if digits != b"%d" % (len(piece) - size) or 10 ** len(digits) > self._max_body + 1:
             return
-        if len(self._kept) >= MOST:
-            self.clear()
-        before, behind = piece[:start], piece[end:size]
-        for known in self._kept:
-            if known[:2] == (before, behind):  # with other digits: it says the same
-                before, behind, _, kept = known
+        pattern = b"%d".join(part.replace(b"%", b"%%") for part in (piece[:start], piece[end:size]))
+        for known, _, said in self._kept:
+            if known == pattern:  # with other digits: it says the same
+                kept = said
         # The newest first: what a client says once comes before what it says again and again.
-        self._kept.insert(0, (before, behind, size, kept))
+        self._kept.insert(0, (pattern, size, kept))
+        del self._kept[MOST:]
 
     def clear(self) -> None:
         """Forget all of them."""

@@ -48,6 +48,13 @@ TEXT = ((b"content-type", b"text/plain"),)
 _SLASH = ord("/")
 _NONE: frozenset[bytes] = frozenset()
 _WISHES = frozenset((b"expect", b"upgrade"))
+_TRACES = frozenset(
+    b"traceparent b3 x-b3-traceid sentry-trace x-datadog-trace-id x-amzn-trace-id "
+    b"x-cloud-trace-context x-request-id x-correlation-id cf-ray".split()
+)
+"""Headers that say something else with every request."""
+
+_UNUSUAL = _WISHES | _TRACES
 _NO_PARSER = httptools.HttpRequestParser(object())
 _STATUS_LINES = {int(s): b"HTTP/1.1 %d %b\r\n" % (s, s.phrase.encode()) for s in HTTPStatus}
 
@@ -258,12 +265,23 @@ class RequestReader:
     def _remember(self, piece: bytes) -> None:
         """Keep what a head says, if all is ordinary: most clients say the same again and again.
 
-        The parser is between two requests now, and will be when the head is recalled.
+        What nobody says twice would only be in their way. The parser is between two requests now,
+        and will be when the head is recalled.
         """
         head = self._head
         ordinary = self._length is not None and head.method != "HEAD"
-        if ordinary and head.headers.keys().isdisjoint(_WISHES):
+        if ordinary and head.headers.keys().isdisjoint(_UNUSUAL):
             self.known.keep(piece, head)
+
+    def usual(self) -> HttpRequest | None:
+        """Return what has arrived if it is one request, in the usual manner, and no more."""
+        arrivals = self.arrivals
+        if len(arrivals) == 1 and self.phase == IDLE:
+            arrival = arrivals[0]
+            if isinstance(arrival, Arrival) and arrival.manner == USUAL:
+                arrivals.clear()
+                return arrival.request
+        return None
 
     def refuse(self, refusal: HttpRefusal) -> None:
         """Read no more, for a reason that the client will be given in its turn."""

@@ -114,17 +114,18 @@ class Pool:
 
     def _own(self) -> Owner:
         loop = asyncio.get_running_loop()
-        departures = Departures(loop)
         return Owner(
             name=self._origin.name,
             loop=loop,
             limits=self._limits,
             free=self._free,
             gone=self._gone,
-            departures=departures,
-            wires=self._wires,
-            idle=self._idle,
+            departures=Departures(loop, self._others),
         )
+
+    def _others(self) -> int:
+        """Return how many were asked beside one that is: if none, what that one says leaves now."""
+        return len(self._wires) - len(self._idle) - 1
 
     async def _turn(self, owner: Owner) -> Wire | None:
         """Wait for a wire, or for leave to open one, which counts as being opened already."""

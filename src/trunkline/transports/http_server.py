@@ -15,6 +15,8 @@ Rules upheld here:
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from copy import copy
+from functools import lru_cache
 from typing import Any
 
 from trunkline.jsonrpc import (
@@ -36,7 +38,7 @@ from trunkline.mcp.meta import Params
 from trunkline.mcp.principal import LOCAL, Principal
 from trunkline.mcp.refusal import Refusal, refuse
 from trunkline.mcp.versions import HANDSHAKE_VERSIONS
-from trunkline.transports.exchange import Exchange, HttpRequest
+from trunkline.transports.exchange import Exchange, Head, HttpRequest
 from trunkline.transports.http_answers import Host, Load, Verdict, Visit
 from trunkline.transports.http_envelope import EnvelopeDoor, Reply
 from trunkline.transports.http_flow import Flow
@@ -55,6 +57,12 @@ _CALLS = (Request, Notification)
 _LISTEN = "subscriptions/listen"
 _KINDS = {403: Refusal.NOT_ALLOWED, 429: Refusal.RATE_LIMITED}
 """What it is to be turned away; all else is to be unauthenticated."""
+
+_JUDGED = (b"host", b"origin", b"content-type", b"accept", b"mcp-protocol-version")
+"""The headers by which a request is let in, beside those that say who sends it."""
+
+MAX_JUDGED = 64
+"""Of how many kinds of heads it is remembered whether they are let in."""
 
 TURN = 64
 """How many streams are looked after before others get their turn."""
@@ -75,6 +83,7 @@ class HttpServer:
         self.rules = rules or HttpRules()
         self._terms = object()
         """What verdicts hold by: this door, and the rules that it has now."""
+        self._judged = lru_cache(MAX_JUDGED)(self._judge_anew)
         self.guard = guard or Open()
         self.pages: Pages = pages or {}
         self._host = host
@@ -103,6 +112,7 @@ class HttpServer:
     def adopt(self, rules: HttpRules) -> None:
         """Have other rules from now on; sessions, streams and calls stay."""
         self.rules, self._terms = rules, object()
+        self._judged.cache_clear()
         self._load.adopt(rules.max_in_flight, rules.max_in_flight_per_principal)
         self._handshake.adopt(rules)
 
@@ -111,15 +121,14 @@ class HttpServer:
         request = exchange.request
         found: Verdict | None = request.head.notes
         if found is None or found.terms is not self._terms:
-            found = request.head.notes = self._judge(request)
-        if not found.posts and (found.refusal is not None or self._is_public(request)):
-            self._serve_anybody(Visit(exchange, LOCAL, found), found.refusal)
-            return
+            found = request.head.notes = self._judge(request.head)
         principal = self.guard.recognise(request)
-        if principal is None:
-            self._spawn(self._identify(exchange, found))
-        elif found.posts:
+        if found.posts and principal is not None:
             self._post(Visit(exchange, principal, found), request.body)
+        elif not found.posts and (found.refusal is not None or self._is_public(request)):
+            self._serve_anybody(Visit(exchange, LOCAL, found), found.refusal)
+        elif principal is None:
+            self._spawn(self._identify(exchange, found))
         else:
             self._serve(Visit(exchange, principal, found), request)
 
@@ -142,20 +151,23 @@ class HttpServer:
         else:
             self._serve(Visit(exchange, who, found), request)
 
-    def _judge(self, request: HttpRequest) -> Verdict:
-        """Look at all that a head says; many requests have the same."""
-        headers = request.headers
-        refusal = self.refusal_of(request)
+    def _judge(self, head: Head) -> Verdict:
+        """Look at all that a head says; of those that differ in nothing else, at the first."""
+        return copy(self._judged(head.method, head.path, *map(head.headers.get, _JUDGED)))
+
+    def _judge_anew(self, method: str, path: str, *said: bytes | None) -> Verdict:
+        host, origin, content_type, accept, version = said
+        refusal = self.rules.refusal_of(host, origin)
         if refusal is not None:
             return Verdict((), self._terms, refusal)
-        allowed = cors(headers.get(b"origin"))
-        if request.method != "POST" or request.path != self.rules.path:
+        allowed = cors(origin)
+        if method != "POST" or path != self.rules.path:
             return Verdict(allowed, self._terms)
-        if not is_json(headers.get(b"content-type")):
+        if not is_json(content_type):
             refusal = 415, "expected a body of type application/json, in UTF-8"
-        elif not _accepts_both(headers.get(b"accept")):
+        elif not _accepts_both(accept):
             refusal = 406, "expected Accept: application/json, text/event-stream"
-        modern = headers.get(b"mcp-protocol-version", b"2025-03-26") not in _HANDSHAKE
+        modern = version is not None and version not in _HANDSHAKE
         return Verdict(allowed, self._terms, refusal, posts=refusal is None, modern=modern)
 
     def refusal_of(self, request: HttpRequest) -> tuple[int, str] | None:

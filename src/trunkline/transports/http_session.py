@@ -27,6 +27,7 @@ from trunkline.mcp.principal import Principal
 from trunkline.transports.exchange import HttpRequest, Pieces
 from trunkline.transports.http_answers import Visit
 from trunkline.transports.http_flow import Flow, read_event_id
+from trunkline.transports.sessions import Record
 
 MAX_FLOWS = 64
 """How many streams of one session can be taken up again."""
@@ -41,10 +42,11 @@ PRIMED_SINCE = "2025-11-25"
 """Older clients take the event without data, which begins a stream, for a broken one."""
 
 
-class HttpSession:
+class HttpSession(Record):
     """What all exchanges of one session have in common; its trunk."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.version = ""
         self.conversation: Any = None
         self.principal: Principal | None = None

@@ -19,7 +19,7 @@ import asyncio
 import os
 import re
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import lru_cache
 from math import inf
 from typing import NamedTuple, Protocol, cast
@@ -91,9 +91,6 @@ class Owner(NamedTuple):
     gone: "Callable[[Wire], None]"
     """Told of a wire that is closed."""
     departures: Departures
-    wires: "Collection[Wire]"
-    idle: "Collection[Wire]"
-    """Those that nobody has asked; when all but one are, what that one says leaves at once."""
 
 
 class _Refused(Exception):
@@ -118,7 +115,6 @@ class Wire(asyncio.Protocol):
         self._patience = self._idle_timeout
         self._free = owner.free
         self._departures = owner.departures
-        self._wires, self._idle = owner.wires, owner.idle
         self._transport: asyncio.Transport
         self._asker: Asker | None = None
         """Who has heard nothing so far."""
@@ -152,11 +148,10 @@ class Wire(asyncio.Protocol):
         """Send a request."""
         self._asker = asker
         self.deadline = inf if self._head_timeout is None else self._time() + self._head_timeout
-        others = len(self._wires) - len(self._idle) - 1
         if len(body) < _LARGE:
-            self._departures.write(self._transport, head + body, others)
+            self._departures.write(self._transport, head + body)
         else:
-            self._departures.write_pieces(self._transport, (head, body), others)
+            self._departures.write_pieces(self._transport, (head, body))
 
     @property
     def asker(self) -> Asker | None:

@@ -1,7 +1,7 @@
 """Sessions: who is talking to the gateway over HTTP, by ids that nobody can guess.
 
 Refuses to look at the clock: `now` is an argument, in seconds of a clock that only goes forward.
-Refuses to drop what a session holds, too: what is over is handed back to whoever must end it.
+Refuses to end what goes on in a session, too: what is over is handed back to whoever must.
 
 Rules upheld here:
 1. An id has 32 characters of A-Z a-z 0-9 _ - from the system's own randomness.
@@ -12,8 +12,7 @@ Rules upheld here:
 
 import math
 import secrets
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 IDLE = 1800.0
@@ -24,27 +23,32 @@ LIFE = 86400.0
 
 MAX_SESSIONS = 10_000
 
-Held = TypeVar("Held")
+
+class Record:
+    """One session: what is known of it here, beside all that whoever keeps it adds to that."""
+
+    def __init__(self) -> None:
+        self.session_id = ""
+        self.owner = ""
+        """Whose it is, by the principal's id."""
+        self.created_at = self.last_activity = 0.0
+        self.sure_until = -math.inf
+        """Until when it is there for certain, whatever happens; later it has to be looked for."""
+
+    @property
+    def busy(self) -> bool:
+        """Tell whether something goes on in it; whoever ends that notes it in `last_activity`."""
+        return False
 
 
-@dataclass(slots=True)
-class Record(Generic[Held]):
-    """One session: what is known of it, and what it holds."""
-
-    session_id: str
-    principal: str
-    held: Held
-    created_at: float
-    last_activity: float
-    sure_until: float = -math.inf
-    """Until when it is there for certain, whatever happens; later it has to be looked for."""
+Kept = TypeVar("Kept", bound=Record)
 
 
 class TooManySessions(Exception):
     """There is no room for another session."""
 
 
-class Sessions(Generic[Held]):
+class Sessions(Generic[Kept]):
     """All sessions of one gateway."""
 
     def __init__(
@@ -52,17 +56,12 @@ class Sessions(Generic[Held]):
         idle: float = IDLE,
         life: float = LIFE,
         max_sessions: int = MAX_SESSIONS,
-        is_busy: Callable[[Held], bool] | None = None,
     ) -> None:
-        """Begin without any; `is_busy` tells whether something goes on in one, else nothing does.
-
-        Whoever ends what goes on notes when that was, in `last_activity`.
-        """
+        """Begin without any."""
         self._idle = idle
         self._life = life
         self._max = max_sessions
-        self._is_busy = is_busy
-        self._records: dict[str, Record[Held]] = {}
+        self._records: dict[str, Kept] = {}
 
     def adopt(self, idle: float, life: float, max_sessions: int) -> None:
         """Have other limits from now on; sessions that are too many by now are not ended."""
@@ -70,48 +69,49 @@ class Sessions(Generic[Held]):
         for record in self._records.values():
             record.sure_until = -math.inf
 
-    def create(self, principal: str, held: Held, now: float) -> Record[Held]:
-        """Begin a session; raises TooManySessions."""
+    def create(self, owner: str, record: Kept, now: float) -> Kept:
+        """Have a session begin; raises TooManySessions."""
         if len(self._records) >= self._max:
             raise TooManySessions(f"expected at most {self._max} sessions")
-        record = Record(secrets.token_urlsafe(24), principal, held, now, now)
+        record.session_id, record.owner = secrets.token_urlsafe(24), owner
+        record.created_at = record.last_activity = now
         self._records[record.session_id] = record
         return record
 
-    def find(self, session_id: str, principal: str, now: float) -> Record[Held] | None:
-        """Return a session that is there for this principal, and note that it is in use."""
+    def find(self, session_id: str, owner: str, now: float) -> Kept | None:
+        """Return a session that is there for its owner, and note that it is in use."""
         record = self._records.get(session_id)
-        if record is None or record.principal != principal or self._is_over(record, now):
+        if record is None or record.owner != owner or self._is_over(record, now):
             return None
         record.last_activity = now
         record.sure_until = min(now + self._idle, record.created_at + self._life)
         return record
 
-    def remove(self, session_id: str) -> Record[Held] | None:
+    def remove(self, session_id: str) -> Kept | None:
         """End a session, and hand it back if there was one."""
         record = self._records.pop(session_id, None)
         if record is not None:
             record.sure_until = -math.inf
         return record
 
-    def expire(self, now: float) -> list[Record[Held]]:
+    def expire(self, now: float) -> list[Kept]:
         """Remove the sessions that are over, and hand them back."""
         gone = [record for record in self._records.values() if self._is_over(record, now)]
         for record in gone:
             self.remove(record.session_id)
         return gone
 
-    def _is_over(self, record: Record[Held], now: float) -> bool:
+    def _is_over(self, record: Kept, now: float) -> bool:
         if now - record.created_at > self._life:
             return True
         if now - record.last_activity <= self._idle:
             return False
-        if self._is_busy is None or not self._is_busy(record.held):
+        if not record.busy:
             return True
         record.last_activity = now
         return False
 
-    def __iter__(self) -> Iterator[Record[Held]]:
+    def __iter__(self) -> Iterator[Kept]:
         return iter(self._records.values())
 
     def __len__(self) -> int:

@@ -158,7 +158,8 @@ class Child:
         """Hand a payload to the child's stdin at once, then wait while too much is unread."""
         if self._stdin.transport.is_closing():
             raise self._lost()
-        self._departures.write(self._stdin.transport, frame(payload), 1)
+        self._departures.expected = 1
+        self._departures.write(self._stdin.transport, frame(payload))
         await self._stdin.room.wait()
         if self._stdin.transport.is_closing():
             raise self._lost()
@@ -168,7 +169,8 @@ class Child:
         stdin = self._stdin
         if stdin.full or stdin.transport.is_closing():
             return False
-        self._departures.write(stdin.transport, frame(payload), others)
+        self._departures.expected = others
+        self._departures.write(stdin.transport, frame(payload))
         return True
 
     async def aclose(self) -> None:
