@@ -65,8 +65,9 @@ class TokenGuard:
 
     def recognise(self, request: HttpRequest) -> Principal | None:
         """Return who sent a request, if the same token was made sure of before, and is good."""
-        known = self._known.get(request.headers.get(_AUTHORIZATION))
-        if known is None or known.until <= self._now() or _AUTHORIZATION in request.repeated:
+        head = request.head
+        known = self._known.get(head.headers.get(_AUTHORIZATION))
+        if known is None or known.until <= self._now() or _AUTHORIZATION in head.repeated:
             return None
         return known.principal
 

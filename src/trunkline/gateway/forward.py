@@ -227,7 +227,7 @@ class Forwarder:
             self.registry.upstream(entry.backend),
             governor,
             () if governor is None else governor.checks(entry),
-            None if view.plain else view,
+            view.onlookers(),
             view.calls_another(entry),
             prepare,
             finish,
