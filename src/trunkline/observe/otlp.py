@@ -79,7 +79,8 @@ def encode(span: Span) -> bytes:
 def envelope(spans: Iterable[bytes], resource: Attributes, scope: tuple[str, str]) -> bytes:
     """Return what is posted: spans, of which program, by which part of it and its version."""
     name, version = scope
-    about = _field(0x0A, b"".join(map(_pair, resource.items())))
+    pairs = [_field(0x0A, _key_value(key, value)) for key, value in resource.items()]
+    about = _field(0x0A, b"".join(pairs))
     by = _field(0x0A, _field(0x0A, name.encode()) + _field(0x12, version.encode()))
     said = b"".join([_field(0x12, span) for span in spans])
     return _field(0x0A, about + _field(0x12, by + said))
@@ -87,15 +88,15 @@ def envelope(spans: Iterable[bytes], resource: Attributes, scope: tuple[str, str
 
 def written(attributes: Attributes) -> bytes:
     """Write attributes of a span."""
-    return b"".join([_field(0x4A, _key_value(item)) for item in attributes.items()])
+    return b"".join([attribute(key, value) for key, value in attributes.items()])
 
 
-def _pair(item: tuple[str, Value]) -> bytes:
-    return _field(0x0A, _key_value(item))
+def attribute(key: str, value: Value) -> bytes:
+    """Write one attribute of a span."""
+    return _field(0x4A, _key_value(key, value))
 
 
-def _key_value(item: tuple[str, Value]) -> bytes:
-    key, value = item
+def _key_value(key: str, value: Value) -> bytes:
     if isinstance(value, int):
         said = b"\x18" + _varint(value & (1 << 64) - 1)
     else:

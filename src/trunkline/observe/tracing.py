@@ -27,7 +27,7 @@ from trunkline.jsonrpc import Id
 from trunkline.jsonrpc.incident import Report, answer_for
 from trunkline.mcp.meta import Params
 from trunkline.observe import trace_context
-from trunkline.observe.otlp import CLIENT, SERVER, Attributes, Span, Value, written
+from trunkline.observe.otlp import CLIENT, SERVER, Attributes, Span, Value, attribute, written
 from trunkline.observe.trace_context import MAX_STATE, TraceContext
 from trunkline.transports.exchange import Head, HttpRequest
 
@@ -254,7 +254,7 @@ class Recorded(Struct, frozen=True):
             about
             + _end_of_backend(self.revisions[1], self.place)
             + failure
-            + written({"trunkline.call.id": self.id}),
+            + attribute("trunkline.call.id", self.id),
             bool(failure),
             self.kind,
         )
@@ -291,10 +291,10 @@ def _about(method: str, target: str, status: str, backend: str | None) -> tuple[
 
 
 def _own(call: Recorded) -> bytes:
-    own: dict[str, Value] = {"trunkline.call.id": call.id}
+    own = attribute("trunkline.call.id", call.id)
     if call.request_id is not None:
-        own["jsonrpc.request.id"] = str(call.request_id)[:MAX_TEXT]
-    return written(own)
+        own += attribute("jsonrpc.request.id", str(call.request_id)[:MAX_TEXT])
+    return own
 
 
 def _whereabouts(came: Came | None) -> tuple[str | None, str | None]:
