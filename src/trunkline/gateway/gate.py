@@ -9,6 +9,8 @@ Refuses to notice changes: a gate is forgotten with its route, and whoever chang
 or stopped has routes forgotten; other limits and another policy come with another Governor.
 """
 
+from typing import TypeAlias
+
 from trunkline.gateway.authority import Authority
 from trunkline.gateway.passage import Passage
 from trunkline.gateway.switches import Switches
@@ -17,6 +19,9 @@ from trunkline.mcp.caller import Caller
 from trunkline.routing.catalog import Entry
 from trunkline.routing.known_callers import KnownCallers
 from trunkline.routing.limits import Demands
+
+_Terms: TypeAlias = tuple[Demands | None, str | None]
+"""The limits of a caller, and the rule that lets all of its calls pass."""
 
 
 class Gate:
@@ -30,14 +35,13 @@ class Gate:
         self._switches = switches
         self._throttle = throttle
         self._authority = authority
-        self._known = KnownCallers[tuple[Demands | None, str | None]]()
-        """The limits of each, and the rule that lets all of its calls pass."""
+        self._known = KnownCallers[_Terms]()
 
     def check(self, passage: Passage, entry: Entry) -> None:
         """Refuse what is stopped, too much, or not allowed; raises RpcError."""
         caller = passage.caller
-        known = self._known.get(id(caller))
-        demands, rule = self._meet(caller, entry) if known is None else known[0]
+        known = self._known.get(id(caller)) or self._meet(caller, entry)
+        demands, rule = known[0]
         if demands is not None and self._throttle is not None:
             self._throttle.enter(passage, entry, demands)
         if rule is not None:
@@ -45,10 +49,10 @@ class Gate:
         elif self._authority is not None:
             self._authority.check(passage, entry)
 
-    def _meet(self, caller: Caller, entry: Entry) -> tuple[Demands | None, str | None]:
+    def _meet(self, caller: Caller, entry: Entry) -> tuple[_Terms, Caller]:
         """Find out what holds for all calls of a caller; raises `disabled`, each time anew."""
         if self._switches is not None:
             self._switches.check(caller, entry)
         demands = None if self._throttle is None else self._throttle.demands(caller, entry)
         rule = None if self._authority is None else self._authority.settled(caller, entry)
-        return self._known.keep(caller, (demands, rule))[0]
+        return self._known.keep(caller, (demands, rule))

@@ -68,8 +68,9 @@ class _Bucket(Struct, gc=False):
         if rpm != self.rpm:
             self._change(rpm, now)
         left = self.empty - now * rpm
-        if left < 0:
+        if left <= 0:
             self.empty -= left  # so that it is not over while somebody is about to fill it
+            return 0
         over = left - (rpm - 1) * MINUTE
         return -(-over // rpm) if over > 0 else 0
 
