@@ -209,17 +209,16 @@ class Redactor:
     # What cannot be too much: most arguments, and therefore with as few steps as can be
 
     def _small(self, value: Any, depth: int) -> Any:
+        if depth >= _MAX_DEPTH and isinstance(value, dict | list):
+            return MORE
         if isinstance(value, dict):
             return self._small_table(cast("dict[str, Any]", value), depth)
         if isinstance(value, list):
-            items = cast("list[Any]", value)
-            return [self._small(item, depth + 1) for item in items] if depth < _MAX_DEPTH else MORE
+            return [self._small(item, depth + 1) for item in cast("list[Any]", value)]
         return shorten(value) if isinstance(value, str) else value
 
-    def _small_table(self, table: dict[str, Any], depth: int) -> Any:
+    def _small_table(self, table: dict[str, Any], depth: int) -> dict[str, Any]:
         """Redact an object that is nobody else's; in place, if its keys are known to be plain."""
-        if depth >= _MAX_DEPTH:
-            return MORE
         if not self._harmless.issuperset(table):
             return self._marked_table(table, depth)
         for key, value in table.items():
