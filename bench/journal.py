@@ -97,7 +97,7 @@ def on_the_loop(arguments: Raw, journal: bool, metrics: bool) -> float:
 
     def tell() -> None:
         for number, passage in enumerate(passages, 1):
-            events.tell_later((passage, RESULT, 0.0012))
+            events.tell_later((passage, RESULT, 0.0002, 0.0012))
             if number % MANY == 0:
                 events.tell_now()
         events.tell_now()

@@ -8,8 +8,10 @@ closely: the way of a call is long, and every step of it costs about the same.
 import argparse
 import asyncio
 import os
+import secrets
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -20,6 +22,7 @@ from typing import Any
 import msgspec
 
 import trunkline
+from bench.layers import Variant, collect, mint, variants
 from trunkline.app import App
 from trunkline.benchmark.calls import Address
 from trunkline.benchmark.contest import free_port
@@ -34,7 +37,7 @@ HOME = f"{Path(trunkline.__file__).parent}{os.sep}"
 LOAD = f"{HOME}benchmark{os.sep}"
 PLAN = Plan(seconds=0.5, warm_up=0.2)
 SIZE = 200
-SHOWN = 60
+SHOWN = 120
 
 
 class Steps:
@@ -43,9 +46,12 @@ class Steps:
     def __init__(self) -> None:
         self.taken: Counter[CodeType] = Counter()
         self.entered: Counter[CodeType] = Counter()
+        self.counts = False
 
     def trace(self, frame: FrameType, event: str, _: object) -> Any:
         code = frame.f_code
+        if not self.counts:
+            return None
         if event == "call":
             name = code.co_filename
             if not name.startswith(HOME) or name.startswith(LOAD):
@@ -92,26 +98,44 @@ async def listening(port: int) -> None:
                 return
 
 
-async def run(behind: Behind, concurrency: int, more: str) -> None:
+async def run(behind: Behind, concurrency: int, more: Variant) -> None:
+    secret = {"BENCH_SECRET": secrets.token_hex(32)}
     with tempfile.TemporaryDirectory() as name:
         folder, steps = Path(name), Steps()
+        threading.settrace(steps.trace)  # whoever writes the journal takes steps, too
         async with server(behind, folder) as reached:
             config = folder / "trunkline.toml"
-            text = f'[servers.fast]\n{reached}prefix = ""\nera = "handshake"\n{more}\n'
-            config.write_text(f'[gateway]\nstate = ""\n{text}')
-            settings = load(config, os.environ)
+            text = f'[servers.fast]\n{reached}prefix = ""\nera = "handshake"\n{more.tables}\n'
+            config.write_text(f'[gateway]\nstate = ""\n{more.gateway}{text}')
+            headers: tuple[tuple[str, str], ...] = ()
+            if "[auth]" in more.tables:
+                headers = (("authorization", f"Bearer {await mint(config, secret)}"),)
+            settings = load(config, os.environ | secret)
             app = App(settings)
             http = msgspec.structs.replace(settings.http, listen="127.0.0.1:0")
             async with app.listening(http) as listener:
                 await app.gateway.registry.wait_settled()
-                session = await open_session(Address(listener.addresses[0][1]))
+                address = Address(listener.addresses[0][1], headers=headers)
+                session = await open_session(address)
                 await measure(session, concurrency, SIZE, PLAN)
                 sys.settrace(steps.trace)
+                steps.counts = True
                 figures = await measure(session, concurrency, SIZE, PLAN)
+                steps.counts = False
                 sys.settrace(None)
                 session.close()
             await app.aclose()
         steps.show(figures.in_all)
+
+
+async def run_as(options: argparse.Namespace) -> None:
+    """Run as the command line says, with a collector that takes all traces."""
+    more = Variant("", "", options.config, 0.0)
+    async with await asyncio.start_server(collect, "127.0.0.1", 0) as collector:
+        if options.layers:
+            found = variants(collector.sockets[0].getsockname()[1])
+            more = next(each for each in found if each.name == options.layers)
+        await run(Behind(options.behind), options.at_once, more)
 
 
 def main() -> None:
@@ -120,10 +144,12 @@ def main() -> None:
     parser.add_argument("--behind", choices=[each.value for each in Behind], default="stdio")
     parser.add_argument("--at-once", type=int, default=16)
     parser.add_argument("--config", default="", help="TOML that is added to the configuration")
+    names = [each.name for each in variants(0)]
+    parser.add_argument("--layers", choices=names, help="as bench.layers runs it")
     options = parser.parse_args()
     keep_memory()
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(run(Behind(options.behind), options.at_once, options.config))
+        runner.run(run_as(options))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from trunkline.app import App
 from trunkline.assembly.governance import authority_of, prepare_governance
 from trunkline.config import Config, GatewaySettings, LimitsSettings, PolicySettings, RoleSettings
 from trunkline.gateway.governance import Governance
+from trunkline.routing.quota import Quota
 
 ROLES = PolicySettings(roles=(RoleSettings(name="dev", permissions=("*",), line=1),))
 UNCHECKED = Config(gateway=GatewaySettings(check_arguments=False))
@@ -34,17 +35,22 @@ def test_with_a_role_lists_and_calls_ask_the_same_authority() -> None:
     assert not app.gateway.registry.view.alike
 
 
-def test_other_limits_are_adopted_by_whoever_counts() -> None:
+def quota(made: Governance) -> Quota:
+    assert made.throttle is not None
+    return made.throttle.quota
+
+
+def test_what_is_used_is_used_under_other_limits_as_well() -> None:
     app = App(Config(limits=LimitsSettings()))
-    throttle = governance(app).throttle
+    used = quota(governance(app))
     for limits in (LimitsSettings(default_rpm=1), None, LimitsSettings()):
         config = msgspec.structs.replace(app.config, limits=limits)
         apply = prepare_governance(app.gateway, config, app.switches)
         before = governance(app)
-        assert before.throttle is throttle
+        assert quota(before) is used
         apply()
         assert governance(app) is not before
-        assert governance(app).throttle is throttle
+        assert quota(governance(app)) is used
 
 
 def test_limits_may_come_where_there_were_none() -> None:

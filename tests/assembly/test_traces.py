@@ -21,7 +21,7 @@ from trunkline.observe.tracing import Make
 from trunkline.transports.exchange import Exchange, HttpRequest
 from trunkline.transports.http_listener import HttpListener
 
-SPAN = Span("s", SERVER, "1" * 32, "2" * 16, None, False, "", 1.0, 2.0, {})
+SPAN = Span("s", SERVER, "1" * 32, "2" * 16, None, False, "", 1.0, 2.0, b"")
 
 
 def made(span: Span = SPAN) -> Make:

@@ -136,13 +136,14 @@ async def test_limits_that_change_give_nobody_anything_back() -> None:
     async with serving(everything(), default_rpm=2) as (client, throttle):
         await client.call("fs__read")
         await client.call("fs__read")
-        throttle.adopt(Limits(default_rpm=3))
+        layers = client.gateway.layers
+        layers.governor = Governance(throttle=throttle.under(Limits(default_rpm=3)))
         await client.call("fs__read")
         error: Any = await client.refusal("tools/call", name="fs__read")
         assert error.data["retryAfter"] == 20
-        throttle.adopt(Limits())
+        layers.governor = Governance(throttle=throttle.under(Limits()))
         await client.call("fs__read")
-        throttle.adopt(Limits(default_rpm=3))
+        layers.governor = Governance(throttle=throttle.under(Limits(default_rpm=3)))
         await client.refusal("tools/call", name="fs__read")
 
 

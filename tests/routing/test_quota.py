@@ -208,3 +208,11 @@ def test_what_has_not_run_out_is_kept_when_room_is_made() -> None:
     assert quota.enter([first], 0) is None
     assert quota.enter([second], SECOND) is None
     assert quota.enter([first], 2 * SECOND) is not None
+
+
+def test_what_is_about_to_be_used_is_not_forgotten_to_make_room_for_what_is_used_with_it() -> None:
+    quota = Quota()
+    old, new = (Demand(("subject", name), 1, None) for name in "ab")
+    assert quota.enter([old], 0) is None
+    assert quota.enter([old, new], 5 * MINUTE) is None
+    assert quota.enter([old], 5 * MINUTE) == Excess(old.key, MINUTE, False)

@@ -162,3 +162,23 @@ def test_what_is_stopped_is_not_listed_but_known() -> None:
     assert view.visible(ANNA, entry("fs__write"))
     view.stops = None
     assert "fs__write" in listed(view, ANNA)
+
+
+def test_who_sees_an_offer_is_asked_once_for_each_who_calls_it() -> None:
+    asked: list[Caller] = []
+
+    class Counting:
+        def sees(self, caller: Caller, entry: Entry) -> bool:
+            asked.append(caller)
+            return caller is ANNA and entry.kind is Kind.TOOL
+
+        def key(self, caller: Caller) -> str:
+            return caller.principal.id
+
+    onlookers = View(sight=Counting()).onlookers()
+    assert onlookers is not None
+    for _ in range(2):
+        assert onlookers.visible(ANNA, entry("fs__write"))
+        assert not onlookers.visible(BERT, entry("fs__write"))
+    assert asked == [ANNA, BERT]
+    assert View().onlookers() is None

@@ -47,5 +47,4 @@ def _adopted(before: object, config: Config) -> Throttle | None:
     known = before.throttle if isinstance(before, Governance) else None
     if known is None:
         return throttle_of(config)
-    known.adopt(Limits() if config.limits is None else limits_of(config.limits))
-    return known
+    return known.under(Limits() if config.limits is None else limits_of(config.limits))

@@ -43,8 +43,6 @@ class Authority:
         self._tells_clients = "client" in policy.reads
         self._known: dict[Hashable, _Known] = {}
         self._count = 0
-        self._last: tuple[Caller, Entry, Standing] | None = None
-        """What was asked last: a call asks whether it is seen, and then whether it is allowed."""
 
     def key(self, caller: Caller) -> Hashable:
         """Return what callers have in common who are never told apart."""
@@ -63,6 +61,12 @@ class Authority:
         """Return the rule that hides an offer from a caller; None if it is not hidden."""
         standing = self.standing(caller, entry)
         return None if standing.visible else standing.final.rule
+
+    def settled(self, caller: Caller, entry: Entry) -> str | None:
+        """Return the rule that allows all calls of an offer by a caller, if one does."""
+        standing = self.standing(caller, entry)
+        allows = standing.final.outcome is ALLOW and not standing.conditional
+        return standing.final.rule if allows else None
 
     def check(self, passage: Passage, entry: Entry) -> None:
         """Refuse what is not allowed, and note the rule that decided; raises `not_allowed`."""
@@ -84,14 +88,6 @@ class Authority:
 
     def standing(self, caller: Caller, entry: Entry) -> Standing:
         """Return what a caller is to an offer."""
-        last = self._last
-        if last is not None and last[0] is caller and last[1] is entry:
-            return last[2]
-        standing = self._look_up(caller, entry)
-        self._last = (caller, entry, standing)
-        return standing
-
-    def _look_up(self, caller: Caller, entry: Entry) -> Standing:
         key = self.key(caller)
         known = self._known.get(key)
         name = (entry.kind, entry.public, entry.backend)

@@ -32,9 +32,6 @@ STATUSES = (
 )
 """All ends that a call can have. A tool that says itself that it failed is a `tool_error`."""
 
-CARRIED_OUT = ("success", "tool_error")
-"""Those of calls that a backend has carried out, whatever it says of that itself."""
-
 
 class BackendMoved(Struct, frozen=True):
     """A backend is in another state."""
@@ -129,6 +126,8 @@ class Events:
         self._untold: list[Ended] = []
         self._awaited = False
         """Whether calls that were put off will be told by themselves."""
+        self._enough = 1
+        """How many calls are put off without anything to be done about it, and one more."""
         self._report = report
 
     def __bool__(self) -> bool:
@@ -171,18 +170,23 @@ class Events:
         """
         untold = self._untold
         untold.append(call)
-        count = len(untold)
+        if len(untold) >= self._enough:
+            self._see_to_it(len(untold))
+
+    def _see_to_it(self, count: int) -> None:
+        """Have calls told that were put off: now, or as soon as their answers have left."""
         if self.later is None or count >= MAX_UNTOLD:
             self._tell_untold()
-        elif count == MANY:
+        elif count >= MANY:
+            self._enough = MAX_UNTOLD
             self.later(0.0, self._tell_many)
-        elif not self._awaited:
-            self._awaited = True
+        else:
+            self._awaited, self._enough = True, MANY
             self.later(WHILE, self.tell_now)
 
     def tell_now(self) -> None:
         """Tell everybody of what was put off."""
-        self._awaited = False
+        self._awaited, self._enough = False, 1
         self._tell_many()
 
     def _tell_many(self) -> None:
@@ -191,8 +195,8 @@ class Events:
 
     def _tell_untold(self) -> None:
         put_off, self._untold = self._untold, []
-        untold = ends_of(put_off)
-        failed = [call for call in untold if call.status not in CARRIED_OUT]
+        self._enough = MANY if self._awaited else 1
+        untold, failed = ends_of(put_off)
         for ear in self._ears:
             calls = untold if ear.calls == "all" else failed if ear.calls == "failed" else ()
             if not calls:

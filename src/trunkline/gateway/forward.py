@@ -246,7 +246,7 @@ class Forwarder:
             entry,
             self.registry.upstream(entry.backend),
             self.layers.checks(entry),
-            None if view.plain else view,
+            view.onlookers(),
             view.calls_another(entry),
             prepare,
             finish,

@@ -1,12 +1,13 @@
 """Governance: the Governor that a configuration makes, of parts that may each be missing.
 
-    disabled? (switches) ──> too many? (throttle) ──> allowed? (authority) ──> arguments?
+    Gate: disabled? (switches) ──> too many? (throttle) ──> allowed? (authority) ──> arguments?
 
 Refuses to know how any part decides; it upholds their order, which is that of the design.
 """
 
 from trunkline.gateway.arguments import Arguments
 from trunkline.gateway.authority import Authority
+from trunkline.gateway.gate import Gate
 from trunkline.gateway.route import Check
 from trunkline.gateway.switches import Switches
 from trunkline.gateway.throttle import Throttle
@@ -33,12 +34,9 @@ class Governance:
         """Return what is to be asked of each call of an offer, in this order."""
         found: list[Check] = []
         # While nothing is stopped nobody is asked: whoever stops something has routes forgotten.
-        if self.switches is not None and self.switches.active:
-            found.append(self.switches.judge)
-        if self.throttle is not None:
-            found.append(self.throttle.enter)
-        if self.authority is not None:
-            found.append(self.authority.check)
+        stops = self.switches is not None and self.switches.active
+        if stops or self.throttle is not None or self.authority is not None:
+            found.append(Gate(self.switches, self.throttle, self.authority).check)
         if self.arguments is not None and (check := self.arguments.check_of(entry)) is not None:
             found.append(check)
         return tuple(found)

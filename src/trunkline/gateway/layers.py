@@ -196,7 +196,8 @@ class Layers:
         ended = passage.ended(now, result, error)
         if passage.span is not None:
             passage.span.end(ended)
-        self.events.tell_later(ended)
+        if heard:
+            self.events.tell_later(ended)
 
     def readmit(self, caller: Caller, entry: Entry) -> None:
         """Let a call go on that was interrupted to ask something; raises RpcError."""

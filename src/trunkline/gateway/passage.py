@@ -34,6 +34,10 @@ _WINDOW = 32 * 1024
 """How far from either end of a long result is looked whether the tool says that it failed."""
 
 
+CARRIED_OUT = ("success", "tool_error")
+"""The ends of calls that a backend has carried out, whatever it says of that itself."""
+
+
 class Span(Protocol):
     """What a trace will show of a call."""
 
@@ -86,7 +90,7 @@ class Passage(Struct, eq=False):
     @property
     def id(self) -> str:
         """The gateway's own name for the call: not like any other, but not hard to guess."""
-        return f"{self.run}{self.number}"
+        return id_of(self)
 
     @property
     def name(self) -> str:
@@ -116,6 +120,11 @@ class Passage(Struct, eq=False):
             len(asked) if isinstance(asked, Raw) else 0,
             len(result) if isinstance(result, Raw) else 0,
         )
+
+
+def id_of(passage: Passage) -> str:
+    """Return the name of a call; for those who name many, as a property takes longer."""
+    return f"{passage.run}{passage.number}"
 
 
 class CallEnded(Struct, frozen=True, gc=False):
@@ -208,21 +217,23 @@ Ended: TypeAlias = CallEnded | tuple[Passage, Raw, float, float]
 """A call that has ended, or one that went well: with what result, when it was sent, and when."""
 
 
-def ends_of(calls: Iterable[Ended]) -> list[CallEnded]:
-    """Return how calls ended, if need be by finding it out now."""
+def ends_of(calls: Iterable[Ended]) -> tuple[list[CallEnded], list[CallEnded]]:
+    """Return how calls ended, if need be by finding it out now, and those that failed alone."""
     found: list[CallEnded] = []
+    failed: list[CallEnded] = []
     for call in calls:
         if not isinstance(call, tuple):
             found.append(call)
+            if call.status not in CARRIED_OUT:
+                failed.append(call)
             continue
         # As `ended` does, with as few steps as can be: most calls end well.
         passage, result, sent, now = call
         asked = passage.request.params
-        failed = bytes(result).rfind(_IS_ERROR) >= 0 and says_it_failed(result)
         found.append(
             CallEnded(
                 passage,
-                "tool_error" if failed else "success",
+                "success" if bytes(result).rfind(_IS_ERROR) < 0 else outcome_of(result),
                 None,
                 None,
                 now - passage.began,
@@ -231,7 +242,7 @@ def ends_of(calls: Iterable[Ended]) -> list[CallEnded]:
                 len(result),
             )
         )
-    return found
+    return found, failed
 
 
 _STATUS = {
@@ -248,7 +259,7 @@ def status_of(
 ) -> str:
     """Return how a call ended: one of STATUSES."""
     if error is None:
-        return "tool_error" if isinstance(result, Raw) and says_it_failed(result) else "success"
+        return outcome_of(result) if isinstance(result, Raw) else "success"
     if isinstance(error, asyncio.CancelledError):
         return "cancelled"
     if kind in _STATUS:
@@ -269,6 +280,11 @@ def code_and_kind(error: BaseException | None) -> tuple[int | None, str | None]:
 
 class _Outcome(Struct):
     isError: bool = False  # noqa: N815  its name on the wire
+
+
+def outcome_of(result: Raw) -> str:
+    """Return which of CARRIED_OUT a result tells of."""
+    return "tool_error" if says_it_failed(result) else "success"
 
 
 def says_it_failed(result: Raw) -> bool:

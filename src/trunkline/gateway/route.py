@@ -2,8 +2,8 @@
 
     name ──> who offers it, what it is called there, who judges it ──kept──> every call of it
 
-Refuses to know callers: whatever depends on who asks is asked again for every call, so that nothing
-that becomes known of a caller makes a route wrong.
+Refuses to decide for all what depends on who asks: `view` and `checks` are asked by every call, and
+keep what they find out with the Caller, which never changes.
 
 Rules upheld here:
 1. A route is kept for as long as all is the same that decided where it leads. Whoever changes what
@@ -22,7 +22,7 @@ from trunkline.gateway.upstream import Upstream
 from trunkline.jsonrpc import Due, Raw
 from trunkline.mcp.meta import Params
 from trunkline.routing.catalog import Entry
-from trunkline.routing.view import View
+from trunkline.routing.view import Onlookers
 
 Check: TypeAlias = Callable[[Passage, Entry], Raw | None]
 """Lets a call pass; raises RpcError, or returns the answer that it gets instead.
@@ -38,7 +38,7 @@ class Route(Struct, frozen=True):
     upstream: Upstream
     checks: tuple[Check, ...] = ()
     """What is asked of each call."""
-    view: View | None = None
+    view: Onlookers | None = None
     """Who knows whether a caller may see it; None if everybody may."""
     wraps: bool = False
     """Whether it is the tool that calls another."""

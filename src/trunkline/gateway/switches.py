@@ -111,10 +111,6 @@ class Switches:
         if self.paused and entry.backend not in self._exempt:
             raise paused(caller.version)
 
-    def judge(self, passage: Passage, entry: Entry) -> None:
-        """Refuse a call of what is stopped; raises `disabled`."""
-        self.check(passage.caller, entry)
-
     def stops(self, caller: Caller, entry: Entry) -> bool:
         """Tell whether an offer is stopped for a caller, and so on none of its lists.
 

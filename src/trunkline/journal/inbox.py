@@ -15,6 +15,7 @@ Rules upheld here:
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -39,6 +40,7 @@ HURRY = 4000
 ROWS = 1000
 """How many of them are taken at once, however many calls they are: others want to write, too."""
 
+_bytes_in: Callable[[CallEnded], int] = attrgetter("bytes_in")
 _LEFT_OUT = Raw(b'{"\xe2\x80\xa6":"left out: too much was waiting to be written"}')
 
 
@@ -110,8 +112,10 @@ class Inbox:
         if count + len(calls) > self.limit or self._bytes_in - self._bytes_out > MAX_BYTES // 2:
             large = calls
         else:
-            large = [call for call in calls if call.bytes_in > LITTLE]
-            little = [call for call in calls if call.bytes_in <= LITTLE] if large else calls
+            large, little = (), calls
+            if max(map(_bytes_in, calls)) > LITTLE:  # hardly ever
+                large = [call for call in calls if call.bytes_in > LITTLE]
+                little = [call for call in calls if call.bytes_in <= LITTLE]
             for entry in write(little):
                 self._bytes_in += len(entry.body)
                 self._came += entry.records

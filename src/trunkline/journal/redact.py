@@ -114,6 +114,7 @@ _ASSIGNED = re.compile(
 _FROM_AUTHORITY = re.compile(r"://\S+")
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode = msgspec.json.decode
+_decode_table = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.encode
 
 
@@ -132,6 +133,8 @@ class Redactor:
         self._rules = rules
         self._patterns = PATTERNS + tuple(_plain(pattern) for pattern in rules.patterns)
         self._known: dict[str, _Part] = {}
+        self._harmless: set[str] = set()
+        """Those of the known keys that mean nothing for their values: most keys."""
         self._nodes = 0
         self._little = min(_FEW, rules.max_bytes // _GROWTH) if rules.mode == "redacted" else -1
 
@@ -140,8 +143,8 @@ class Redactor:
         if arguments is None or len(arguments) > self._little:
             return self.keep(arguments)
         try:
-            return self._small(_decode(arguments), 0)
-        except (ValueError, RecursionError):
+            return self._small_table(_decode_table(arguments), 0)
+        except (ValueError, RecursionError):  # no object, as they should be, or no JSON
             return self.keep(arguments)
 
     def keep(self, arguments: Raw | None) -> Raw | None:
@@ -186,7 +189,10 @@ class Redactor:
                 return "secret"
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
+                self._harmless.clear()
             known = self._known[key] = self._judge(_plain(key))
+            if known == "":
+                self._harmless.add(key)
         return known
 
     def _judge(self, plain: str) -> _Part:
@@ -203,25 +209,20 @@ class Redactor:
     # What cannot be too much: most arguments, and therefore with as few steps as can be
 
     def _small(self, value: Any, depth: int) -> Any:
+        if depth >= _MAX_DEPTH and isinstance(value, dict | list):
+            return MORE
         if isinstance(value, dict):
             return self._small_table(cast("dict[str, Any]", value), depth)
         if isinstance(value, list):
-            items = cast("list[Any]", value)
-            return [self._small(item, depth + 1) for item in items] if depth < _MAX_DEPTH else MORE
+            return [self._small(item, depth + 1) for item in cast("list[Any]", value)]
         return shorten(value) if isinstance(value, str) else value
 
-    def _small_table(self, table: dict[str, Any], depth: int) -> Any:
+    def _small_table(self, table: dict[str, Any], depth: int) -> dict[str, Any]:
         """Redact an object that is nobody else's; in place, if its keys are known to be plain."""
-        if depth >= _MAX_DEPTH:
-            return MORE
-        known, numbers = self._known, True
+        if not self._harmless.issuperset(table):
+            return self._marked_table(table, depth)
         for key, value in table.items():
-            if known.get(key) != "":
-                return self._marked_table(table, depth)
             if type(value) is not int:
-                numbers = False
-        if not numbers:
-            for key, value in table.items():
                 table[key] = shorten(value) if type(value) is str else self._small(value, depth + 1)
         return table
 

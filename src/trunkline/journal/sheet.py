@@ -20,7 +20,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from trunkline.gateway.passage import CallEnded, trace_of
+from trunkline.gateway.passage import CallEnded, id_of, trace_of
 from trunkline.journal.record import Call, Entry, Scribe, request_id
 from trunkline.journal.store import SHEET, Filter, Row
 from trunkline.jsonrpc import from_raw
@@ -108,46 +108,45 @@ class Sheets:
 
     def write(self, calls: Sequence[CallEnded]) -> list[Entry]:
         """Return the records of calls that have ended; there are never more than calls."""
-        usual = [
-            call
-            for call in calls
-            if call.status == "success"
-            and call.code is None
-            and (offer := call.passage.entry) is not None
-            and offer.kind is TOOL
-        ]
-        if len(usual) < 2:
-            return [*map(self.scribe.call, calls)]
+        others: list[CallEnded] = []
         try:
-            sheet = self._sheet(usual)
+            sheet = self._sheet(calls, others)
         except Exception:
+            sheet = None
+        if sheet is None or sheet.records < 2:
             return [*map(self.scribe.call, calls)]
-        if len(usual) == len(calls):
-            return [sheet]
-        on_it = {_address(call) for call in usual}
-        return [self.scribe.call(call) for call in calls if _address(call) not in on_it] + [sheet]
+        return [*map(self.scribe.call, others), sheet]
 
-    def _sheet(self, calls: Sequence[CallEnded]) -> Entry:
+    def _sheet(self, calls: Sequence[CallEnded], others: list[CallEnded]) -> Entry | None:
+        """Write calls on a sheet; those that are not usual are added to the others."""
         # With as few steps as can be: all calls come this way.
-        known, redact = self._known, self.scribe.redactor.value
+        redact = self.scribe.redactor.value
         places: dict[tuple[object, ...], int] = {}
         shared: list[Raw] = []
         lines: list[_Line] = []
         for call in calls:
             passage, upstream = call.passage, call.upstream
-            caller, offer, request = passage.caller, passage.entry, passage.request
-            name, trace = request.id, passage.trace
-            key = (_address(caller), _address(offer), passage.revision, passage.rule)
+            request, trace = passage.request, passage.trace
+            name = request.id
+            key = (
+                _address(passage.caller),
+                _address(passage.entry),
+                passage.revision,
+                passage.rule,
+                call.status,
+                call.code,
+            )
             place = places.get(key)
             if place is None:
-                found = known.get(key)
-                place = places[key] = len(shared)
-                shared.append(self._share(key, call) if found is None else found.written)
+                place = places[key] = self._place(key, call, shared)
+            if place < 0:
+                others.append(call)
+                continue
             lines.append(
                 (
                     place,
                     passage.at,
-                    passage.id,
+                    id_of(passage),
                     name if type(name) is int else request_id(name),
                     int((call.total - upstream) * 1e6),  # `round` would take ten times as long
                     int(upstream * 1e6),
@@ -157,9 +156,20 @@ class Sheets:
                     redact(passage.arguments),
                 )
             )
+        if not lines:
+            return None
         latest = max(map(_at, lines))
         body = _encode(_Written(latest, shared, lines))
         return Entry(latest, SHEET, "", "", "", "", body, len(lines))
+
+    def _place(self, key: tuple[object, ...], call: CallEnded, shared: list[Raw]) -> int:
+        """Return where what calls like this one share is to stand; -1 if they are not usual."""
+        offer, well = call.passage.entry, call.status == "success" and call.code is None
+        if not well or offer is None or offer.kind is not TOOL:
+            return -1
+        found = self._known.get(key)
+        shared.append(self._share(key, call) if found is None else found.written)
+        return len(shared) - 1
 
     def _share(self, key: tuple[object, ...], call: CallEnded) -> Raw:
         """Return what calls like this one share, and keep it for the next."""

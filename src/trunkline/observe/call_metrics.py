@@ -99,20 +99,21 @@ class _Times:
 
     def tally(self) -> None:
         """Put all times into their buckets."""
-        untallied, self.untallied = self.untallied, []
+        untallied = self.untallied
         if untallied:
             totals, upstreams = untallied[::2], untallied[1::2]
+            untallied.clear()
             self.gateway.observe_all(list(map(sub, totals, upstreams)))
             self.call.observe_all(totals)
             self.upstream.observe_all(list(filter(None, upstreams)))
 
 
 class _Series:
-    __slots__ = ("count", "labels", "times")
+    __slots__ = ("add_times", "count", "labels")
 
     def __init__(self, labels: str, times: _Times) -> None:
         self.labels = labels
-        self.times = times
+        self.add_times = times.untallied.extend
         self.count = 0
 
 
@@ -150,7 +151,7 @@ class CallMetrics:
             if series is None:
                 series = self._begin(backend, method, tool, status)
             series.count += 1
-            series.times.untallied += (call.total, call.upstream)
+            series.add_times((call.total, call.upstream))
             if call.kind is not None:
                 self._refused[call.kind if call.kind in _KINDS else OTHER] += 1
         self.untallied += len(calls)

@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-from trunkline.gateway.events import CARRIED_OUT, BackendMoved, CallEnded, Calls, Event, LeftOut
+from trunkline.gateway.events import BackendMoved, CallEnded, Calls, Event, LeftOut
+from trunkline.gateway.passage import CARRIED_OUT
 from trunkline.gateway.readiness import Conceal, as_it_is
 from trunkline.observe.log_lines import LEVELS, Level, Line, line_of
 

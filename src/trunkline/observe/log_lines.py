@@ -20,7 +20,6 @@ import msgspec
 from msgspec import Struct
 
 from trunkline.gateway.events import (
-    CARRIED_OUT,
     BackendMoved,
     CallEnded,
     Event,
@@ -30,6 +29,7 @@ from trunkline.gateway.events import (
     TurnedAway,
     Unchecked,
 )
+from trunkline.gateway.passage import CARRIED_OUT
 from trunkline.gateway.telling import brief, words
 from trunkline.jsonrpc import Incident, RpcError
 from trunkline.mcp.meta import Params

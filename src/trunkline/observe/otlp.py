@@ -20,12 +20,14 @@ CLIENT = 3
 Value: TypeAlias = str | int
 Attributes: TypeAlias = Mapping[str, Value]
 
-_TIMES = Packed("<BQBQ")
+_TIMES = Packed("<BBBQBQ")
 _FLAGS = Packed("<BBI")
 _ERROR = 2
 _SAMPLED = 0x001
 _KNOWN_REMOTE = 0x100
 _REMOTE = 0x200
+_OF_OURS = _FLAGS.pack(0x85, 0x01, _SAMPLED | _KNOWN_REMOTE)
+_OF_REMOTE = _FLAGS.pack(0x85, 0x01, _SAMPLED | _KNOWN_REMOTE | _REMOTE)
 _NANO = 1_000_000_000
 
 
@@ -43,63 +45,73 @@ class Span(Struct, frozen=True):
     start: float
     """In seconds since 1970."""
     end: float
-    attributes: Attributes
-    """What many spans say; it is kept as it is written."""
-    own: Attributes = {}
-    """What no other span says."""
+    attributes: bytes
+    """As they are `written`: many spans say the same."""
     failed: bool = False
     why: str = ""
 
 
 def encode(span: Span) -> bytes:
     """Write a span."""
-    flags = _SAMPLED | _KNOWN_REMOTE | (_REMOTE if span.remote else 0)
-    parts = [b"\x0a\x10", bytes.fromhex(span.trace), b"\x12\x08", bytes.fromhex(span.id)]
+    state = parent = failure = b""
     if span.state:
-        parts.append(_field(0x1A, span.state.encode()))
+        state = _field(0x1A, span.state.encode())
     if span.parent is not None:
-        parts += (b"\x22\x08", bytes.fromhex(span.parent))
-    parts += (
-        _field(0x2A, span.name.encode("utf-8", "replace")),
-        bytes((0x30, span.kind)),
-        _TIMES.pack(0x39, int(span.start * _NANO), 0x41, int(span.end * _NANO)),
-        *map(_attribute, span.attributes.items()),
-        *map(_written, span.own.items()),
-    )
+        parent = bytes.fromhex(f"2208{span.parent}")
     if span.failed:
         message = _field(0x12, span.why.encode("utf-8", "replace")) if span.why else b""
-        parts.append(_field(0x7A, message + bytes((0x18, _ERROR))))
-    parts.append(_FLAGS.pack(0x85, 0x01, flags))
-    return b"".join(parts)
+        failure = _field(0x7A, message + bytes((0x18, _ERROR)))
+    start, end = int(span.start * _NANO), int(span.end * _NANO)
+    return b"".join(
+        (
+            bytes.fromhex(f"0a10{span.trace}1208{span.id}"),
+            state,
+            parent,
+            _named(span.name),
+            _TIMES.pack(0x30, span.kind, 0x39, start, 0x41, end),
+            span.attributes,
+            failure,
+            _OF_REMOTE if span.remote else _OF_OURS,
+        )
+    )
 
 
 def envelope(spans: Iterable[bytes], resource: Attributes, scope: tuple[str, str]) -> bytes:
     """Return what is posted: spans, of which program, by which part of it and its version."""
     name, version = scope
-    about = _field(0x0A, b"".join(map(_pair, resource.items())))
+    pairs = [_field(0x0A, _key_value(key, value)) for key, value in resource.items()]
+    about = _field(0x0A, b"".join(pairs))
     by = _field(0x0A, _field(0x0A, name.encode()) + _field(0x12, version.encode()))
-    written = b"".join(_field(0x12, span) for span in spans)
-    return _field(0x0A, about + _field(0x12, by + written))
+    said = b"".join([_field(0x12, span) for span in spans])
+    return _field(0x0A, about + _field(0x12, by + said))
 
 
-def _pair(item: tuple[str, Value]) -> bytes:
-    return _field(0x0A, _key_value(item))
+def written(attributes: Attributes) -> bytes:
+    """Write attributes of a span."""
+    return b"".join([attribute(key, value) for key, value in attributes.items()])
 
 
-def _written(item: tuple[str, Value]) -> bytes:
-    return _field(0x4A, _key_value(item))
+def attribute(key: str, value: Value) -> bytes:
+    """Write one attribute of a span."""
+    return _field(0x4A, _key_value(key, value))
 
 
-_attribute = lru_cache(2048)(_written)
-
-
-def _key_value(item: tuple[str, Value]) -> bytes:
-    key, value = item
+def _key_value(key: str, value: Value) -> bytes:
     if isinstance(value, int):
-        written = b"\x18" + _varint(value & (1 << 64) - 1)
+        said = b"\x18" + _varint(value & (1 << 64) - 1)
     else:
-        written = _field(0x0A, value.encode("utf-8", "replace"))
-    return _field(0x0A, key.encode()) + _field(0x12, written)
+        said = _field(0x0A, value.encode("utf-8", "replace"))
+    return _key(key) + _field(0x12, said)
+
+
+@lru_cache(256)
+def _key(key: str) -> bytes:
+    return _field(0x0A, key.encode())
+
+
+@lru_cache(1024)
+def _named(name: str) -> bytes:
+    return _field(0x2A, name.encode("utf-8", "replace"))
 
 
 def _field(tag: int, payload: bytes) -> bytes:
@@ -107,6 +119,8 @@ def _field(tag: int, payload: bytes) -> bytes:
     size = len(payload)
     if size < 0x80:
         return bytes((tag, size)) + payload
+    if size < 0x4000:
+        return bytes((tag, size & 0x7F | 0x80, size >> 7)) + payload
     return bytes((tag,)) + _varint(size) + payload
 
 

@@ -14,6 +14,7 @@ Rules upheld here:
 
 import random
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -26,9 +27,9 @@ from trunkline.jsonrpc import Id
 from trunkline.jsonrpc.incident import Report, answer_for
 from trunkline.mcp.meta import Params
 from trunkline.observe import trace_context
-from trunkline.observe.otlp import CLIENT, SERVER, Attributes, Span, Value
+from trunkline.observe.otlp import CLIENT, SERVER, Attributes, Span, Value, attribute, written
 from trunkline.observe.trace_context import MAX_STATE, TraceContext
-from trunkline.transports.exchange import HttpRequest
+from trunkline.transports.exchange import Head, HttpRequest
 
 TRACEPARENT = "traceparent"
 TRACESTATE = "tracestate"
@@ -37,9 +38,16 @@ MAX_TEXT = 256
 """How long an attribute may be that a client chose."""
 
 _STATE = frozenset((TRACESTATE,))
-_NOWHERE: Attributes = {}
-_bits = random.getrandbits  # spans need to differ, not to be hard to guess
+_draw = random.randbytes  # spans need to differ, not to be hard to guess
 _INTERNAL = -32603
+
+_MOST = 1024
+"""How much of what many spans say is kept as it is written."""
+
+_Place: TypeAlias = tuple[tuple[str, Value], ...]
+"""The attributes of a backend's address."""
+
+_NOWHERE: _Place = ()
 
 Make: TypeAlias = Callable[[], Span]
 """A span that is made when it is to be written."""
@@ -60,27 +68,38 @@ class Tracer:
     ) -> None:
         """Begin; `take` gets the spans, `places` are the attributes of each backend's address."""
         self.take = take
-        self.places = places
+        self.places = {backend: tuple(place.items()) for backend, place in places.items()}
         self.report = report
         self._sample = sample
         self._chance = chance
 
     def begin(self, passage: Passage, client: Client | None) -> None:
         """Give a call its span, if it is to be recorded."""
-        arrival, state = _arrival(client), None
+        # What it came in, if it came by HTTP.
+        arrival: HttpRequest | None = getattr(getattr(client, "line", None), "arrival", None)
+        head = None if arrival is None else arrival.head
+        asks = not passage.bare or (head is not None and b"traceparent" in head.headers)
+        if asks and self._follow(passage, head):
+            return
+        if self._chance() < self._sample:
+            self._record(passage, Recording(self, None, head, None, False))
+
+    def _follow(self, passage: Passage, head: Head | None) -> bool:
+        """Do as whoever asks does with its trace; tell whether there is one."""
+        state = None
         text = None if passage.bare else trace_of(passage.request.params)
         in_meta = text is not None
-        if text is None and arrival is not None and b"traceparent" in arrival.headers:
-            text = _header(arrival, b"traceparent", 64)
-            state = _header(arrival, b"tracestate", MAX_STATE)
+        if text is None and head is not None:
+            text = _header(head, b"traceparent", 64)
+            state = _header(head, b"tracestate", MAX_STATE)
         parent = None if text is None else trace_context.read(text)
         if parent is None:
-            if self._chance() < self._sample:
-                self._record(passage, Recording(self, None, arrival, None, False))
-        elif parent.sampled:
-            self._record(passage, Recording(self, parent, arrival, state, in_meta))
+            return False
+        if parent.sampled:
+            self._record(passage, Recording(self, parent, head, state, in_meta))
         else:
             passage.trace = text
+        return True
 
     def _record(self, passage: Passage, recording: "Recording") -> None:
         passage.span, passage.trace = recording, recording.traceparent
@@ -89,23 +108,24 @@ class Tracer:
 class Recording:
     """One call that is recorded; the Span of its passage."""
 
-    __slots__ = ("_arrival", "_keeps_state", "_parent", "_sent", "_state", "_tracer", "id", "trace")
+    __slots__ = ("_head", "_keeps_state", "_parent", "_sent", "_state", "_tracer", "id", "trace")
 
     def __init__(
         self,
         tracer: Tracer,
         parent: TraceContext | None,
-        arrival: HttpRequest | None,
+        head: Head | None,
         state: str | None,
         keeps_state: bool,
     ) -> None:
         """Begin; a state that came in `_meta` is kept there, with the parent that came with it."""
-        self.trace = f"{_bits(128) or 1:032x}" if parent is None else parent.trace
-        self.id = _new_id()
-        self._sent = _new_id()
+        drawn = _draw(32).hex()
+        self.trace = drawn[:32] if parent is None else parent.trace
+        self.id = drawn[32:48]
+        self._sent = drawn[48:]
         self._tracer = tracer
         self._parent = parent
-        self._arrival = arrival
+        self._head = head
         self._state = state
         self._keeps_state = keeps_state
 
@@ -133,23 +153,23 @@ class Recording:
             answer_for(why, ended.method, self._tracer.report)
 
     def _taken_down(self, ended: CallEnded) -> "Recorded":
-        parent, passage, arrival = self._parent, ended.passage, self._arrival
-        backend = ended.backend
+        parent, passage, head = self._parent, ended.passage, self._head
+        backend = None if passage.entry is None else passage.entry.backend
         return Recorded(
             (self.trace, self.id, self._sent),
             None if parent is None else parent.span,
             self._state or "",
-            ended.method,
+            passage.request.method,
             target(ended, MAX_TEXT),
             passage.id,
             passage.request.id,
             ended.status,
             ended.kind or "",
             ended.code,
-            (ended.revision, passage.revision),
+            (passage.caller.version, passage.revision),
             backend,
             _NOWHERE if backend is None else self._tracer.places.get(backend, _NOWHERE),
-            None if arrival is None else Came(arrival.address, arrival.headers, arrival.repeated),
+            None if head is None else Came(head.address, head.headers, head.repeated),
             passage.at,
             ended.total,
             None if passage.sent is None or backend is None else passage.sent - passage.began,
@@ -186,7 +206,7 @@ class Recorded(Struct, frozen=True):
     revisions: tuple[str, str | None]
     """The client's, and the backend's."""
     backend: str | None
-    place: Attributes
+    place: _Place
     came: Came | None
     at: float
     total: float
@@ -197,8 +217,9 @@ class Recorded(Struct, frozen=True):
     def server_span(self) -> Span:
         """Return what we did for whoever asked."""
         trace, own, _ = self.ids
+        name, about = _about(self.method, self.target, self.status, self.backend)
         return Span(
-            _name(self),
+            name,
             SERVER,
             trace,
             own,
@@ -207,8 +228,10 @@ class Recorded(Struct, frozen=True):
             self.state,
             self.at,
             self.at + self.total,
-            _about(self) | _end_of_client(self) | _failure(self),
-            _own(self),
+            about
+            + _end_of_client(self.revisions[0], *_whereabouts(self.came))
+            + _failure(self.status, self.code)
+            + _own(self),
             _is_ours(self),
             self.kind,
         )
@@ -216,9 +239,10 @@ class Recorded(Struct, frozen=True):
     def client_span(self) -> Span:
         """Return what the backend did for us."""
         trace, own, sent = self.ids
-        failure, start = _failure(self), self.at + (self.sent or 0.0)
+        name, about = _about(self.method, self.target, self.status, self.backend)
+        failure, start = _failure(self.status, self.code), self.at + (self.sent or 0.0)
         return Span(
-            _name(self),
+            name,
             CLIENT,
             trace,
             sent,
@@ -227,25 +251,18 @@ class Recorded(Struct, frozen=True):
             self.state,
             start,
             start + self.upstream,
-            {**_about(self), **_end_of_backend(self), **self.place, **failure},
-            {"trunkline.call.id": self.id},
+            about
+            + _end_of_backend(self.revisions[1], self.place)
+            + failure
+            + attribute("trunkline.call.id", self.id),
             bool(failure),
             self.kind,
         )
 
 
-def _new_id() -> str:
-    return f"{_bits(64) or 1:016x}"
-
-
-def _arrival(client: Client | None) -> HttpRequest | None:
-    """Return what a call came in, if it came by HTTP."""
-    return getattr(getattr(client, "line", None), "arrival", None)
-
-
-def _header(arrival: "HttpRequest | Came", name: bytes, longest: int) -> str | None:
-    value = arrival.headers.get(name)
-    if value is None or len(value) > longest or name in arrival.repeated:
+def _header(head: Head | Came, name: bytes, longest: int) -> str | None:
+    value = head.headers.get(name)
+    if value is None or len(value) > longest or name in head.repeated:
         return None
     return value.decode("latin-1") if value.isascii() else None
 
@@ -253,59 +270,67 @@ def _header(arrival: "HttpRequest | Came", name: bytes, longest: int) -> str | N
 # What a span says
 
 
-def _name(call: Recorded) -> str:
-    """Return the method and its target, but nothing that a client could have made up."""
-    known = call.backend is not None and call.method in ("tools/call", "prompts/get")
-    return f"{call.method} {call.target}" if known else call.method
+@lru_cache(_MOST)
+def _about(method: str, target: str, status: str, backend: str | None) -> tuple[str, bytes]:
+    """Return the name of a span, with nothing that a client could have made up, and what it says.
 
-
-def _about(call: Recorded) -> dict[str, Value]:
-    about: dict[str, Value] = {"mcp.method.name": call.method, "trunkline.status": call.status}
-    if call.method == "tools/call":
+    The name is that of the method, and of its target if there is one.
+    """
+    known = backend is not None and method in ("tools/call", "prompts/get")
+    about: dict[str, Value] = {"mcp.method.name": method, "trunkline.status": status}
+    if method == "tools/call":
         about["gen_ai.operation.name"] = "execute_tool"
-        about["gen_ai.tool.name"] = call.target
-    elif call.method == "prompts/get":
-        about["gen_ai.prompt.name"] = call.target
-    elif call.method == "resources/read":
-        about["mcp.resource.uri"] = call.target
-    if call.backend is not None:
-        about["trunkline.backend"] = call.backend
-    return about
+        about["gen_ai.tool.name"] = target
+    elif method == "prompts/get":
+        about["gen_ai.prompt.name"] = target
+    elif method == "resources/read":
+        about["mcp.resource.uri"] = target
+    if backend is not None:
+        about["trunkline.backend"] = backend
+    return f"{method} {target}" if known else method, written(about)
 
 
-def _own(call: Recorded) -> dict[str, Value]:
-    own: dict[str, Value] = {"trunkline.call.id": call.id}
+def _own(call: Recorded) -> bytes:
+    own = attribute("trunkline.call.id", call.id)
     if call.request_id is not None:
-        own["jsonrpc.request.id"] = str(call.request_id)[:MAX_TEXT]
+        own += attribute("jsonrpc.request.id", str(call.request_id)[:MAX_TEXT])
     return own
 
 
-def _end_of_client(call: Recorded) -> dict[str, Value]:
-    found: dict[str, Value] = {"mcp.protocol.version": call.revisions[0]}
-    came = call.came
-    if came is not None:
+def _whereabouts(came: Came | None) -> tuple[str | None, str | None]:
+    """Return where a client is and which session it named, if it came by HTTP."""
+    return (
+        (None, None) if came is None else (came.address, _header(came, b"mcp-session-id", MAX_TEXT))
+    )
+
+
+@lru_cache(_MOST)
+def _end_of_client(revision: str, address: str | None, session: str | None) -> bytes:
+    found: dict[str, Value] = {"mcp.protocol.version": revision}
+    if address is not None:
         found["network.transport"] = "tcp"
         found["network.protocol.name"] = "http"
-        if came.address:
-            found["client.address"] = came.address
-        session = _header(came, b"mcp-session-id", MAX_TEXT)
+        if address:
+            found["client.address"] = address
         if session is not None:
             found["mcp.session.id"] = session
-    return found
+    return written(found)
 
 
-def _end_of_backend(call: Recorded) -> dict[str, Value]:
-    revision = call.revisions[1]
-    return {} if revision is None else {"mcp.protocol.version": revision}
+@lru_cache(_MOST)
+def _end_of_backend(revision: str | None, place: _Place) -> bytes:
+    found: dict[str, Value] = {} if revision is None else {"mcp.protocol.version": revision}
+    return written(found | dict(place))
 
 
-def _failure(call: Recorded) -> dict[str, Value]:
-    if call.status == "success":
-        return {}
-    if call.code is None:
-        return {"error.type": call.status}
-    code = str(call.code)
-    return {"error.type": code, "rpc.response.status_code": code}
+@lru_cache(_MOST)
+def _failure(status: str, code: int | None) -> bytes:
+    if status == "success":
+        return b""
+    if code is None:
+        return written({"error.type": status})
+    said = str(code)
+    return written({"error.type": said, "rpc.response.status_code": said})
 
 
 def _is_ours(call: Recorded) -> bool:

@@ -58,27 +58,30 @@ class Excess(NamedTuple):
 
 
 class _Bucket(Struct, gc=False):
-    debt: int
-    """What is in it: nanoseconds of a minute for each call."""
-    at: int
-    """When it was looked at last."""
+    empty: int
+    """When it will have run out, times `rpm`: each call is a minute more."""
     rpm: int
-    """How fast it runs out, since then."""
+    """How fast it runs out."""
 
     def wait(self, rpm: int, now: int) -> int:
-        """Let out what has run out by now; return how long it takes until there is room."""
-        debt = self.debt - (now - self.at) * self.rpm
+        """Return how long it takes until there is room."""
         if rpm != self.rpm:
-            self.rpm = rpm
-            debt = min(debt, rpm * MINUTE)
-        self.debt = debt = max(debt, 0)
-        self.at = now
-        over = debt - (rpm - 1) * MINUTE
+            self._change(rpm, now)
+        left = self.empty - now * rpm
+        if left <= 0:
+            self.empty -= left  # so that it is not over while somebody is about to fill it
+            return 0
+        over = left - (rpm - 1) * MINUTE
         return -(-over // rpm) if over > 0 else 0
+
+    def _change(self, rpm: int, now: int) -> None:
+        """Let it run out faster or slower from now on; of what is too much nothing is left."""
+        left = max(self.empty - now * self.rpm, 0)
+        self.empty, self.rpm = now * rpm + min(left, rpm * MINUTE), rpm
 
     def is_over(self, now: int) -> bool:
         """Tell whether nothing is left in it, and nobody is about to fill it."""
-        return self.at != now and self.debt <= (now - self.at) * self.rpm
+        return self.empty < now * self.rpm
 
 
 class Quota:
@@ -111,7 +114,7 @@ class Quota:
                     worst = _worse(worst, Excess(key, wait, False))
         if worst is None:
             for bucket in filled:
-                bucket.debt += MINUTE
+                bucket.empty += MINUTE
             for key in held:
                 self._under_way[key] = self._under_way.get(key, 0) + 1
         return worst
@@ -126,7 +129,7 @@ class Quota:
     def _newcomer(self, key: Key, rpm: int, now: int) -> _Bucket:
         """Return a bucket for a key that has none: its own, or one that it shares."""
         self._make_room(now)
-        bucket = _Bucket(0, now, rpm)
+        bucket = _Bucket(now * rpm, rpm)
         if len(self._buckets) >= self._max_buckets:
             return self._shared.setdefault((key[0], rpm), bucket)
         self._buckets[key] = bucket

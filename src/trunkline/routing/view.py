@@ -22,6 +22,7 @@ from trunkline.jsonrpc import Raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.offer import Kind
 from trunkline.routing.catalog import Catalog, Entry, write_list
+from trunkline.routing.known_callers import KnownCallers
 from trunkline.routing.pattern import fits_any
 
 CALL_TOOL = "call_tool"
@@ -34,6 +35,8 @@ MOST = 256
 Stops: TypeAlias = Callable[[Caller, Entry], bool]
 """Tells whether an offer is stopped for a caller."""
 
+Sees: TypeAlias = Callable[[Caller, Entry], bool]
+
 
 class Sight(Protocol):
     """Whoever says what callers may see."""
@@ -45,6 +48,23 @@ class Sight(Protocol):
     def key(self, caller: Caller) -> Hashable:
         """Return what callers have in common who see the same lists."""
         ...
+
+
+class Onlookers:
+    """Those who called one offer, and whether they see it: each is asked for once."""
+
+    __slots__ = ("_known", "_sees")
+
+    def __init__(self, sees: Sees) -> None:
+        self._sees = sees
+        self._known = KnownCallers[bool]()
+
+    def visible(self, caller: Caller, entry: Entry) -> bool:
+        """Tell whether a caller may know of the offer."""
+        known = self._known.get(id(caller))
+        if known is None:
+            known = self._known.keep(caller, self._sees(caller, entry))
+        return known[0]
 
 
 class View:
@@ -60,6 +80,8 @@ class View:
 
         `sight` is for those who may not see everything.
         """
+        self.visible: Sees = _all if sight is None else sight.sees
+        """Tells whether a caller may know of an offer, and call it."""
         self.searches = searches
         self._surface = surface
         self._sight = sight
@@ -68,10 +90,6 @@ class View:
         self._written: dict[tuple[Hashable, str, Kind, str], Raw] = {}
         self.plain = sight is None and not searches
         """Whether everybody may see everything, and nothing is called by way of something else."""
-
-    def visible(self, caller: Caller, entry: Entry) -> bool:
-        """Tell whether a caller may know of an offer, and call it."""
-        return self._sight is None or self._sight.sees(caller, entry)
 
     @property
     def alike(self) -> bool:
@@ -98,6 +116,10 @@ class View:
         if self._surface is None or entry.kind is not Kind.TOOL or entry.backend in self.searches:
             return True
         return fits_any(self._surface, entry.public)
+
+    def onlookers(self) -> "Onlookers | None":
+        """Return what knows who sees one offer; None if it is plain who does."""
+        return None if self.plain else Onlookers(self.visible)
 
     def calls_another(self, entry: Entry) -> bool:
         """Tell whether a tool is the one that calls another."""
@@ -138,3 +160,8 @@ class View:
     def forget(self) -> None:
         """Write all lists anew: callers may see something else by now."""
         self._written = {}
+
+
+def _all(_caller: Caller, _entry: Entry) -> bool:
+    """Let everybody see everything."""
+    return True
