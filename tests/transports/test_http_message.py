@@ -455,7 +455,7 @@ def test_one_request_in_the_usual_manner_can_be_had_at_once_and_nothing_else(pie
     reader.feed(POST + b"content-length: 2\r\n\r\nhi")
     found = reader.usual()
     assert found is not None
-    assert (found.method, found.body, len(reader.arrivals)) == ("POST", b"hi", 0)
+    assert (found[0].method, found[1], len(reader.arrivals)) == ("POST", b"hi", 0)
     reader.feed(piece)
     before = list(reader.arrivals)
     assert reader.usual() is None

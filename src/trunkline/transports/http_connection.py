@@ -29,7 +29,7 @@ from typing import NamedTuple, cast
 
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.transports.departures import Departures
-from trunkline.transports.exchange import Answerer, ByteStream, HttpRequest, Piece
+from trunkline.transports.exchange import Answerer, ByteStream, Head, HttpRequest, Piece
 from trunkline.transports.http_exchange import HttpExchange
 from trunkline.transports.http_message import (
     BODY,
@@ -135,10 +135,9 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Read, or hold back."""
         if self.awaiting == IDLE:
-            found = self._find(data)
-            request = self._read(data) if found is None else HttpRequest(*found)
-            if request is not None:
-                exchange = self.awaiting = HttpExchange(request, USUAL, self)
+            found = self._find(data) or self._read(data)
+            if found is not None:
+                exchange = self.awaiting = HttpExchange(HttpRequest(*found), USUAL, self)
                 self._begin(exchange)
                 return
         elif self._closing:
@@ -148,7 +147,7 @@ class HttpConnection(asyncio.Protocol):
             self._take_in(data)
         self._advance()
 
-    def _read(self, data: bytes) -> HttpRequest | None:
+    def _read(self, data: bytes) -> tuple[Head, bytes] | None:
         """Read what came while nothing was awaited; return a request that is as usual, if it is."""
         self._take_in(data)
         return self._reader.usual()

@@ -273,14 +273,17 @@ class RequestReader:
         if ordinary and head.headers.keys().isdisjoint(_UNUSUAL):
             self.known.keep(piece, head)
 
-    def usual(self) -> HttpRequest | None:
-        """Return what has arrived if it is one request, in the usual manner, and no more."""
+    def usual(self) -> tuple[Head, bytes] | None:
+        """Return what has arrived if it is one request, in the usual manner, and no more.
+
+        As `known` does for those whose heads were read before.
+        """
         arrivals = self.arrivals
         if len(arrivals) == 1 and self.phase == IDLE:
             arrival = arrivals[0]
             if isinstance(arrival, Arrival) and arrival.manner == USUAL:
                 arrivals.clear()
-                return arrival.request
+                return arrival.request.head, arrival.request.body
         return None
 
     def refuse(self, refusal: HttpRefusal) -> None:
