@@ -32,6 +32,7 @@ from trunkline.benchmark.process import start
 from trunkline.benchmark.session import open_session
 from trunkline.config import load
 from trunkline.loop import keep_memory, new_loop
+from trunkline.mcp.versions import Era
 
 HOME = f"{Path(trunkline.__file__).parent}{os.sep}"
 LOAD = f"{HOME}benchmark{os.sep}"
@@ -71,41 +72,42 @@ class Steps:
 
 
 @asynccontextmanager
-async def server(behind: Behind, folder: Path) -> AsyncGenerator[str]:
+async def server(behind: Behind, era: Era, folder: Path) -> AsyncGenerator[str]:
     """Have the fast server ready to be reached; return what the configuration says of it."""
-    command = [sys.executable, "-m", SERVER]
+    command = [sys.executable, "-m", SERVER, "--era", era.value]
+    known = f'era = "{era.value}"\n'
     if behind is Behind.STDIO:
-        yield f"command = '{command[0]}'\nargs = {[*command[1:], '--stdio']}\n"
+        yield f"command = '{command[0]}'\nargs = {[*command[1:], '--stdio']}\n{known}"
         return
     place = f"127.0.0.1:{(port := free_port())}"
     program = await start([*command, "--http", place], folder / "log", {}, None)
     try:
-        await listening(port)
-        yield f'url = "http://{place}/mcp"\n'
+        await listening(Address(port, era=era))
+        yield f'url = "http://{place}/mcp"\n{known}'
     finally:
         await program.stop()
 
 
-async def listening(port: int) -> None:
+async def listening(address: Address) -> None:
     """Wait until somebody listens there."""
     async with asyncio.timeout(10):
         while True:
             try:
-                (await open_session(Address(port))).close()
+                (await open_session(address)).close()
             except OSError:
                 await asyncio.sleep(0.01)
             else:
                 return
 
 
-async def run(behind: Behind, concurrency: int, more: Variant) -> None:
+async def run(options: argparse.Namespace, more: Variant) -> None:
     secret = {"BENCH_SECRET": secrets.token_hex(32)}
     with tempfile.TemporaryDirectory() as name:
-        folder, steps = Path(name), Steps()
+        folder, steps, at_once = Path(name), Steps(), options.at_once
         threading.settrace(steps.trace)  # whoever writes the journal takes steps, too
-        async with server(behind, folder) as reached:
+        async with server(Behind(options.behind), Era(options.server_era), folder) as reached:
             config = folder / "trunkline.toml"
-            text = f'[servers.fast]\n{reached}prefix = ""\nera = "handshake"\n{more.tables}\n'
+            text = f'[servers.fast]\n{reached}prefix = ""\n{more.tables}\n'
             config.write_text(f'[gateway]\nstate = ""\n{more.gateway}{text}')
             headers: tuple[tuple[str, str], ...] = ()
             if "[auth]" in more.tables:
@@ -115,12 +117,12 @@ async def run(behind: Behind, concurrency: int, more: Variant) -> None:
             http = msgspec.structs.replace(settings.http, listen="127.0.0.1:0")
             async with app.listening(http) as listener:
                 await app.gateway.registry.wait_settled()
-                address = Address(listener.addresses[0][1], headers=headers)
-                session = await open_session(address)
-                await measure(session, concurrency, SIZE, PLAN)
+                port, era = listener.addresses[0][1], Era(options.era)
+                session = await open_session(Address(port, era=era, headers=headers))
+                await measure(session, at_once, SIZE, PLAN)
                 sys.settrace(steps.trace)
                 steps.counts = True
-                figures = await measure(session, concurrency, SIZE, PLAN)
+                figures = await measure(session, at_once, SIZE, PLAN)
                 steps.counts = False
                 sys.settrace(None)
                 session.close()
@@ -135,7 +137,7 @@ async def run_as(options: argparse.Namespace) -> None:
         if options.layers:
             found = variants(collector.sockets[0].getsockname()[1])
             more = next(each for each in found if each.name == options.layers)
-        await run(Behind(options.behind), options.at_once, more)
+        await run(options, more)
 
 
 def main() -> None:
@@ -143,6 +145,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.steps", description=__doc__)
     parser.add_argument("--behind", choices=[each.value for each in Behind], default="stdio")
     parser.add_argument("--at-once", type=int, default=16)
+    eras = [each.value for each in Era]
+    parser.add_argument("--era", choices=eras, default="handshake", help="the client's")
+    parser.add_argument("--server-era", choices=eras, default="handshake")
     parser.add_argument("--config", default="", help="TOML that is added to the configuration")
     names = [each.name for each in variants(0)]
     parser.add_argument("--layers", choices=names, help="as bench.layers runs it")
