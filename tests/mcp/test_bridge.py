@@ -6,6 +6,7 @@ import pytest
 
 from trunkline.jsonrpc import UNSET, Raw, RpcError, from_raw, to_raw
 from trunkline.mcp.bridge import (
+    SMALL,
     adapt_error,
     adapt_params,
     adapt_result,
@@ -44,6 +45,48 @@ def test_a_whole_result_of_the_envelope_era_stays_to_the_byte() -> None:
     assert adapt_result("tools/call", called, NEW, NEW) is called
     read = Raw(b'{"contents":[], "resultType":"complete" ,"ttlMs":5,"cacheScope":"public"}')
     assert adapt_result("resources/read", read, NEW, NEW) is read
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        b'{"resultType":"complete","content":[1.0]}',
+        b'{"content": [1.0],"resultType":"complete"}',
+        b'{"resultType":"complete"}',
+        b'{"resultType": "complete", "content": []}',
+        b'{"content":[],"resultType":"zzz"}',  # some extension's
+    ],
+)
+def test_wherever_it_says_so_and_however_long_it_is(whole: bytes) -> None:
+    long = whole[:-1] + b',"x":"%b"}' % (b"a" * SMALL)
+    for result in (Raw(whole), Raw(long), Raw(b'{"x":1,' + whole[1:])):
+        assert adapt_result("tools/call", result, NEW, NEW) is result
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        b'{"a":{"b":1,"resultType":"complete"}}',
+        b'{"a":{"resultType":"complete","b":1}}',
+        b'{"a":"\\",\\"resultType\\":\\"complete"}',
+        b'{"a":"resultType"}',
+    ],
+)
+def test_what_is_said_of_a_part_is_not_said_of_the_whole(inside: bytes) -> None:
+    adapted = bytes(adapt_result("tools/call", Raw(inside), NEW, NEW))
+    assert from_raw(adapted, dict[str, Any]) == {
+        "resultType": "complete",
+        **from_raw(inside, dict[str, Any]),
+    }
+
+
+def test_what_says_both_is_refused() -> None:
+    both = Raw(b'{"resultType":"input_required","requestState":"s","resultType":"complete"}')
+    with pytest.raises(RpcError, match="resultType"):
+        adapt_result("tools/call", both, NEW, NEW)
+    spelled = Raw(b'{"result\\u0054ype":"input_required","a":1,"resultType":"complete"}')
+    with pytest.raises(RpcError, match="resultType"):
+        adapt_result("tools/call", spelled, NEW, NEW)
 
 
 def test_a_result_of_the_handshake_era_gets_what_it_lacks() -> None:
@@ -278,6 +321,12 @@ def test_a_server_of_the_handshake_sees_nothing_of_the_other_era() -> None:
         "context": {},
         "_meta": {"traceparent": "t"},
     }
+    first = from_raw(raw, dict[str, Any])
+    plain = Params(to_raw({"name": "x", "arguments": {"a": 1}, "_meta": first["_meta"]}))
+    adapt_params("tools/call", plain, OLD)
+    assert bytes(plain.encode()) == (
+        b'{"name":"x","arguments":{"a":1},"_meta":{"traceparent":"t"}}'
+    )
 
 
 def test_a_client_of_the_handshake_has_no_word_in_its_envelope() -> None:

@@ -84,6 +84,7 @@ def test_two_members_must_be_there(missing: str) -> None:
         expect_envelope(params(meta))
     assert (caught.value.code, caught.value.data) == (-32602, {"field": missing})
     assert refusal(meta) == caught.value
+    expect_envelope(params(WHOLE))
 
 
 def test_what_is_missing_counts_before_what_is_wrong() -> None:

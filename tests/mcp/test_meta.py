@@ -100,6 +100,16 @@ def test_a_member_can_be_taken_out() -> None:
     assert bytes(params.encode()) == b'{"name":"x"}'
 
 
+def test_what_is_added_to_a_call_leaves_all_that_was_there() -> None:
+    params = Params(Raw(b'{"name":"x","arguments":{"a":1.0},"_meta":{"k":1}}'))
+    params.drop("task")
+    assert params.usual
+    params.put("task", {})
+    assert not params.usual
+    written = b'{"name":"x","arguments":{"a":1.0},"_meta":{"k":1},"task":{}}'
+    assert bytes(params.encode()) == written
+
+
 def test_meta_of_which_all_was_taken_is_left_out() -> None:
     params = Params(Raw(b'{"_meta":{"io.modelcontextprotocol/logLevel":"info"}}'))
     params.drop_meta(ENVELOPE_KEYS)
@@ -154,10 +164,9 @@ def edit(params: Params, how: str) -> object:
         case "strip":
             params.drop_meta(frozenset(("k",)))
         case "look":
-            found = [params.get(key) for key in ("arguments", "uri", "_meta")]
+            found = [params.get(key) for key in ("name", "arguments", "uri", "_meta")]
             seen = [None if raw is None else bytes(raw) for raw in found]
-            has = params.has_any(frozenset(("_meta", "uri")))
-            return seen, has, params.progress_token, params.text("name")
+            return seen, params.progress_token, params.text("name")
         case "call":
             name, arguments = params.named()
             return name, None if arguments is None else bytes(arguments)

@@ -29,7 +29,7 @@ class Correspondent:
         self._exchange = exchange
         self._came_back = False
         self._token: Id = None
-        self._outbox = Outbox()
+        self._outbox: Outbox | None = None
 
     def come_back(self, caller: Caller, line: Line, token: Id) -> None:
         """Be reached by another request from now on, under its token."""
@@ -62,6 +62,8 @@ class Correspondent:
         """Have the client told; one that does not read keeps nobody waiting."""
         if not self._wants(method, params):
             return None
+        if self._outbox is None:  # most are told nothing
+            self._outbox = Outbox()
         return self._outbox.post(self.line.notify(method, self._retold(method, params)))
 
     def _wants(self, method: str, params: Any) -> bool:

@@ -217,31 +217,33 @@ class _Asked(NamedTuple):
 class Exchange:
     """One call, from its first request to its answer, whoever is waiting for what meanwhile."""
 
+    # What few of them ever set begins here: every call of the envelope era is one.
+    since = until = 0.0
+    size = 0
+    """From when until when it is parked, and how much is held for it, in bytes."""
+    visits: dict[str, asyncio.Event] | None = None
+    """What its user is to visit before the call is made anew, by elicitation id."""
+    client: Any = None
+    """Whoever the call is for, for those who bring answers; nobody once it has the outcome."""
+    _doing: Due
+    """What is done for it; nothing before it has begun."""
+    _waiting: Due | None = None
+    _last = 0
+    _missing: Question | None = None
+    _gathering: asyncio.TimerHandle | None = None
+    _aside = False
+
     def __init__(self, parking: Parking, request: Request, caller: Caller, round: int = 0) -> None:
         """Begin; `round` is how often its client has been asked before."""
         self.round = round
-        self.since = self.until = 0.0
-        self.size = 0
-        """From when until when it is parked, and how much is held for it, in bytes."""
-        self.visits: dict[str, asyncio.Event] | None = None
-        """What its user is to visit before the call is made anew, by elicitation id."""
         self.lend: Callable[[int], None] = _keep
         """Gives places at the server to others, or takes them back."""
-        self.backend = ""
-        self.version = ""
+        self.backend = self.version = ""
         """What the server is called, and what it speaks; both are known when it is found."""
-        self.client: Any = None
-        """Whoever the call is for, for those who bring answers; nobody once it has the outcome."""
         self._parking = parking
         self._request = request
         self._caller = caller
-        self._doing = Due()
-        self._waiting: Due | None = None
         self._asked: dict[str, _Asked] = {}
-        self._last = 0
-        self._missing: Question | None = None
-        self._gathering: asyncio.TimerHandle | None = None
-        self._aside = False
 
     @cached_property
     def id(self) -> str:
@@ -373,18 +375,21 @@ class Exchange:
     def _done(self, doing: Due) -> None:
         """Give the client the outcome; one that is away gets it when it comes back."""
         self._step_aside(False)
-        self._refuse_all()
+        if self._asked:
+            self._refuse_all()
         waiting, self._waiting = self._waiting, None
         if waiting is None:
             return
         self.client = None  # which has this exchange: both would wait for the collector
         why = doing.error
-        if isinstance(why, RpcError) and self._missing is not None:
+        if why is None:
+            waiting.settle(doing.result)
+        elif isinstance(why, RpcError) and self._missing is not None:
             waiting.fail(missing_capability(self._missing))
         elif isinstance(why, RpcError) and why.code == URL_REQUIRED:
             self._send_elsewhere(why, waiting)
         else:
-            waiting.follow(doing)
+            waiting.fail(why)
 
     def _send_elsewhere(self, why: RpcError, waiting: Due) -> None:
         """Ask the client to have its user visit some address, and then to call again."""
@@ -434,6 +439,8 @@ def bind(request: Request, caller: Caller, backend: str) -> Binding:
 
 def is_retry(params: Params) -> bool:
     """Tell whether a call says that it was made before."""
+    if params.usual:
+        return False
     return params.get("requestState") is not None or params.get("inputResponses") is not None
 
 

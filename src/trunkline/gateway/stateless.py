@@ -122,8 +122,7 @@ class Stateless:
         return route.entry
 
     def _speaks(self, name: str) -> Era | None:
-        backend = self._registry.upstream(name).backend
-        return None if backend is None else era_of(backend.version)
+        return era_of(self._registry.upstream(name).revision or "")
 
     def _is_parked_here(self, letter: "Letter", entry: Entry) -> bool:
         """Tell whether it was us who asked, also for one that asks with its answers by itself."""
@@ -153,11 +152,10 @@ class Stateless:
         """Note whom a call goes to; a retry of what that server was never asked is none."""
         letter.check(entry, params)
         upstream = self._registry.upstream(entry.backend)
-        backend = upstream.backend
         exchange.backend = entry.backend
-        exchange.version = "" if backend is None else backend.version
+        exchange.version = upstream.revision or ""
         exchange.lend = upstream.turns.lend
-        if era_of(exchange.version) is Era.HANDSHAKE and is_retry(params):
+        if is_retry(params) and era_of(exchange.version) is Era.HANDSHAKE:
             raise RpcError(INVALID_PARAMS, "Invalid or expired requestState")
 
     def _take_back(self, letter: "Letter", entry: Entry) -> Any:
@@ -292,5 +290,5 @@ class Letter(NamedTuple):
 
     def check(self, entry: Entry, params: Params) -> None:
         """Refuse a call whose headers say something else than its arguments."""
-        if self.mirrors is not None:
+        if entry.mirrors and self.mirrors is not None:
             self.mirrors.check(entry.mirrors, params.get("arguments"))

@@ -412,7 +412,8 @@ class Upstream:
                 or not self.fuse.calm
                 or call.caller.version not in first.unchanged
             ):
-                self.fuse.judge(passed, first.backend, answer)
+                if answer.error is not None or not self.fuse.calm:
+                    self.fuse.judge(passed, first.backend, answer)
                 self._adapt(call, first.backend.version, answer)
         finally:
             self.turns.leave(answer)

@@ -43,13 +43,11 @@ _FRESHNESS = frozenset(Freshness().members())
 _UNKEPT = _WHOLE | {key: to_raw(value) for key, value in Freshness().members().items()}
 """What is said of a result in place of a handshake server, which has no words for it."""
 
-_UNSEEN = frozenset(("_meta", "inputResponses", "requestState", "context"))
-"""The members of params that one server or the other must not see, or not see whole."""
-
 SMALL = 4096
 """Up to so many bytes a result is searched for what it may hold, which is quicker than reading."""
 
-_BEGINNING = b'{"resultType":"complete",'
+_KIND = b"resultType"
+_BEGINNING, _ENDING = b'{"resultType":"complete",', b',"resultType":"complete"}'
 _MARKS = (b"resultType", b"ttlMs", b"cacheScope", b"_meta", b"structuredContent", ESCAPED)
 _NOTHING = Raw(b"{}")
 _EMPTY = frozenset(("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"))
@@ -64,9 +62,11 @@ _UNUSED = range(-32099, -32022)
 
 def adapt_params(method: str, params: Params, server: str) -> None:
     """Take out of a client's params what a handshake server of revision `server` must not see."""
-    if not params.has_any(_UNSEEN):
+    if params.bare:
         return
     params.drop_meta(ENVELOPE_KEYS)
+    if params.usual:
+        return
     if method in MAY_ASK:
         strip_retry(params)
     elif method == "completion/complete" and server < V2025_06_18:
@@ -75,7 +75,7 @@ def adapt_params(method: str, params: Params, server: str) -> None:
 
 def wrap_params(method: str, params: Params, caller: Caller) -> None:
     """Put a handshake client's params into an envelope, which it has no part in."""
-    if params.has_any(_UNSEEN):
+    if not params.bare:
         params.drop_meta(ENVELOPE_KEYS)
         if method in MAY_ASK:
             strip_retry(params)
@@ -114,8 +114,13 @@ def for_envelope(
     """Add what every result must have in 2026-07-28, unless a server of that era has said it."""
     if len(result) <= SMALL and method not in CACHEABLE:
         written = bytes(result)
-        if written[:2] == b'{"' and not has_any(written, (b"resultType", ESCAPED)):
+        said = written.count(_KIND) if written.find(ESCAPED) < 0 else -1
+        if said == 0 and written[:2] == b'{"':
             return Raw(_BEGINNING + written[1:])
+        # What begins or ends all of it is said of all of it.
+        whole = written.startswith(_BEGINNING) or written.endswith(_ENDING)
+        if said == 1 and whole and server >= V2026_07_28:
+            return result
     found = _expect_object(result)
     if server < V2026_07_28:  # whatever it calls by these names is something else
         return to_raw(found | (_UNKEPT if method in CACHEABLE else _WHOLE))

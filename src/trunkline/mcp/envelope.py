@@ -41,36 +41,47 @@ def has_envelope(params: Params) -> bool:
 def expect_envelope(params: Params) -> None:
     """Refuse a request without the two members that every one must have."""
     meta = params.meta
-    for key in (VERSION, CAPABILITIES):
-        if key not in meta:
-            raise RpcError.invalid_params(f"missing {key!r} in '_meta'", {"field": key})
+    if VERSION not in meta:
+        raise _missing(VERSION)
+    if CAPABILITIES not in meta:
+        raise _missing(CAPABILITIES)
 
 
 def read_envelope(params: Params, principal: Principal) -> Caller:
     """Return who is asking; raises Invalid params, or Unsupported protocol version."""
-    expect_envelope(params)
     meta = params.meta
-    version = peek(meta[VERSION])
-    if not isinstance(version, str):
-        raise RpcError.invalid_params(f"expected a string as {VERSION!r}", {"field": VERSION})
-    if version not in ENVELOPE_VERSIONS:
-        raise unsupported(version)
-    client, level = meta.get(CLIENT, _NOBODY), meta.get(LOG_LEVEL, _SILENCE)
-    said = (bytes(meta[CAPABILITIES]), bytes(client), bytes(level))
+    try:
+        said = (
+            bytes(meta[VERSION]),
+            bytes(meta[CAPABILITIES]),
+            bytes(meta.get(CLIENT, _NOBODY)),
+            bytes(meta.get(LOG_LEVEL, _SILENCE)),
+        )
+    except KeyError as key:
+        raise _missing(key.args[0]) from None
     # A client says the same with every request, and nobody changes a Caller.
     read = _read_known if sum(map(len, said)) <= MAX_KNOWN else _read_caller
-    return read(principal, version, *said)
+    return read(principal, *said)
 
 
 def _read_caller(
-    principal: Principal, version: str, capabilities: bytes, client: bytes, level: bytes
+    principal: Principal, version: bytes, capabilities: bytes, client: bytes, level: bytes
 ) -> Caller:
+    revision = peek(Raw(version))
+    if not isinstance(revision, str):
+        raise RpcError.invalid_params(f"expected a string as {VERSION!r}", {"field": VERSION})
+    if revision not in ENVELOPE_VERSIONS:
+        raise unsupported(revision)
     known = _object(capabilities, CAPABILITIES)
     _object(client, CLIENT)
-    return Caller(principal, version, known, Raw(client), _log_level(Raw(level)))
+    return Caller(principal, revision, known, Raw(client), _log_level(Raw(level)))
 
 
 _read_known = lru_cache(1024)(_read_caller)
+
+
+def _missing(key: str) -> RpcError:
+    return RpcError.invalid_params(f"missing {key!r} in '_meta'", {"field": key})
 
 
 def unsupported(version: str) -> RpcError:

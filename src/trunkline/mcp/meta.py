@@ -65,15 +65,15 @@ class Params:
                 self._named: _Named | None = named
                 """All of it, if that is a name, arguments, `_meta`; or else `_members` has all."""
                 name, arguments = named.name, named.arguments
-                if (
-                    arguments is not None
-                    and name is not None
-                    # Then there is no room for a `_meta`, either.
-                    and len(raw) - len(name) - len(arguments) < _ROOM
-                ):
-                    self.bare = True
-                    """Whether there is nothing but a name and arguments, as in most calls."""
-                    return
+                if arguments is not None and name is not None:
+                    spare = len(raw) - len(name) - len(arguments)
+                    if spare < _ROOM:  # for a `_meta`, too
+                        self.bare = True
+                        """Whether there is nothing but a name and arguments, as in most calls."""
+                        return
+                    if named.meta is not None and spare - len(named.meta) < _ROOM + _META:
+                        self.bare = False
+                        return
                 self.bare = named.meta is None
                 if _is_whole(raw, named):
                     return
@@ -87,7 +87,12 @@ class Params:
     @property
     def meta(self) -> Mapping[str, Raw]:
         """The members of `_meta`; none if there is none."""
-        return self._read_meta()
+        return self._read_meta() if self._meta is None else self._meta
+
+    @property
+    def usual(self) -> bool:
+        """Whether there is a name, and nothing but arguments and `_meta` beside it."""
+        return self._named is not None
 
     def text(self, key: str) -> str:
         """Return a member that must be a string; raises Invalid params otherwise."""
@@ -115,13 +120,13 @@ class Params:
     def get(self, key: str) -> Raw | None:
         """Return a member as it is, None if it is absent."""
         named = self._named
-        if named is not None and key == "arguments":
+        if named is None:
+            return self._members.get(key)
+        if key == "arguments":
             return named.arguments
-        return self._all().get(key)
-
-    def has_any(self, keys: frozenset[str]) -> bool:
-        """Tell whether one of these members is there."""
-        return not self._all().keys().isdisjoint(keys)
+        if key == "_meta":
+            return named.meta
+        return to_raw(named.name) if key == "name" else None
 
     @property
     def progress_token(self) -> Id:
@@ -145,7 +150,8 @@ class Params:
 
     def drop(self, key: str) -> None:
         """Remove a member."""
-        if self._all().pop(key, None) is not None:
+        if self.get(key) is not None:
+            del self._all()[key]
             self._raw = None
 
     def put_meta(self, key: str, value: object) -> None:
@@ -180,7 +186,7 @@ class Params:
             self._members["_meta"] = raw
 
     def _all(self) -> dict[str, Raw]:
-        """Return all members, for whoever looks for what few calls have."""
+        """Return all members, for whoever changes what few calls have."""
         named = self._named
         if named is not None:
             self._named = None

@@ -33,8 +33,7 @@ class Mirrors(Struct, eq=False):
 
     def check(self, marked: HeaderMap, arguments: Raw | None) -> None:
         """Refuse a call of a tool whose headers say something else than its arguments."""
-        if marked:
-            check_arguments(marked, arguments, self.headers, self.repeated)
+        check_arguments(marked, arguments, self.headers, self.repeated)
 
 
 def _kept(raw: Raw | None) -> Raw | None:
