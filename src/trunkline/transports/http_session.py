@@ -45,6 +45,18 @@ PRIMED_SINCE = "2025-11-25"
 class HttpSession(Record):
     """What all exchanges of one session have in common; its trunk."""
 
+    __slots__ = (
+        "_flows",
+        "_last_flow",
+        "_last_question",
+        "_questions",
+        "conversation",
+        "in_progress",
+        "principal",
+        "standalone",
+        "version",
+    )
+
     def __init__(self) -> None:
         super().__init__()
         self.version = ""

@@ -27,6 +27,8 @@ MAX_SESSIONS = 10_000
 class Record:
     """One session: what is known of it here, beside all that whoever keeps it adds to that."""
 
+    __slots__ = ("created_at", "last_activity", "owner", "session_id", "sure_until")
+
     def __init__(self) -> None:
         self.session_id = ""
         self.owner = ""
