@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from anyio import BrokenResourceError
 from mcp import Client, types
+from mcp.client.sse import sse_client
 
 from outside.gateway import Gateway
 from outside.program import HERE, PYTHON_1, run
@@ -22,6 +24,16 @@ async def client(server: Any, mode: str, **options: Any) -> AsyncIterator[Client
     """Connect the Python client 2.x; what a test does with it must not take for ever."""
     async with asyncio.timeout(60), Client(server, mode=mode, **options) as made:
         yield made
+
+
+@asynccontextmanager
+async def by_sse(url: str, **options: Any) -> AsyncIterator[Any]:
+    """Connect by HTTP+SSE; news that come while the client closes break it (python-sdk#1960)."""
+    try:
+        async with sse_client(url, **options) as streams:
+            yield streams
+    except* BrokenResourceError:
+        pass
 
 
 async def text(made: Client, tool: str, /, **arguments: Any) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 import httpx2
 import pytest
 from mcp import Client, MCPError, types
-from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged
 
@@ -18,6 +17,7 @@ from outside.clients import (
     HANDSHAKE,
     WEB_DOCUMENT,
     accept,
+    by_sse,
     client,
     drive_python_1,
     sample,
@@ -84,7 +84,7 @@ async def test_progress_reaches_the_call_that_it_is_about(house: Gateway, mode: 
 @pytest.mark.parametrize("server", ["everything", "web"])
 @pytest.mark.parametrize("way", ["mcp", "sse"])
 async def test_servers_ask_a_client_that_shook_hands(house: Gateway, way: str, server: str) -> None:
-    transport = house.mcp if way == "mcp" else sse_client(house.sse)
+    transport = house.mcp if way == "mcp" else by_sse(house.sse)
     options = {"sampling_callback": sample, "elicitation_callback": accept}
     async with client(transport, "legacy", **options) as made:
         sampled = await text(made, f"{server}__trigger-sampling-request", prompt="?")

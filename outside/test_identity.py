@@ -11,11 +11,10 @@ from typing import Any
 import httpx2
 import pytest
 import pytest_asyncio
-from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import ProtectedResourceMetadata
 
-from outside.clients import ENVELOPE, HANDSHAKE, client
+from outside.clients import ENVELOPE, HANDSHAKE, by_sse, client
 from outside.gateway import Gateway, configure, gateway
 
 pytestmark = [
@@ -90,7 +89,7 @@ async def test_a_client_with_a_token_is_served(
 
 async def test_so_is_an_old_one(guarded: Gateway, headers: dict[str, str]) -> None:
     await until_known(guarded, headers)
-    async with client(sse_client(guarded.sse, headers=headers), "legacy") as made:
+    async with client(by_sse(guarded.sse, headers=headers), "legacy") as made:
         assert (await made.list_tools()).tools
 
 
