@@ -31,7 +31,6 @@ from trunkline.jsonrpc import (
     due,
 )
 from trunkline.jsonrpc.incident import Report, answer_for
-from trunkline.mcp.envelope import expect_envelope
 from trunkline.mcp.headers import (
     HEADER_MISMATCH,
     MISSING_CAPABILITY,
@@ -114,7 +113,6 @@ class EnvelopeDoor:
             mirrors = visit.verdict.mirrors = Mirrors(head.headers, head.repeated)
         if mirrors.repeated:
             refuse_repeated(mirrors.repeated)
-        expect_envelope(params)
         mirrors.check_body(request.method, params)
         return self._host.answer(request, params, visit.principal, reply, mirrors)
 
