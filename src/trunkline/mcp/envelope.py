@@ -96,9 +96,9 @@ def unsupported(version: str) -> RpcError:
 
 def stamp(params: Params, caller: Caller) -> None:
     """Say in `params` who is asking, as a server of this era wants to be told."""
-    said, told = params.said, read_meta(caller.envelope)
-    if said.raw is not None:
-        told = write_meta({**said.members, **told.members})
+    told = read_meta(caller.envelope)  # once for all requests of a caller
+    if not params.bare and params.said.raw is not None:
+        told = write_meta({**params.meta, **told.members})
     params.say(told)
 
 
