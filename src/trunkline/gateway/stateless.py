@@ -99,7 +99,9 @@ class Stateless:
             return self._answer_other(request, params, method.way, client)
         if caller.askable or is_retry(params):
             return self._converse(Letter(request, params, client), method.way)
-        doing = due(self._forwarder.forward(request, params, method.way, client, client.check))
+        doing = self._forwarder.forward(request, params, method.way, client, client.check)
+        if type(doing) is not Due:
+            doing = Due.of(doing)
         doing.then(client.conclude)
         return doing
 

@@ -181,12 +181,12 @@ class Reply(Struct, eq=False):
 
     def end(self, outcome: Due) -> None:
         """Answer, in its stream if it has one; the client has to catch up there."""
-        door, request, why, status = self.door, self.request, outcome.error, 200
+        door, request, status = self.door, self.request, 200
         door.load.leave(self)
-        if why is None:
+        if outcome.error is None:
             payload, rest = pieces_of(request, outcome.result, door.report)
         else:
-            error = door.excuse(request, why)
+            error = door.excuse(request, outcome.error)
             status, payload, rest = status_of(error), ErrorResponse(request.id, error).encode(), ()
         self.done = True
         if self.streaming:
