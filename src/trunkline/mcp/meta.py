@@ -47,12 +47,13 @@ class Meta(msgspec.Struct, eq=False):
 
     def without(self, keys: frozenset[str]) -> "Meta":
         """Return what is left without some members; itself, if it has none of them."""
+        if self.left is not None and self.left[0] is keys:
+            return self.left[1]
         if keys.isdisjoint(self.members):
             return self
-        if self.left is None or self.left[0] is not keys:
-            kept = {key: raw for key, raw in self.members.items() if key not in keys}
-            self.left = keys, write_meta(kept)
-        return self.left[1]
+        left = write_meta({key: raw for key, raw in self.members.items() if key not in keys})
+        self.left = keys, left
+        return left
 
     @property
     def lasting(self) -> bool:
@@ -238,6 +239,7 @@ class Params:
         """Set all of `_meta`."""
         self._said, self._raw, self.bare = said, None, False
         if self._named is not None:
+            self.bare = said.raw is None
             self._named.meta = _ABSENT if said.raw is None else said.raw
         elif said.raw is None:
             self._members.pop("_meta", None)

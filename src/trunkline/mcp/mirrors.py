@@ -6,7 +6,14 @@ from msgspec import Struct
 
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.envelope import expect_envelope
-from trunkline.mcp.headers import HeaderMap, Mirrored, check_arguments, check_mirrors, mirrored
+from trunkline.mcp.headers import (
+    HeaderMap,
+    Mirrored,
+    check_arguments,
+    check_mirrors,
+    mirrored,
+    refuse_repeated,
+)
 from trunkline.mcp.meta import Meta, Params
 
 _SHORT = 256
@@ -25,9 +32,13 @@ class Mirrors(Struct, eq=False):
     """What a body said to which they were found to say the same: another need not be compared."""
 
     def check_body(self, method: str, params: Params) -> None:
-        """Refuse a request without an envelope, or whose headers say something else than it."""
+        """Refuse a request whose headers say something else than its body.
+
+        Before that, one that has such a header twice, or no envelope.
+        """
         body = mirrored(method, params)
         if body != self.agreed:
+            refuse_repeated(self.repeated)
             expect_envelope(params)
             check_mirrors(self.headers, self.repeated, method, params)
             self.agreed = _kept(*body)
