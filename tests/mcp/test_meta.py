@@ -298,3 +298,11 @@ def test_what_is_taken_out_again_and_again_is_what_was_asked_for() -> None:
         params = Params(raw)
         params.drop_meta(frozenset("abc"))
         assert (params.meta, bytes(params.encode())) == ({}, b"{}")
+
+
+def test_all_of_meta_can_be_set() -> None:
+    params = Params(Raw(b'{"name":"a","arguments":{},"_meta":{"a":1}}'))
+    assert params.meta.keys() == {"a"}
+    params.put("_meta", {"b": 2})
+    assert params.meta == {"b": Raw(b"2")}
+    assert bytes(params.encode()) == b'{"name":"a","arguments":{},"_meta":{"b":2}}'
