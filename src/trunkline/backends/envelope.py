@@ -154,6 +154,7 @@ class EnvelopeRemote:
         """List all that the server offers, of every kind that it declared."""
         offers, self._freshness, self.left_out = await read_lists(self._ask, self.capabilities)
         self._insisting &= {offer.key for offer in offers}
+        self._named.clear()
         return tuple(offer for offer in offers if self._is_callable(offer))
 
     def _is_callable(self, offer: Offer) -> bool:
@@ -264,15 +265,19 @@ class EnvelopeRemote:
     def _headers(self, method: str, params: Params) -> Headers:
         if not self._by_http:
             return ()
-        name = params.text("name") if method == "tools/call" else None
-        if name is not None and not self._mirrored.get(name):
-            if name not in self._named and len(self._named) < MAX_NAMED:
-                self._named[name] = tuple(mirror(self.version, method, params))
-            if name in self._named:
-                return self._named[name]
-        headers = mirror(self.version, method, params)
-        if name is not None:
-            headers += mirror_arguments(self._mirrored.get(name, ()), params.get("arguments"))
+        if method != "tools/call":
+            return mirror(self.version, method, params)
+        name = params.text("name")
+        return self._named.get(name) or self._tool_headers(name, params)
+
+    def _tool_headers(self, name: str, params: Params) -> Headers:
+        """Write the headers of a call; those that all calls of a tool have are kept."""
+        headers = mirror(self.version, "tools/call", params)
+        marked = self._mirrored.get(name)
+        if marked:
+            return headers + mirror_arguments(marked, params.get("arguments"))
+        if len(self._named) < MAX_NAMED:
+            self._named[name] = tuple(headers)
         return headers
 
     def _expect_link(self) -> Link:
