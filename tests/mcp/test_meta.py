@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trunkline.jsonrpc import UNSET, Raw, RpcError
 from trunkline.mcp import meta
-from trunkline.mcp.meta import ENVELOPE_KEYS, MAX_KNOWN, Params, peek
+from trunkline.mcp.meta import ENVELOPE_KEYS, LONGEST, Params, peek
 
 
 def test_what_is_not_edited_stays_to_the_byte() -> None:
@@ -276,7 +276,7 @@ def test_a_call_is_read_and_edited_in_one_look() -> None:
 
 
 def test_what_one_request_edits_another_that_said_the_same_does_not_see() -> None:
-    for size in (1, MAX_KNOWN):
+    for size in (1, LONGEST):
         said = f'{{"progressToken":1,"x":"{"x" * size}"}}'
         written = f'{{"name":"a","arguments":{{}},"_meta":{said}}}'.encode()
         first, second = Params(Raw(written)), Params(Raw(written))

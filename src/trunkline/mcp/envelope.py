@@ -16,7 +16,7 @@ from trunkline.jsonrpc import Raw, RpcError, from_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.headers import UNSUPPORTED_VERSION
 from trunkline.mcp.logs import LEVELS
-from trunkline.mcp.meta import MAX_KNOWN, PREFIX, Params, peek, read_meta, write_meta
+from trunkline.mcp.meta import PREFIX, Params, peek, read_meta, write_meta
 from trunkline.mcp.principal import Principal
 from trunkline.mcp.versions import ENVELOPE_VERSIONS
 
@@ -26,6 +26,9 @@ CLIENT = PREFIX + "clientInfo"
 LOG_LEVEL = PREFIX + "logLevel"
 SERVER = PREFIX + "serverInfo"
 SUBSCRIPTION = PREFIX + "subscriptionId"
+
+MAX_KNOWN = 4096
+"""The most that a client may say of itself, in bytes, for it to be remembered as it was read."""
 
 _NOBODY, _SILENCE = Raw(b"{}"), Raw(b"null")
 
