@@ -215,6 +215,21 @@ async def test_headers_repeat_the_body_that_is_sent() -> None:
 
 
 @tidy
+async def test_a_tool_that_marks_arguments_by_now_has_them_repeated() -> None:
+    properties = {"region": {"type": "string", "x-mcp-header": "Region"}}
+    web = Modern(tools=[])
+    async with talk(web, Listener()) as backend:
+        for schema in ({}, {"properties": properties}, {}):
+            listed = tool("t", inputSchema={"type": "object", **schema})
+            web.reactions["tools/list"] = answers({"tools": [listed]})
+            await backend.offers()
+            for _ in range(2):
+                await backend.call(a_call({"name": "t", "arguments": {"region": "x"}}), Ear())
+    said = [call.header("mcp-param-region") for call in web.of("tools/call")]
+    assert said == [None, None, "x", "x", None, None]
+
+
+@tidy
 async def test_a_tool_whose_headers_make_no_sense_is_not_offered_and_the_others_are() -> None:
     bad = {"type": "object", "properties": {"n": {"type": "number", "x-mcp-header": "N"}}}
     web = Modern(tools=[tool("a"), tool("bad", inputSchema=bad), tool("b")], prompts=[])

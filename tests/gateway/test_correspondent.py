@@ -4,7 +4,7 @@ import pytest
 
 from tests.gateway.letters import Paper
 from trunkline.gateway.correspondent import Correspondent
-from trunkline.jsonrpc import Raw, RpcError, to_raw
+from trunkline.jsonrpc import Due, Raw, RpcError, to_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.principal import Principal
 
@@ -45,3 +45,21 @@ async def test_one_without_an_exchange_cannot_be_asked() -> None:
     with pytest.raises(RpcError) as refused:
         await client.ask("roots/list", None)
     assert refused.value.code == -32601
+
+
+async def test_what_fails_since_it_cannot_be_asked_says_what_is_missing() -> None:
+    failure, nothing = RpcError(-5, "no"), to_raw({})
+    for method, params, code in (
+        ("roots/list", nothing, -32021),
+        ("roots/list", None, -5),
+        ("vendor/question", nothing, -5),
+    ):
+        client, call = Correspondent(caller(), paper := Paper()), Due()
+        with pytest.raises(RpcError):
+            await client.ask(method, params)
+        call.then(client.conclude)
+        call.fail(failure)
+        assert isinstance(call.error, RpcError)
+        assert call.error.code == code
+        await client.tell(PROGRESS, {"progressToken": 1, "progress": 1})
+        assert paper.everything() == []

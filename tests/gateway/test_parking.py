@@ -174,7 +174,8 @@ async def test_who_never_comes_back_has_given_up() -> None:
 
 
 @pytest.mark.holds("T31")
-async def test_what_was_not_declared_is_not_asked_and_said_to_be_missing() -> None:
+@pytest.mark.parametrize("declared", [{"sampling": {}}, {}])
+async def test_what_was_not_declared_is_not_asked_and_said_to_be_missing(declared: Any) -> None:
     server = Curious(("elicitation/create", FORM))
 
     async def insist(_: Any) -> Any:
@@ -182,7 +183,7 @@ async def test_what_was_not_declared_is_not_asked_and_said_to_be_missing() -> No
 
     async with running(gateway(server), server) as made:
         client = await poster(made)
-        only: Any = {CAPABILITIES: {"sampling": {}}}
+        only: Any = {CAPABILITIES: declared}
         done = await client.call("s__t", _meta=only)
         assert done["structuredContent"] == {"answers": [-32601]}  # it can do without
         server.methods["tools/call"] = insist
@@ -307,7 +308,8 @@ async def test_a_call_that_was_answered_is_let_go_of_at_once(
         try:
             asked = await client.call("s__t", _meta=ASKABLE)
             await client.call("s__t", _meta=ASKABLE, **retry(asked, YES))
-            assert (await client.refusal("tools/call", name="s__none")).code == -32602
+            refusing = client.refusal("tools/call", name="s__none", _meta=ASKABLE)
+            assert (await refusing).code == -32602
             await settle()
             assert [exchange() for exchange in begun] == [None, None]
         finally:

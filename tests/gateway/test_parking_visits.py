@@ -66,11 +66,12 @@ async def test_who_must_visit_some_address_is_asked_to_and_the_call_is_made_agai
 
 
 @pytest.mark.holds("T50")
-async def test_who_cannot_visit_anything_is_told_that_it_would_have_to() -> None:
+@pytest.mark.parametrize("declared", [{"elicitation": {"form": {}}}, {}])
+async def test_who_cannot_visit_anything_is_told_that_it_would_have_to(declared: Any) -> None:
     server = Doorkeeper()
     async with running(gateway(server), server) as made:
         client = await poster(made)
-        forms: Any = {CAPABILITIES: {"elicitation": {"form": {}}}}
+        forms: Any = {CAPABILITIES: declared}
         error = await client.refusal("tools/call", name="s__t", _meta=forms)
         assert error.code == -32021
         assert error.data == {"requiredCapabilities": {"elicitation": {"url": {}}}}

@@ -240,6 +240,26 @@ def test_clients_of_the_handshake_see_nothing_of_the_other_era() -> None:
     assert handshake({"resultType": "complete", "_meta": {SERVER: {}}}) == {}
 
 
+@pytest.mark.parametrize(
+    ("whole", "seen"),
+    [
+        (b'{"resultType":"complete","content":[1.0]}', b'{"content":[1.0]}'),
+        (b'{"content": [1.0],"resultType":"complete"}', b'{"content": [1.0]}'),
+        (b'{"content":[],"ttlMs":5,"resultType":"complete"}', b'{"content":[]}'),
+        (b'{"a":{"b":1,"resultType":"complete"}}', b'{"a":{"b":1,"resultType":"complete"}}'),
+        (b'{"a":"\\",\\"resultType\\":\\"complete"}',) * 2,
+    ],
+)
+def test_wherever_a_result_says_that_it_is_whole_they_do_not_see_it(
+    whole: bytes, seen: bytes
+) -> None:
+    assert bytes(adapt_result("tools/call", Raw(whole), NEW, OLD)) == seen
+    for other in (b"result\\u0054ype", b"resultType"):
+        asks = b'{"%b":"input_required","a":1,"resultType":"complete"}' % other
+        with pytest.raises(RpcError, match="resultType"):
+            adapt_result("tools/call", Raw(asks), NEW, OLD)
+
+
 def test_what_both_eras_have_alike_stays_to_the_byte() -> None:
     for raw in (b'{"content": [1.0], "_meta":{ "k":1}}', b'{"content": [], "_meta":5}'):
         result = Raw(raw)

@@ -156,3 +156,10 @@ def test_however_much_a_client_says_it_is_read_for_its_own_principal() -> None:
         assert callers[0] == callers[2]
         assert from_raw(callers[0].client) == {"name": "c" * size}
     assert refusal(WHOLE | {CLIENT: "c" * MAX_KNOWN}).code == -32602
+
+
+def test_who_says_the_same_again_is_the_same() -> None:
+    principal = Principal("p")
+    first = read_envelope(params(WHOLE), principal)
+    assert read_envelope(params(WHOLE), principal) is first
+    assert read_envelope(params(WHOLE), Principal("p", roles=("r",))) != first

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trunkline.jsonrpc import UNSET, Raw, RpcError
 from trunkline.mcp import meta
-from trunkline.mcp.meta import ENVELOPE_KEYS, Params, peek
+from trunkline.mcp.meta import ENVELOPE_KEYS, LONGEST, Params, peek
 
 
 def test_what_is_not_edited_stays_to_the_byte() -> None:
@@ -273,3 +273,36 @@ def test_a_call_is_read_and_edited_in_one_look() -> None:
     assert Params(Raw(b'{"name":"x"}')).get("arguments") is None
     params.drop("arguments")
     assert bytes(params.encode()) == b'{"name":"y"}'
+
+
+def test_what_one_request_edits_another_that_said_the_same_does_not_see() -> None:
+    for size in (1, LONGEST):
+        said = f'{{"progressToken":1,"x":"{"x" * size}"}}'
+        written = f'{{"name":"a","arguments":{{}},"_meta":{said}}}'.encode()
+        first, second = Params(Raw(written)), Params(Raw(written))
+        assert first.meta == second.meta
+        first.put_meta("progressToken", 2)
+        first.drop_meta(frozenset(("x",)))
+        assert bytes(first.encode()) == (b'{"name":"a","arguments":{},"_meta":{"progressToken":2}}')
+        assert second.progress_token == 1
+        assert bytes(second.encode()) == written
+
+
+def test_what_is_taken_out_again_and_again_is_what_was_asked_for() -> None:
+    raw = Raw(b'{"_meta":{"a":1,"b":2,"c":3}}')
+    for _ in range(2):
+        for keys, left in ((frozenset("a"), b'{"b":2,"c":3}'), (frozenset("bc"), b'{"a":1}')):
+            params = Params(raw)
+            params.drop_meta(keys)
+            assert bytes(params.encode()) == b'{"_meta":' + left + b"}"
+        params = Params(raw)
+        params.drop_meta(frozenset("abc"))
+        assert (params.meta, bytes(params.encode())) == ({}, b"{}")
+
+
+def test_all_of_meta_can_be_set() -> None:
+    params = Params(Raw(b'{"name":"a","arguments":{},"_meta":{"a":1}}'))
+    assert params.meta.keys() == {"a"}
+    params.put("_meta", {"b": 2})
+    assert params.meta == {"b": Raw(b"2")}
+    assert bytes(params.encode()) == b'{"name":"a","arguments":{},"_meta":{"b":2}}'

@@ -34,7 +34,9 @@ def test_headers_that_do_not_are_refused(mirrors: Mirrors) -> None:
 
 
 def asked(name: object = "add", version: object = "2026-07-28") -> Params:
-    return Params(to_raw({"name": name, "_meta": {f"{PREFIX}protocolVersion": version}}))
+    meta: dict[str, object] = {f"{PREFIX}protocolVersion": version}
+    meta |= {f"{PREFIX}clientCapabilities": {}}
+    return Params(to_raw({"name": name, "_meta": meta}))
 
 
 def test_what_agreed_once_agrees_again_and_nothing_else_does() -> None:

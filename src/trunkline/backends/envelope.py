@@ -22,7 +22,7 @@ from typing import Any
 from trunkline.backends.calls import Calls, Hearing
 from trunkline.backends.link import Link
 from trunkline.backends.lists import read_lists
-from trunkline.backends.round_trips import ask_all, with_round_trips
+from trunkline.backends.round_trips import ask_all, find_required, go_round
 from trunkline.backends.tasks import Tasks
 from trunkline.gateway.backend import Listener
 from trunkline.gateway.client import Client
@@ -30,6 +30,7 @@ from trunkline.jsonrpc import (
     METHOD_NOT_FOUND,
     ConnectionLost,
     Due,
+    Instead,
     Notification,
     Raw,
     RemoteProtocolError,
@@ -50,7 +51,7 @@ from trunkline.mcp.questions import Question, is_askable, missing_capability
 from trunkline.mcp.rounds import MAY_ASK
 from trunkline.mcp.subscriptions import FLAGS, LIST_CHANGED, announced, honoured, wishes
 from trunkline.mcp.tasks import has_extension, needs_extension, put_extension, runs_tasks
-from trunkline.mcp.versions import ENVELOPE_VERSIONS, V2026_07_28, Era, era_of
+from trunkline.mcp.versions import ENVELOPE_VERSIONS, V2026_07_28, Era
 from trunkline.routing.call import Call
 from trunkline.transports.exchange import Headers
 from trunkline.transports.http_refused import HttpRefused
@@ -153,6 +154,7 @@ class EnvelopeRemote:
         """List all that the server offers, of every kind that it declared."""
         offers, self._freshness, self.left_out = await read_lists(self._ask, self.capabilities)
         self._insisting &= {offer.key for offer in offers}
+        self._named.clear()
         return tuple(offer for offer in offers if self._is_callable(offer))
 
     def _is_callable(self, offer: Offer) -> bool:
@@ -167,7 +169,7 @@ class EnvelopeRemote:
 
     def call(self, call: Call, client: Client) -> Due:
         """Carry out a call; clients of the other era are asked on its way what the server asks."""
-        params, alien = call.params, era_of(call.caller.version) is Era.HANDSHAKE
+        params, alien = call.params, call.caller.version not in ENVELOPE_VERSIONS
         if alien or not has_envelope(params):
             wrap_params(call.method, params, call.caller)
         wish = self._calls.wish(params)
@@ -176,9 +178,16 @@ class EnvelopeRemote:
         else:
             asked = self._begin(call, params, client)
         if alien and call.method in MAY_ASK:
-            again = partial(self._begin, call, params, client)
-            asked = with_round_trips(asked, params, partial(self._put, client), again)
+            asked.then(partial(self._look, call, client))
         return self._calls.add(asked, client, wish=wish)
+
+    def _look(self, call: Call, client: Client, asked: Due) -> None:
+        """Have a client asked what the server asks, and the server asked again, if it does."""
+        required = None if asked.error is not None else find_required(asked.result)
+        if required is not None:
+            again = partial(self._begin, call, call.params, client)
+            ask = partial(self._put, client)
+            raise Instead(Due.of(go_round(required, call.params, ask, again)))
 
     def _begin(self, call: Call, params: Params, client: Client) -> Due:
         link = self._expect_link()
@@ -256,15 +265,19 @@ class EnvelopeRemote:
     def _headers(self, method: str, params: Params) -> Headers:
         if not self._by_http:
             return ()
-        name = params.text("name") if method == "tools/call" else None
-        if name is not None and not self._mirrored.get(name):
-            if name not in self._named and len(self._named) < MAX_NAMED:
-                self._named[name] = tuple(mirror(self.version, method, params))
-            if name in self._named:
-                return self._named[name]
-        headers = mirror(self.version, method, params)
-        if name is not None:
-            headers += mirror_arguments(self._mirrored.get(name, ()), params.get("arguments"))
+        if method != "tools/call":
+            return mirror(self.version, method, params)
+        name = params.text("name")
+        return self._named.get(name) or self._tool_headers(name, params)
+
+    def _tool_headers(self, name: str, params: Params) -> Headers:
+        """Write the headers of a call; those that all calls of a tool have are kept."""
+        headers = mirror(self.version, "tools/call", params)
+        marked = self._mirrored.get(name)
+        if marked:
+            return headers + mirror_arguments(marked, params.get("arguments"))
+        if len(self._named) < MAX_NAMED:
+            self._named[name] = tuple(headers)
         return headers
 
     def _expect_link(self) -> Link:

@@ -139,7 +139,7 @@ class Remote:
             raise _not_opened()
         if not params.bare:
             adapt_params(call.method, params, self.version)
-            wish = self._calls.wish(params)
+            wish = None if params.bare else self._calls.wish(params)
         if self._insisting and self._needs_task(call):
             asked = self._begin_task(link, call, client)
         else:

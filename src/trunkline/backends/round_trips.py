@@ -8,9 +8,8 @@ that never has enough.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 
-from trunkline.jsonrpc import Due, Instead, Raw, RpcError
+from trunkline.jsonrpc import Raw, RpcError
 from trunkline.mcp.meta import Params
 from trunkline.mcp.questions import Question, answer_for_envelope
 from trunkline.mcp.rounds import MAX_ROUNDS, Required, put_retry, read_required
@@ -27,18 +26,6 @@ Again = Callable[[], Awaitable[Raw]]
 """Makes the call with its params as they are by then."""
 
 
-def with_round_trips(first: Due, params: Params, ask: Ask, again: Again) -> Due:
-    """Return the answer to a call that was made, when its server has no more questions."""
-    first.then(partial(_look, params, ask, again))
-    return first
-
-
-def _look(params: Params, ask: Ask, again: Again, asked: Due) -> None:
-    required = None if asked.error is not None else _required(asked.result)
-    if required is not None:
-        raise Instead(Due.of(_go_round(required, params, ask, again)))
-
-
 async def ask_all(ask: Ask, questions: Mapping[str, Question]) -> dict[str, Raw]:
     """Ask a client one thing after the other; raises RpcError as soon as it does not answer one."""
     answers: dict[str, Raw] = {}
@@ -47,7 +34,8 @@ async def ask_all(ask: Ask, questions: Mapping[str, Question]) -> dict[str, Raw]
     return answers
 
 
-async def _go_round(required: Required, params: Params, ask: Ask, again: Again) -> Raw:
+async def go_round(required: Required, params: Params, ask: Ask, again: Again) -> Raw:
+    """Return the answer to a call that was made, when its server has no more questions."""
     pause = FIRST_PAUSE
     for _ in range(MAX_ROUNDS):
         answers = await ask_all(ask, required.questions)
@@ -56,14 +44,14 @@ async def _go_round(required: Required, params: Params, ask: Ask, again: Again) 
             pause = min(2 * pause, MAX_PAUSE)
         put_retry(params, answers, required.state)
         result = await again()
-        found = _required(result)
+        found = find_required(result)
         if found is None:
             return result
         required = found
     raise RpcError.internal_error(f"the server asked more than {MAX_ROUNDS} times")
 
 
-def _required(result: Raw) -> Required | None:
+def find_required(result: Raw) -> Required | None:
     """Return what a result asks; most ask nothing, and are not read to find that out."""
     if bytes(memoryview(result)[: len(_COMPLETE)]) == _COMPLETE:
         return None

@@ -136,7 +136,7 @@ class Layers:
                     return Due.settled(instead)
             if passage.span is not None:
                 passage.span.carry(params)
-            if not params.bare and passage.request.method == "tools/call":
+            if not (params.bare or params.usual) and passage.request.method == "tools/call":
                 params.drop("task")  # which nobody is offered; the server would take it for ours
             if route.prepare is not None:
                 route.prepare(params)

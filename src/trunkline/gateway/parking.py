@@ -217,7 +217,7 @@ class _Asked(NamedTuple):
 class Exchange:
     """One call, from its first request to its answer, whoever is waiting for what meanwhile."""
 
-    # What few of them ever set begins here: every call of the envelope era is one.
+    # What few of them ever set begins here: many calls of the envelope era are one.
     since = until = 0.0
     size = 0
     """From when until when it is parked, and how much is held for it, in bytes."""
@@ -384,23 +384,18 @@ class Exchange:
         why = doing.error
         if why is None:
             waiting.settle(doing.result)
-        elif isinstance(why, RpcError) and self._missing is not None:
-            waiting.fail(missing_capability(self._missing))
-        elif isinstance(why, RpcError) and why.code == URL_REQUIRED:
+        elif isinstance(why, RpcError) and why.code == URL_REQUIRED and self._missing is None:
             self._send_elsewhere(why, waiting)
         else:
-            waiting.fail(why)
+            waiting.fail(explain(why, self._missing))
 
     def _send_elsewhere(self, why: RpcError, waiting: Due) -> None:
         """Ask the client to have its user visit some address, and then to call again."""
-        questions = url_required(why)
-        if questions is None:
-            waiting.fail(RpcError.internal_error(why.message, {"upstreamCode": why.code}))
+        questions, can = url_required(why) or {}, self._caller.capabilities
+        undeclared = next((q for q in questions.values() if not is_declared(q, can)), None)
+        if not questions or undeclared is not None:
+            waiting.fail(explain(why, undeclared))
             return
-        for question in questions.values():
-            if not is_declared(question, self._caller.capabilities):
-                waiting.fail(missing_capability(question))
-                return
         self.visits = {key: self._parking.visit(self.backend, key) for key in questions}
         self._park(waiting, questions)
 
@@ -435,6 +430,20 @@ class Exchange:
 def bind(request: Request, caller: Caller, backend: str) -> Binding:
     """Return what a seal for a call is bound to."""
     return Binding(caller.principal.id, backend, digest(request.method, Params(request.params)))
+
+
+def explain(why: BaseException, missing: Question | None) -> BaseException:
+    """Return what a client gets whose call has failed, and `missing` could not be asked."""
+    if not isinstance(why, RpcError):
+        return why
+    questions = url_required(why) if missing is None else None
+    if questions:
+        missing = next(iter(questions.values()))
+    if missing is not None:
+        return missing_capability(missing)
+    if why.code == URL_REQUIRED:
+        return RpcError.internal_error(why.message, {"upstreamCode": why.code})
+    return why
 
 
 def is_retry(params: Params) -> bool:

@@ -63,6 +63,8 @@ class Stateless:
         """Begin; `met` is called with whoever asks."""
         self.parking = parking
         self._met = met
+        self._last: Caller | None = None
+        """Who has asked last; most ask again."""
         self._registry = forwarder.registry
         self._forwarder = forwarder
         self._server = server
@@ -84,26 +86,37 @@ class Stateless:
         if request.id is None:
             raise RpcError(INVALID_REQUEST, "Request id must not be null")
         caller = read_envelope(params, principal)
-        self._met(caller)
+        if caller is not self._last:
+            self._last = caller
+            self._met(caller)
         method = CLIENT_REQUESTS.get(request.method)
         if method is None or caller.version not in method.versions:
             raise RpcError.method_not_found(request.method)
         if method.capability and method.capability not in self._registry.capabilities():
             raise RpcError.method_not_found(request.method)
+        client = Correspondent(caller, line, mirrors)
+        if request.method not in MAY_ASK:
+            return self._answer_other(request, params, method.way, client)
+        if caller.askable or is_retry(params):
+            return self._converse(Letter(request, params, client), method.way)
+        doing = self._forwarder.forward(request, params, method.way, client, client.check)
+        if type(doing) is not Due:
+            doing = Due.of(doing)
+        doing.then(client.conclude)
+        return doing
+
+    def _answer_other(
+        self, request: Request, params: Params, way: Way, client: Correspondent
+    ) -> Any:
+        """Answer what is never answered with a question."""
         if request.method == "server/discover":
             return self._registry.when_settled(self._discover)
         if request.method == "subscriptions/listen":
-            return self._listen(request, params, Correspondent(caller, line))
-        if method.way is MERGED:
-            return self._forwarder.list(request.method, params, partial(self._written, caller))
-        letter = Letter(request, params, caller, line, mirrors)
-        if request.method not in MAY_ASK:
-            client = Correspondent(caller, line)
-            return self._forwarder.forward(request, params, method.way, client, letter.check)
-        entry = self._addressee(letter, method.way) if is_retry(params) else None
-        if entry is not None and self._is_parked_here(letter, entry):
-            return self._take_back(letter, entry)
-        return self._begin(letter)
+            return self._listen(request, params, client)
+        if way is MERGED:
+            written = partial(self._written, client.caller)
+            return self._forwarder.list(request.method, params, written)
+        return self._forwarder.forward(request, params, way, client, client.check)
 
     def refuse(self, request: Request, principal: Principal, why: RpcError) -> None:
         """Note a call whose params cannot be read, so that nobody knows what it says of itself."""
@@ -112,11 +125,18 @@ class Stateless:
 
     # Calls that may be asked about
 
+    def _converse(self, letter: "Letter", way: Way) -> Any:
+        """Begin a call whose client may have to be asked something, or go on with it."""
+        entry = self._addressee(letter, way) if is_retry(letter.params) else None
+        if entry is not None and self._is_parked_here(letter, entry):
+            return self._take_back(letter, entry)
+        return self._begin(letter)
+
     def _addressee(self, letter: "Letter", way: Way) -> Entry | None:
         """Return whom a retry goes to, None if there is nobody, or nobody yet."""
-        client = Correspondent(letter.caller, letter.line)
+        method = letter.request.method
         try:
-            route, _ = self._forwarder.route(letter.params, way, letter.request.method, client)
+            route, _ = self._forwarder.route(letter.params, way, method, letter.client)
         except RpcError:
             return None  # to begin it tells why, and notes that it was asked for
         return route.entry
@@ -132,7 +152,7 @@ class Stateless:
         if not isinstance(state, str) or not state.startswith(SEALED):
             return False
         try:
-            binding = bind(letter.request, letter.caller, entry.backend)
+            binding = bind(letter.request, letter.client.caller, entry.backend)
             self.parking.find(Retry({}, state), binding)
         except RpcError:
             return False  # then it is the server's, who knows what to do about it
@@ -140,17 +160,18 @@ class Stateless:
 
     def _begin(self, letter: "Letter", round: int = 0) -> Due:
         """Make a call, which may turn into an exchange."""
-        request, params, caller = letter.request, letter.params, letter.caller
-        exchange = Exchange(self.parking, request, caller, round)
-        client = Correspondent(caller, letter.line, exchange)
+        request, params, client = letter
+        exchange = client.exchange = Exchange(self.parking, request, client.caller, round)
         way = CLIENT_REQUESTS[request.method].way
-        check = partial(self._found, exchange, letter)
+        check = partial(self._found, exchange, client)
         doing = due(self._forwarder.forward(request, params, way, client, check))
         return exchange.begin(doing, client)
 
-    def _found(self, exchange: Exchange, letter: "Letter", entry: Entry, params: Params) -> None:
+    def _found(
+        self, exchange: Exchange, client: Correspondent, entry: Entry, params: Params
+    ) -> None:
         """Note whom a call goes to; a retry of what that server was never asked is none."""
-        letter.check(entry, params)
+        client.check(entry, params)
         upstream = self._registry.upstream(entry.backend)
         exchange.backend = entry.backend
         exchange.version = upstream.revision or ""
@@ -161,24 +182,25 @@ class Stateless:
     def _take_back(self, letter: "Letter", entry: Entry) -> Any:
         """Let a call go on, if it may; a retry that is refused is noted like any call that is."""
         try:
-            letter.check(entry, letter.params)
-            self._forwarder.layers.readmit(letter.caller, entry)
+            letter.client.check(entry, letter.params)
+            self._forwarder.layers.readmit(letter.client.caller, entry)
             return self._resume(letter, entry.backend)
         except RpcError as why:
-            self._forwarder.refuse(letter.request, letter.caller, why, entry)
+            self._forwarder.refuse(letter.request, letter.client.caller, why, entry)
             raise
 
     def _resume(self, letter: "Letter", backend: str) -> Any:
         """Go on with a call whose client was asked something; raises Invalid params."""
-        retry, token = read_retry(letter.params), letter.params.progress_token
+        request, params, client = letter
+        retry, token = read_retry(params), params.progress_token
         if retry is None:
             raise RpcError(INVALID_PARAMS, "Invalid or expired requestState")
-        found = self.parking.find(retry, bind(letter.request, letter.caller, backend))
+        found = self.parking.find(retry, bind(request, client.caller, backend))
         if found.visits is not None:
             return self._call_again(letter, found.take_visits(retry.answers), found.round)
-        client = found.client
-        waiting = found.resume(retry.answers, letter.caller)
-        client.come_back(letter.caller, letter.line, token)
+        away = found.client
+        waiting = found.resume(retry.answers, client.caller)
+        away.come_back(client.caller, client.line, token)
         return waiting
 
     async def _call_again(self, letter: "Letter", visits: list[asyncio.Event], round: int) -> Any:
@@ -280,15 +302,8 @@ class Stateless:
 
 
 class Letter(NamedTuple):
-    """One request of the envelope era, and all that came with it."""
+    """One request in whose course something may be asked, and whose it is."""
 
     request: Request
     params: Params
-    caller: Caller
-    line: Line
-    mirrors: Mirrors | None
-
-    def check(self, entry: Entry, params: Params) -> None:
-        """Refuse a call whose headers say something else than its arguments."""
-        if entry.mirrors and self.mirrors is not None:
-            self.mirrors.check(entry.mirrors, params.get("arguments"))
+    client: Correspondent

@@ -156,10 +156,13 @@ def _unfinished(method: str, result: Raw, found: dict[str, Raw], askable: frozen
 def for_handshake(method: str, result: Raw, version: str) -> Raw:
     """Remove what clients up to 2025-11-25 do not know, some of whom refuse what they do not."""
     if len(result) <= SMALL and version >= V2025_06_18:
-        written = bytes(result)
-        rest = written[len(_BEGINNING) :]
-        if written.startswith(_BEGINNING) and not has_any(rest, _MARKS):
-            return Raw(b"{" + rest)
+        written, rest = bytes(result), b""
+        if written.startswith(_BEGINNING):
+            rest = b"{" + written[len(_BEGINNING) :]
+        elif written.endswith(_ENDING):
+            rest = written[: -len(_ENDING)] + b"}"
+        if rest and not has_any(rest, _MARKS):
+            return Raw(rest)
     found = _expect_object(result)
     if not _is_complete(found):
         raise _no_answer(peek(found["resultType"]))

@@ -8,14 +8,15 @@ The first thing that is wrong decides, in the order that clients rely on: the tw
 be there (-32602), then whatever a transport has to compare with them, then what they hold.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from trunkline.jsonrpc import Raw, RpcError, from_raw, members
+from trunkline.jsonrpc import Raw, RpcError, from_raw
 from trunkline.mcp.caller import Caller
 from trunkline.mcp.headers import UNSUPPORTED_VERSION
 from trunkline.mcp.logs import LEVELS
-from trunkline.mcp.meta import PREFIX, Params, peek
+from trunkline.mcp.meta import PREFIX, Params, peek, read_meta, write_meta
 from trunkline.mcp.principal import Principal
 from trunkline.mcp.versions import ENVELOPE_VERSIONS
 
@@ -25,7 +26,6 @@ CLIENT = PREFIX + "clientInfo"
 LOG_LEVEL = PREFIX + "logLevel"
 SERVER = PREFIX + "serverInfo"
 SUBSCRIPTION = PREFIX + "subscriptionId"
-
 
 MAX_KNOWN = 4096
 """The most that a client may say of itself, in bytes, for it to be remembered as it was read."""
@@ -49,7 +49,14 @@ def expect_envelope(params: Params) -> None:
 
 def read_envelope(params: Params, principal: Principal) -> Caller:
     """Return who is asking; raises Invalid params, or Unsupported protocol version."""
-    meta = params.meta
+    meta = params.said
+    known = meta.caller
+    if type(known) is not Caller or known.principal is not principal:
+        meta.caller = known = _read(meta.members, principal)
+    return known
+
+
+def _read(meta: Mapping[str, Raw], principal: Principal) -> Caller:
     try:
         said = (
             bytes(meta[VERSION]),
@@ -92,11 +99,10 @@ def unsupported(version: str) -> RpcError:
 
 def stamp(params: Params, caller: Caller) -> None:
     """Say in `params` who is asking, as a server of this era wants to be told."""
-    if params.get("_meta") is None:
-        params.put("_meta", caller.envelope)  # written once for all requests of a caller
-        return
-    for key, value in members(caller.envelope).items():
-        params.put_meta(key, value)
+    told = read_meta(caller.envelope)  # once for all requests of a caller
+    if not params.bare and params.said.raw is not None:
+        told = write_meta({**params.meta, **told.members})
+    params.say(told)
 
 
 def _log_level(raw: Raw) -> str | None:

@@ -26,7 +26,7 @@ from typing import NamedTuple, TypeAlias, cast
 
 from trunkline.jsonrpc import Raw, RpcError, from_raw, members
 from trunkline.jsonrpc.raw import first_byte
-from trunkline.mcp.meta import PREFIX, Params
+from trunkline.mcp.meta import PREFIX, Meta, Params
 
 HEADER_MISMATCH = -32020
 MISSING_CAPABILITY = -32021
@@ -90,8 +90,8 @@ class HeaderParam(NamedTuple):
     """What the schema says: integer, string or boolean."""
 
 
-Mirrored: TypeAlias = tuple[str, Raw | None, Raw | None]
-"""A method, the revision, and what is named; None where a body says nothing of that."""
+Mirrored: TypeAlias = tuple[str, Meta | None, str | None]
+"""A method, what has the revision, and what is named; None where a body says nothing of that."""
 
 HeaderMap: TypeAlias = tuple[HeaderParam, ...]
 """All arguments of a tool that are repeated in headers; most tools have none."""
@@ -122,7 +122,7 @@ def decode_value(raw: str | bytes) -> str:
 def mirror(version: str, method: str, params: Params) -> list[tuple[bytes, bytes]]:
     """Return the headers that a request to a server of `version` must have."""
     headers = [(_VERSION, _value(version)), (_METHOD, _value(method))]
-    name = _text(mirrored(method, params)[2])
+    name = mirrored(method, params)[2]
     if name is not None:
         headers.append((_NAME, _value(name)))
     return headers
@@ -138,7 +138,7 @@ def refuse_repeated(repeated: frozenset[bytes]) -> None:
 def mirrored(method: str, params: Params) -> Mirrored:
     """Return all of a request that the headers of every request must say, too."""
     key = _NAMED.get(method)
-    return method, params.meta.get(_REVISION), None if key is None else params.get(key)
+    return method, params.said, None if key is None else params.find_text(key)
 
 
 def check_mirrors(
@@ -147,10 +147,9 @@ def check_mirrors(
     """Refuse a request whose headers do not say what its body says."""
     if repeated:
         refuse_repeated(repeated)
-    _, version, name = mirrored(method, params)
-    _expect(headers, _VERSION, _text(version))
+    _expect(headers, _VERSION, _text(params.meta.get(_REVISION)))
     _expect(headers, _METHOD, method)
-    _expect(headers, _NAME, _text(name))
+    _expect(headers, _NAME, mirrored(method, params)[2])
 
 
 def header_params(definition: Raw) -> HeaderMap:

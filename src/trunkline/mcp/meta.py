@@ -5,16 +5,18 @@ Refuses to look at `arguments` or any other member: what is not asked for stays 
 Rules upheld here:
 1. What is read is what is written: a key that occurs twice in params or in `_meta` is refused.
 2. Members that nobody edits go out to the byte, unknown ones included.
+3. A Meta never changes: those who say the same have the same, and whoever edits has another.
 """
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
-from trunkline.jsonrpc import UNSET, DuplicateKey, Id, Raw, RpcError, members, to_raw
-from trunkline.jsonrpc.raw import OBJECT, opening, write
+from trunkline.jsonrpc import UNSET, DuplicateKey, Id, Raw, RpcError, from_raw, members, to_raw
+from trunkline.jsonrpc.raw import OBJECT, first_byte, opening, write
 
 PREFIX = "io.modelcontextprotocol/"
 PROGRESS_TOKEN = "progressToken"  # noqa: S105  a name, not a secret
@@ -25,8 +27,63 @@ ENVELOPE_KEYS = frozenset(
 """What a request of the envelope era says about its sender; the other era must not see it."""
 
 
+LONGEST = 1024
+"""The most that a `_meta` may say, in bytes, for it to be remembered as it was read.
+
+What was read of many short members takes fifteen times as much.
+"""
+
 _ABSENT: Any = None
 """In place of a member; one that is null is raw, too."""
+
+
+class Meta(msgspec.Struct, eq=False):
+    """What a `_meta` says; a client says the same with every request, or nearly the same."""
+
+    raw: Raw | None
+    """All of it; None if there is none."""
+    members: Mapping[str, Raw]
+    caller: object = None
+    """Who says this, as it was last read."""
+    left: "tuple[frozenset[str], Meta] | None" = None
+    """What was last taken out of it, and what is left then."""
+
+    def without(self, keys: frozenset[str]) -> "Meta":
+        """Return what is left without some members; itself, if it has none of them."""
+        if self.left is not None and self.left[0] is keys:
+            return self.left[1]
+        if keys.isdisjoint(self.members):
+            return self
+        left = write_meta({key: raw for key, raw in self.members.items() if key not in keys})
+        self.left = keys, left
+        return left
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it is short enough to be kept."""
+        return self.raw is None or len(self.raw) <= LONGEST
+
+
+_SILENCE = Meta(None, {})
+
+
+def write_meta(members: Mapping[str, Raw]) -> Meta:
+    """Return what says this."""
+    # Without anything in it nobody said anything but what was taken out.
+    return Meta(to_raw(members), members) if members else _SILENCE
+
+
+def read_meta(raw: Raw | None) -> Meta:
+    """Return what a `_meta` says; raises Invalid params if that cannot be read."""
+    if raw is None:
+        return _SILENCE
+    return _known(bytes(raw)) if len(raw) <= LONGEST else Meta(raw, _object(raw, "_meta"))
+
+
+@lru_cache(1024)
+def _known(written: bytes) -> Meta:
+    raw = Raw(written)
+    return Meta(raw, _object(raw, "_meta"))
 
 
 class _Named(msgspec.Struct, gc=False, omit_defaults=True):
@@ -51,12 +108,11 @@ _ROOM = _NAME + _ARGUMENTS + _SLACK
 class Params:
     """The params of one request or notification, ready to be edited."""
 
-    __slots__ = ("_members", "_meta", "_meta_changed", "_named", "_raw", "bare")
+    __slots__ = ("_members", "_named", "_raw", "_said", "bare")
 
     def __init__(self, raw: object) -> None:
         """Read one level; raises Invalid params unless it is an object without repeated keys."""
-        self._meta: dict[str, Raw] | None = None
-        self._meta_changed = False
+        self._said: Meta | None = None
         if type(raw) is Raw:
             self._raw: Raw | None = raw
             """What was read, for as long as nothing of it was changed."""
@@ -85,9 +141,17 @@ class Params:
         self._members = {} if raw is UNSET else _object(raw, "params")
 
     @property
+    def said(self) -> Meta:
+        """What `_meta` says; nothing if there is none."""
+        said = self._said
+        if said is None:
+            said = self._said = read_meta(self.get("_meta"))
+        return said
+
+    @property
     def meta(self) -> Mapping[str, Raw]:
         """The members of `_meta`; none if there is none."""
-        return self._read_meta() if self._meta is None else self._meta
+        return self.said.members
 
     @property
     def usual(self) -> bool:
@@ -105,6 +169,13 @@ class Params:
         if not isinstance(value, str):
             raise RpcError.invalid_params(f"expected a string as {key!r}", {"field": key})
         return value
+
+    def find_text(self, key: str) -> str | None:
+        """Return a member that is a string, None if it is absent or anything else."""
+        if key == "name" and self._named is not None:
+            return self._named.name
+        raw = self.get(key)
+        return from_raw(raw, str) if raw is not None and first_byte(raw) == ord('"') else None
 
     def named(self) -> tuple[str, Raw | None]:
         """Return the name and the arguments of a call; raises Invalid params if they are none."""
@@ -131,8 +202,10 @@ class Params:
     @property
     def progress_token(self) -> Id:
         """The token under which the sender wants to hear of progress, None if it does not."""
-        raw = self._read_meta().get(PROGRESS_TOKEN)
-        token = None if raw is None else peek(raw)
+        raw = self.said.members.get(PROGRESS_TOKEN)
+        if raw is None:
+            return None
+        token = peek(raw)
         if isinstance(token, bool) or not isinstance(token, int | str | None):
             raise RpcError.invalid_params("expected a string or an integer as 'progressToken'")
         return token
@@ -145,7 +218,7 @@ class Params:
             self._all()[key] = to_raw(value)
             self.bare = False
             if key == "_meta":
-                self._meta, self._meta_changed = None, False
+                self._said = None
         self._raw = None
 
     def drop(self, key: str) -> None:
@@ -156,34 +229,31 @@ class Params:
 
     def put_meta(self, key: str, value: object) -> None:
         """Set a member of `_meta`."""
-        self._read_meta()[key] = to_raw(value)
-        self._raw, self._meta_changed, self.bare = None, True, False
+        self.say(write_meta({**self.said.members, key: to_raw(value)}))
 
     def drop_meta(self, keys: frozenset[str]) -> None:
         """Remove members of `_meta`."""
-        meta = self._read_meta()
-        for key in keys & meta.keys():
-            del meta[key]
-            self._raw, self._meta_changed = None, True
+        said = self.said
+        left = said.without(keys)
+        if left is not said:
+            self.say(left)
+
+    def say(self, said: Meta) -> None:
+        """Set all of `_meta`."""
+        self._said, self._raw, self.bare = said, None, False
+        if self._named is not None:
+            self.bare = said.raw is None
+            self._named.meta = _ABSENT if said.raw is None else said.raw
+        elif said.raw is None:
+            self._members.pop("_meta", None)
+        else:
+            self._members["_meta"] = said.raw
 
     def encode(self) -> Raw:
         """Return the params as they are now."""
         if self._raw is not None:
             return self._raw
-        if self._meta_changed:
-            self._meta_changed = False
-            self._write_meta()
         return Raw(write(self._members if self._named is None else self._named))
-
-    def _write_meta(self) -> None:
-        # Without anything in it nobody said anything but what was taken out.
-        raw = to_raw(self._meta) if self._meta else None
-        if self._named is not None:
-            self._named.meta = _ABSENT if raw is None else raw
-        elif raw is None:
-            self._members.pop("_meta", None)
-        else:
-            self._members["_meta"] = raw
 
     def _all(self) -> dict[str, Raw]:
         """Return all members, for whoever changes what few calls have."""
@@ -196,13 +266,6 @@ class Params:
             if named.meta is not _ABSENT:
                 self._members["_meta"] = named.meta
         return self._members
-
-    def _read_meta(self) -> dict[str, Raw]:
-        if self._meta is None:
-            named = self._named
-            raw = self._members.get("_meta", _ABSENT) if named is None else named.meta
-            self._meta = {} if raw is _ABSENT else _object(raw, "_meta")
-        return self._meta
 
 
 def _is_whole(raw: Raw, named: _Named) -> bool:

@@ -37,7 +37,7 @@ _FOREIGN = {
 
 def has_any(written: bytes, marks: tuple[bytes, ...]) -> bool:
     """Tell whether one of the marks is written somewhere."""
-    return any(written.find(mark) >= 0 for mark in marks)  # which is quicker than `in`
+    return max(map(written.find, marks)) >= 0  # without a loop of our own
 
 
 def is_foreign(result: Raw, version: str) -> bool:

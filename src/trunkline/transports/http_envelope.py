@@ -31,12 +31,10 @@ from trunkline.jsonrpc import (
     due,
 )
 from trunkline.jsonrpc.incident import Report, answer_for
-from trunkline.mcp.envelope import expect_envelope
 from trunkline.mcp.headers import (
     HEADER_MISMATCH,
     MISSING_CAPABILITY,
     UNSUPPORTED_VERSION,
-    refuse_repeated,
 )
 from trunkline.mcp.meta import Params
 from trunkline.mcp.mirrors import Mirrors
@@ -86,7 +84,9 @@ class EnvelopeDoor:
             visit.fail(refused, RpcError.internal_error("too many requests"), request.id, LATER)
             return None
         try:
-            outcome = self._answer(visit, request, params, reply)
+            mirrors = visit.verdict.mirrors or _mirrors_of(visit)
+            mirrors.check_body(request.method, params)
+            outcome = self._host.answer(request, params, visit.principal, reply, mirrors)
         except Exception as why:
             self._refuse(reply, why)
             return None
@@ -106,17 +106,6 @@ class EnvelopeDoor:
         self.load.leave(reply)
         error = answer_for(why, reply.request.method, self.report)
         reply.visit.fail(status_of(error), error, reply.request.id, *later(error))
-
-    def _answer(self, visit: Visit, request: Request, params: Params, reply: "Reply") -> Any:
-        mirrors = visit.verdict.mirrors
-        if mirrors is None:  # this is the first that has this head
-            head = visit.exchange.request.head
-            mirrors = visit.verdict.mirrors = Mirrors(head.headers, head.repeated)
-        if mirrors.repeated:
-            refuse_repeated(mirrors.repeated)
-        expect_envelope(params)
-        mirrors.check_body(request.method, params)
-        return self._host.answer(request, params, visit.principal, reply, mirrors)
 
     def see_off(self, reply: "Reply") -> None:
         """Have a client read the rest of its stream."""
@@ -143,6 +132,13 @@ class EnvelopeDoor:
         for call in list(self.calls.values()):
             call.cancel()
         await end_all(self.calls.values(), self._seeing_off)
+
+
+def _mirrors_of(visit: Visit) -> Mirrors:
+    """Note the headers of the first that has this head, for all who have the same."""
+    head = visit.exchange.request.head
+    mirrors = visit.verdict.mirrors = Mirrors(head.headers, head.repeated)
+    return mirrors
 
 
 def status_of(error: RpcError) -> int:
@@ -183,12 +179,12 @@ class Reply(Struct, eq=False):
 
     def end(self, outcome: Due) -> None:
         """Answer, in its stream if it has one; the client has to catch up there."""
-        door, request, why, status = self.door, self.request, outcome.error, 200
+        door, request, status = self.door, self.request, 200
         door.load.leave(self)
-        if why is None:
+        if outcome.error is None:
             payload, rest = pieces_of(request, outcome.result, door.report)
         else:
-            error = door.excuse(request, why)
+            error = door.excuse(request, outcome.error)
             status, payload, rest = status_of(error), ErrorResponse(request.id, error).encode(), ()
         self.done = True
         if self.streaming:

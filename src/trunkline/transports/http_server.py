@@ -53,7 +53,6 @@ from trunkline.transports.websocket import open_websocket
 
 _HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _ALLOW = (b"allow", b"POST")
-_CALLS = (Request, Notification)
 _LISTEN = "subscriptions/listen"
 _KINDS = {403: Refusal.NOT_ALLOWED, 429: Refusal.RATE_LIMITED}
 """What it is to be turned away; all else is to be unauthenticated."""
@@ -224,35 +223,47 @@ class HttpServer:
             (self._post_either if either else self._handshake.post)(visit, message)
         elif message.id is None:
             visit.fail(400, RpcError(INVALID_REQUEST, "Request id must not be null"))
-        elif visit.verdict.modern:
-            self._post_either(visit, message)
         else:
             try:
                 params = Params(message.params)
-            except RpcError:
-                params = None  # whoever needs them refuses them
-            # Those of most calls are bare: there is no `_meta`, where the revision would be.
-            if (params is None or not params.bare) and _may_name_revision(body):
-                self._post_either(visit, message)
+                alone = visit.verdict.modern
+                # Those of most calls are bare: there is no `_meta`, where the revision would be.
+                if not alone and not params.bare and _may_name_revision(body):
+                    alone = _stands_alone(message, params)
+            except RpcError as error:
+                self._post_unreadable(visit, message, body, error)
+                return
+            if alone:
+                going = self._envelope.post(visit, message, params)
+                if going is not None and message.method == _LISTEN:
+                    self._hold(visit, lambda: going.done, going.cancel)
             else:
                 self._handshake.call(visit, message, params)
 
+    def _post_unreadable(
+        self, visit: Visit, request: Request, body: bytes, error: RpcError
+    ) -> None:
+        """Refuse a request of the envelope era; in the other, whoever needs its params does."""
+        may_be_modern = request.method != "initialize" and _may_name_revision(body)
+        if visit.verdict.modern or may_be_modern:
+            self._host.refused(request, visit.principal, error)
+            visit.fail(400, error, request.id)
+        else:
+            self._handshake.call(visit, request)
+
     def _post_either(self, visit: Visit, message: Message | Batch) -> None:
-        """Take in what may be of either era."""
-        try:
-            params = _modern_params(message, visit.verdict.modern)
-        except RpcError as error:
-            asked = message if isinstance(message, Request) else None
-            if asked is not None:
-                self._host.refused(asked, visit.principal, error)
-            visit.fail(400, error, None if asked is None else asked.id)
-            return
-        if params is None:
+        """Take in what is no request, and may be of either era."""
+        alone = visit.verdict.modern
+        if isinstance(message, Notification):
+            try:
+                params = Params(message.params)
+                alone = alone or _stands_alone(message, params)
+            except RpcError as error:
+                visit.fail(400, error)
+                return
+        # A batch and an answer have no envelope: for them the header decides.
+        if not alone:
             self._handshake.post(visit, message)
-        elif isinstance(message, Request):
-            going = self._envelope.post(visit, message, params)
-            if going is not None and message.method == _LISTEN:
-                self._hold(visit, lambda: going.done, going.cancel)
         elif isinstance(message, Notification):
             visit.accept()  # nothing that a client tells in this era concerns anybody
         else:
@@ -363,19 +374,9 @@ def _may_name_revision(body: bytes) -> bool:
     return body.find(b"protocolVersion") >= 0
 
 
-def _modern_params(message: Message | Batch, modern: bool) -> Params | None:
-    """Return the params of what belongs to the envelope era, None for the other; raises RpcError.
-
-    A batch and an answer have no envelope: for them the header decides, which may be `modern`.
-    """
-    if not isinstance(message, _CALLS):
-        return Params(b"{}") if modern else None
-    if modern:
-        return Params(message.params)
-    if message.method == "initialize":
-        return None
-    params = Params(message.params)
-    return params if has_envelope(params) else None
+def _stands_alone(message: Request | Notification, params: Params) -> bool:
+    """Tell whether a message has an envelope; raises RpcError if nobody can tell."""
+    return message.method != "initialize" and has_envelope(params)
 
 
 def _accepts_both(accept: bytes | None) -> bool:
