@@ -111,7 +111,10 @@ def unchanged_for(server: str) -> frozenset[str]:
 def for_envelope(
     method: str, result: Raw, server: str, askable: frozenset[str] = frozenset()
 ) -> Raw:
-    """Add what every result must have in 2026-07-28, unless a server of that era has said it."""
+    """Add what every result must have in 2026-07-28, unless a server of that era has said it.
+
+    What a small one says twice beside that is between the server and its client.
+    """
     if len(result) <= SMALL and method not in CACHEABLE:
         written = bytes(result)
         said = written.count(_KIND) if written.find(ESCAPED) < 0 else -1

@@ -80,7 +80,7 @@ def read_meta(raw: Raw | None) -> Meta:
     return _known(bytes(raw)) if len(raw) <= LONGEST else Meta(raw, _object(raw, "_meta"))
 
 
-@lru_cache(1024)
+@lru_cache(256)
 def _known(written: bytes) -> Meta:
     raw = Raw(written)
     return Meta(raw, _object(raw, "_meta"))
