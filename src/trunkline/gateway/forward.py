@@ -72,15 +72,7 @@ class Forwarder:
     ) -> Awaitable[Raw]:
         """Pass a request on; raises RpcError at once, or when awaited."""
         try:
-            if way is BY_NAME:
-                name, arguments = params.named()
-                route = self._known[request.method].get(name)
-                if route is None:
-                    route = self._find(request.method, name, client)
-                if route.view is not None:
-                    route, arguments = self._look(route, arguments, params, client)
-            else:
-                route, arguments = self._route_other(params, way, client)
+            route, arguments = self.route(params, way, request.method, client)
         except BaseException as why:
             passage = self.layers.begin(Passage(client.caller, request, params.bare), client)
             if isinstance(why, RpcError) and not self.registry.settled:
@@ -199,15 +191,9 @@ class Forwarder:
             return self._route_other(params, way, client)
         name, arguments = params.named()
         route = self._known[method].get(name) or self._find(method, name, client)
-        return self._look(route, arguments, params, client)
-
-    def _look(
-        self, route: Route, arguments: Raw | None, params: Params, client: Client
-    ) -> tuple[Route, Raw | None]:
-        """Find out whether a caller may see where a name leads, and whether it leads elsewhere."""
         if route.view is not None:
             if not route.view.visible(client.caller, route.entry):
-                raise self._unknown(route.entry.kind, route.entry.public, client)
+                raise self._unknown(route.entry.kind, name, client)
             if route.wraps:
                 return self._unwrapped(params, client), params.get("arguments")
         return route, arguments

@@ -109,12 +109,11 @@ class Layers:
     def checks(self, entry: Entry) -> tuple[Check, ...]:
         """Return what is to be asked of each call of an offer, until routes are forgotten."""
         checks = () if self._governor is None else self._governor.checks(entry)
-        return checks if self._door is None else (self._ask_door, *checks)
+        return checks if self._door is None else (partial(self._ask, self._door), *checks)
 
-    def _ask_door(self, passage: Passage, entry: Entry) -> None:
-        if self._door is not None:
-            self.under_way[passage] = None  # who counts those under way counts this one, too
-            self._door(passage)
+    def _ask(self, door: Callable[[Passage], None], passage: Passage, entry: Entry) -> None:
+        self.under_way[passage] = None  # who counts those under way counts this one, too
+        door(passage)
 
     def begin(self, passage: Passage, client: Client | None) -> Passage:
         """Note that a call has come that is not carried out, or not yet; return it."""
@@ -136,7 +135,7 @@ class Layers:
                     return Due.settled(instead)
             if passage.span is not None:
                 passage.span.carry(params)
-            if not (params.bare or params.usual) and passage.request.method == "tools/call":
+            if not params.usual and passage.request.method == "tools/call":
                 params.drop("task")  # which nobody is offered; the server would take it for ours
             if route.prepare is not None:
                 route.prepare(params)

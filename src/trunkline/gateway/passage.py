@@ -90,7 +90,7 @@ class Passage(Struct, eq=False):
     @property
     def id(self) -> str:
         """The gateway's own name for the call: not like any other, but not hard to guess."""
-        return id_of(self)
+        return f"{self.run}{self.number}"
 
     @property
     def name(self) -> str:
@@ -120,11 +120,6 @@ class Passage(Struct, eq=False):
             len(asked) if isinstance(asked, Raw) else 0,
             len(result) if isinstance(result, Raw) else 0,
         )
-
-
-def id_of(passage: Passage) -> str:
-    """Return the name of a call; for those who name many, as a property takes longer."""
-    return f"{passage.run}{passage.number}"
 
 
 class CallEnded(Struct, frozen=True, gc=False):

@@ -407,13 +407,9 @@ class Upstream:
     def _ended(self, call: Call, first: First, passed: int, answer: Due) -> None:
         """Judge what came of a call, make it what its caller must see, and let others begin."""
         try:
-            if (
-                answer.error is not None
-                or not self.fuse.calm
-                or call.caller.version not in first.unchanged
-            ):
-                if answer.error is not None or not self.fuse.calm:
-                    self.fuse.judge(passed, first.backend, answer)
+            if answer.error is not None or not self.fuse.calm:
+                self.fuse.judge(passed, first.backend, answer)
+            if answer.error is not None or call.caller.version not in first.unchanged:
                 self._adapt(call, first.backend.version, answer)
         finally:
             self.turns.leave(answer)

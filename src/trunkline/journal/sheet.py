@@ -20,7 +20,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from trunkline.gateway.passage import CallEnded, id_of, trace_of
+from trunkline.gateway.passage import CallEnded, trace_of
 from trunkline.journal.record import Call, Entry, Scribe, request_id
 from trunkline.journal.store import SHEET, Filter, Row
 from trunkline.jsonrpc import from_raw
@@ -146,7 +146,7 @@ class Sheets:
                 (
                     place,
                     passage.at,
-                    id_of(passage),
+                    passage.id,
                     name if type(name) is int else request_id(name),
                     int((call.total - upstream) * 1e6),  # `round` would take ten times as long
                     int(upstream * 1e6),
