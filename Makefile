@@ -1,28 +1,29 @@
-# Every target sets up what it needs, from python3, pip, make and git alone.
-#   make serve    run Trunkline on its embedded default        make test     the tests
-#   make check    formatting, types, imports, budgets, docs    make bench    comparisons, stored; a soak
-#   make fuzz     four minutes of fuzzing                        make docs     the manual, in site/
-#   make test-on PYTHON=python3.13   the tests on another Python, in an environment of its own
-#   make test-outside   against programs that we did not write  make lock     new locks
+# Every target installs what it needs; python3, pip, make and git must be there.
+#   make serve    run Trunkline with its default configuration   make test     the tests
+#   make check    formatting, lint, types, imports, style, docs  make bench    comparisons, stored; a soak test
+#   make fuzz     fuzz the parsers for four minutes              make docs     build the manual in site/
+#   make requirements   print which tests show each requirement
+#   make test-on PYTHON=python3.13   the tests on another Python, in a separate environment
+#   make test-outside   tests against real clients and servers   make lock     update the locks
 #   make conformance    the official MCP suite, directly and through the gateway
-#   make bench-finding  how well tools are found, over those of real servers
-#   make bench-layers   what governing and recording cost, with more and more switched on
-#   make bench-hop      one hop through Trunkline, nginx and every other gateway we can install
+#   make bench-finding  recall of the tool search over the tools of real servers
+#   make bench-layers   the cost of policy, audit, metrics and traces
+#   make bench-hop      one hop through Trunkline, nginx and other gateways
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 FUZZ_SECONDS ?= 60
 
-# Where this is set, every program that a test starts would compile all of Trunkline once more.
+# With this variable, every program that a test starts would compile Trunkline again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-on test-pure test-doing test-outside conformance check bench bench-finding bench-hop bench-layers fuzz docs lock update clean
+.PHONY: serve test test-on test-pure test-doing test-outside conformance check bench bench-finding bench-hop bench-layers requirements fuzz docs lock update clean
 
 # $(call environment,directory,lock): a virtual environment with exactly what the lock names.
-# --no-deps, since a lock names all of it: pip would look up what `coverage[toml]` needs by itself,
-# and stop at the first release that is newer than the lock.
-# The marker is touched last, so that an interrupted installation starts again.
+# --no-deps, because a lock names every package: pip would resolve `coverage[toml]` again and stop at
+# a release that is newer than the lock. The marker is written last, so an interrupted installation
+# starts again.
 define environment
 	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
 	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(2)
@@ -53,9 +54,9 @@ $(VENV)/.check: requirements/check.txt pyproject.toml | $(VENV)/.test
 serve: $(VENV)/.test
 	@$(BIN)/trunkline serve $(or $(ARGS),--http 127.0.0.1:8080)
 
-# Two halves, each on two cores: the pure packages, whose every branch must be covered, and the rest.
-# How the code is written is looked at by `check`.
-PURE := tests/jsonrpc tests/mcp tests/routing
+# Two parts: the pure packages, which need 100 % branch coverage, and the rest. `check` runs the
+# style tests.
+PURE := tests/jsonrpc tests/mcp tests/routing tests/search
 STYLE := tests/test_style.py tests/test_requirements.py
 PYTEST = $(BIN)/python -m pytest -p no:cacheprovider
 
@@ -69,17 +70,17 @@ test-on:
 test-pure: $(VENV)/.test
 	$(PYTEST) -n 2 --cov --cov-report=term $(ARGS) $(PURE)
 
-# Three at a time on two cores: these wait for programs that they start.
+# Three workers on two cores: these tests wait for programs that they start.
 test-doing: $(VENV)/.test
 	$(PYTEST) -n 3 --no-cov $(ARGS) tests $(PURE:%=--ignore=%) $(STYLE:%=--ignore=%)
 
-# npm packages come with their own lock; node and npm must be there, and it is an error if not.
-# It brings a Node of its own as well: the Inspector wants a newer one than most machines have.
+# npm packages have their own lock; without node and npm this fails. The lock contains a newer Node,
+# which the Inspector needs.
 outside/node_modules/.package-lock.json: outside/package-lock.json
 	cd outside && npm ci --loglevel=error --no-audit --no-fund
 	touch $@
 
-# PostgreSQL is that of the system, or is unpacked where we need it: nothing of the system's is touched.
+# Use the PostgreSQL of the system, or unpack one here. The system is not changed.
 outside/postgresql/.ready:
 	mkdir -p outside/postgresql
 	test -n "$$(ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" || (cd outside/postgresql \
@@ -94,7 +95,7 @@ conformance/node_modules/.package-lock.json: conformance/package-lock.json
 	cd conformance && npm ci --loglevel=error --no-audit --no-fund
 	touch $@
 
-# It brings a Node of its own: the suite wants a newer one than most machines have.
+# The lock contains a newer Node, which the suite needs.
 conformance: .venv-outside/.ready conformance/node_modules/.package-lock.json
 	.venv-outside/bin/python -m conformance $(ARGS)
 
@@ -104,7 +105,7 @@ check: $(VENV)/.check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -p no:cacheprovider -n 2 --no-cov $(STYLE)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 docs: $(VENV)/.check
 	$(BIN)/mkdocs build --strict
@@ -114,6 +115,10 @@ bench: .venv-bench/.ready
 	.venv-bench/bin/python -m bench.sources
 	.venv-bench/bin/python -m bench.overhead
 	.venv-bench/bin/python -m bench.soak
+
+# Print which tests show each requirement.
+requirements: $(VENV)/.test
+	@$(BIN)/python -P tests/test_requirements.py
 
 bench-finding: $(VENV)/.test
 	$(BIN)/python -m bench.finding $(ARGS)
@@ -130,10 +135,10 @@ bench/hop/node_modules/.ready: bench/hop/package-lock.json
 	cd bench/hop && npm ci --silent --no-audit --no-fund
 	touch $@
 
-# nginx is unpacked where we need it, not installed: nothing of the system's is touched.
+# Use the nginx of the system, or unpack one here. The system is not changed.
 .venv-hop/.nginx: .venv-hop/.ready
 	command -v nginx || (cd .venv-hop && apt-get download nginx && dpkg -x nginx_*.deb nginx) \
-		|| echo "nginx cannot be had here; it will be missing in the table"
+		|| echo "nginx is not available here; the table will not have it"
 	touch $@
 
 HEAVY = $(if $(filter --all,$(ARGS)),.venv-hop-contextforge/.ready .venv-hop-litellm/.ready)
@@ -150,10 +155,10 @@ fuzz: .venv-fuzz/.ready
 	.venv-fuzz/bin/python -m fuzz.sse -max_total_time=$(FUZZ_SECONDS) $(ARGS)
 	.venv-fuzz/bin/python -m fuzz.registry -max_total_time=$(FUZZ_SECONDS) $(ARGS)
 
-# Rewrite what is generated: the requirement map's tests, the message schema.
+# Rewrite the generated files: golden conversations and schemas.
 update: $(VENV)/.test
-	$(BIN)/python -m pytest tests/test_requirements.py tests/test_conversations.py --update --no-cov
-	$(BIN)/python -m pytest tests/jsonrpc/test_schema.py tests/config/test_schema.py tests/sources/test_schema.py --update --no-cov
+	$(BIN)/python -m pytest tests/test_conversations.py --update --no-cov
+	$(BIN)/python -m pytest tests/jsonrpc/test_schema.py tests/config/test_schema.py tests/sources/test_model.py --update --no-cov
 
 lock:
 	test -x .venv-lock/bin/uv || ($(PYTHON) -m venv .venv-lock && .venv-lock/bin/pip install --quiet uv)

@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def run(settings: Settings, runner: asyncio.Runner) -> dict[str, Any]:
-    """Run every benchmark, print each table as soon as it is there, and return all figures."""
+    """Run every benchmark, print each table when it is done, and return all figures."""
     everybody, everyone_dispatching, sizes = contestants(), dispatchers(), samples()
     about = report.about()
     _print_about(about, settings)
@@ -91,7 +91,7 @@ def run(settings: Settings, runner: asyncio.Runner) -> dict[str, Any]:
 def _run_own(
     needed: dict[str, memory.Memory], settings: Settings, runner: asyncio.Runner
 ) -> dict[str, Any]:
-    """Run and print the benchmarks that only our engine takes part in."""
+    """Run and print the benchmarks of our engine alone."""
     spelled = ours.spellings(settings, runner)
     rows = [
         [
@@ -116,7 +116,7 @@ def _run_own(
 
 
 def _print_about(about: dict[str, object], settings: Settings) -> None:
-    """Print where, with what and how this is measured."""
+    """Print the machine, the versions and the method."""
     print("# Benchmarks of the engine\n")
     for name in ("date", "python", "platform", "cpu"):
         print(f"- {name}: {about[name]}")
@@ -134,7 +134,7 @@ def _show(title: str, body: str) -> None:
 
 
 def _plain(results: Any) -> Any:
-    """Make dicts of the named tuples, for JSON."""
+    """Convert named tuples to dicts, for JSON."""
     return {
         outer: {inner: value._asdict() for inner, value in by_name.items()}
         for outer, by_name in results.items()

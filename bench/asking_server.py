@@ -1,6 +1,6 @@
-"""A server of the handshake era whose one tool asks its user: over stdio, or over Streamable HTTP.
+"""A server of the session protocol whose tool asks its user, over stdio or Streamable HTTP.
 
-It is as small as can be, so that what is measured is the gateway.
+It is as small as possible, so that the gateway dominates the measurement.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ TOOL = {"name": "ask", "inputSchema": {"type": "object"}}
 
 
 def question(id: str) -> dict[str, Any]:
-    """Return what the tool asks."""
+    """Return the tool's request."""
     return {"jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": FORM}
 
 
@@ -23,8 +23,8 @@ def result(id: Any, value: dict[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": id, "result": value}
 
 
-def told(number: int, answer: Any) -> dict[str, Any]:
-    """Return what the tool says in the end: which call it was, and what it was answered."""
+def tool_result(number: int, answer: Any) -> dict[str, Any]:
+    """Return the tool's result: the number of the call, and the answer."""
     return {"content": [], "structuredContent": {"n": number, "answer": answer}}
 
 
@@ -40,7 +40,7 @@ def answer_plain(message: dict[str, Any]) -> dict[str, Any]:
 
 
 class HttpAsker:
-    """The server over HTTP; it counts how often its tool was run for whom."""
+    """The server over HTTP; it counts the runs of its tool per call."""
 
     def __init__(self) -> None:
         self.runs: Counter[int] = Counter()
@@ -48,7 +48,7 @@ class HttpAsker:
         self.open: dict[str, asyncio.Future[Any]] = {}
 
     async def serve(self) -> tuple[asyncio.Server, str]:
-        """Listen; return also where."""
+        """Listen; return the server and its URL."""
         server = await asyncio.start_server(self._attend, "127.0.0.1", 0, backlog=4096)
         port = server.sockets[0].getsockname()[1]
         return server, f"http://127.0.0.1:{port}/mcp"
@@ -92,7 +92,7 @@ class HttpAsker:
         self._say(writer, question(id))
         answer = await asked
         self.answers[answer.get("action", "error")] += 1
-        self._say(writer, result(message["id"], told(number, answer)))
+        self._say(writer, result(message["id"], tool_result(number, answer)))
         writer.write(b"0\r\n\r\n")
 
     def _say(self, writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
@@ -107,7 +107,8 @@ def main() -> None:
         message = json.loads(line)
         if "method" not in message:
             if (call := asked.pop(message["id"], None)) is not None:
-                say(result(call[0], told(call[1], message.get("result") or message.get("error"))))
+                answer = message.get("result") or message.get("error")
+                say(result(call[0], tool_result(call[1], answer)))
         elif message["method"] == "tools/call":
             number = message["params"]["arguments"]["n"]
             asked[f"q{number}"] = (message["id"], number)

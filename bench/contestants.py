@@ -1,7 +1,7 @@
-"""Everyone who can decode or relay a message, each behind the same few functions.
+"""Libraries that decode or relay messages, each behind the same functions.
 
-`decode_*` turns bytes into something that knows what kind of message it is, its id and its method,
-and has checked all three. `relay_*` gives the same message under the id NEW_ID, bytes to bytes.
+`decode_*` turns bytes into an object with the kind, the id and the method of the message, all
+checked. `relay_*` returns the bytes of the same message with the id NEW_ID.
 """
 
 import itertools
@@ -28,7 +28,7 @@ import trunkline.jsonrpc
 from bench.messages import ID, METHOD
 
 NEW_ID = 900_001
-"""The id under which messages are relayed."""
+"""The id of relayed messages."""
 
 OURS = "trunkline"
 BARE_MSGSPEC = "msgspec, bare envelope"
@@ -41,7 +41,7 @@ Relay = Callable[[bytes], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A library; what it cannot do is None, and `note` says what to know about the rest."""
+    """A library; a function that it lacks is None, and `note` explains the others."""
 
     name: str
     note: str
@@ -50,11 +50,11 @@ class Contestant:
     relay_request: Relay | None = None
     relay_response: Relay | None = None
     largest: int | None = None
-    """The largest payload it is measured on, for one that would take minutes on the rest."""
+    """The largest payload for a library that would take minutes on larger ones."""
 
 
 def contestants() -> list[Contestant]:
-    """Return everybody, ours first."""
+    """Return all contestants, ours first."""
     return [
         _trunkline(),
         _trunkline_reading(),
@@ -177,7 +177,7 @@ def _mcp_types() -> Contestant:
     decode = jsonrpc_message_adapter.validate_json
 
     def relay(payload: bytes) -> bytes:
-        # As in mcp.server.stdio; to assign the id is the fastest of the ways to change it.
+        # As in mcp.server.stdio; assigning the id is the fastest way to change it.
         message: Any = decode(payload)
         message.id = NEW_ID
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
@@ -217,7 +217,7 @@ def _tinyrpc() -> Contestant:
     decode_request = protocol.parse_request
 
     def decode_response(payload: bytes) -> Any:
-        protocol.create_request(METHOD)  # or else it refuses the response as unexpected
+        protocol.create_request(METHOD)  # without it the response is unexpected
         return protocol.parse_reply(payload)
 
     def relay_request(payload: bytes) -> bytes:
@@ -316,7 +316,7 @@ def _pygls() -> Contestant:
 
 
 def plain_converter() -> Any:
-    """Make a converter for pygls that leaves params and results as dicts, as a user may choose."""
+    """Return a converter for pygls that leaves params and results as dicts."""
     converter = pygls.protocol.default_converter()
     for kind in (
         pygls.protocol.JsonRPCRequestMessage,
@@ -355,9 +355,9 @@ def check(contestant: Contestant, request: bytes, response: bytes) -> None:
 
 
 def _check_read(contestant: Contestant, message: Any) -> None:
-    """Raise unless what was read has the right id and, where it shows one, the right method."""
+    """Raise unless the message has the right id and, if it has one, the right method."""
     if isinstance(message, tuple) and not hasattr(message, "id"):
-        message = message[0]  # the second is the values that were read
+        message = message[0]  # the second item has the decoded values
     if not isinstance(message, dict):
         names = ("id", "method", "unique_id", "_id")
         message = {name: getattr(message, name) for name in names if hasattr(message, name)}

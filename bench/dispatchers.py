@@ -1,4 +1,4 @@
-"""Everyone who can dispatch: bytes of a call to `add(a, b)` in, bytes of its response out."""
+"""Libraries that dispatch: bytes of a call to `add(a, b)` in, bytes of its response out."""
 
 import json
 from collections import deque
@@ -27,18 +27,18 @@ from bench.messages import ID
 
 @dataclass(frozen=True, slots=True)
 class Dispatcher:
-    """A library's public way from a request's bytes to its response's bytes."""
+    """The public function of a library that turns a request into a response, both as bytes."""
 
     name: str
     note: str
     handle: Callable[[bytes], Any]
     is_async: bool = False
     is_library: bool = True
-    """False for the lines written by hand here, which are no JSON-RPC library."""
+    """False for the hand-written baseline, which is not a JSON-RPC library."""
 
 
 def dispatchers() -> list[Dispatcher]:
-    """Return everybody, ours first."""
+    """Return all contestants, ours first."""
     return [
         _trunkline(),
         _by_hand(),
@@ -54,12 +54,12 @@ def dispatchers() -> list[Dispatcher]:
 
 
 def add(a: int, b: int) -> int:
-    """Be the method that is called."""
+    """The method that is called."""
     return a + b
 
 
 def check_answer(name: str, payload: bytes) -> None:
-    """Raise unless the payload is the right response."""
+    """Raise unless the payload is the correct response."""
     if json.loads(payload) != {"jsonrpc": "2.0", "id": ID, "result": 5}:
         raise AssertionError(f"{name} answers wrongly: {payload[:200]!r}")
 
@@ -153,7 +153,7 @@ def _pylsp_jsonrpc_methods() -> Dispatcher:
 
 
 def _consume(methods: Any) -> Callable[[bytes], bytes]:
-    """Do what its stream reader and writer do around an endpoint, without headers and locks."""
+    """Do what its stream reader and writer do, without headers and locks."""
     loads, dumps = pylsp_jsonrpc.streams.json.loads, pylsp_jsonrpc.streams.json.dumps
     sent: deque[bytes] = deque(maxlen=1)
 
@@ -170,7 +170,7 @@ def _consume(methods: Any) -> Callable[[bytes], bytes]:
 
 
 class _Writer:
-    """Keeps what pygls writes."""
+    """Stores what pygls writes."""
 
     def __init__(self) -> None:
         self.sent: deque[bytes] = deque(maxlen=1)
@@ -179,7 +179,7 @@ class _Writer:
         self.sent.append(data)
 
     def close(self) -> None:
-        """Be a writer."""
+        """Store the data."""
 
 
 def _pygls(name: str, converter: Any, method: Callable[[Any], int]) -> Dispatcher:

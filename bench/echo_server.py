@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from trunkline.jsonrpc import Connection, Dispatcher
-from trunkline.transports.stream import open_stdio
+from trunkline.stdio.stream import open_stdio
 
 server = Dispatcher()
 ECHO = {"name": "echo", "inputSchema": {"type": "object"}}

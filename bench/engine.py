@@ -1,4 +1,4 @@
-"""The benchmarks that compare: decode, relay and dispatch."""
+"""Comparisons with other libraries: decode, relay and dispatch."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ def check_all(
     samples: list[Sample],
     runner: asyncio.Runner,
 ) -> None:
-    """Raise unless everybody gives correct answers; nothing is timed here."""
+    """Raise unless every contestant gives correct results; nothing is timed here."""
     for sample in samples:
         for contestant in contestants:
             if _takes(contestant, sample.request):
@@ -37,7 +37,7 @@ async def _result_of(awaitable: Awaitable[bytes]) -> bytes:
 def decode(
     contestants: list[Contestant], samples: list[Sample], settings: Settings, runner: asyncio.Runner
 ) -> tuple[Table, Table]:
-    """Time bytes to checked messages; gives a table for requests and one for responses."""
+    """Time bytes to checked messages; return a table for requests and one for responses."""
     requests = _races(contestants, _requests(samples), lambda one: one.decode_request)
     responses = _races(contestants, _responses(samples), lambda one: one.decode_response)
     return race(requests, settings, runner), race(responses, settings, runner)
@@ -46,7 +46,7 @@ def decode(
 def relay(
     contestants: list[Contestant], samples: list[Sample], settings: Settings, runner: asyncio.Runner
 ) -> tuple[Table, Table]:
-    """Time bytes to the same bytes with another id; a table for requests, one for responses."""
+    """Time replacing the id in a payload; return a table for requests and one for responses."""
     requests = _races(contestants, _requests(samples), lambda one: one.relay_request)
     responses = _races(contestants, _responses(samples), lambda one: one.relay_response)
     return race(requests, settings, runner), race(responses, settings, runner)
@@ -55,7 +55,7 @@ def relay(
 def dispatch(
     dispatchers: list[Dispatcher], settings: Settings, runner: asyncio.Runner
 ) -> dict[str, Timing]:
-    """Time a small call from bytes through its method to bytes."""
+    """Time a small call from its bytes, through its method, to the bytes of its response."""
     calls = {one.name: Call(one.handle, add_request(), one.is_async) for one in dispatchers}
     return race({"add": calls}, settings.longer(), runner)["add"]
 
@@ -73,7 +73,7 @@ def _races(
     payloads: dict[str, bytes],
     choose: Callable[[Contestant], Callable[[bytes], object] | None],
 ) -> dict[str, dict[str, Call]]:
-    """Let the chosen function of everybody who has it run on every payload it takes."""
+    """Run the chosen function of each contestant that has it, on every payload it accepts."""
     races: dict[str, dict[str, Call]] = {}
     for title, payload in payloads.items():
         races[title] = {}

@@ -1,13 +1,12 @@
-"""What governing and recording cost: the same gateway with more and more switched on, in one run.
+"""The cost of policy, limits, audit log and traces: one gateway with more and more switched on.
 
     python -m bench.layers [--generations G] [--rounds N] [--seconds S] [--no-store]
 
-Every variant is a `trunkline serve --http` of its own before its own fast stdio server, all on one
-core, with the load on the other. A machine is faster at one moment than at the next, so every
-variant is measured between two measurements of the plain one, many times and shortly: what counts
-is the median of its shares of what the plain one did right before and after. And one process is
-faster than its twin, by where its memory happens to lie: `twin` shows by how much, and all are
-started anew a few times.
+Every variant is a separate `trunkline serve --http` in front of its own fast stdio server, all on
+one core, with the load on the other. The speed of a machine varies, so every variant is measured
+many times, briefly, between two measurements of the plain one. The result is the median of its
+share of the plain rate right before and after. Identical processes differ in speed too, by memory
+layout: `twin` shows by how much, and all processes are restarted a few times.
 """
 
 import argparse
@@ -23,12 +22,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from trunkline.benchmark.calls import Address
-from trunkline.benchmark.load import Plan, measure
-from trunkline.benchmark.machine import about, load_average
-from trunkline.benchmark.process import Program, cores, start
-from trunkline.benchmark.session import Session, open_session
-from trunkline.loop import keep_memory, new_loop
+from bench.gateway.calls import Address
+from bench.gateway.contestants import SERVER
+from bench.gateway.load import Plan, measure
+from bench.gateway.machine import about, load_average
+from bench.gateway.process import Program, cores, start
+from bench.gateway.session import Session, open_session
+from trunkline.runtime import create_event_loop, tune_memory
 
 RESULTS = Path(__file__).parent / "results" / "layers.json"
 AT_ONCE = 16
@@ -56,13 +56,13 @@ default_rpm = 100000000
 tools = ["fs__delete_*"]
 """
 _PLAIN = "check_arguments = false\n"
-_NO_JOURNAL = '[journal]\nurl = ""\n'
-_JOURNAL = '[journal]\nurl = "sqlite:///journal.db"\n'
+_NO_AUDIT = '[audit]\nurl = ""\n'
+_AUDIT = '[audit]\nurl = "sqlite:///audit.db"\n'
 _METRICS = '[metrics]\npath = "/metrics"\n'
 
 
 class Variant(NamedTuple):
-    """One way to run the gateway, and what it must keep of the plain one's rate."""
+    """One configuration of the gateway, and the share of the plain rate that it must keep."""
 
     name: str
     gateway: str
@@ -71,20 +71,20 @@ class Variant(NamedTuple):
 
 
 def variants(collector: int) -> list[Variant]:
-    """Return all ways, the plain one first."""
+    """Return all variants, the plain one first."""
     traces = f'[traces]\nendpoint = "http://127.0.0.1:{collector}/v1/traces"\nsample = 0.1\n'
     return [
-        Variant("plain", _PLAIN, _NO_JOURNAL, 0.0),
-        Variant("twin", _PLAIN, _NO_JOURNAL, 0.0),
-        Variant("all layers", "", _GOVERNED + _NO_JOURNAL, 0.85),
-        Variant("journal and metrics", _PLAIN, _JOURNAL + _METRICS, 0.9),
-        Variant("traces, one in ten", _PLAIN, _NO_JOURNAL + traces, 0.85),
-        Variant("everything", "", _GOVERNED + _JOURNAL + _METRICS + traces, 0.0),
+        Variant("plain", _PLAIN, _NO_AUDIT, 0.0),
+        Variant("twin", _PLAIN, _NO_AUDIT, 0.0),
+        Variant("all layers", "", _GOVERNED + _NO_AUDIT, 0.85),
+        Variant("audit log and metrics", _PLAIN, _AUDIT + _METRICS, 0.9),
+        Variant("traces, one in ten", _PLAIN, _NO_AUDIT + traces, 0.85),
+        Variant("everything", "", _GOVERNED + _AUDIT + _METRICS + traces, 0.0),
     ]
 
 
 class Running(NamedTuple):
-    """A variant that runs."""
+    """A running variant."""
 
     variant: Variant
     program: Program
@@ -98,7 +98,7 @@ def free_port() -> int:
 
 
 async def mint(config: Path, environment: Mapping[str, str]) -> str:
-    """Return a token as the command line makes them."""
+    """Return a token issued by the command line."""
     command = [sys.executable, "-m", "trunkline", "token", "mint", "--sub", "bench"]
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -111,15 +111,15 @@ async def mint(config: Path, environment: Mapping[str, str]) -> str:
 
 
 async def begin(variant: Variant, folder: Path, core: int | None) -> Running:
-    """Start a variant, and shake hands with it."""
+    """Start a variant and open a session."""
     home = folder / variant.name.replace(" ", "-").replace(",", "")
     home.mkdir()
     port, config = free_port(), home / "trunkline.toml"
-    server = json.dumps(["-m", "trunkline.benchmark.server", "--stdio"])
+    server = json.dumps([SERVER, "--stdio"])
     config.write_text(
-        f'[gateway]\nstate = "state"\n{variant.gateway}{variant.tables}[servers.fast]\n'
+        f'[gateway]\nstate_dir = "state"\n{variant.gateway}{variant.tables}[servers.fast]\n'
         f"command = {json.dumps(sys.executable)}\nargs = {server}\n"
-        'prefix = ""\nera = "handshake"\n',
+        'prefix = ""\nprotocol = "session"\n',
         encoding="utf-8",
     )
     environment = {"BENCH_SECRET": secrets.token_hex(32)}
@@ -135,11 +135,11 @@ async def begin(variant: Variant, folder: Path, core: int | None) -> Running:
             await asyncio.sleep(0.05)
         else:
             return Running(variant, program, session)
-    raise SystemExit(f"{variant.name} did not start: {program.last_words()}")
+    raise SystemExit(f"{variant.name} did not start: {program.last_output()}")
 
 
 async def collect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Be a collector of traces that says yes to everything."""
+    """Act as a trace collector that accepts everything."""
     while line := await reader.readline():
         length = 0
         while line.strip():
@@ -152,7 +152,7 @@ async def collect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def run(generations: int, rounds: int, seconds: float) -> dict[str, Any]:
-    pair = cores()  # before we are on one of them: whoever is there sees no other
+    pair = cores()  # before pinning: a pinned process sees only its own core
     if pair is not None:
         os.sched_setaffinity(0, {pair[1]})
     core = None if pair is None else pair[0]
@@ -181,7 +181,7 @@ async def one_generation(
     plan: Plan,
     found: "dict[str, list[Share]]",
 ) -> None:
-    """Start every variant anew on one core, and measure for some rounds."""
+    """Restart every variant on one core and measure for some rounds."""
     with tempfile.TemporaryDirectory() as folder:
         running: list[Running] = []
         try:
@@ -198,7 +198,7 @@ async def one_generation(
 
 
 class Share(NamedTuple):
-    """What one variant did once: calls in a second, processor seconds of a call, and of plain."""
+    """One result of a variant: calls per second, CPU seconds per call, both relative to plain."""
 
     rate: float
     cpu: float
@@ -207,7 +207,7 @@ class Share(NamedTuple):
 
 
 async def one_round(running: list[Running], plan: Plan) -> dict[str, Share]:
-    """Measure every variant once, and the plain one before and after each."""
+    """Measure every variant once, with the plain one before and after each."""
     plain, *others = running
     before = await once(plain, plan)
     found = {plain.variant.name: Share(*before, 1.0, 1.0)}
@@ -221,7 +221,7 @@ async def one_round(running: list[Running], plan: Plan) -> dict[str, Share]:
 
 
 async def once(each: Running, plan: Plan) -> tuple[float, float]:
-    """Return how many calls in a second, and what each took of the processor, in seconds."""
+    """Return the calls per second and the CPU seconds per call."""
     before = each.program.cpu_seconds()
     figures = await measure(each.session, AT_ONCE, SIZE, plan)
     return figures.rate, (each.program.cpu_seconds() - before) / figures.in_all
@@ -235,8 +235,8 @@ def main() -> None:
     parser.add_argument("--no-store", action="store_true")
     options = parser.parse_args()
     machine = about() | {"load average before": f"{load_average():.2f}"}
-    keep_memory()
-    with asyncio.Runner(loop_factory=new_loop) as runner:
+    tune_memory()
+    with asyncio.Runner(loop_factory=create_event_loop) as runner:
         found = runner.run(run(options.generations, options.rounds, options.seconds))
     print("| | calls/s | CPU µs a call | of plain | by CPU | wanted |\n|---|--:|--:|--:|--:|--:|")
     for name, each in found.items():

@@ -1,4 +1,4 @@
-"""How much memory the decoding of a large message takes, as a multiple of the message's size."""
+"""The memory that decoding a large message takes, as a multiple of its size."""
 
 import gc
 import tracemalloc
@@ -9,16 +9,16 @@ from bench.messages import Sample
 
 
 class Memory(NamedTuple):
-    """Multiples of the payload's size; the payload itself is counted, while somebody holds it."""
+    """Multiples of the payload's size; the payload itself counts as long as it is referenced."""
 
     peak: float
-    """At the worst moment of decoding."""
+    """The peak during decoding."""
 
     held: float
-    """Afterwards, by the message and the payload."""
+    """After decoding, with the message and the payload."""
 
     kept: float
-    """Afterwards, by the message alone, once the caller has let go of the payload."""
+    """After decoding, with the message alone."""
 
 
 def measure(contestants: list[Contestant], samples: list[Sample]) -> dict[str, dict[str, Memory]]:
@@ -35,12 +35,12 @@ def measure(contestants: list[Contestant], samples: list[Sample]) -> dict[str, d
 
 def measure_one(decode: Decode, source: bytes) -> Memory:
     """Measure the decoding of one payload."""
-    decode(source)  # caches fill now rather than in the measurement
+    decode(source)  # fills caches before the measurement
     gc.collect()
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        payload = bytes(memoryview(source))  # a copy, whose memory is traced
+        payload = bytes(memoryview(source))  # a copy, so that its memory is traced
         tracemalloc.reset_peak()
         message = decode(payload)
         held, peak = tracemalloc.get_traced_memory()

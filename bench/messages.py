@@ -1,4 +1,4 @@
-"""The payloads that the benchmarks run on, built the same way every time."""
+"""The payloads of the benchmarks, the same in every run."""
 
 import json
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ class Sample(NamedTuple):
 
 
 def samples() -> list[Sample]:
-    """Return all sizes of message, smallest first."""
+    """Return messages of all sizes, smallest first."""
     return [
         Sample("small", _pack(_request(_small_arguments())), _pack(_response(_small_result()))),
         structured("2 KiB", 2 * KIB),
@@ -41,7 +41,7 @@ def samples() -> list[Sample]:
 
 
 def memory_samples() -> list[Sample]:
-    """Return the messages whose memory is measured, with and without a few emoji in them."""
+    """Return the messages for the memory benchmark, with and without a few emoji."""
     return [
         structured("1 MiB", MIB),
         structured("1 MiB, emoji", MIB, mark=EMOJI),
@@ -51,26 +51,26 @@ def memory_samples() -> list[Sample]:
 
 
 def structured(name: str, size: int, mark: str = "") -> Sample:
-    """Build messages full of objects, arrays, numbers and short strings, of `size` bytes or so."""
+    """Build messages of objects, arrays, numbers and short strings, of about `size` bytes."""
     rows = _rows(size, mark)
     result = {"content": [], "structuredContent": {"rows": rows}, "isError": False}
     return Sample(name, _pack(_request({"rows": rows})), _pack(_response(result)))
 
 
 def text(name: str, size: int, mark: str = "") -> Sample:
-    """Build messages that are one long string of prose, of `size` bytes or so."""
+    """Build messages with one long string, of about `size` bytes."""
     body = _prose(size, mark)
     result = {"content": [{"type": "text", "text": body}], "isError": False}
     return Sample(name, _pack(_request({"path": "a.txt", "text": body})), _pack(_response(result)))
 
 
 def add_request() -> bytes:
-    """Return the call that every dispatcher answers: add(a=2, b=3)."""
+    """Return the call for the dispatchers: add(a=2, b=3)."""
     return _pack({"jsonrpc": "2.0", "id": ID, "method": "add", "params": {"a": 2, "b": 3}})
 
 
 def variants(size: str) -> dict[str, bytes]:
-    """Return one message spelled in many ways; `size` is the name of a sample."""
+    """Return one message in many notations; `size` is the name of a sample."""
     sample = next(sample for sample in samples() if sample.name == size)
     request = json.loads(sample.request)
     params = request["params"]
@@ -113,7 +113,7 @@ def _small_result() -> dict[str, Any]:
 
 
 def _rows(size: int, mark: str) -> list[dict[str, Any]]:
-    """Make as many rows as fit; each eighth has the mark in its title."""
+    """Make as many rows as fit; every eighth has the mark in its title."""
     envelope = len(_pack(_request({"rows": []})))
     rows: list[dict[str, Any]] = []
     left = size - envelope
@@ -135,7 +135,7 @@ def _rows(size: int, mark: str) -> list[dict[str, Any]]:
 
 
 def _prose(size: int, mark: str) -> str:
-    """Make lines of words; the mark stands at the end of each hundredth line."""
+    """Make lines of words, with the mark at the end of every hundredth line."""
     lines: list[str] = []
     left = size - len(_pack(_request({"path": "a.txt", "text": ""})))
     while True:

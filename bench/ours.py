@@ -9,7 +9,7 @@ from bench.dispatchers import add
 from bench.memory import Memory, measure_one
 from bench.messages import variants
 from bench.timing import Call, Settings, Timing, race
-from trunkline.jsonrpc import Connection, Dispatcher, decode, pipe
+from trunkline.jsonrpc import Connection, Dispatcher, decode, memory_pipe
 
 SIZES = ("small", "64 KiB")
 """The sizes of message that are spelled in many ways."""
@@ -18,7 +18,7 @@ LARGE = "1 MiB"
 """The size of message whose spellings are measured for memory."""
 
 CONCURRENT = 64
-"""The number of calls that are under way at a time in the concurrent round trips."""
+"""The number of concurrent calls in the concurrent round trips."""
 
 
 def spellings(settings: Settings, runner: asyncio.Runner) -> dict[str, dict[str, Timing]]:
@@ -44,7 +44,7 @@ async def _round_trips(number: int, rounds: int) -> dict[str, Timing]:
     dispatcher = Dispatcher()
     dispatcher.method("add")(add)
     seconds: dict[str, list[float]] = {"sequential": [], f"{CONCURRENT} concurrent": []}
-    near, far = pipe()
+    near, far = memory_pipe()
     async with Connection(far, dispatcher), Connection(near, Dispatcher()) as client:
         for _ in range(rounds):
             for name, workers in (("sequential", 1), (f"{CONCURRENT} concurrent", CONCURRENT)):
@@ -53,7 +53,7 @@ async def _round_trips(number: int, rounds: int) -> dict[str, Timing]:
 
 
 async def _time_calls(client: Any, workers: int, number: int) -> float:
-    """Share the calls among workers, each of which waits for its answer; seconds per call."""
+    """Share the calls among workers that each wait for the result; seconds per call."""
     each = number // workers
 
     async def work() -> None:

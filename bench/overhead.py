@@ -1,4 +1,4 @@
-"""The overhead: one call after the other, directly and through the gateway, in one run.
+"""The overhead of the gateway: sequential calls, directly and through it, in one run.
 
     python -m bench.overhead [CALLS]
 
@@ -15,7 +15,7 @@ import time
 from asyncio.subprocess import PIPE, create_subprocess_exec
 from pathlib import Path
 
-from examples.client import ChildChannel
+from examples.client import ChildTransport
 from trunkline.jsonrpc import Connection
 
 SCRIPT = str(Path(__file__).with_name("echo_server.py"))
@@ -23,9 +23,9 @@ ROUNDS = 10
 
 
 async def connect(command: list[str]) -> Connection:
-    """Start a server and shake hands."""
+    """Start a server and initialize."""
     child = await create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
-    connection = await Connection(ChildChannel(child)).__aenter__()
+    connection = await Connection(ChildTransport(child)).__aenter__()
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench"}}
     await connection.call("initialize", hello)
     await connection.notify("notifications/initialized")
@@ -50,7 +50,7 @@ async def compare(calls: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trunkline.toml"
         path.write_text(
-            '[gateway]\nstate = ""\n'
+            '[gateway]\nstate_dir = ""\n'
             f"[servers.s]\ncommand = {json.dumps(sys.executable)}\nargs = [{json.dumps(SCRIPT)}]\n",
             encoding="utf-8",
         )

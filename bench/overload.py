@@ -1,10 +1,10 @@
-"""Overload: how soon a call that finds too many others is refused, and what others notice of it.
+"""Overload: how soon a call over the limit is rejected, and how other calls are affected.
 
     python -m bench.overload [CALLS]
 
-The gateway is a process of its own, before a server that hangs and one that is well. So many calls
-wait at the first one as it may have; then more come, one after the other and many at once, and the
-time to their refusals is taken, and that of calls to the other server, before and meanwhile.
+The gateway is a separate process in front of a server that hangs and a healthy one. The first is
+filled up to its limit. Then more calls come, sequential and concurrent: measured are the time to
+their rejection, and the time of calls to the healthy server before and meanwhile.
 """
 
 import asyncio
@@ -19,11 +19,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from bench.gateway.contestants import SERVER
+
 LIMIT = 0.050
-"""Within how many seconds a call is to be refused."""
+"""Within how many seconds a call must be rejected."""
 
 ROOM = 64 + 1024
-"""How many calls one server may have, under way and waiting."""
+"""How many calls one server may have, in flight and queued."""
 
 PREFIX = "io.modelcontextprotocol/"
 META = {
@@ -37,17 +39,17 @@ def config(port: int) -> str:
     """Return the configuration of the gateway."""
     return f"""
 [gateway]
-state = ""
+state_dir = ""
 [http]
 listen = "127.0.0.1:{port}"
 [servers.stuck]
 command = "{sys.executable}"
-args = ["-m", "trunkline.benchmark.stuck"]
-era = "handshake"
+args = ["{SERVER}", "--stuck"]
+protocol = "session"
 timeout = 600
 [servers.good]
 command = "{sys.executable}"
-args = ["-m", "trunkline.benchmark.server", "--stdio"]
+args = ["{SERVER}", "--stdio"]
 """
 
 
@@ -79,7 +81,7 @@ class Client:
 
 
 async def timed(clients: list[Client], name: str, rounds: int) -> list[float]:
-    """Return the seconds that each of many calls took, all clients at once, round after round."""
+    """Return the seconds that each call took; all clients call at once in each round."""
 
     async def one(client: Client) -> float:
         began = time.perf_counter()
@@ -99,7 +101,7 @@ async def timed(clients: list[Client], name: str, rounds: int) -> list[float]:
 
 
 def show(what: str, times: list[float]) -> None:
-    """Print the middle, the slow end and the slowest."""
+    """Print median, 99th percentile and maximum."""
     middle, slow = times[len(times) // 2], times[len(times) * 99 // 100]
     figures = f"{middle * 1e3:7.2f} ms, 99 % within {slow * 1e3:7.2f} ms"
     print(f"{what:44} {figures}, all within {times[-1] * 1e3:7.2f} ms ({len(times)} calls)")
@@ -107,9 +109,9 @@ def show(what: str, times: list[float]) -> None:
 
 async def play(port: int, calls: int) -> None:
     """Fill the server that hangs, and measure."""
-    gc.disable()  # or what is measured may be our own pauses
+    gc.disable()  # pauses of our own collector must not be measured
     one, many = [Client(port)], [Client(port) for _ in range(64)]
-    await timed(one + many, "good__echo", 2)  # to connect is not what is measured
+    await timed(one + many, "good__echo", 2)  # connecting is not measured
     show("the other server, at rest, one by one", await timed(one, "good__echo", 500))
     waiting = [asyncio.create_task(Client(port).call("stuck__echo")) for _ in range(calls)]
     await until(lambda: _is_full(waiting))
@@ -125,13 +127,13 @@ async def play(port: int, calls: int) -> None:
 
 
 async def until(reached: Callable[[], Awaitable[bool]]) -> None:
-    """Look again and again."""
-    while not await reached():  # noqa: ASYNC110  it is another process that is waited for
+    """Poll until it is reached."""
+    while not await reached():  # noqa: ASYNC110  it waits for another process
         await asyncio.sleep(0.05)
 
 
 async def run(calls: int) -> None:
-    """Start a gateway, and have it overloaded."""
+    """Start a gateway and overload it."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     port = random.randrange(20000, 30000)

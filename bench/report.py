@@ -1,4 +1,4 @@
-"""The results as Markdown tables, and the machine and the versions they were measured with."""
+"""The results as Markdown tables, with the machine and the versions."""
 
 import datetime
 import platform
@@ -28,11 +28,11 @@ LIBRARIES = (
     "ujson",
     "tinyrpc",
 )
-"""Every distribution whose speed is part of some figure; json's version is Python's."""
+"""Every distribution that affects a figure; the version of json is that of Python."""
 
 
 def about() -> dict[str, object]:
-    """Describe this run: when, where, and the version of every library."""
+    """Describe this run: time, machine, and the version of every library."""
     versions = {name: metadata.version(name) for name in LIBRARIES}
     try:
         versions[OURS] = metadata.version(OURS)
@@ -48,7 +48,7 @@ def about() -> dict[str, object]:
 
 
 def _cpu() -> str:
-    """Name the processor's model, as well as the platform tells it."""
+    """Return the model of the processor, as far as the platform knows it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -60,7 +60,7 @@ def _cpu() -> str:
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Lay out a Markdown table: the first column to the left, all others to the right."""
+    """Return a Markdown table with a left-aligned first column and right-aligned others."""
     cells = [list(head), *(list(row) for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
@@ -72,7 +72,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def comparison(results: Mapping[str, Mapping[str, Timing]], names: Iterable[str]) -> str:
-    """Show µs per message by contestant and message, and in brackets the multiple of ours."""
+    """Return µs per message by contestant and message, and in brackets the multiple of ours."""
     rows = [
         [name, *(_cell(by_name.get(name), by_name[OURS]) for by_name in results.values())]
         for name in names
@@ -88,13 +88,13 @@ def _cell(timing: Timing | None, ours: Timing) -> str:
 
 
 def microseconds(seconds: float) -> str:
-    """Write a time with as many digits as mean something."""
+    """Format a time with its significant digits."""
     value = seconds * 1e6
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
 def memory(results: Mapping[str, Mapping[str, Memory]]) -> str:
-    """Show the peak / held / kept multiples by contestant and message."""
+    """Return the peak / held / kept multiples by contestant and message."""
     names = list(next(iter(results.values())))
     rows = [
         [
@@ -110,7 +110,7 @@ def memory(results: Mapping[str, Mapping[str, Memory]]) -> str:
 
 
 def targets(found: Iterable[Target]) -> str:
-    """Show every target, what was measured and whether it was reached."""
+    """Return every target with its measurement and whether it was reached."""
     rows = [
         [
             target.name,

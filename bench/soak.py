@@ -1,9 +1,9 @@
-"""The soak: many calls from many clients over several servers, with a child killed every second.
+"""Soak test: many calls from many clients to several servers, with a child killed every second.
 
     python -m bench.soak [CALLS]
 
-Every call must be answered, with its own result or with a clear error; afterwards nothing may be
-pending, nobody may be left running, and memory must be where it was.
+Every call must get its own result or a clear error. Afterwards nothing may be pending, no process
+may be left, and memory must be back where it was.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from trunkline.app import App
+from trunkline.app.application import App
 from trunkline.config import Config, ServerSettings
-from trunkline.jsonrpc import Connection, Raw, RpcError, from_raw, pipe
+from trunkline.jsonrpc import Connection, Raw, RpcError, from_raw, memory_pipe
 
 CLIENTS = 8
 SERVERS = 5
@@ -37,8 +37,8 @@ def config() -> Config:
 
 
 async def client(app: App, number: int, calls: int, seen: Counter[str]) -> None:
-    """Call a random server, again and again, and check every answer."""
-    near, far = pipe()
+    """Call random servers repeatedly and check every response."""
+    near, far = memory_pipe()
     serving = asyncio.create_task(app.gateway.serve(far))
     chance = random.Random(number)
     async with Connection(near) as connection:
@@ -60,7 +60,7 @@ async def client(app: App, number: int, calls: int, seen: Counter[str]) -> None:
                 assert isinstance(error.data, Raw), error
                 data = from_raw(error.data, dict[str, Any])
                 seen[data["type"]] += 1
-                await asyncio.sleep(0.01)  # a client that is refused does not insist at once
+                await asyncio.sleep(0.01)  # a rejected client does not retry at once
     await serving
 
 
@@ -93,22 +93,22 @@ def orphans() -> int:
 
 
 async def soak(calls: int) -> None:
-    """Run it, and print what came of it."""
+    """Run it and print the results."""
     app, seen, killed = App(config()), Counter[str](), Counter[str]()
     began = time.perf_counter()
     async with app.running() as gateway:
-        await gateway.registry.wait_settled()
+        await gateway.registry.wait_complete()
         before = memory()
         killer = asyncio.create_task(kill(app, killed))
         await asyncio.gather(
             *(client(app, number, calls // CLIENTS, seen) for number in range(CLIENTS))
         )
         killer.cancel()
-        async with asyncio.timeout(60):  # whoever is being started has been asked something
+        async with asyncio.timeout(60):  # servers that are starting need time
             while not all(each.ready for each in gateway.registry):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         after, pending = memory(), gateway.remapper.pending_count()
-        restarts = sum(snapshot.restarts for snapshot in gateway.registry.snapshot())
+        restarts = sum(snapshot.restarts for snapshot in gateway.registry.snapshots())
     seconds = time.perf_counter() - began
     print(f"{seen.total()} calls answered in {seconds:.1f} s: {dict(seen)}")
     print(f"{killed.total()} children killed, {restarts} restarts")

@@ -1,9 +1,8 @@
-"""How well both scorings find the topic that is meant: `python -m bench.sources`.
+"""How well both scoring methods find the right topic: `python -m bench.sources`.
 
 Queries are in `sources_queries.toml`, topics are those of the embedded registry. Accuracy at 1: how
-often the right topic comes first. MRR: the mean of 1 / its place. "accepted": how often the right
-topic comes first and reaches the threshold; "refused": how often a query that means no topic is
-told so.
+often the right topic is first. MRR: the mean of 1 / its rank. "accepted": how often the right topic
+is first and reaches the threshold. "refused": how often a query that means no topic is rejected.
 """
 
 import json
@@ -11,8 +10,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from trunkline.sources.load import embedded
-from trunkline.sources.matching import Matching, NoMatch, Scoring, TopicFinder
+from trunkline.sources.registry_file import load_embedded
+from trunkline.sources.topics import MatchSettings, NoMatch, ScoringMethod, TopicFinder
 
 HERE = Path(__file__).parent
 QUERIES = HERE / "sources_queries.toml"
@@ -21,14 +20,14 @@ NONE = "none"
 
 
 def labelled() -> list[tuple[str, str]]:
-    """Return every query with the slug that is meant."""
+    """Return every query with the slug of its topic."""
     table = tomllib.loads(QUERIES.read_text(encoding="utf-8"))
     return [(query, slug) for slug, queries in table.items() for query in queries]
 
 
-def measure(scoring: Scoring) -> dict[str, Any]:
-    """Return how well a scoring does."""
-    finder = TopicFinder(embedded().registry.categories, Matching(scoring=scoring))
+def measure(scoring: ScoringMethod) -> dict[str, Any]:
+    """Measure one scoring method."""
+    finder = TopicFinder(load_embedded().registry.categories, MatchSettings(scoring=scoring))
     queries = labelled()
     meant = [(query, slug) for query, slug in queries if slug != NONE]
     places = [[each.slug for each in finder.rank(q)].index(slug) + 1 for q, slug in meant]
@@ -52,7 +51,7 @@ def measure(scoring: Scoring) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure both, print, and store."""
+    """Measure both methods, print and store the results."""
     results = [measure("classic"), measure("best")]
     columns = ("scoring", "queries", "accuracy_at_1", "mrr", "accepted", "refused")
     for row in (columns, *([str(each[c]) for c in columns] for each in results)):

@@ -1,8 +1,8 @@
-"""How many bytecodes a small call takes, function by function: `python -m bench.steps`.
+"""How many bytecodes a small call takes, by function: `python -m bench.steps`.
 
-A whole gateway in this process, with a real server behind it and real connections before it. What
-is counted does not depend on how busy the machine is, and hardly on how fast it is. Time follows it
-closely: the way of a call is long, and every step of it costs about the same.
+A whole gateway runs in this process, with a real server behind it and real connections in front.
+The count does not depend on the load or speed of the machine. Time follows it closely: a call
+passes many functions, and every bytecode costs about the same.
 """
 
 import argparse
@@ -22,27 +22,26 @@ from typing import Any
 import msgspec
 
 import trunkline
+from bench.gateway.calls import Address
+from bench.gateway.contest import free_port
+from bench.gateway.contestants import SERVER, ServerTransport
+from bench.gateway.load import Plan, measure
+from bench.gateway.process import start
+from bench.gateway.session import open_session
 from bench.layers import Variant, collect, mint, variants
-from trunkline.app import App
-from trunkline.benchmark.calls import Address
-from trunkline.benchmark.contest import free_port
-from trunkline.benchmark.contestants import SERVER, Behind
-from trunkline.benchmark.load import Plan, measure
-from trunkline.benchmark.process import start
-from trunkline.benchmark.session import open_session
-from trunkline.config import load
-from trunkline.loop import keep_memory, new_loop
+from trunkline.app.application import App
+from trunkline.config import load_config
 from trunkline.mcp.versions import Era
+from trunkline.runtime import create_event_loop, tune_memory
 
 HOME = f"{Path(trunkline.__file__).parent}{os.sep}"
-LOAD = f"{HOME}benchmark{os.sep}"
 PLAN = Plan(seconds=0.5, warm_up=0.2)
 SIZE = 200
 SHOWN = 120
 
 
 class Steps:
-    """Counts the bytecodes of Trunkline's own functions, but not those of the load."""
+    """Counts the bytecodes of Trunkline's functions, without those of the load."""
 
     def __init__(self) -> None:
         self.taken: Counter[CodeType] = Counter()
@@ -55,7 +54,7 @@ class Steps:
             return None
         if event == "call":
             name = code.co_filename
-            if not name.startswith(HOME) or name.startswith(LOAD):
+            if not name.startswith(HOME):
                 return None
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
             self.entered[code] += 1
@@ -72,11 +71,11 @@ class Steps:
 
 
 @asynccontextmanager
-async def server(behind: Behind, era: Era, folder: Path) -> AsyncGenerator[str]:
-    """Have the fast server ready to be reached; return what the configuration says of it."""
-    command = [sys.executable, "-m", SERVER, "--era", era.value]
-    known = f'era = "{era.value}"\n'
-    if behind is Behind.STDIO:
+async def server(behind: ServerTransport, era: Era, folder: Path) -> AsyncGenerator[str]:
+    """Start the fast server; return its configuration."""
+    command = [sys.executable, SERVER, "--era", era.value]
+    known = f'protocol = "{era.value}"\n'
+    if behind is ServerTransport.STDIO:
         yield f"command = '{command[0]}'\nargs = {[*command[1:], '--stdio']}\n{known}"
         return
     place = f"127.0.0.1:{(port := free_port())}"
@@ -89,7 +88,7 @@ async def server(behind: Behind, era: Era, folder: Path) -> AsyncGenerator[str]:
 
 
 async def listening(address: Address) -> None:
-    """Wait until somebody listens there."""
+    """Wait until the port accepts connections."""
     async with asyncio.timeout(10):
         while True:
             try:
@@ -104,19 +103,21 @@ async def run(options: argparse.Namespace, more: Variant) -> None:
     secret = {"BENCH_SECRET": secrets.token_hex(32)}
     with tempfile.TemporaryDirectory() as name:
         folder, steps, at_once = Path(name), Steps(), options.at_once
-        threading.settrace(steps.trace)  # whoever writes the journal takes steps, too
-        async with server(Behind(options.behind), Era(options.server_era), folder) as reached:
+        threading.settrace(steps.trace)  # the thread of the audit log counts too
+        async with server(
+            ServerTransport(options.behind), Era(options.server_era), folder
+        ) as reached:
             config = folder / "trunkline.toml"
             text = f'[servers.fast]\n{reached}prefix = ""\n{more.tables}\n'
-            config.write_text(f'[gateway]\nstate = ""\n{more.gateway}{text}')
+            config.write_text(f'[gateway]\nstate_dir = ""\n{more.gateway}{text}')
             headers: tuple[tuple[str, str], ...] = ()
             if "[auth]" in more.tables:
                 headers = (("authorization", f"Bearer {await mint(config, secret)}"),)
-            settings = load(config, os.environ | secret)
+            settings = load_config(config, os.environ | secret)
             app = App(settings)
             http = msgspec.structs.replace(settings.http, listen="127.0.0.1:0")
             async with app.listening(http) as listener:
-                await app.gateway.registry.wait_settled()
+                await app.gateway.registry.wait_complete()
                 port, era = listener.addresses[0][1], Era(options.era)
                 session = await open_session(Address(port, era=era, headers=headers))
                 await measure(session, at_once, SIZE, PLAN)
@@ -131,7 +132,7 @@ async def run(options: argparse.Namespace, more: Variant) -> None:
 
 
 async def run_as(options: argparse.Namespace) -> None:
-    """Run as the command line says, with a collector that takes all traces."""
+    """Run the benchmark with a collector for all traces."""
     more = Variant("", "", options.config, 0.0)
     async with await asyncio.start_server(collect, "127.0.0.1", 0) as collector:
         if options.layers:
@@ -143,17 +144,19 @@ async def run_as(options: argparse.Namespace) -> None:
 def main() -> None:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(prog="python -m bench.steps", description=__doc__)
-    parser.add_argument("--behind", choices=[each.value for each in Behind], default="stdio")
+    parser.add_argument(
+        "--behind", choices=[each.value for each in ServerTransport], default="stdio"
+    )
     parser.add_argument("--at-once", type=int, default=16)
     eras = [each.value for each in Era]
-    parser.add_argument("--era", choices=eras, default="handshake", help="the client's")
-    parser.add_argument("--server-era", choices=eras, default="handshake")
+    parser.add_argument("--era", choices=eras, default="session", help="the client's")
+    parser.add_argument("--server-era", choices=eras, default="session")
     parser.add_argument("--config", default="", help="TOML that is added to the configuration")
     names = [each.name for each in variants(0)]
     parser.add_argument("--layers", choices=names, help="as bench.layers runs it")
     options = parser.parse_args()
-    keep_memory()
-    with asyncio.Runner(loop_factory=new_loop) as runner:
+    tune_memory()
+    with asyncio.Runner(loop_factory=create_event_loop) as runner:
         runner.run(run_as(options))
 
 

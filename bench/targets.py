@@ -1,4 +1,4 @@
-"""What we set out to reach, and whether this run reached it."""
+"""The performance targets, and whether this run reached them."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from bench.memory import Memory
 from bench.timing import Timing
 
 NAMED = ("tinyrpc", "ajsonrpc", "jsonrpcserver", "pygls", "pygls, plain dicts")
-"""The JSON-RPC libraries that the aim was set against."""
+"""The JSON-RPC libraries that the target refers to."""
 
 
 class Target(NamedTuple):
-    """A measured ratio and the bound it should keep; `by_median` is the ratio of medians."""
+    """A measured ratio and its bound; `by_median` is the ratio of medians."""
 
     name: str
     measured: float
@@ -24,7 +24,7 @@ class Target(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Say whether the bound is kept."""
+        """Whether the ratio is within the bound."""
         kept = self.measured <= self.bound if self.at_most else self.measured >= self.bound
         return "reached" if kept else "missed"
 
@@ -35,7 +35,7 @@ def judge(
     dispatched: Mapping[str, Timing],
     dispatchers: list[Dispatcher],
 ) -> list[Target]:
-    """Hold the times against the targets."""
+    """Compare the times with the targets."""
     small = decoded[0]["small"]
     found = [
         _ratio("decode small request: ours / bare msgspec", small, OURS, BARE_MSGSPEC, 2.2, True),
@@ -55,7 +55,7 @@ def judge(
 def judge_memory(
     measured: Mapping[str, Mapping[str, Memory]], by_spelling: Mapping[str, Memory]
 ) -> list[Target]:
-    """Hold the peaks of memory against the target, also that of the worst spelling."""
+    """Compare the memory peaks with the target, including that of the worst notation."""
     peaks = {sample: by_name[OURS].peak for sample, by_name in measured.items()}
     worst = max(by_spelling, key=lambda name: by_spelling[name].peak)
     peaks[f"1 MiB, worst spelling ({worst})"] = by_spelling[worst].peak
@@ -66,9 +66,9 @@ def judge_memory(
 
 
 def fastest_others(dispatched: Mapping[str, Timing], dispatchers: list[Dispatcher]) -> list[str]:
-    """Name the JSON-RPC libraries that are not ours, up to the fastest that we set out to beat.
+    """Return the names of other JSON-RPC libraries, down to the fastest of the target.
 
-    Two more were found on the way, and are faster than those: they are shown, not left out.
+    Two libraries that the target does not name are faster; they are shown too.
     """
     others = [one.name for one in dispatchers if one.is_library and one.name != OURS]
     by_speed = sorted(others, key=lambda name: dispatched[name].best)

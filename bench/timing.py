@@ -1,4 +1,4 @@
-"""Round-robin timing: every contestant runs once per round, so that noise hits all alike."""
+"""Round-robin timing: each contestant runs once per round, so that noise affects all equally."""
 
 import asyncio
 import gc
@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 
 class Settings(NamedTuple):
-    """How long to measure: so many rounds, in each of which a contestant runs that long."""
+    """How long to measure: the number of rounds, and the time per contestant and round."""
 
     rounds: int
     seconds: float
 
     def longer(self) -> "Settings":
-        """Return twice the rounds, for what is over too soon to outlast a burst of noise."""
+        """Return twice the rounds, for runs too short to outlast a burst of noise."""
         return self._replace(rounds=2 * self.rounds)
 
 
@@ -25,11 +25,11 @@ QUICK = Settings(rounds=7, seconds=0.002)
 
 
 CALIBRATIONS = 3
-"""The number of batches of each length that are tried before one length is settled on."""
+"""How many batches of each length are tried before a length is chosen."""
 
 
 class Call(NamedTuple):
-    """Something to time: a function, or a coroutine function, and the payload it is called with."""
+    """A function or coroutine function to time, and its payload."""
 
     function: Callable[[bytes], Any]
     payload: bytes
@@ -48,12 +48,12 @@ def race(
 ) -> dict[str, dict[str, Timing]]:
     """Time the calls of several races in interleaved rounds; the cyclic collector is off meanwhile.
 
-    Each round goes through all races, and through all contestants of each: who is compared runs
-    side by side, while the rounds of anyone are spread out, so that no burst of noise hits most of
-    them. Coroutines are awaited one after the other in one coroutine, whose start is not counted.
+    Each round runs all contestants of all races: the runs that are compared are close together, and
+    the rounds of one contestant are spread out, so that a burst of noise hits few of them.
+    Coroutines are awaited one after the other in one coroutine, whose start is not counted.
     """
     gc.collect()
-    gc.freeze()  # what is alive already need not be looked at before every single batch
+    gc.freeze()  # so that collections before each batch skip existing objects
     numbers = {
         title: {name: _calibrate(call, settings, runner) for name, call in calls.items()}
         for title, calls in races.items()
@@ -74,7 +74,7 @@ def race(
 
 
 def _rotated(names: list[str], turn: int) -> list[str]:
-    """Begin elsewhere each turn, so that nobody always comes first."""
+    """Rotate the order, so that no contestant is always first."""
     start = turn % max(1, len(names))
     return names[start:] + names[:start]
 
@@ -82,8 +82,8 @@ def _rotated(names: list[str], turn: int) -> list[str]:
 def _calibrate(call: Call, settings: Settings, runner: asyncio.Runner) -> int:
     """Find how many calls fill a round; the calls made for it are the warm-up.
 
-    Believes only the best of several batches: a single slow one, say a first call that frees what
-    an earlier one left behind, would make for batches so short that they measure cold caches.
+    Uses the best of several batches: one slow batch, such as a first call that frees garbage of an
+    earlier one, would give batches so short that they measure cold caches.
     """
     number = 1
     while True:

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from conformance import baseline
-from conformance.runs import PAIRS, WAYS, Pair, Run, Way, runs
+from conformance.runs import PAIRS, ROUTES, Pair, Route, Run, runs
 from conformance.stage import Unready, target
 from conformance.suite import Outcomes, check_installed, outcomes
 
@@ -23,11 +23,17 @@ Found = dict[Run, Outcomes | Unready]
 def main() -> int:
     """Parse the command line, run, compare; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m conformance", description=__doc__)
-    parser.add_argument("--only", type=ways, default=WAYS, metavar="WAY[,WAY]", help="/".join(WAYS))
+    parser.add_argument(
+        "--only", type=routes, default=ROUTES, metavar="ROUTE[,ROUTE]", help="/".join(ROUTES)
+    )
     parser.add_argument("--pairs", type=pairs, default=PAIRS, metavar="PAIR[,PAIR]", help=NAMES)
     parser.add_argument("--match", default="", metavar="TEXT", help="only runs with this name")
-    parser.add_argument("--update", action="store_true", help="write down what holds now")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep logs and results there")
+    parser.add_argument(
+        "--update", action="store_true", help="store the results as the new baseline"
+    )
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="store logs and results in this folder"
+    )
     options = parser.parse_args()
     chosen = [run for run in runs(options.only, options.pairs) if options.match in run.title]
     if not chosen:
@@ -48,16 +54,16 @@ def main() -> int:
     return compare(found)
 
 
-def ways(text: str) -> tuple[Way, ...]:
-    """Read a list of ways."""
+def routes(text: str) -> tuple[Route, ...]:
+    """Parse a list of routes."""
     wanted = set(text.split(","))
-    if not wanted <= set(WAYS):
-        raise argparse.ArgumentTypeError(f"expected some of {','.join(WAYS)}, got {text!r}")
-    return tuple(way for way in WAYS if way in wanted)
+    if not wanted <= set(ROUTES):
+        raise argparse.ArgumentTypeError(f"expected some of {','.join(ROUTES)}, got {text!r}")
+    return tuple(route for route in ROUTES if route in wanted)
 
 
 def pairs(text: str) -> tuple[Pair, ...]:
-    """Read a list of pairs."""
+    """Parse a list of pairs."""
     wanted, known = set(text.split(",")), {pair.title: pair for pair in PAIRS}
     if not wanted <= known.keys():
         raise argparse.ArgumentTypeError(f"expected some of {','.join(known)}, got {text!r}")
@@ -65,14 +71,14 @@ def pairs(text: str) -> tuple[Pair, ...]:
 
 
 async def until_stopped(chosen: list[Run], folder: Path) -> Found:
-    """Run them; when told to stop, end what was started first."""
+    """Run them; on a signal, end the started processes first."""
     task = asyncio.create_task(perform(chosen, folder))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await task
 
 
 async def perform(chosen: list[Run], folder: Path) -> Found:
-    """Run them, few at a time; return what came of each, or why nothing did."""
+    """Run them, a few at a time; return the outcome of each, or why there is none."""
     gate = asyncio.Semaphore(AT_A_TIME)
 
     async def one(run: Run) -> Outcomes | Unready:
@@ -88,7 +94,7 @@ async def perform(chosen: list[Run], folder: Path) -> Found:
 
 
 def table(found: Found) -> str:
-    """Return what came of the runs, one line for each."""
+    """Return the outcomes of the runs, one line each."""
     rows: list[tuple[str, ...]] = [HEAD]
     for run, result in found.items():
         all_of = [] if isinstance(result, Unready) else list(result.values())
@@ -105,7 +111,7 @@ def table(found: Found) -> str:
 
 
 def compare(found: Found) -> int:
-    """Print how the runs differ from the baseline; return 1 if anything was lost."""
+    """Print how the runs differ from the baseline; return 1 for a regression."""
     known = baseline.load()
     code = 0
     for run, result in found.items():

@@ -1,16 +1,16 @@
-"""What is known to hold: one file for each pair of eras, in `baselines/`, and how a run differs.
+"""The baseline: one file for each pair of protocols in `baselines/`, and how a run differs.
 
     {"exceptions": {"SCENARIO": {"checks": ["CHECK", …], "because": "…"}, …},    written by hand
      "runs": {"2025-11-25 http": {"SCENARIO": {"CHECK": 1, …}, …}, …}}           by `--update`
 
-Of a run there are the scenarios without a failure, but for exceptions, with the checks that
-succeeded and how often. What holds now but not there is told, and is no error.
+A run is stored as the scenarios that passed, except exceptions, with the checks that succeeded and
+how often. Improvements over the baseline are reported and are not an error.
 
-Rules upheld here:
-1. What held before holds now.
-2. What succeeds directly, in a scenario that is scored, succeeds behind the gateway in every pair,
-   or an exception says why it cannot.
-3. What succeeds although it is an exception is an error, too: the exception has to go.
+Invariants:
+1. A check that passed before passes now.
+2. A check of a scored scenario that passes directly passes behind the gateway in every pair, or an
+   exception says why it cannot.
+3. An exception that passes is an error: it must be removed.
 """
 
 import json
@@ -29,14 +29,14 @@ Passes = dict[str, dict[str, int]]
 
 
 class Reason(TypedDict):
-    """What cannot hold in one scenario, and why."""
+    """The checks of a scenario that cannot pass, and why."""
 
     checks: list[str]
     because: str
 
 
 class Known(TypedDict):
-    """What is known of one pair."""
+    """The baseline of one pair."""
 
     exceptions: dict[str, Reason]
     runs: dict[str, Passes]
@@ -46,14 +46,14 @@ Baseline = dict[Pair, Known]
 
 
 class Difference(NamedTuple):
-    """What a run lost against the baseline, and what it won, in words."""
+    """The regressions and improvements of a run against the baseline."""
 
     lost: list[str]
     won: list[str]
 
 
 def load() -> Baseline:
-    """Read the baseline; there may be none yet."""
+    """Read the baseline, empty if there is none yet."""
     empty: Known = {"exceptions": {}, "runs": {}}
     return {
         pair: json.loads(_file(pair).read_text(encoding="utf-8")) if _file(pair).exists() else empty
@@ -62,7 +62,7 @@ def load() -> Baseline:
 
 
 def store(found: Mapping[Run, Outcomes | Unready]) -> None:
-    """Write down what holds in these runs; what is there of others stays."""
+    """Store these runs; other runs stay unchanged."""
     baseline = load()
     for run, result in found.items():
         if not isinstance(result, Unready):
@@ -76,7 +76,7 @@ def store(found: Mapping[Run, Outcomes | Unready]) -> None:
 
 
 def passes(outcomes: Outcomes, known: Known) -> Passes:
-    """Return what of a run belongs in a baseline."""
+    """Return the part of a run that belongs in a baseline."""
     return {
         scenario: dict(sorted(outcome.passed.items()))
         for scenario, outcome in sorted(outcomes.items())
@@ -89,7 +89,7 @@ def difference(run: Run, outcomes: Outcomes, baseline: Baseline) -> Difference:
     known = baseline[run.pair]
     expected, got = known["runs"].get(run.title, {}), passes(outcomes, known)
     lost = [f"{line} no longer succeeds" for line in _missing(expected, got)]
-    if run.way != "direct":
+    if run.route != "direct":
         lost += _not_as_directly(run, got, known, _direct(run, baseline))
     lost = [line + _why(outcomes, line) for line in lost]
     if not expected:
@@ -106,7 +106,7 @@ def _file(pair: Pair) -> Path:
 
 
 def _direct(run: Run, baseline: Baseline) -> Passes:
-    """Return what passes without a gateway, where the eras are the client's on both sides."""
+    """Return what passes without a gateway, with the client's protocol on both sides."""
     same = Run(run.subject, "direct", run.subject.era)
     return baseline[same.pair]["runs"].get(same.title, {})
 
@@ -117,7 +117,7 @@ def _exempt(known: Known, scenario: str) -> frozenset[str]:
 
 
 def _missing(expected: Passes, got: Passes) -> list[str]:
-    """Name the checks that do not succeed as often as they should."""
+    """Return the checks that pass less often than they should."""
     return [
         f"{scenario}: {check}"
         for scenario, checks in expected.items()
@@ -126,7 +126,7 @@ def _missing(expected: Passes, got: Passes) -> list[str]:
 
 
 def _not_as_directly(run: Run, got: Passes, known: Known, direct: Passes) -> list[str]:
-    """Tell what succeeds directly and not here, or here and should not."""
+    """Return what passes only directly, and what passes in spite of an exception."""
     scored = {scenario: direct[scenario] for scenario in direct if run.subject.counts(scenario)}
     exceptions = {
         f"{scenario}: {check}"
@@ -142,9 +142,9 @@ def _not_as_directly(run: Run, got: Passes, known: Known, direct: Passes) -> lis
 
 
 def _why(outcomes: Outcomes, line: str) -> str:
-    """Return what the suite says of the scenario that a line is about."""
+    """Return the suite's explanation for the scenario of a line."""
     outcome = outcomes.get(line.partition(": ")[0])
     if outcome is None:
         return " (was not run)"
-    told = "; ".join(outcome.failed or outcome.warned)[:600]
-    return f" ({outcome.word}: {told})" if told else ""
+    details = "; ".join(outcome.failed or outcome.warned)[:600]
+    return f" ({outcome.word}: {details})" if details else ""

@@ -1,11 +1,11 @@
-"""What is run: which suite, at which revision, and what stands between it and the server.
+"""The runs: a suite, a revision, and the route between the suite and the server.
 
     direct   suite ──HTTP──> server
     stdio    suite ──HTTP──> gateway ──stdio──> server
     http     suite ──HTTP──> gateway ──HTTP───> server
 
-The suite is a client of its own revision's era. Behind the gateway the server is spoken to in the
-same era or in the other one, which makes four pairs; directly there is nothing that could cross.
+The suite is a client of its revision's protocol. Behind the gateway the server speaks the same
+protocol or the other one, which makes four pairs; a direct run has one protocol.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,28 +13,28 @@ from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-Way = Literal["direct", "stdio", "http"]
-Era = Literal["handshake", "envelope"]
+Route = Literal["direct", "stdio", "http"]
+Era = Literal["session", "stateless"]
 
-WAYS: tuple[Way, ...] = ("direct", "stdio", "http")
-ERAS: tuple[Era, ...] = ("handshake", "envelope")
+ROUTES: tuple[Route, ...] = ("direct", "stdio", "http")
+ERAS: tuple[Era, ...] = ("session", "stateless")
 MODULES = Path(__file__).parent / "node_modules"
 NEXT = "conformance-next"
 STABLE = "conformance-stable"
 
-_HANDSHAKE = ("2025-06-18", "2025-11-25")
-_ENVELOPE = "2026-07-28"
+_SESSION_REVISIONS = ("2025-06-18", "2025-11-25")
+_STATELESS = "2026-07-28"
 
 
 class Pair(NamedTuple):
-    """The era of the client, and the one in which the server is spoken to."""
+    """The protocol of the client, and that of the server."""
 
     client: Era
     server: Era
 
     @property
     def title(self) -> str:
-        """How it is called on the command line, and its baseline."""
+        """Its name on the command line, and that of its baseline."""
         return f"{self.client}-{self.server}"
 
 
@@ -49,66 +49,66 @@ class Subject(NamedTuple):
 
     @property
     def title(self) -> str:
-        """How a person calls it."""
+        """Its name for people."""
         return self.revision if self.suite == NEXT else f"{self.revision} (0.1.16)"
 
     @property
     def era(self) -> Era:
-        """Which MCP this is, as the gateway's configuration calls it."""
-        return "envelope" if self.revision == _ENVELOPE else "handshake"
+        """Its protocol, by the name in the gateway's configuration."""
+        return "stateless" if self.revision == _STATELESS else "session"
 
     @property
     def requirements(self) -> Path:
-        """Where the suite says which of its scenarios count; not every revision has that."""
+        """The suite's list of scored scenarios; not every revision has one."""
         return MODULES / self.suite / "requirements" / f"{self.revision}.yaml"
 
     def arguments(self) -> list[str]:
-        """Return what makes the suite run it."""
+        """Return the suite's command line arguments."""
         if self.requirements.exists():
             return ["--requirements", self.revision]
         return ["--suite", "all", "--spec-version", self.revision]
 
     def counts(self, scenario: str) -> bool:
-        """Say whether a scenario is scored; all are, where nothing else is said."""
+        """Return whether a scenario is scored; without a list, all are."""
         return not self.requirements.exists() or scenario in scored(self.requirements)
 
 
 class Run(NamedTuple):
-    """A subject, the way to the server, and the era in which the server is spoken to."""
+    """A subject, the route to the server, and the server's protocol."""
 
     subject: Subject
-    way: Way
+    route: Route
     server: Era
 
     @property
     def pair(self) -> Pair:
-        """Which eras meet in it."""
+        """The protocols of client and server."""
         return Pair(self.subject.era, self.server)
 
     @property
     def title(self) -> str:
-        """How it is called in tables and in the baselines."""
+        """Its name in tables and baselines."""
         crossing = f" to {self.server}" if self.server != self.subject.era else ""
-        return f"{self.subject.title} {self.way}{crossing}"
+        return f"{self.subject.title} {self.route}{crossing}"
 
 
 SUBJECTS = (
-    *(Subject(NEXT, revision) for revision in (*_HANDSHAKE, _ENVELOPE)),
-    *(Subject(STABLE, revision) for revision in _HANDSHAKE),
+    *(Subject(NEXT, revision) for revision in (*_SESSION_REVISIONS, _STATELESS)),
+    *(Subject(STABLE, revision) for revision in _SESSION_REVISIONS),
 )
 
 
-def runs(ways: Collection[Way], pairs: Collection[Pair]) -> Iterator[Run]:
-    """Yield what is to be run."""
-    for subject, server, way in product(SUBJECTS, ERAS, WAYS):
-        run = Run(subject, way, server)
-        possible = way != "direct" or server == subject.era
-        if possible and way in ways and run.pair in pairs:
+def runs(routes: Collection[Route], pairs: Collection[Pair]) -> Iterator[Run]:
+    """Yield the possible runs."""
+    for subject, server, route in product(SUBJECTS, ERAS, ROUTES):
+        run = Run(subject, route, server)
+        possible = route != "direct" or server == subject.era
+        if possible and route in routes and run.pair in pairs:
             yield run
 
 
 def scored(path: Path) -> set[str]:
-    """Read the list under `server:` in a requirement file; it is plain enough for that."""
+    """Parse the list under `server:` in a requirement file, a simple subset of YAML."""
     names: set[str] = set()
     inside = False
     for line in path.read_text(encoding="utf-8").splitlines():

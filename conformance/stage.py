@@ -1,8 +1,8 @@
-"""The processes of a run: the server, and the gateway in front of it; none outlives its run.
+"""The processes of a run: the server and the gateway in front of it; none outlives its run.
 
-Rules upheld here:
-1. Every process leads a group of its own, and its group is ended with it, whatever happened.
-2. Every wait has an end; what was not ready by then has its log shown.
+Invariants:
+1. Every process has its own process group, which is always ended with it.
+2. Every wait has a timeout; the log of a process that is not ready by then is shown.
 """
 
 import asyncio
@@ -24,54 +24,54 @@ ROOT = Path(__file__).parents[1]
 START_SECONDS = 30.0
 END_SECONDS = 10.0
 CONVERSATIONS = 32
-"""The suite leaves many questions unanswered, and each keeps its conversation until it expires."""
+"""The suite leaves many input requests unanswered; each occupies a session until it expires."""
 
 _SERVER = [sys.executable, "-m", "conformance.server"]
 _GATEWAY = [sys.executable, "-m", "trunkline", "serve"]
 
 
 class Unready(Exception):
-    """Something that a run needs is not there."""
+    """A process did not become ready."""
 
 
 class Started(NamedTuple):
-    """A process that was started, and where it writes."""
+    """A started process and its log."""
 
     process: Process
     log: Path
 
     def said(self) -> str:
-        """Return what it has written so far."""
+        """Return its output so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
 
 @asynccontextmanager
 async def target(run: Run, folder: Path) -> AsyncGenerator[str]:
-    """Start what the suite talks to; yield its url."""
+    """Start what the suite connects to; yield its URL."""
     async with AsyncExitStack() as stack:
         port = free_port()
-        if run.way == "stdio":
+        if run.route == "stdio":
             args = [*_SERVER[1:], "--stdio"]
             server = {"command": _SERVER[0], "args": args, "cwd": str(ROOT)}
         else:
             started = running([*_SERVER, "--http", str(port)], folder / "server.log")
             await ready(await stack.enter_async_context(started), port, "/mcp")
             server = {"url": f"http://127.0.0.1:{port}/mcp"}
-        if run.way != "direct":
+        if run.route != "direct":
             config, port = folder / "trunkline.toml", free_port()
-            server |= {"prefix": "", "era": run.server, "max_conversations": CONVERSATIONS}
+            server |= {"prefix": "", "protocol": run.server, "max_sessions": CONVERSATIONS}
             config.write_text(toml(server))
             command = [*_GATEWAY, "--http", f"127.0.0.1:{port}", "--config", str(config)]
             started = running(command, folder / "gateway.log")
             await ready(await stack.enter_async_context(started), port, "/readyz", status=200)
-            if run.way == "stdio" and run.pair == Pair("envelope", "handshake"):
+            if run.route == "stdio" and run.pair == Pair("stateless", "session"):
                 await asyncio.to_thread(warm, f"http://127.0.0.1:{port}/mcp")
         yield f"http://127.0.0.1:{port}/mcp"
 
 
 @asynccontextmanager
 async def running(command: list[str], log: Path) -> AsyncGenerator[Started]:
-    """Start a process that writes to a log; end it and what it started on the way out."""
+    """Start a process that writes to a log; end it and its descendants at the end."""
     with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -100,7 +100,7 @@ async def _end(process: Process) -> None:
 
 
 async def ready(started: Started, port: int, path: str, status: int | None = None) -> None:
-    """Wait until a GET is answered, with that status if one is given."""
+    """Wait until a GET gets a response, with that status if one is given."""
     with suppress(TimeoutError):
         async with asyncio.timeout(START_SECONDS):
             while started.process.returncode is None:
@@ -111,7 +111,7 @@ async def ready(started: Started, port: int, path: str, status: int | None = Non
 
 
 async def _status(port: int, path: str) -> int | None:
-    """Return what a GET is answered with, if it is answered."""
+    """Return the status of a GET, None without a response."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
@@ -130,8 +130,7 @@ async def _status(port: int, path: str) -> int | None:
 def warm(url: str) -> None:
     """Make a call for which the gateway starts one more process of the server.
 
-    One scenario has 600 ms for such a call, in which no Python process starts with the SDK; the
-    call itself takes a few of them.
+    One scenario has a limit of 600 ms for such a call, too short to start Python with the SDK.
     """
     meta: dict[str, object] = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -155,13 +154,13 @@ def warm(url: str) -> None:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def toml(server: Mapping[str, object]) -> str:
-    """Write the gateway's configuration; a JSON string or list is one of TOML as well."""
+    """Return a server's table; JSON strings and lists are valid TOML."""
     lines = [f"{key} = {json.dumps(value)}" for key, value in server.items()]
     return "\n".join(["[servers.fixture]", *lines, ""])

@@ -1,7 +1,7 @@
-"""Running the official suite against a url, and reading what it found.
+"""Runs the official suite against a URL and reads its results.
 
 node dist/index.js server --url … -o FOLDER ──> FOLDER/server-SCENARIO-TIME/checks.json
-                                            └─> its summary, which also names what broke early
+                                            └─> its summary, which also names early failures
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _FOLDER = re.compile(r"server-(.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 
 
 class Outcome(NamedTuple):
-    """What came of one scenario: checks that held by their ids, and what did not hold."""
+    """The outcome of one scenario: passed checks by id, and failures."""
 
     passed: Counter[str]
     failed: list[str]
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
 
     @property
     def word(self) -> str:
-        """What one says of it: skipped if there was nothing to check."""
+        """The outcome in one word; skipped if there was nothing to check."""
         if self.failed:
             return "failed"
         return "passed" if self.passed else "skipped"
@@ -47,7 +47,7 @@ Outcomes = dict[str, Outcome]
 
 
 def node() -> str:
-    """Return a Node that is new enough: our own, or the one of this machine."""
+    """Return a Node.js that is new enough: our own or the system's."""
     for path in sorted(MODULES.glob("node-*/bin/node")):
         return str(path)
     found = shutil.which("node")
@@ -60,7 +60,7 @@ def node() -> str:
 
 
 def check_installed() -> None:
-    """Refuse to go on without the suite; silence would look like success."""
+    """Fail if the suite is not installed, since no results would look like success."""
     node()
     for name in ("conformance-next", "conformance-stable"):
         if not (MODULES / name / "dist" / "index.js").exists():
@@ -68,9 +68,9 @@ def check_installed() -> None:
 
 
 async def outcomes(subject: Subject, url: str, folder: Path) -> Outcomes:
-    """Run the suite; return what came of each scenario."""
+    """Run the suite; return the outcome of each scenario."""
     results = folder / "results"
-    shutil.rmtree(results, ignore_errors=True)  # a folder that is kept may have older ones
+    shutil.rmtree(results, ignore_errors=True)  # a kept folder may contain older results
     program = str(MODULES / subject.suite / "dist" / "index.js")
     command = [node(), program, "server", "--url", url, *subject.arguments(), "-o", str(results)]
     async with running(command, folder / "suite.log") as started:
@@ -94,9 +94,9 @@ def _outcome(checks: list[dict[str, str]]) -> Outcome:
     def all_of(status: str) -> list[dict[str, str]]:
         return [check for check in checks if check["status"] == status]
 
-    def told(check: dict[str, str]) -> str:
+    def describe(check: dict[str, str]) -> str:
         return f"{check['id']}: {check.get('errorMessage', check['description'])}"
 
     passed = Counter(check["id"] for check in all_of("SUCCESS"))
     failed, warned = map(all_of, ("FAILURE", "WARNING"))
-    return Outcome(passed, [*map(told, failed)], [*map(told, warned)])
+    return Outcome(passed, [*map(describe, failed)], [*map(describe, warned)])

@@ -10,11 +10,11 @@ from asyncio.subprocess import PIPE, Process, create_subprocess_exec
 from pathlib import Path
 
 from trunkline.jsonrpc import Connection, Raw, RpcError, frame, from_raw
-from trunkline.transports.stream import open_tcp
+from trunkline.stdio.stream import open_tcp
 
 
-class ChildChannel:
-    """A Channel of one's own needs three methods; these are over a child's stdin and stdout."""
+class ChildTransport:
+    """A transport needs three methods; these use stdin and stdout of a child process."""
 
     def __init__(self, child: Process) -> None:
         assert child.stdin is not None
@@ -36,12 +36,12 @@ class ChildChannel:
 async def main(arguments: list[str]) -> None:
     if arguments[:1] == ["--tcp"]:
         host, _, port = arguments[1].rpartition(":")
-        channel = await open_tcp(host, int(port))
+        transport = await open_tcp(host, int(port))
     else:
         server = Path(__file__).with_name("server.py")
         child = await create_subprocess_exec(sys.executable, server, stdin=PIPE, stdout=PIPE)
-        channel = ChildChannel(child)
-    async with Connection(channel) as connection:
+        transport = ChildTransport(child)
+    async with Connection(transport) as connection:
         if arguments[2:]:
             method, *params = arguments[2:]
             print(from_raw(await connection.call(method, *map(str.encode, params)), object))
@@ -53,7 +53,7 @@ async def main(arguments: list[str]) -> None:
         except RpcError as error:
             print("refused:", error, bytes(error.data) if isinstance(error.data, Raw) else "")
         await connection.notify("stock.delivered", {"name": "pear", "count": 2})
-        print("pears, at last:", from_raw(await waiting, int))
+        print("pears:", from_raw(await waiting, int))
 
 
 if __name__ == "__main__":

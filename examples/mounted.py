@@ -1,4 +1,4 @@
-"""The gateway inside of an application of your own; MCP is at /tools/mcp.
+"""The gateway inside your own application; MCP is at /tools/mcp.
 
 pip install starlette uvicorn
 uvicorn --factory examples.mounted:application --port 8000
@@ -10,8 +10,8 @@ import os
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from trunkline.app import DEFAULT, App
-from trunkline.config import load
+from trunkline.app.application import DEFAULT_CONFIG, App
+from trunkline.config import load_config
 
 
 def application():
@@ -20,11 +20,11 @@ def application():
     from starlette.routing import Mount, Route  # noqa: PLC0415
 
     file = Path("trunkline.toml")
-    gateway = App(load(file, os.environ) if file.exists() else DEFAULT)
+    gateway = App(load_config(file, os.environ) if file.exists() else DEFAULT_CONFIG)
 
     @asynccontextmanager
     async def lifespan(_):
-        async with gateway.running():  # a mounted application hears nothing of the lifespan
+        async with gateway.running():  # a mounted application gets no lifespan events
             yield
 
     async def home(_):

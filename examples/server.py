@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 from trunkline.jsonrpc import Connection, Dispatcher, RpcError
-from trunkline.transports.stream import StreamChannel, listen_tcp, open_stdio
+from trunkline.stdio.stream import StreamTransport, listen_tcp, open_stdio
 
 methods = Dispatcher()
 stock = {"apple": 3, "pear": 0}
@@ -30,7 +30,7 @@ def take(name: str, count: int = 1) -> int:
 
 @methods.method("stock.wait")
 async def wait(name: str) -> int:
-    """A slow method: while it waits, others are answered."""
+    """A slow method: other requests are answered while it waits."""
     async with delivered:
         await delivered.wait_for(lambda: stock.get(name, 0) > 0)
     return stock[name]
@@ -43,7 +43,7 @@ async def deliver(name: str, count: int) -> None:
         delivered.notify_all()
 
 
-async def serve(channel: StreamChannel) -> None:
+async def serve(channel: StreamTransport) -> None:
     await Connection(channel, methods).run()
 
 

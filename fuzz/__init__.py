@@ -1,1 +1,1 @@
-"""Coverage-guided fuzzing of what reads other people's bytes; `make fuzz` runs it."""
+"""Coverage-guided fuzzing of the parsers of foreign input; `make fuzz` runs it."""

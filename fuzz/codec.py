@@ -1,5 +1,5 @@
-# Invariant: any bytes give messages that survive the wire, or a RemoteProtocolError whose answer is
-# itself a message; never another exception. And the codec's two looks never disagree.
+# Invariant: any bytes give messages that survive encoding and decoding, or a RemoteProtocolError
+# whose error payload is a message; never another exception. The fast and the slow path agree.
 """Fuzz the codec: `python -m fuzz.codec -max_total_time=60`."""
 
 import sys
@@ -15,9 +15,9 @@ with atheris.instrument_imports(include=["trunkline"]):
         Request,
         Response,
         decode,
-        members,
+        read_members,
     )
-    from trunkline.jsonrpc.codec import MAX_BATCH, look_closely
+    from trunkline.jsonrpc.codec import MAX_BATCH_SIZE, decode_slow
 
 SEEDS = [
     b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{"a":1.0}}}',
@@ -30,38 +30,38 @@ SEEDS = [
 ]
 
 
-def look(payload: bytes) -> object:
+def outcome(payload: bytes) -> object:
     try:
         return decode(payload)
     except RemoteProtocolError as violation:
-        if violation.answer is not None:
-            assert isinstance(decode(violation.answer), ErrorResponse)
+        if violation.error_payload is not None:
+            assert isinstance(decode(violation.error_payload), ErrorResponse)
         return violation.error
 
 
-def look_again(payload: bytes) -> object:
+def slow_outcome(payload: bytes) -> object:
     try:
         payload.decode()
     except UnicodeDecodeError:
-        return look(payload)
+        return outcome(payload)
     try:
-        return look_closely(payload, MAX_BATCH)
+        return decode_slow(payload, MAX_BATCH_SIZE)
     except RemoteProtocolError as violation:
         return violation.error
 
 
 def check(payload: bytes) -> None:
-    first, second = look(payload), look_again(payload)
-    if isinstance(first, Batch):
-        assert isinstance(second, Batch)
-        assert len(first.entries) == len(second.entries)
+    fast, slow = outcome(payload), slow_outcome(payload)
+    if isinstance(fast, Batch):
+        assert isinstance(slow, Batch)
+        assert len(fast.entries) == len(slow.entries)
         return
-    assert first == second, (first, second)
-    if isinstance(first, Request | Notification | Response | ErrorResponse):
-        assert decode(first.encode()) == first
-        assert b"\n" not in first.encode()
+    assert fast == slow, (fast, slow)
+    if isinstance(fast, Request | Notification | Response | ErrorResponse):
+        assert decode(fast.encode()) == fast
+        assert b"\n" not in fast.encode()
     try:
-        members(payload)
+        read_members(payload)
     except ValueError:
         pass
 

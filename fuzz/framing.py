@@ -1,5 +1,5 @@
-# Invariant: however a stream is cut, the same payloads come out, no line is longer than the limit,
-# and no more than the limit is kept; never an exception.
+# Invariant: the payloads do not depend on how the stream is cut, no line is longer than the limit,
+# and no more than the limit is buffered; never an exception.
 """Fuzz the framing: `python -m fuzz.framing -max_total_time=60`."""
 
 import sys
@@ -26,7 +26,7 @@ def check(data: bytes) -> None:
     for size in cuts:
         found += pieces.feed(stream[:size])
         stream = stream[size:]
-        assert pieces.held <= LIMIT + 1
+        assert pieces.buffered <= LIMIT + 1
     found += pieces.feed(stream) + pieces.close()
     assert show(found) == show(expected)
     for item in found:

@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from trunkline.app import App
-from trunkline.config import load
+from trunkline.app.application import App
+from trunkline.config import load_config
 
 path, config, port = sys.argv[1:]
-gateway = App(load(Path(config), os.environ))
+gateway = App(load_config(Path(config), os.environ))
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The official clients, at a gateway in front of the servers of conftest: what they must find."""
+"""The official clients at a gateway in front of the servers of conftest, with their checks."""
 
 import asyncio
 import json
@@ -13,22 +13,22 @@ from mcp.client.sse import sse_client
 from outside.gateway import Gateway
 from outside.program import HERE, PYTHON_1, run
 
-HANDSHAKE, ENVELOPE = "2025-11-25", "2026-07-28"
+SESSION_REVISION, STATELESS_REVISION = "2025-11-25", "2026-07-28"
 DOCUMENT = "demo://resource/static/document/features.md"
 WEB_DOCUMENT = f"trunkline:web:{DOCUMENT}"
-"""The same from a server that is not the first to have it."""
+"""The same document from a server that is not the first to offer it."""
 
 
 @asynccontextmanager
 async def client(server: Any, mode: str, **options: Any) -> AsyncIterator[Client]:
-    """Connect the Python client 2.x; what a test does with it must not take for ever."""
+    """Connect the Python client 2.x, with a time limit."""
     async with asyncio.timeout(60), Client(server, mode=mode, **options) as made:
         yield made
 
 
 @asynccontextmanager
 async def by_sse(url: str, **options: Any) -> AsyncIterator[Any]:
-    """Connect by HTTP+SSE; news that come while the client closes break it (python-sdk#1960)."""
+    """Connect by HTTP+SSE; notifications while the client closes break it (python-sdk#1960)."""
     try:
         async with sse_client(url, **options) as streams:
             yield streams
@@ -37,7 +37,7 @@ async def by_sse(url: str, **options: Any) -> AsyncIterator[Any]:
 
 
 async def text(made: Client, tool: str, /, **arguments: Any) -> str:
-    """Call a tool; return what it says."""
+    """Call a tool; return its text."""
     result = await made.call_tool(tool, arguments)
     assert not result.is_error, result
     return result.content[0].text
@@ -52,33 +52,35 @@ async def accept(context: Any, params: Any) -> types.ElicitResult:
     return types.ElicitResult(action="accept", content={"name": "Ada", "size": 42})
 
 
-async def drive_python_1(house: Gateway, way: str) -> None:
-    """Have the Python client 1.x use everything, by Streamable HTTP, HTTP+SSE or WebSocket."""
-    code, out, err = await run(PYTHON_1, HERE / "sdk1_http_client.py", way, getattr(house, way))
+async def use_python_client_1(site: Gateway, way: str) -> None:
+    """Run the Python client 1.x over Streamable HTTP, HTTP+SSE or WebSocket."""
+    code, out, err = await run(PYTHON_1, HERE / "sdk1_http_client.py", way, getattr(site, way))
     assert code == 0, err
     found = json.loads(out)
     _expect_all_found(found)
     _expect_session(found)
-    assert found["version"] == HANDSHAKE
+    assert found["version"] == SESSION_REVISION
     assert found["progress"] == [1, 2, 3]
     assert found.get("after") == (404 if way == "mcp" else None)
 
 
-async def drive_typescript(house: Gateway, generation: int, way: str) -> None:
-    """Have a TypeScript client use everything: by mcp or sse with a handshake, else without."""
-    url = house.sse if way == "sse" else house.mcp
+async def use_typescript_client(site: Gateway, generation: int, way: str) -> None:
+    """Run a TypeScript client: mcp and sse use the session protocol, others the stateless one."""
+    url = site.sse if way == "sse" else site.mcp
     code, out, err = await run("node", HERE / "ts_http_client.mjs", str(generation), way, url)
     assert code == 0, err
     found = json.loads(out)
     _expect_all_found(found)
-    # These clients drop a progress notification that is read together with the answer after it.
+    # These clients drop a progress notification that is read together with the response after it.
     assert found["progress"][:2] == [1, 2]
     if way in ("mcp", "sse"):
         _expect_session(found)
-        assert found.get("version") == (None if (generation, way) == (1, "sse") else HANDSHAKE)
+        assert found.get("version") == (
+            None if (generation, way) == (1, "sse") else SESSION_REVISION
+        )
         assert found.get("after") == (404 if way == "mcp" else None)
     else:
-        assert found["version"] == ENVELOPE
+        assert found["version"] == STATELESS_REVISION
         assert "ordered in 42" in found["order"]
         assert found["log"] == "a shout"
         assert found["updated"] == "note://one"

@@ -1,4 +1,4 @@
-"""One gateway over HTTP, in front of real servers, for all tests that only talk with it."""
+"""One gateway over HTTP in front of real servers, shared by the tests that only call it."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,7 +19,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def servers(files: Path) -> AsyncIterator[Servers]:
-    """Two servers over stdio, two over HTTP, one of each era, and one that is not there."""
+    """Two servers over stdio, two over HTTP, one of each protocol, and one that does not exist."""
     async with everything("streamableHttp") as (_, web), sdk(2) as (_, modern):
         yield {
             "everything": EVERYTHING,
@@ -31,7 +31,7 @@ async def servers(files: Path) -> AsyncIterator[Servers]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def house(
+async def site(
     servers: Servers, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Gateway]:
     async with gateway(tmp_path_factory.mktemp("gateway"), servers) as started:

@@ -1,7 +1,7 @@
-"""One walk through all that a server may ask and tell, for clients of every SDK; what they find.
+"""A scenario with every server request and notification, for clients of every SDK.
 
-The servers are those of sdk1_server.py and sdk_server.py, which have the same tools: one asks by
-requests of its own, the other with its answers. A client must not be able to tell.
+The servers are sdk1_server.py and sdk_server.py, which have the same tools: one sends requests, the
+other responds with `input_required`. Clients must not notice the difference.
 """
 
 import asyncio
@@ -15,26 +15,26 @@ from typing import Any
 from mcp import Client, StdioServerParameters, types
 from mcp.client.subscriptions import ResourceUpdated
 
-from outside.clients import ENVELOPE, HANDSHAKE, client, text
+from outside.clients import SESSION_REVISION, STATELESS_REVISION, client, text
 from outside.program import HERE, PYTHON_1, run
 
 NOTE = "note://one"
 PLACE = "https://example.org/sign-in"
 
 ASKED = [*["elicitation/create"] * 6, "sampling/createMessage", "roots/list"]
-"""What a server asks in the course of a walk: three sizes, two words, a visit, and the rest."""
+"""What a server requests during the scenario."""
 
 
 def over_stdio(config: Path) -> list[str]:
-    """Return the command of a gateway that is spoken to over stdio."""
+    """Return the command of a gateway over stdio."""
     return [sys.executable, "-m", "trunkline", "serve", "--stdio", "--config", str(config)]
 
 
 class Person:
-    """Answers what it is asked, and remembers it: the one who uses the Python client 2.x."""
+    """The user of a Python client 2.x: answers requests and records them."""
 
     def __init__(self, name: str = "", together: asyncio.Barrier | None = None) -> None:
-        """Begin; who has company answers a question about words when all of them were asked."""
+        """With a barrier, answer only when all users have been asked."""
         self.actions: list[str] = []
         self.name = name
         self._together = together
@@ -44,7 +44,7 @@ class Person:
 
     @asynccontextmanager
     async def using(self, target: str | list[str], mode: str) -> AsyncIterator[Client]:
-        """Connect with a gateway: a URL, or a command."""
+        """Connect to a gateway: a URL or a command."""
         server: Any = target
         if isinstance(target, list):
             server = StdioServerParameters(command=target[0], args=target[1:])
@@ -68,7 +68,7 @@ class Person:
         if params.mode == "url":
             return types.ElicitResult(action="accept")
         if "word" in params.message:
-            assert self.name in params.message  # nobody is asked what is another's to answer
+            assert self.name in params.message  # requests reach the user of their own call
             if self._together is not None:
                 await self._together.wait()
             word = f"{params.message.split()[0]}{self.name}"
@@ -92,26 +92,26 @@ class Person:
 
 
 async def until_listed(made: Client, *wanted: str) -> list[str]:
-    """List tools until these are there: those that take long to start are listed later."""
+    """List tools until these are there: slow servers appear later."""
     found: list[str] = []
     while not set(wanted) <= set(found):
         found = [tool.name for tool in (await made.list_tools()).tools]
     return found
 
 
-async def walk_python(target: str | list[str], mode: str, *servers: str) -> dict[str, Any]:
-    """Walk with the Python client 2.x."""
+async def run_python(target: str | list[str], mode: str, *servers: str) -> dict[str, Any]:
+    """Run the scenario with the Python client 2.x."""
     person = Person()
     found: dict[str, Any] = {}
     async with person.using(target, mode) as made:
         found["version"] = made.protocol_version
         found["tools"] = await until_listed(made, *(f"{server}__choose" for server in servers))
         for server in servers:
-            found[server] = await _walk(person, made, server)
+            found[server] = await _run_scenario(person, made, server)
     return found
 
 
-async def _walk(person: Person, made: Client, server: str) -> dict[str, Any]:
+async def _run_scenario(person: Person, made: Client, server: str) -> dict[str, Any]:
     found: dict[str, Any] = {"progress": []}
 
     async def progressed(progress: float, *_: Any) -> None:
@@ -125,7 +125,7 @@ async def _walk(person: Person, made: Client, server: str) -> dict[str, Any]:
     for tool in ("visit", "think", "places"):
         found[tool] = await text(made, f"{server}__{tool}")
     await made.call_tool(f"{server}__steps", {"count": 3}, progress_callback=progressed)
-    if made.protocol_version != ENVELOPE:
+    if made.protocol_version != STATELESS_REVISION:
         await made.set_logging_level("warning")
     await text(made, f"{server}__say")
     found["log"] = (await person.logged.get()).data
@@ -135,26 +135,26 @@ async def _walk(person: Person, made: Client, server: str) -> dict[str, Any]:
     return found
 
 
-async def roam(target: str | list[str], *servers: str) -> dict[str, Any]:
-    """Walk before server-everything with the Python client 2.x, in envelopes."""
+async def run_everything_scenario(target: str | list[str], *servers: str) -> dict[str, Any]:
+    """Run a scenario of server-everything with the Python client 2.x, statelessly."""
     person = Person()
     found: dict[str, Any] = {}
-    async with person.using(target, ENVELOPE) as made:
+    async with person.using(target, STATELESS_REVISION) as made:
         wanted = [f"{server}__trigger-url-elicitation" for server in servers]
         found["tools"] = await until_listed(made, *wanted)
         for server in servers:
-            found[server] = await _roam(person, made, server)
+            found[server] = await _run_everything(person, made, server)
     return found
 
 
-async def _roam(person: Person, made: Client, server: str) -> dict[str, Any]:
+async def _run_everything(person: Person, made: Client, server: str) -> dict[str, Any]:
     found: dict[str, Any] = {"progress": []}
 
     async def progressed(progress: float, *_: Any) -> None:
         found["progress"].append(progress)
 
-    # With the first call by HTTP it learns that there may be roots, and offers a tool for them.
-    # That comes first: else it asks for roots in the midst of whatever comes next.
+    # The first call over HTTP announces roots, for which the server adds a tool. It comes first, so
+    # that the request for roots does not interrupt another call.
     assert await text(made, f"{server}__echo", message="é") == "Echo: é"
     await until_listed(made, f"{server}__get-roots-list")
     found["places"] = await text(made, f"{server}__get-roots-list")
@@ -177,7 +177,7 @@ async def _roam(person: Person, made: Client, server: str) -> dict[str, Any]:
 
 
 def expect_everything(found: dict[str, Any], *servers: str) -> None:
-    """Expect that a client has met all that server-everything asks."""
+    """Check that a client received every request of server-everything."""
     for server in servers:
         seen = found[server]
         assert "file:///here" in seen["places"]
@@ -186,7 +186,10 @@ def expect_everything(found: dict[str, Any], *servers: str) -> None:
             assert wanted in said
         assert "a sample" in seen["think"]
         assert "completed the URL elicitation" in seen["visit"]
-        assert seen["progress"][:2] == [1, 2]  # some clients drop one that comes with the answer
+        assert seen["progress"][:2] == [
+            1,
+            2,
+        ]  # some clients drop one that arrives with the response
         methods = [*["elicitation/create"] * 3, "sampling/createMessage", "elicitation/create"]
         assert [method for method, _ in seen["asked"]] == methods
         form = seen["asked"][0][1]["requestedSchema"]["properties"]
@@ -199,7 +202,7 @@ async def _follow(person: Person, made: Client, server: str) -> str:
     listed = {resource.uri for resource in (await made.list_resources()).resources}
     marked = f"trunkline:{server}:{NOTE}"
     uri = marked if marked in listed else NOTE
-    if made.protocol_version == ENVELOPE:
+    if made.protocol_version == STATELESS_REVISION:
         async with made.listen(resource_subscriptions=[uri]) as news:
             await text(made, f"{server}__touch")
             event = await anext(news)
@@ -227,15 +230,15 @@ async def _give_up(made: Client, server: str) -> None:
         pass
 
 
-async def walk_python_1(target: str | list[str], *servers: str) -> dict[str, Any]:
-    """Walk with the Python client 1.x."""
+async def run_python_1(target: str | list[str], *servers: str) -> dict[str, Any]:
+    """Run the scenario with the Python client 1.x."""
     return await _run(target, PYTHON_1, HERE / "crossing_client1.py", ",".join(servers))
 
 
-async def walk_typescript(
+async def run_typescript(
     target: str | list[str], generation: int, mode: str, *servers: str
 ) -> dict[str, Any]:
-    """Walk with a TypeScript client."""
+    """Run the scenario with a TypeScript client."""
     script = HERE / "crossing_client.mjs"
     return await _run(target, "node", script, str(generation), mode, ",".join(servers))
 
@@ -246,13 +249,15 @@ async def _run(target: str | list[str], *command: str | Path) -> dict[str, Any]:
     return json.loads(out)
 
 
-def expect_all(found: dict[str, Any], mode: str, *servers: str) -> None:
-    """Expect that a client met all there is."""
-    enveloped = mode == ENVELOPE
+def check_all(found: dict[str, Any], mode: str, *servers: str) -> None:
+    """Check that a client received everything."""
+    stateless = mode == STATELESS_REVISION
     for server in servers:
         seen = found[server]
         assert {f"{server}__choose", f"{server}__visit"} <= set(found["tools"])
-        assert seen["revision"] == (HANDSHAKE if enveloped else ENVELOPE)  # the other era
+        assert seen["revision"] == (
+            SESSION_REVISION if stateless else STATELESS_REVISION
+        )  # the other protocol
         assert seen["weigh"] == {"size": 7}
         assert seen["choose"] == ["accept 42", "decline None", "cancel None"]
         assert seen["twice"] == "Ada: First Second"
@@ -266,6 +271,6 @@ def expect_all(found: dict[str, Any], mode: str, *servers: str) -> None:
             assert form["requestedSchema"]["properties"].keys() & {"size", "word"}
         _, visit = seen["asked"][5]
         assert (visit["mode"], visit["url"]) == ("url", PLACE)
-        assert ("elicitationId" in visit) is not enveloped
+        assert ("elicitationId" in visit) is not stateless
         _, sampling = seen["asked"][6]
         assert sampling["messages"][0]["content"]["text"] == "What is it?"

@@ -1,4 +1,4 @@
-// The TypeScript clients walk all ways that a server may ask them: node crossing_client.mjs GENERATION MODE SERVERS TARGET…
+// The TypeScript clients run the scenario of crossing.py: node crossing_client.mjs GENERATION MODE SERVERS TARGET…
 // GENERATION is 1 or 2; MODE is legacy or, for 2, a revision; SERVERS are names, with commas between them;
 // the first of them begins with "every" if they are server-everything. TARGET is a URL, or a command. Prints JSON.
 const [generation, mode, servers, target, ...args] = process.argv.slice(2);
@@ -15,7 +15,7 @@ const library = first
       ...(await import("@modelcontextprotocol/client/stdio")),
     };
 
-// What the first generation knows by a schema, the second knows by its name.
+// SDK 1 identifies a method by its schema, SDK 2 by its name.
 const schemas = {
   "sampling/createMessage": "CreateMessageRequestSchema",
   "elicitation/create": "ElicitRequestSchema",
@@ -49,17 +49,17 @@ answer("elicitation/create", ({ mode, message }) => {
   return action === "accept" ? { action, content: { size: 42, name: "Ada" } } : { action };
 });
 
-// What is told is kept until somebody asks for it.
+// Notifications are queued until they are read.
 const hear = (method) => {
-  const told = [];
+  const received = [];
   let wake = () => {};
   client.setNotificationHandler(named(method), ({ params }) => {
-    told.push(params);
+    received.push(params);
     wake();
   });
   return async () => {
-    while (!told.length) await new Promise((resolve) => (wake = resolve));
-    return told.shift();
+    while (!received.length) await new Promise((resolve) => (wake = resolve));
+    return received.shift();
   };
 };
 const logged = hear("notifications/message");
@@ -71,7 +71,7 @@ const call = (name, input = {}, options = undefined, _meta = undefined) => {
 };
 const text = async (...what) => (await call(...what)).content[0].text;
 
-// Those that take long to start are listed later.
+// Slow servers appear later.
 const untilListed = async (servers, tool) => {
   for (;;) {
     const names = (await client.listTools()).tools.map(({ name }) => name);
@@ -95,7 +95,7 @@ const giveUp = async (server) => {
   const abort = new AbortController();
   const held = call(`${server}__hold`, {}, { signal: abort.signal, onprogress: () => abort.abort("enough") });
   await held.catch(() => {});
-  // The first to be asked may be another process: this one was busy when we gave up.
+  // The next call may reach another process: this one was busy at the cancellation.
   while ((await text(`${server}__is_released`)) !== "released");
 };
 
@@ -109,7 +109,7 @@ const walk = async (server) => {
   found.twice = await text(`${server}__twice`, { name: "Ada" });
   for (const tool of ["visit", "think", "places"]) found[tool] = await text(`${server}__${tool}`);
   const onprogress = ({ progress }) => found.progress.push(progress);
-  // These clients drop a progress notification that is read together with the answer after it.
+  // These clients drop a progress notification that is read together with the response after it.
   await call(`${server}__steps`, { count: 3, pause: 0.05 }, { onprogress });
   if (!enveloped) await client.setLoggingLevel("warning");
   const level = enveloped ? { "io.modelcontextprotocol/logLevel": "warning" } : undefined;
@@ -122,12 +122,12 @@ const walk = async (server) => {
   return found;
 };
 
-// The same before server-everything, which has other tools, and some of them only for those who can be asked.
+// The same with server-everything, which has other tools, some only for clients with input features.
 const roam = async (server) => {
   const found = { progress: [] };
   const everything = (name, ...more) => text(`${server}__${name}`, ...more);
-  // With the first call by HTTP it learns that there may be roots, and offers a tool for them. That comes first:
-  // else it asks for roots in the midst of whatever comes next.
+  // The first call over HTTP announces roots, for which the server adds a tool. It comes first, so that the
+  // request for roots does not interrupt another call.
   await everything("echo", { message: "é" });
   await untilListed([server], "get-roots-list");
   found.places = await everything("get-roots-list");

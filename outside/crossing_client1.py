@@ -1,4 +1,4 @@
-"""The Python SDK 1.x walks all ways that a server may ask it: crossing_client1.py SERVERS TARGET…
+"""The Python SDK 1.x runs the scenario of crossing.py: crossing_client1.py SERVERS TARGET…
 
 SERVERS are names, with commas between them; TARGET is a URL, or a command. Prints JSON.
 """
@@ -82,7 +82,7 @@ async def give_up(session: ClientSession, server: str) -> None:
     async def begin(*_: Any) -> None:
         began.set()
 
-    id = session._request_id  # that of the next request; this client cancels only by hand
+    id = session._request_id  # the id of the next request; this client has no API to cancel
     held = asyncio.create_task(text(session, f"{server}__hold", begin))
     await began.wait()
     params = types.CancelledNotificationParams(requestId=id, reason="enough")
@@ -134,7 +134,7 @@ async def main(servers: str, *target: str) -> None:
     async with asyncio.timeout(60), connected(*target) as session:
         found["version"] = (await session.initialize()).protocolVersion
         found["tools"] = []
-        # Those that take long to start are listed later.
+        # Slow servers appear later.
         while not {f"{server}__choose" for server in servers.split(",")} <= set(found["tools"]):
             found["tools"] = [tool.name for tool in (await session.list_tools()).tools]
         for server in servers.split(","):

@@ -1,4 +1,4 @@
-"""The gateway over HTTP, and servers to stand in front of, none of which we wrote."""
+"""The gateway over HTTP, and third-party servers behind it."""
 
 import json
 import signal
@@ -13,7 +13,7 @@ from outside.program import BIN, HERE, PYTHON_1, Program, free_port, running
 Servers: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 NOBODY = "http://127.0.0.1:1/mcp"
-"""Where nobody listens."""
+"""A URL without a server."""
 
 EVERYTHING = {"command": "node", "args": [str(BIN / "mcp-server-everything"), "stdio"]}
 
@@ -21,7 +21,7 @@ _SDKS = {1: (PYTHON_1, "sdk1_server.py"), 2: (sys.executable, "sdk_server.py")}
 
 
 class Gateway:
-    """A gateway that listens."""
+    """A running gateway."""
 
     def __init__(self, program: Program, place: str) -> None:
         self.program = program
@@ -33,7 +33,7 @@ class Gateway:
 
 @asynccontextmanager
 async def gateway(folder: Path, servers: Servers, head: str = "") -> AsyncGenerator[Gateway]:
-    """Start a gateway in front of these servers; `head` is what else its configuration says."""
+    """Start a gateway in front of these servers; `head` is the rest of its configuration."""
     command = [sys.executable, "-m", "trunkline", "serve", "--http", "127.0.0.1:0"]
     async with running(*command, "--config", configure(folder, servers, head)) as program:
         found = await program.says(r"MCP at (http://\S+)/mcp")
@@ -42,7 +42,7 @@ async def gateway(folder: Path, servers: Servers, head: str = "") -> AsyncGenera
 
 @asynccontextmanager
 async def application(folder: Path, servers: Servers, path: str) -> AsyncGenerator[Gateway]:
-    """Start the same as an application under uvicorn, below a path of another unless that is /."""
+    """Start it as an application under uvicorn, mounted in another one unless the path is /."""
     command = [sys.executable, HERE / "asgi_app.py", path, configure(folder, servers)]
     async with running(*command, str(free_port())) as program:
         found = await program.says(r"running on (http://\S+)")
@@ -50,9 +50,9 @@ async def application(folder: Path, servers: Servers, path: str) -> AsyncGenerat
 
 
 def configure(folder: Path, servers: Servers, head: str = "") -> Path:
-    """Write a configuration; a JSON string or list is one of TOML as well."""
-    # Nothing of a test's is to be found in anybody's home.
-    lines = [head] if "[gateway]" in head else [head, "[gateway]", 'state = ""']
+    """Write a configuration; JSON strings and lists are valid TOML."""
+    # Tests leave nothing in the user's home directory.
+    lines = [head] if "[gateway]" in head else [head, "[gateway]", 'state_dir = ""']
     for name, settings in servers.items():
         lines.append(f"[servers.{name}]")
         lines += [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
@@ -65,7 +65,7 @@ def configure(folder: Path, servers: Servers, head: str = "") -> Path:
 async def everything(
     transport: str, port: int | None = None
 ) -> AsyncGenerator[tuple[Program, str]]:
-    """Start server-everything over HTTP; yield it and its url."""
+    """Start server-everything over HTTP; yield it and its URL."""
     port = port or free_port()
     path = "sse" if transport == "sse" else "mcp"
     command = ["node", BIN / "mcp-server-everything", transport]
@@ -78,11 +78,11 @@ async def everything(
 async def sdk(
     generation: int, transport: str = "streamable-http", port: int | None = None
 ) -> AsyncGenerator[tuple[Program, str]]:
-    """Start a server on the official Python SDK; yield it and its url."""
+    """Start a server on the official Python SDK; yield it and its URL."""
     python, script = _SDKS[generation]
     path = "sse" if transport == "sse" else "mcp"
     command = [python, HERE / script, transport, str(port or free_port())]
-    # Asked to end, it would wait for those who listen to it.
+    # On SIGTERM it would wait for its open streams.
     async with running(*command, end_by=signal.SIGKILL) as program:
         found = await program.says(r"running on (http://\S+)")
         yield program, f"{found[1]}/{path}"

@@ -1,10 +1,10 @@
-"""A tiny MCP server of the handshake era on the engine alone, for the official SDK's client."""
+"""A tiny MCP server of the session protocol on the engine alone, for the official SDK's client."""
 
 import asyncio
 from typing import Any
 
 from trunkline.jsonrpc import Connection, Dispatcher, RpcError
-from trunkline.transports.stream import open_stdio
+from trunkline.stdio.stream import open_stdio
 
 server = Dispatcher()
 ready = asyncio.Event()
@@ -53,7 +53,7 @@ async def call(name: str, arguments: dict[str, int], **_: Any) -> dict[str, Any]
 
 
 async def main() -> None:
-    await Connection(await open_stdio(), server, grace=0.2).run()
+    await Connection(await open_stdio(), server, close_timeout=0.2).run()
 
 
 if __name__ == "__main__":

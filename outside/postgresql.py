@@ -1,7 +1,7 @@
-"""A real PostgreSQL for tests: a server of their own, in a folder of their own.
+"""A real PostgreSQL for tests: a separate server in a separate folder.
 
-The programs are those of the system, or, where there are none, Debian's, unpacked beside the tests:
-nothing of the system's is touched. PostgreSQL refuses to be run by root, which is then `nobody`.
+The programs are the system's or, if it has none, Debian's, unpacked beside the tests. The system's
+databases are not touched. PostgreSQL does not run as root; root runs it as the user `nobody`.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Postgres:
         self._user = pwd.getpwnam("nobody") if os.getuid() == 0 else None
 
     async def make(self) -> None:
-        """Make the files of a database."""
+        """Create a database cluster."""
         self.folder.mkdir()
         password = self.folder.parent / "password"
         password.write_text("hunter2")
@@ -56,10 +56,10 @@ class Postgres:
         assert made.returncode == 0, said.decode()
 
     async def start(self) -> None:
-        """Start it, and wait until it lets anybody in."""
+        """Start it and wait until it accepts connections."""
         async with asyncio.timeout(START_SECONDS):
             while not await self._start():
-                pass  # those that a killed one has left behind take a moment to end
+                pass  # processes left by a killed server take a moment to end
 
     async def _start(self) -> bool:
         place = ("-D", str(self.folder / "data"), "-p", str(self.port), "-k", str(self.folder))
@@ -74,7 +74,7 @@ class Postgres:
         return False
 
     async def kill(self) -> None:
-        """Kill it, and all that it has started, as a power cut would."""
+        """Kill it and all of its processes, as a power cut would."""
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             await self._process.wait()

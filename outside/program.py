@@ -1,8 +1,8 @@
-"""Programs that tests start: what they say is kept, and none outlives its test.
+"""Programs that tests start: their output is kept, and none outlives its test.
 
-Rules upheld here:
-1. Every program leads a group of its own, and its group is ended with it, whatever happened.
-2. Nobody sleeps: one waits for what a program says, and is shown what it said instead.
+Invariants:
+1. Every program has its own process group, which is always ended with it.
+2. Tests do not sleep: they wait for output, and a failure shows the actual output.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ RUN_SECONDS = 90.0
 
 
 class Program:
-    """A program that runs."""
+    """A running program."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -49,7 +49,7 @@ class Program:
             self._more.notify_all()
 
     async def says(self, pattern: str) -> re.Match[str]:
-        """Wait for a line that has `pattern` in it."""
+        """Wait for a line that matches `pattern`."""
         found: re.Match[str] | None = None
 
         def said() -> bool:
@@ -64,7 +64,7 @@ class Program:
         return found
 
     async def end(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Tell it to end, and make sure of that; return its exit code."""
+        """Signal it to end, kill it if needed, and return its exit code."""
         with suppress(ProcessLookupError):
             self.process.send_signal(how)
         try:
@@ -83,7 +83,7 @@ async def running(
     env: Mapping[str, str] | None = None,
     end_by: signal.Signals = signal.SIGTERM,
 ) -> AsyncGenerator[Program]:
-    """Start a program; end it and what it started on the way out."""
+    """Start a program; stop it and its children on exit."""
     program = Program(await _start(command, env, STDOUT))
     try:
         yield program
@@ -134,7 +134,7 @@ def _read(path: Path) -> bytes:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

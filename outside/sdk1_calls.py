@@ -1,6 +1,6 @@
-"""The official Python SDK 1.x lists tools and calls some: sdk1_calls.py URL WISHES; prints JSON.
+"""The official Python SDK 1.x lists tools and calls some: sdk1_calls.py URL INPUT; prints JSON.
 
-WISHES is JSON: `headers` to send, `calls` as pairs of a tool and its arguments, and the `revision`
+INPUT is JSON: `headers` to send, `calls` as pairs of a tool and its arguments, and the `revision`
 to ask for.
 """
 
@@ -25,13 +25,15 @@ async def call(session: ClientSession, tool: str, arguments: Any) -> dict[str, A
     return {"result": result.model_dump(mode="json", by_alias=True)}
 
 
-async def main(url: str, wishes: dict[str, Any]) -> None:
-    types.LATEST_PROTOCOL_VERSION = wishes["revision"]  # which is the one that it asks for
-    transport = streamablehttp_client(url, headers=wishes["headers"])
+async def main(url: str, request_input: dict[str, Any]) -> None:
+    types.LATEST_PROTOCOL_VERSION = request_input[
+        "revision"
+    ]  # the revision that the client requests
+    transport = streamablehttp_client(url, headers=request_input["headers"])
     async with asyncio.timeout(60), session_over(transport) as (session, *_):
         hello = await session.initialize()
         tools = [tool.name for tool in (await session.list_tools()).tools]
-        answers = [await call(session, *each) for each in wishes["calls"]]
+        answers = [await call(session, *each) for each in request_input["calls"]]
     print(json.dumps({"revision": hello.protocolVersion, "tools": tools, "answers": answers}))
 
 

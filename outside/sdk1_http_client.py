@@ -1,6 +1,6 @@
-"""The official Python SDK 1.x as a client by HTTP: python sdk1_http_client.py WAY URL; prints JSON.
+"""The official Python SDK 1.x as an HTTP client: sdk1_http_client.py TRANSPORT URL; prints JSON.
 
-WAY is mcp (Streamable HTTP), sse (HTTP+SSE) or ws (WebSocket).
+TRANSPORT is mcp (Streamable HTTP), sse (HTTP+SSE) or ws (WebSocket).
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from mcp.client.websocket import websocket_client
 from pydantic import AnyUrl
 from sdk1_session import session_over
 
-warnings.simplefilter("ignore", DeprecationWarning)  # of two of these three clients
+warnings.simplefilter("ignore", DeprecationWarning)  # two of these three clients are deprecated
 
 DOCUMENT = "trunkline:web:demo://resource/static/document/features.md"
 
@@ -104,11 +104,11 @@ async def be_asked(session: ClientSession) -> None:
 
 async def be_told(session: ClientSession) -> None:
     await session.set_logging_level("debug")
-    # By stdio a message cannot come after the answer, when it would be nobody's in particular.
+    # Over stdio a message after the response would belong to no call.
     await text(session, "everything__toggle-simulated-logging")
     found["log"] = (await logged.get()).data
     await text(session, "everything__toggle-simulated-logging")
-    # The client by WebSocket falls over what it is told while it ends.
+    # The WebSocket client fails on notifications that arrive while it ends.
     await session.set_logging_level("emergency")
     await session.subscribe_resource(AnyUrl(DOCUMENT))
     await text(session, "web__toggle-subscriber-updates")
@@ -118,7 +118,7 @@ async def be_told(session: ClientSession) -> None:
 
 
 async def give_up(session: ClientSession) -> None:
-    id = session._request_id  # that of the next request; this client cancels only by hand
+    id = session._request_id  # the id of the next request; this client has no API to cancel
     held = asyncio.create_task(session.call_tool("sdk__hold", {}, progress_callback=begin))
     await began.wait()
     params = types.CancelledNotificationParams(requestId=id, reason="enough")

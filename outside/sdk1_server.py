@@ -72,7 +72,7 @@ async def visit_first(name: str, ctx: Context) -> str:
     if name in visited:
         return "welcome"
     visited.add(name)
-    await ctx.session.send_elicit_complete(name)  # nobody has to wait for a user who is not there
+    await ctx.session.send_elicit_complete(name)  # no user is there to wait for
     place = ElicitRequestURLParams(
         mode="url", message="Please sign in", url=PLACE, elicitationId=name
     )

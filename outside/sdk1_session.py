@@ -1,10 +1,9 @@
-"""A session of the official Python SDK 1.x, which falls over what it is told while it ends.
+"""A session of the official Python SDK 1.x that tolerates notifications while it ends.
 
-It stops reading before its transport does. What a server says in between, such as that its tools
-have changed, nobody takes, and over stdio and WebSocket the transport fails with
-BrokenResourceError instead of ending: https://github.com/modelcontextprotocol/python-sdk/issues/1960.
-Servers may say such things at any time, so that is let go here; but only once all that was to be
-done with the session has been done.
+It stops reading before its transport does. A notification in between, such as a changed tool list,
+makes the stdio and WebSocket transports fail with BrokenResourceError:
+https://github.com/modelcontextprotocol/python-sdk/issues/1960. Servers may send notifications at
+any time, so this error is ignored here, but only after the work with the session is done.
 """
 
 from collections.abc import AsyncIterator
@@ -20,7 +19,7 @@ from mcp.client.stdio import stdio_client
 async def session_over(
     transport: AbstractAsyncContextManager[Any], **callbacks: Any
 ) -> AsyncIterator[tuple[Any, ...]]:
-    """Yield a session, and what else the transport has to offer."""
+    """Yield a session and the other values of the transport."""
     done = False
     try:
         async with (
@@ -35,5 +34,5 @@ async def session_over(
 
 
 def stdio(command: str, *args: str) -> AbstractAsyncContextManager[Any]:
-    """Return the transport of a server that is to be started."""
+    """Return the transport that starts a server."""
     return stdio_client(StdioServerParameters(command=command, args=list(args)))

@@ -1,7 +1,7 @@
-"""The official Python SDK 1.x asks the registry: python sdk1_sources.py WAY PLACE….
+"""The official Python SDK 1.x queries the registry: python sdk1_sources.py TRANSPORT TARGET….
 
-WAY is stdio, and PLACE a command with its arguments; or mcp, and PLACE a url. The SDK checks what
-is structured against the schema of the tool by itself. Prints JSON.
+TRANSPORT is stdio, with a command as TARGET, or mcp, with a URL. The SDK itself validates
+structured content against the tool's schema. Prints JSON.
 """
 
 import asyncio
@@ -16,16 +16,16 @@ from sdk1_session import session_over, stdio
 warnings.simplefilter("ignore", DeprecationWarning)
 
 
-def connect(way: str, *place: str) -> Any:
-    if way == "mcp":
-        return streamablehttp_client(place[0])
-    return stdio(*place)
+def connect(transport: str, *target: str) -> Any:
+    if transport == "mcp":
+        return streamablehttp_client(target[0])
+    return stdio(*target)
 
 
-async def main(way: str, *place: str) -> None:
+async def main(transport: str, *target: str) -> None:
     async with (
         asyncio.timeout(60),
-        session_over(connect(way, *place)) as (session, *_),
+        session_over(connect(transport, *target)) as (session, *_),
     ):
         hello = await session.initialize()
         tools = (await session.list_tools()).tools

@@ -18,7 +18,7 @@ class TaskParams(types.RequestParams):
 
 
 class Tasks(Extension):
-    """Runs every tool but `executions` as a task, and refuses whoever does not know tasks."""
+    """Runs every tool but `executions` as a task, and rejects clients without task support."""
 
     identifier = "io.modelcontextprotocol/tasks"
 

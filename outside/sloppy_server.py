@@ -1,4 +1,4 @@
-"""A server whose definitions strict clients cannot read as they are, and that has an extension."""
+"""A server with an extension, and with definitions that strict clients reject."""
 
 import json
 import sys

@@ -5,7 +5,7 @@ import signal
 from typing import Any
 
 from trunkline.jsonrpc import Connection, Dispatcher, Peer
-from trunkline.transports.stream import StreamChannel, listen_tcp
+from trunkline.stdio.stream import StreamTransport, listen_tcp
 
 methods = Dispatcher()
 
@@ -20,8 +20,8 @@ def total(*numbers: float) -> float:
     return sum(numbers)
 
 
-async def serve(channel: StreamChannel) -> None:
-    await Connection(channel, methods, Peer(batch="allow")).run()
+async def serve(channel: StreamTransport) -> None:
+    await Connection(channel, methods, Peer(batch_policy="allow")).run()
 
 
 async def main() -> None:

@@ -1,4 +1,4 @@
-"""Real clients of each era before real servers of the other: whatever is asked, told, stopped."""
+"""Real clients and servers of different protocols: requests, notifications, cancellation."""
 
 import asyncio
 import sys
@@ -12,19 +12,19 @@ import pytest_asyncio
 from mcp import Client, MCPError
 from mcp.client.subscriptions import ResourceUpdated
 
-from outside.clients import DOCUMENT, ENVELOPE, WEB_DOCUMENT, client, sample, text
+from outside.clients import DOCUMENT, STATELESS_REVISION, WEB_DOCUMENT, client, sample, text
 from outside.crossing import (
     ASKED,
     PLACE,
     Person,
-    expect_all,
+    check_all,
     expect_everything,
     over_stdio,
-    roam,
+    run_everything_scenario,
+    run_python,
+    run_python_1,
+    run_typescript,
     until_listed,
-    walk_python,
-    walk_python_1,
-    walk_typescript,
 )
 from outside.gateway import BIN, Gateway, Servers, configure, everything, gateway, sdk
 from outside.program import HERE, PYTHON_1, Program, alive, free_port, run, running
@@ -35,18 +35,18 @@ pytestmark = [
 ]
 
 OLD, NEW = ("old", "old-web"), ("new", "new-web")
-"""A server of each era as a child, and by HTTP."""
+"""A server of each protocol, as a child and over HTTP."""
 
 TYPESCRIPT = ("ts", "ts-web")
-"""A server of the envelope era on the TypeScript SDK, likewise."""
+"""A stateless server on the TypeScript SDK, likewise."""
 
 EVERY = ("every", "every-web")
-"""Server-everything, likewise; it shakes hands."""
+"""Server-everything, likewise; it uses the session protocol."""
 
 
 @asynccontextmanager
 async def typescript() -> AsyncIterator[tuple[Program, str]]:
-    """Start a server on the TypeScript SDK 2.x over HTTP; yield it and its url."""
+    """Start a server on the TypeScript SDK 2.x over HTTP; yield it and its URL."""
     port = free_port()
     async with running("node", HERE / "ts_server.mjs", str(port)) as program:
         await program.says("listening")
@@ -55,8 +55,8 @@ async def typescript() -> AsyncIterator[tuple[Program, str]]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Servers]:
-    """Servers of both eras, over stdio and HTTP; none of those over stdio is left in the end."""
-    mark = str(tmp_path_factory.mktemp("crossing"))  # an argument that none of them minds
+    """Servers of both protocols, over stdio and HTTP; no stdio server is left at the end."""
+    mark = str(tmp_path_factory.mktemp("crossing"))  # an argument that all of them ignore
 
     def child(command: str | Path, *args: str | Path) -> dict[str, Any]:
         return {"command": str(command), "args": [*map(str, args), mark]}
@@ -68,12 +68,11 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
         yield {
             "old": child(PYTHON_1, HERE / "sdk1_server.py", "stdio", "0"),
             "old-web": {"url": old},
-            "alone": child(PYTHON_1, HERE / "sdk1_server.py", "stdio", "0")
-            | {"max_conversations": 0},
+            "alone": child(PYTHON_1, HERE / "sdk1_server.py", "stdio", "0") | {"max_sessions": 0},
             "every": child("node", BIN / "mcp-server-everything", "stdio"),
             "every-web": {"url": every},
             "new": child(sys.executable, HERE / "sdk_server.py", "stdio"),
-            "new-web": {"url": new, "era": "envelope"},
+            "new-web": {"url": new, "protocol": "stateless"},
             "ts": child("node", HERE / "ts_server.mjs", "stdio"),
             "ts-web": {"url": ts},
             "time": {"command": sys.executable, "args": ["-m", "mcp_server_time"]},
@@ -83,7 +82,7 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def house(
+async def site(
     servers: Servers, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Gateway]:
     async with gateway(tmp_path_factory.mktemp("gateway"), servers) as started:
@@ -95,56 +94,58 @@ Reach: TypeAlias = Callable[..., str | list[str]]
 
 @pytest.fixture(params=["stdio", "http"])
 def reach(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) -> Reach:
-    """Return a way to reach servers: the command of a gateway, or the URL of one that has all."""
+    """Return the command of a gateway in front of these servers, or the URL of one with all."""
     if request.param == "http":
-        house = request.getfixturevalue("house")
-        return lambda *_: house.mcp
+        site = request.getfixturevalue("site")
+        return lambda *_: site.mcp
     return lambda *names: over_stdio(configure(tmp_path, {name: servers[name] for name in names}))
 
 
-# Envelope clients before servers that shake hands
+# Stateless clients, session servers
 
 
-async def test_the_python_client_in_envelopes(reach: Reach) -> None:
-    expect_all(await walk_python(reach(*OLD), ENVELOPE, *OLD), ENVELOPE, *OLD)
+async def test_the_stateless_python_client(reach: Reach) -> None:
+    check_all(await run_python(reach(*OLD), STATELESS_REVISION, *OLD), STATELESS_REVISION, *OLD)
 
 
-async def test_the_typescript_client_in_envelopes(reach: Reach) -> None:
-    expect_all(await walk_typescript(reach(*OLD), 2, ENVELOPE, *OLD), ENVELOPE, *OLD)
+async def test_the_stateless_typescript_client(reach: Reach) -> None:
+    check_all(
+        await run_typescript(reach(*OLD), 2, STATELESS_REVISION, *OLD), STATELESS_REVISION, *OLD
+    )
 
 
-async def test_the_python_client_before_server_everything(reach: Reach) -> None:
-    expect_everything(await roam(reach(*EVERY), *EVERY), *EVERY)
+async def test_the_stateless_python_client_with_server_everything(reach: Reach) -> None:
+    expect_everything(await run_everything_scenario(reach(*EVERY), *EVERY), *EVERY)
 
 
-async def test_the_typescript_client_before_server_everything(reach: Reach) -> None:
-    found = await walk_typescript(reach(*EVERY), 2, ENVELOPE, *EVERY)
+async def test_the_stateless_typescript_client_with_server_everything(reach: Reach) -> None:
+    found = await run_typescript(reach(*EVERY), 2, STATELESS_REVISION, *EVERY)
     expect_everything(found, *EVERY)
 
 
 @pytest.mark.parametrize("server", EVERY)
-async def test_server_everything_tells_those_who_listen(house: Gateway, server: str) -> None:
+async def test_server_everything_notifies_subscribers(site: Gateway, server: str) -> None:
     uri = DOCUMENT if server == "every" else WEB_DOCUMENT.replace("web", server)
-    # Who cannot be asked anything shares the conversation in which resources are followed.
-    async with client(house.mcp, ENVELOPE) as made:
+    # Clients without input capabilities share the session with the resource subscriptions.
+    async with client(site.mcp, STATELESS_REVISION) as made:
         async with made.listen(resource_subscriptions=[uri]) as news:
             await text(made, f"{server}__toggle-subscriber-updates")
             assert await anext(news) == ResourceUpdated(uri=uri)
         await text(made, f"{server}__toggle-subscriber-updates")
 
 
-async def test_server_everything_logs_in_the_course_of_a_call(house: Gateway) -> None:
+async def test_server_everything_logs_during_a_call(site: Gateway) -> None:
     heard: asyncio.Queue[Any] = asyncio.Queue()
     options = {"logging_callback": heard.put, "log_level": "debug"}
-    async with client(house.mcp, ENVELOPE, **options) as made:
+    async with client(site.mcp, STATELESS_REVISION, **options) as made:
         await text(made, "every__toggle-simulated-logging")
         assert "message" in (await heard.get()).data
         await text(made, "every__toggle-simulated-logging")
 
 
 @pytest.mark.parametrize("server", EVERY)
-async def test_a_call_that_is_given_up_keeps_nobody_from_server_everything(
-    house: Gateway, server: str
+async def test_a_cancelled_call_does_not_block_server_everything(
+    site: Gateway, server: str
 ) -> None:
     began = asyncio.Event()
 
@@ -152,7 +153,7 @@ async def test_a_call_that_is_given_up_keeps_nobody_from_server_everything(
         began.set()
 
     tool, long = f"{server}__trigger-long-running-operation", {"duration": 60, "steps": 600}
-    async with client(house.mcp, ENVELOPE) as made:
+    async with client(site.mcp, STATELESS_REVISION) as made:
         held = asyncio.create_task(made.call_tool(tool, long, progress_callback=progressed))
         await began.wait()
         held.cancel()
@@ -160,20 +161,20 @@ async def test_a_call_that_is_given_up_keeps_nobody_from_server_everything(
         assert await text(made, f"{server}__echo", message="on") == "Echo: on"
 
 
-# Handshake clients before servers that know envelopes
+# Session clients, stateless servers
 
 
-async def test_the_python_client_that_shakes_hands(reach: Reach) -> None:
-    expect_all(await walk_python(reach(*NEW), "legacy", *NEW), "legacy", *NEW)
+async def test_the_session_python_client(reach: Reach) -> None:
+    check_all(await run_python(reach(*NEW), "legacy", *NEW), "legacy", *NEW)
 
 
-async def test_the_python_client_of_the_first_generation(reach: Reach) -> None:
-    expect_all(await walk_python_1(reach(*NEW), *NEW), "legacy", *NEW)
+async def test_the_python_client_1(reach: Reach) -> None:
+    check_all(await run_python_1(reach(*NEW), *NEW), "legacy", *NEW)
 
 
 @pytest.mark.parametrize("generation", [1, 2])
-async def test_the_typescript_client_that_shakes_hands(reach: Reach, generation: int) -> None:
-    expect_all(await walk_typescript(reach(*NEW), generation, "legacy", *NEW), "legacy", *NEW)
+async def test_the_session_typescript_client(reach: Reach, generation: int) -> None:
+    check_all(await run_typescript(reach(*NEW), generation, "legacy", *NEW), "legacy", *NEW)
 
 
 async def ask_all(made: Client, server: str) -> str:
@@ -182,7 +183,7 @@ async def ask_all(made: Client, server: str) -> str:
 
 
 @pytest.mark.parametrize("server", TYPESCRIPT)
-async def test_a_typescript_server_asks_everything_at_once(reach: Reach, server: str) -> None:
+async def test_a_typescript_server_requests_all_inputs_at_once(reach: Reach, server: str) -> None:
     person = Person()
     person.actions = ["accept"]
     async with person.using(reach(server), "legacy") as made:
@@ -190,68 +191,66 @@ async def test_a_typescript_server_asks_everything_at_once(reach: Reach, server:
     assert [method for method, _ in person.asked] == [*ASKED[:2], *ASKED[-2:]]
 
 
-async def test_servers_from_pypi_answer_clients_that_shake_hands(
-    house: Gateway, tmp_path: Path
-) -> None:
+async def test_servers_from_pypi_serve_session_clients(site: Gateway, tmp_path: Path) -> None:
     assert (await run("git", "init", tmp_path))[0] == 0
-    async with client(house.mcp, "legacy") as made:
+    async with client(site.mcp, "legacy") as made:
         await until_listed(made, "time__get_current_time", "git__git_status")
         assert "UTC" in await text(made, "time__get_current_time", timezone="UTC")
         assert "No commits" in await text(made, "git__git_status", repo_path=str(tmp_path))
 
 
-# Several at once
+# Concurrent clients
 
 
 @pytest.mark.parametrize("server", [*OLD, *NEW])
-async def test_each_is_asked_about_its_own_call(house: Gateway, server: str) -> None:
+async def test_input_requests_reach_the_client_of_the_call(site: Gateway, server: str) -> None:
     together = asyncio.Barrier(3)
 
     async def use(name: str, mode: str) -> str:
-        async with Person(name, together).using(house.mcp, mode) as made:
+        async with Person(name, together).using(site.mcp, mode) as made:
             return await text(made, f"{server}__twice", name=name)
 
-    people = {"Ada": ENVELOPE, "Bob": ENVELOPE, "Cyd": "legacy"}
+    people = {"Ada": STATELESS_REVISION, "Bob": STATELESS_REVISION, "Cyd": "legacy"}
     said = await asyncio.gather(*(use(name, mode) for name, mode in people.items()))
     assert said == [f"{name}: First{name} Second{name}" for name in people]
 
 
-async def test_with_a_server_that_may_have_one_conversation_they_wait_for_each_other(
-    house: Gateway,
+async def test_clients_wait_for_each_other_at_a_server_limited_to_one_session(
+    site: Gateway,
 ) -> None:
     async def use(name: str, mode: str) -> str:
-        async with Person(name).using(house.mcp, mode) as made:
+        async with Person(name).using(site.mcp, mode) as made:
             return await text(made, "alone__twice", name=name)
 
-    said = await asyncio.gather(use("Ada", ENVELOPE), use("Bob", ENVELOPE), use("Cyd", "legacy"))
+    said = await asyncio.gather(
+        use("Ada", STATELESS_REVISION), use("Bob", STATELESS_REVISION), use("Cyd", "legacy")
+    )
     assert said == [f"{name}: First{name} Second{name}" for name in ("Ada", "Bob", "Cyd")]
 
 
-# What is not a question on the way of a call
+# Other cases
 
 
 @pytest.mark.parametrize("server", OLD)
-async def test_a_server_that_wants_a_visit_first_is_called_again(
-    house: Gateway, server: str
-) -> None:
+async def test_a_url_elicitation_error_leads_to_a_second_call(site: Gateway, server: str) -> None:
     person = Person()
-    async with person.using(house.mcp, ENVELOPE) as made:
+    async with person.using(site.mcp, STATELESS_REVISION) as made:
         assert await text(made, f"{server}__visit_first", name=server) == "welcome"
     ((method, params),) = person.asked
     assert (method, params["mode"], params["url"]) == ("elicitation/create", "url", PLACE)
 
 
-async def test_a_client_that_cannot_be_asked_learns_what_it_would_need(house: Gateway) -> None:
-    async with client(house.mcp, ENVELOPE, sampling_callback=sample) as made:
+async def test_a_client_without_a_capability_learns_which_one_is_missing(site: Gateway) -> None:
+    async with client(site.mcp, STATELESS_REVISION, sampling_callback=sample) as made:
         for server in OLD:
             assert await text(made, f"{server}__think") == "a sample"
-            # The server makes a result of the refusal.
+            # The server turns the error into a result.
             assert (await made.call_tool(f"{server}__choose", {})).is_error
             with pytest.raises(MCPError) as refused:
                 await made.call_tool(f"{server}__visit_first", {"name": f"nobody at {server}"})
             assert refused.value.code == -32021
             assert refused.value.data == {"requiredCapabilities": {"elicitation": {"url": {}}}}
-    async with client(house.mcp, "legacy", sampling_callback=sample) as made:
+    async with client(site.mcp, "legacy", sampling_callback=sample) as made:
         for server in NEW:
             assert await text(made, f"{server}__think") == "a sample"
             with pytest.raises(MCPError) as refused:

@@ -1,4 +1,4 @@
-"""The official clients drive the gateway over stdio, in front of real servers from npm and PyPI."""
+"""The official clients use the gateway over stdio, in front of real servers from npm and PyPI."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ def config(tmp_path: Path) -> Path:
         "sloppy": [sys.executable, str(HERE / "sloppy_server.py")],
         "memory": ["node", str(BIN / "mcp-server-memory")],
     }
-    lines = [f"# {repository}", "[gateway]", 'state = ""']
+    lines = [f"# {repository}", "[gateway]", 'state_dir = ""']
     for name, (command, *args) in commands.items():
         lines += [
             f"[servers.{name}]",
@@ -69,14 +69,14 @@ async def client(config: Path, **options: Any) -> AsyncIterator[Client]:
 
 
 async def until_listed(made: Client, wanted: set[str]) -> None:
-    """Wait for the slowest server; a real client is told by list_changed."""
+    """Wait for the slowest server; a real client gets list_changed."""
     while True:
         tools = await made.list_tools()
         if wanted <= {tool.name for tool in tools.tools}:
             return
 
 
-async def test_five_servers_are_one_and_a_broken_one_hurts_nobody(config: Path) -> None:
+async def test_five_servers_appear_as_one_and_a_broken_one_affects_no_other(config: Path) -> None:
     async with client(config) as made:
         echo = await made.call_tool("everything__echo", {"message": "é"})
         assert echo.content[0].text == "Echo: é"
@@ -99,7 +99,7 @@ async def test_five_servers_are_one_and_a_broken_one_hurts_nobody(config: Path) 
             await made.call_tool("nobody__home", {})
 
 
-async def test_one_that_nobody_can_read_as_it_is_costs_nobody_the_lists(config: Path) -> None:
+async def test_malformed_definitions_of_a_server_do_not_break_the_lists(config: Path) -> None:
     async with client(config) as made:
         sloppy = [tool for tool in (await made.list_tools()).tools if "sloppy" in tool.name]
         assert [tool.name for tool in sloppy] == ["sloppy__echo"]
@@ -111,7 +111,7 @@ async def test_one_that_nobody_can_read_as_it_is_costs_nobody_the_lists(config: 
         assert declared["extensions"] == {"io.modelcontextprotocol/ui": {"mimeTypes": ["x/y"]}}
 
 
-async def test_many_calls_at_once_get_their_own_answers(config: Path) -> None:
+async def test_concurrent_calls_get_their_own_results(config: Path) -> None:
     async with client(config) as made:
         replies = await asyncio.gather(
             *(made.call_tool("everything__echo", {"message": str(n)}) for n in range(100))
@@ -119,7 +119,7 @@ async def test_many_calls_at_once_get_their_own_answers(config: Path) -> None:
         assert [reply.content[0].text for reply in replies] == [f"Echo: {n}" for n in range(100)]
 
 
-async def test_progress_reaches_the_call_that_it_is_about(config: Path) -> None:
+async def test_progress_reaches_its_call(config: Path) -> None:
     heard: list[float] = []
 
     async def progressed(progress: float, total: float | None, message: str | None) -> None:
@@ -134,7 +134,7 @@ async def test_progress_reaches_the_call_that_it_is_about(config: Path) -> None:
         assert heard == [1, 2, 3, 4]
 
 
-async def test_a_server_asks_the_client_for_a_sample(config: Path) -> None:
+async def test_a_server_requests_sampling_from_the_client(config: Path) -> None:
     asked: list[Any] = []
 
     async def sample(context: Any, params: Any) -> types.CreateMessageResult:
@@ -151,7 +151,7 @@ async def test_a_server_asks_the_client_for_a_sample(config: Path) -> None:
         assert len(asked) == 1
 
 
-async def test_the_typescript_client_uses_everything(config: Path) -> None:
+async def test_the_typescript_client_uses_every_feature(config: Path) -> None:
     parameters = server(config)
     script = HERE / "ts_client.mjs"
     client = await create_subprocess_exec(
@@ -167,14 +167,14 @@ async def test_the_typescript_client_uses_everything(config: Path) -> None:
     assert "a sample" in json.dumps(found["sample"])
     assert "decline" in json.dumps(found["declined"]).lower()
     assert {"sampling/createMessage", "elicitation/create"} <= set(found["asked"])
-    # That client drops a progress notification that is read together with the answer after it.
+    # That client drops a progress notification that is read together with the response after it.
     assert found["progress"][:2] == [1, 2]
     assert found["cancelled"] is True
     assert found["completion"]
     assert (found["resource"], found["unknown"]) == (1, -32602)
 
 
-async def test_the_python_client_of_the_first_generation_uses_it_too(config: Path) -> None:
+async def test_the_python_client_1_uses_it_too(config: Path) -> None:
     parameters = server(config)
     python = HERE.parent / ".venv-outside1" / "bin" / "python"
     client = await create_subprocess_exec(
@@ -191,7 +191,7 @@ async def test_the_python_client_of_the_first_generation_uses_it_too(config: Pat
 
 
 def arguments(schema: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Make up arguments that a tool may like: what is a path is the folder."""
+    """Make up plausible arguments; paths name the folder."""
     samples: dict[str, Any] = {
         "integer": 1,
         "number": 1,
@@ -207,7 +207,7 @@ def arguments(schema: dict[str, Any], folder: str) -> dict[str, Any]:
     return made
 
 
-async def test_every_read_only_tool_answers(config: Path) -> None:
+async def test_every_read_only_tool_returns_a_result(config: Path) -> None:
     async with client(config) as made:
         tools = [
             tool
@@ -221,7 +221,7 @@ async def test_every_read_only_tool_answers(config: Path) -> None:
             assert result.content or result.structured_content, tool.name
 
 
-async def test_nothing_is_left_when_the_client_goes(config: Path) -> None:
+async def test_no_process_is_left_when_the_client_disconnects(config: Path) -> None:
     gateway = await create_subprocess_exec(
         sys.executable, "-m", "trunkline", "serve", "--config", config, stdin=PIPE, stdout=PIPE
     )

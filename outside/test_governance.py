@@ -1,4 +1,4 @@
-"""Governance as clients meet it that we did not write: who sees what, and how each no sounds."""
+"""Governance with third-party clients: visible tools, and the error for each rejection."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import ProtectedResourceMetadata
 
-from outside.clients import ENVELOPE, HANDSHAKE, client
+from outside.clients import SESSION_REVISION, STATELESS_REVISION, client
 from outside.gateway import Gateway, configure, gateway, sdk
 from outside.program import HERE, PYTHON_1, run
 
@@ -27,14 +27,14 @@ pytestmark = [
 ]
 
 OLD = "2025-06-18"
-MODES = {"legacy": HANDSHAKE, "auto": ENVELOPE}
+MODES = {"legacy": SESSION_REVISION, "auto": STATELESS_REVISION}
 SECRET = "a secret that has more than 32 bytes"
 ISSUER = "https://id.example"
 HEAD = f"""
 [gateway]
-state = "state"
+state_dir = "state"
 [auth]
-mode = ["jwt", "key"]
+mode = ["jwt", "api_key"]
 [auth.jwt]
 secret_env = "OUTSIDE_SECRET"
 issuer = "{ISSUER}"
@@ -57,11 +57,11 @@ KINDS = {
     "rate_limited": (-32004, 4290),
     "disabled": (-32005, 4031),
 }
-"""The codes of refusals, for clients of the handshake and of the envelope era."""
+"""The error codes for clients of the session protocol and of the stateless one."""
 
 
 class Asker(NamedTuple):
-    """A client, what it comes with, and the revision that it then speaks."""
+    """A client, its credentials, and its protocol revision."""
 
     program: str
     proof: str
@@ -70,43 +70,43 @@ class Asker(NamedTuple):
 
 
 ASKERS = [
-    Asker("python2", "key", HANDSHAKE),
-    Asker("python2", "minted", ENVELOPE, "auto"),
-    Asker("python1", "signed", HANDSHAKE),
+    Asker("python2", "key", SESSION_REVISION),
+    Asker("python2", "minted", STATELESS_REVISION, "auto"),
+    Asker("python1", "signed", SESSION_REVISION),
     Asker("python1", "key", OLD),
-    Asker("typescript1", "minted", HANDSHAKE),
-    Asker("typescript2", "signed", HANDSHAKE),
-    Asker("typescript2", "key", ENVELOPE, "auto"),
+    Asker("typescript1", "minted", SESSION_REVISION),
+    Asker("typescript2", "signed", SESSION_REVISION),
+    Asker("typescript2", "key", STATELESS_REVISION, "auto"),
 ]
 
 
 class Place:
-    """A gateway with keys and rules, its command line, and whoever wants to come in."""
+    """A gateway with keys and rules, its command line, and its clients."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.house: Gateway
+        self.site: Gateway
         self.known: dict[Asker, dict[str, str]] = {}
-        """What each of the askers sends to be let in as a developer."""
+        """The headers with which each client authenticates as a developer."""
 
     async def command(self, *arguments: str, at: bool = True) -> str:
-        """Run a command of ours; return what it printed."""
+        """Run a trunkline command; return its output."""
         config = ("--config", str(self.folder / "trunkline.toml")) if at else ()
         code, out, err = await run(sys.executable, "-m", "trunkline", *arguments, *config)
         assert code == 0, out + err
         return out.strip()
 
     def line(self, text: str) -> str:
-        """Return where a line of the configuration is, as rules are named."""
+        """Return the location of a configuration line, as rules are named."""
         path = self.folder / "trunkline.toml"
         return f"{path.name}:{path.read_text().splitlines().index(text) + 1}"
 
     async def switch(self, *arguments: str) -> None:
-        """Stop something, or let it go on, by the command line."""
-        await self.command(*arguments, "--pid", str(self.house.program.process.pid), at=False)
+        """Disable or revive something by the command line."""
+        await self.command(*arguments, "--pid", str(self.site.program.process.pid), at=False)
 
     async def headers(self, proof: str, subject: str, role: str | None) -> dict[str, str]:
-        """Return what one sends who has a key, a token of ours, or one of somebody else's."""
+        """Return the header for an API key, a token we issued, or one of another issuer."""
         if proof == "key":
             made = await self.command("key", "add", subject, "--role", str(role))
         elif proof == "minted":
@@ -124,13 +124,13 @@ class Place:
         return {"Authorization": f"Bearer {made}"}
 
     async def records(self, subject: str, count: int) -> list[tuple[Any, ...]]:
-        """Return what the journal says of so many calls of somebody, once it has them."""
+        """Return the audit records of a number of calls of a principal, once they are there."""
         found: list[Any] = []
         async with asyncio.timeout(30):
             while len(found) < count:
-                told = await self.command("audit", "query", "--subject", subject, "--json")
-                found = [each["record"] for each in json.loads(told)]
-        members = ("name", "status", "verdict", "rule", "revision")
+                output = await self.command("audit", "query", "--subject", subject, "--json")
+                found = [each["record"] for each in json.loads(output)]
+        members = ("name", "status", "decision", "rule", "revision")
         return [tuple(each.get(member) for member in members) for each in found]
 
 
@@ -141,7 +141,7 @@ def name_of(asker: Asker) -> str:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
     made = Place(tmp_path_factory.mktemp("governed"))
-    # The path of a socket is short.
+    # The path of a Unix socket must be short.
     with TemporaryDirectory() as runtime, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", runtime)
         patch.setenv("OUTSIDE_SECRET", SECRET)
@@ -153,30 +153,33 @@ async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place
             configure(made.folder, servers, HEAD)
             given = [made.headers(asker.proof, name_of(asker), "dev") for asker in ASKERS]
             made.known = dict(zip(ASKERS, await asyncio.gather(*given), strict=True))
-            async with gateway(made.folder, servers, HEAD) as made.house:
-                await until_ready(made.house)
+            async with gateway(made.folder, servers, HEAD) as made.site:
+                await until_ready(made.site)
                 yield made
 
 
-async def until_ready(house: Gateway) -> None:
+async def until_ready(site: Gateway) -> None:
     async with asyncio.timeout(30), httpx2.AsyncClient() as http:
-        while (await http.get(f"{house.place}/readyz")).status_code != 200:
+        while (await http.get(f"{site.place}/readyz")).status_code != 200:
             pass
 
 
-# What clients say and hear
+# Clients
 
 
 async def ask(place: Place, asker: Asker, headers: dict[str, str], calls: list[Any]) -> Any:
-    """Have a client list all tools, and call some of them."""
-    url, wishes = place.house.mcp, {"headers": headers, "calls": calls, "revision": asker.revision}
+    """Let a client list all tools and call some of them."""
+    url, request_input = (
+        place.site.mcp,
+        {"headers": headers, "calls": calls, "revision": asker.revision},
+    )
     if asker.program == "python2":
         return await ask_python_2(url, asker.mode, headers, calls)
     if asker.program == "python1":
         command = [PYTHON_1, HERE / "sdk1_calls.py", url]
     else:
         command = ["node", HERE / "ts_calls.mjs", asker.program[-1], asker.mode, url]
-    code, out, err = await run(*command, json.dumps(wishes))
+    code, out, err = await run(*command, json.dumps(request_input))
     assert code == 0, err
     return json.loads(out)
 
@@ -206,9 +209,12 @@ def text(found: dict[str, Any]) -> str:
 
 
 def refusal(found: dict[str, Any], kind: str, revision: str) -> dict[str, Any]:
-    """Expect a refusal of a kind, with its code; return what else it says."""
+    """Check for an error of a kind with its code; return its other data."""
     error = found["error"]
-    assert (error["data"]["type"], error["code"]) == (kind, KINDS[kind][revision == ENVELOPE])
+    assert (error["data"]["type"], error["code"]) == (
+        kind,
+        KINDS[kind][revision == STATELESS_REVISION],
+    )
     return error["data"]
 
 
@@ -218,7 +224,7 @@ def expect_unknown(found: dict[str, Any], tool: str) -> None:
 
 
 def expect_misfit(found: dict[str, Any], revision: str) -> None:
-    """Expect to hear that arguments do not fit: from 2025-11-25 on, where a model reads it."""
+    """Check for invalid arguments: from 2025-11-25 on in the result, for the model."""
     if revision == OLD:
         assert found["error"]["code"] == -32602
         said = found["error"]["message"]
@@ -230,7 +236,7 @@ def expect_misfit(found: dict[str, Any], revision: str) -> None:
 
 
 @pytest.mark.parametrize("asker", ASKERS, ids=name_of)
-async def test_a_developer_sees_and_calls_what_the_role_may_and_all_is_recorded(
+async def test_a_developer_uses_the_tools_of_the_role_and_all_is_recorded(
     place: Place, asker: Asker
 ) -> None:
     subject = name_of(asker)
@@ -239,7 +245,7 @@ async def test_a_developer_sees_and_calls_what_the_role_may_and_all_is_recorded(
         ("sdk__hold", {}),
         ("nobody__home", {}),
         ("me__status", {}),
-        ("me__kill", {"what": "all"}),
+        ("me__kill", {"kind": "all"}),
         ("sdk__echo", {"message": "the secret plan"}),
         ("sdk__echo", {"message": 7}),
         ("sdk__revision", {}),
@@ -277,7 +283,7 @@ async def test_a_developer_sees_and_calls_what_the_role_may_and_all_is_recorded(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_one_who_only_looks_sees_all_and_calls_nothing(place: Place, mode: str) -> None:
+async def test_a_read_only_role_sees_all_tools_and_calls_none(place: Place, mode: str) -> None:
     headers = await place.headers("signed", f"watcher-{mode}", "watcher")
     asker = Asker("python2", "signed", MODES[mode], mode)
     found = await ask(place, asker, headers, [("sdk__echo", {"message": "x"}), ("me__pause", {})])
@@ -287,16 +293,16 @@ async def test_one_who_only_looks_sees_all_and_calls_nothing(place: Place, mode:
 
 
 @pytest.mark.parametrize("role", ["nobody", None])
-async def test_one_whose_role_nobody_knows_sees_nothing(place: Place, role: str | None) -> None:
+async def test_an_unknown_role_sees_nothing(place: Place, role: str | None) -> None:
     headers = await place.headers("signed", "stranger", role)
-    asker = Asker("python2", "signed", ENVELOPE, "auto")
+    asker = Asker("python2", "signed", STATELESS_REVISION, "auto")
     found = await ask(place, asker, headers, [("sdk__echo", {"message": "x"})])
     assert found["tools"] == []
     expect_unknown(found["answers"][0], "sdk__echo")
 
 
 @pytest.mark.parametrize("asker", ASKERS[:2], ids=name_of)
-async def test_what_is_killed_is_disabled_until_it_is_revived(place: Place, asker: Asker) -> None:
+async def test_a_killed_tool_is_disabled_until_it_is_revived(place: Place, asker: Asker) -> None:
     headers = await place.headers("signed", "ada", "dev")
     calls = [("sdk__say", {}), ("sdk__echo", {"message": "x"})]
     await place.switch("kill", "tool", "sdk__say")
@@ -311,9 +317,7 @@ async def test_what_is_killed_is_disabled_until_it_is_revived(place: Place, aske
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_an_operator_pauses_everybody_over_mcp_and_lets_them_go_on(
-    place: Place, mode: str
-) -> None:
+async def test_an_operator_pauses_and_resumes_the_gateway_over_mcp(place: Place, mode: str) -> None:
     asker, echo = Asker("python2", "signed", MODES[mode], mode), ("sdk__echo", {"message": "x"})
     admin = await place.headers("signed", "root", "admin")
     dev = await place.headers("signed", "ada", "dev")
@@ -335,7 +339,7 @@ async def test_an_operator_pauses_everybody_over_mcp_and_lets_them_go_on(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_without_credentials_the_client_learns_where_to_get_some(
+async def test_without_credentials_the_client_gets_the_metadata_url(
     place: Place, mode: str
 ) -> None:
     refused: list[httpx2.Response] = []
@@ -344,7 +348,7 @@ async def test_without_credentials_the_client_learns_where_to_get_some(
         refused.append(response)
 
     async with httpx2.AsyncClient(event_hooks={"response": [note]}) as http:
-        transport: Any = streamable_http_client(place.house.mcp, http_client=http)
+        transport: Any = streamable_http_client(place.site.mcp, http_client=http)
         with pytest.raises(BaseException) as caught:  # noqa: PT011  an MCPError, or a group of them
             async with client(transport, mode) as made:
                 await made.list_tools()
@@ -353,13 +357,13 @@ async def test_without_credentials_the_client_learns_where_to_get_some(
     url = refused[0].headers["www-authenticate"].partition('resource_metadata="')[2].split('"')[0]
     async with httpx2.AsyncClient() as http:
         found = ProtectedResourceMetadata.model_validate_json((await http.get(url)).content)
-    assert str(found.resource) == place.house.mcp
+    assert str(found.resource) == place.site.mcp
     assert [str(server).rstrip("/") for server in found.authorization_servers] == [ISSUER]
 
 
-async def test_afterwards_the_record_is_whole(place: Place) -> None:
-    told = json.loads(await place.command("audit", "verify", "--json"))
-    assert told["ok"], told
+async def test_the_audit_log_is_intact_at_the_end(place: Place) -> None:
+    output = json.loads(await place.command("audit", "verify", "--json"))
+    assert output["ok"], output
     denied = json.loads(await place.command("audit", "query", "--status", "denied", "--json"))
     assert denied
-    assert {each["record"]["verdict"] for each in denied} == {"deny"}
+    assert {each["record"]["decision"] for each in denied} == {"deny"}

@@ -1,4 +1,4 @@
-"""The official Python clients, of both generations, drive the gateway over HTTP."""
+"""The official Python clients 1.x and 2.x use the gateway over HTTP."""
 
 import asyncio
 import json
@@ -13,15 +13,15 @@ from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged
 
 from outside.clients import (
     DOCUMENT,
-    ENVELOPE,
-    HANDSHAKE,
+    SESSION_REVISION,
+    STATELESS_REVISION,
     WEB_DOCUMENT,
     accept,
     by_sse,
     client,
-    drive_python_1,
     sample,
     text,
+    use_python_client_1,
 )
 from outside.gateway import Gateway, gateway
 from outside.program import BIN, alive
@@ -31,14 +31,18 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning"),
 ]
 
-MODES = {"legacy": HANDSHAKE, "auto": ENVELOPE, ENVELOPE: ENVELOPE}
+MODES = {
+    "legacy": SESSION_REVISION,
+    "auto": STATELESS_REVISION,
+    STATELESS_REVISION: STATELESS_REVISION,
+}
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_five_servers_are_one_and_a_broken_one_hurts_nobody(
-    house: Gateway, files: Path, mode: str
+async def test_five_servers_appear_as_one_and_a_broken_one_affects_no_other(
+    site: Gateway, files: Path, mode: str
 ) -> None:
-    async with client(house.mcp, mode) as made:
+    async with client(site.mcp, mode) as made:
         assert made.protocol_version == MODES[mode]
         names = {tool.name for tool in (await made.list_tools()).tools}
         assert {"everything__echo", "web__echo", "sdk__echo", "fs__list_directory"} <= names
@@ -61,7 +65,7 @@ async def test_five_servers_are_one_and_a_broken_one_hurts_nobody(
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_progress_reaches_the_call_that_it_is_about(house: Gateway, mode: str) -> None:
+async def test_progress_reaches_its_call(site: Gateway, mode: str) -> None:
     heard: dict[str, list[float]] = {}
 
     async def call(made: Client, tool: str, arguments: dict[str, Any]) -> None:
@@ -71,7 +75,7 @@ async def test_progress_reaches_the_call_that_it_is_about(house: Gateway, mode: 
         await made.call_tool(tool, arguments, progress_callback=progressed)
 
     slow = {"duration": 0.4, "steps": 4}
-    async with client(house.mcp, mode) as made:
+    async with client(site.mcp, mode) as made:
         await asyncio.gather(
             call(made, "everything__trigger-long-running-operation", slow),
             call(made, "web__trigger-long-running-operation", slow),
@@ -83,8 +87,10 @@ async def test_progress_reaches_the_call_that_it_is_about(house: Gateway, mode: 
 
 @pytest.mark.parametrize("server", ["everything", "web"])
 @pytest.mark.parametrize("way", ["mcp", "sse"])
-async def test_servers_ask_a_client_that_shook_hands(house: Gateway, way: str, server: str) -> None:
-    transport = house.mcp if way == "mcp" else by_sse(house.sse)
+async def test_servers_send_requests_to_a_session_client(
+    site: Gateway, way: str, server: str
+) -> None:
+    transport = site.mcp if way == "mcp" else by_sse(site.sse)
     options = {"sampling_callback": sample, "elicitation_callback": accept}
     async with client(transport, "legacy", **options) as made:
         sampled = await text(made, f"{server}__trigger-sampling-request", prompt="?")
@@ -93,16 +99,16 @@ async def test_servers_ask_a_client_that_shook_hands(house: Gateway, way: str, s
         assert "Ada" in json.dumps([item.model_dump() for item in asked.content])
 
 
-async def test_a_server_asks_a_client_that_did_not_with_its_answer(house: Gateway) -> None:
-    async with client(house.mcp, "auto", elicitation_callback=accept) as made:
+async def test_a_server_requests_input_of_a_stateless_client(site: Gateway) -> None:
+    async with client(site.mcp, "auto", elicitation_callback=accept) as made:
         assert await text(made, "sdk__order") == "ordered in 42"
 
 
-async def test_a_client_that_shook_hands_reads_logs_as_loud_as_it_wants(house: Gateway) -> None:
+async def test_a_session_client_gets_logs_from_its_level_on(site: Gateway) -> None:
     heard: asyncio.Queue[Any] = asyncio.Queue()
-    async with client(house.mcp, "legacy", logging_callback=heard.put) as made:
+    async with client(site.mcp, "legacy", logging_callback=heard.put) as made:
         await made.set_logging_level("debug")
-        # By stdio a message cannot come after the answer, when it would be nobody's in particular.
+        # Over stdio a message after the response would belong to no call.
         await text(made, "everything__toggle-simulated-logging")
         try:
             assert "message" in (await heard.get()).data
@@ -110,28 +116,28 @@ async def test_a_client_that_shook_hands_reads_logs_as_loud_as_it_wants(house: G
             await text(made, "everything__toggle-simulated-logging")
 
 
-async def test_a_client_that_did_not_reads_the_logs_of_its_own_calls(house: Gateway) -> None:
+async def test_a_stateless_client_gets_the_logs_of_its_own_calls(site: Gateway) -> None:
     heard: list[Any] = []
 
     async def note(params: Any) -> None:
         heard.append(params.data)
 
-    async with client(house.mcp, "auto", logging_callback=note, log_level="warning") as made:
+    async with client(site.mcp, "auto", logging_callback=note, log_level="warning") as made:
         assert await text(made, "sdk__say") == "said"
         assert heard == ["a shout"]
-    async with client(house.mcp, "auto", logging_callback=note) as made:
+    async with client(site.mcp, "auto", logging_callback=note) as made:
         assert await text(made, "sdk__say") == "said"
     assert heard == ["a shout"]
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_call_that_is_given_up_is_given_up_at_the_server(house: Gateway, mode: str) -> None:
+async def test_a_cancelled_call_is_cancelled_at_the_server(site: Gateway, mode: str) -> None:
     began = asyncio.Event()
 
     async def progressed(*_: Any) -> None:
         began.set()
 
-    async with client(house.mcp, mode) as made:
+    async with client(site.mcp, mode) as made:
         held = asyncio.create_task(made.call_tool("sdk__hold", {}, progress_callback=progressed))
         await began.wait()
         held.cancel()
@@ -141,7 +147,7 @@ async def test_a_call_that_is_given_up_is_given_up_at_the_server(house: Gateway,
 
 
 @pytest.mark.parametrize("server", ["everything", "web"])
-async def test_a_client_that_shook_hands_follows_a_resource(house: Gateway, server: str) -> None:
+async def test_a_session_client_subscribes_to_a_resource(site: Gateway, server: str) -> None:
     heard: asyncio.Queue[Any] = asyncio.Queue()
 
     async def listen(message: Any) -> None:
@@ -149,7 +155,7 @@ async def test_a_client_that_shook_hands_follows_a_resource(house: Gateway, serv
             await heard.put(message.params.uri)
 
     uri = DOCUMENT if server == "everything" else WEB_DOCUMENT
-    async with client(house.mcp, "legacy", message_handler=listen) as made:
+    async with client(site.mcp, "legacy", message_handler=listen) as made:
         await made.subscribe_resource(uri)
         await text(made, f"{server}__toggle-subscriber-updates")
         try:
@@ -159,9 +165,9 @@ async def test_a_client_that_shook_hands_follows_a_resource(house: Gateway, serv
             await made.unsubscribe_resource(uri)
 
 
-async def test_a_client_that_did_not_listens(house: Gateway) -> None:
+async def test_a_stateless_client_opens_a_subscription_stream(site: Gateway) -> None:
     async with (
-        client(house.mcp, "auto") as made,
+        client(site.mcp, "auto") as made,
         made.listen(resource_subscriptions=["note://one"], tools_list_changed=True) as news,
     ):
         await text(made, "sdk__touch")
@@ -172,29 +178,29 @@ async def test_a_client_that_did_not_listens(house: Gateway) -> None:
         assert "sdk__learnt" in names
 
 
-async def test_a_session_ends_with_its_client(house: Gateway) -> None:
+async def test_a_session_ends_with_its_client(site: Gateway) -> None:
     seen: set[str] = set()
 
     async def note(response: httpx2.Response) -> None:
         seen.add(response.headers.get("mcp-session-id", ""))
 
     async with httpx2.AsyncClient(event_hooks={"response": [note]}) as http:
-        transport = streamable_http_client(house.mcp, http_client=http)
+        transport = streamable_http_client(site.mcp, http_client=http)
         async with client(transport, "legacy") as made:
             await made.list_tools()
         (session,) = seen - {""}
         headers = {
             "accept": "application/json, text/event-stream",
             "mcp-session-id": session,
-            "mcp-protocol-version": HANDSHAKE,
+            "mcp-protocol-version": SESSION_REVISION,
         }
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-        assert (await http.post(house.mcp, json=ping, headers=headers)).status_code == 404
+        assert (await http.post(site.mcp, json=ping, headers=headers)).status_code == 404
 
 
-async def test_clients_of_both_eras_call_at_once_and_get_their_own_answers(house: Gateway) -> None:
+async def test_concurrent_clients_of_both_protocols_get_their_own_results(site: Gateway) -> None:
     async def use(mode: str, mark: str) -> None:
-        async with client(house.mcp, mode) as made:
+        async with client(site.mcp, mode) as made:
             calls = [
                 text(made, f"{server}__echo", message=f"{mark} {number}")
                 for number in range(10)
@@ -207,21 +213,21 @@ async def test_clients_of_both_eras_call_at_once_and_get_their_own_answers(house
 
 
 @pytest.mark.parametrize("way", ["mcp", "sse", "ws"])
-async def test_the_client_of_the_first_generation_uses_everything(house: Gateway, way: str) -> None:
-    await drive_python_1(house, way)
+async def test_the_python_client_1_uses_every_feature(site: Gateway, way: str) -> None:
+    await use_python_client_1(site, way)
 
 
-async def test_nothing_is_left_when_the_gateway_is_told_to_end(tmp_path: Path) -> None:
+async def test_no_process_is_left_when_the_gateway_ends(tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()
     command = {"command": "node", "args": [str(BIN / "mcp-server-filesystem"), str(files)]}
     async with (
-        gateway(tmp_path, {"fs": command}) as house,
-        client(house.mcp, "auto") as made,
+        gateway(tmp_path, {"fs": command}) as site,
+        client(site.mcp, "auto") as made,
         made.listen(tools_list_changed=True) as news,
     ):
         assert str(files) in await text(made, "fs__list_allowed_directories")
         assert len(alive(str(tmp_path))) == 2
-        assert await house.program.end() == 0
-        assert [event async for event in news] == []  # told of the end: else it would raise
+        assert await site.program.end() == 0
+        assert [event async for event in news] == []  # the stream ended normally, else this raises
         assert alive(str(tmp_path)) == []

@@ -1,4 +1,4 @@
-"""The official TypeScript clients, of both generations, and the Inspector drive the gateway."""
+"""The official TypeScript clients 1.x and 2.x and the Inspector use the gateway."""
 
 import asyncio
 import json
@@ -7,32 +7,37 @@ from typing import Any
 
 import pytest
 
-from outside.clients import ENVELOPE, HANDSHAKE, WEB_DOCUMENT, drive_typescript
+from outside.clients import (
+    SESSION_REVISION,
+    STATELESS_REVISION,
+    WEB_DOCUMENT,
+    use_typescript_client,
+)
 from outside.gateway import Gateway
 from outside.program import BIN, NODE, run
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-WAYS = [(1, "mcp"), (1, "sse"), (2, "mcp"), (2, "sse"), (2, "auto"), (2, ENVELOPE)]
+WAYS = [(1, "mcp"), (1, "sse"), (2, "mcp"), (2, "sse"), (2, "auto"), (2, STATELESS_REVISION)]
 
 
 @pytest.mark.parametrize(("generation", "way"), WAYS)
 async def test_a_typescript_client_uses_everything(
-    house: Gateway, generation: int, way: str
+    site: Gateway, generation: int, way: str
 ) -> None:
-    await drive_typescript(house, generation, way)
+    await use_typescript_client(site, generation, way)
 
 
 class Inspector:
-    """MCP Inspector's command line, at a gateway; it keeps its files in a folder of ours."""
+    """MCP Inspector's command line with a gateway; it stores its files in a folder of the test."""
 
-    def __init__(self, house: Gateway, home: Path) -> None:
-        self._house = house
+    def __init__(self, site: Gateway, home: Path) -> None:
+        self._site = site
         self._home = home
 
     async def __call__(self, method: str, *options: str, way: str = "http") -> Any:
-        """Have it call a method; return the result, or the error."""
-        url = self._house.sse if way == "sse" else self._house.mcp
+        """Call a method; return the result or the error."""
+        url = self._site.sse if way == "sse" else self._site.mcp
         command = [NODE, BIN / "mcp-inspector", "--cli", url, "--transport", way]
         arguments = ["--method", method, "--format", "json", *options]
         _, out, err = await run(*command, *arguments, env={"HOME": str(self._home)})
@@ -42,14 +47,15 @@ class Inspector:
 
 
 @pytest.fixture
-def inspector(house: Gateway, tmp_path: Path) -> Inspector:
-    return Inspector(house, tmp_path)
+def inspector(site: Gateway, tmp_path: Path) -> Inspector:
+    return Inspector(site, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("era", "version"), [("legacy", HANDSHAKE), ("auto", ENVELOPE), ("modern", ENVELOPE)]
+    ("era", "version"),
+    [("legacy", SESSION_REVISION), ("auto", STATELESS_REVISION), ("modern", STATELESS_REVISION)],
 )
-async def test_the_inspector_calls_a_tool_in_every_era(
+async def test_the_inspector_calls_a_tool_in_every_protocol(
     inspector: Inspector, era: str, version: str
 ) -> None:
     options = ("--protocol-era", era)
@@ -62,7 +68,7 @@ async def test_the_inspector_calls_a_tool_in_every_era(
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_the_inspector_lists_all_there_is(inspector: Inspector, era: str) -> None:
+async def test_the_inspector_lists_everything(inspector: Inspector, era: str) -> None:
     kinds = ("tools", "prompts", "resources", "resources/templates")
     options = ("--protocol-era", era)
     lists = await asyncio.gather(*(inspector(f"{kind}/list", *options) for kind in kinds))
@@ -73,7 +79,7 @@ async def test_the_inspector_lists_all_there_is(inspector: Inspector, era: str) 
     assert len(templates) >= 4
 
 
-async def test_the_inspector_reads_asks_and_is_refused(inspector: Inspector) -> None:
+async def test_the_inspector_reads_gets_prompts_and_is_rejected(inspector: Inspector) -> None:
     echo = ("--tool-name", "sdk__echo", "--tool-arg", "message=hi")
     greet = ("--prompt-name", "sdk__greet", "--prompt-args", "name=Ada")
     read, prompt, refused, old = await asyncio.gather(
@@ -89,8 +95,8 @@ async def test_the_inspector_reads_asks_and_is_refused(inspector: Inspector) -> 
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_the_inspector_puts_load_on_it(inspector: Inspector, era: str) -> None:
+async def test_the_inspector_runs_a_load_test(inspector: Inspector, era: str) -> None:
     echo = ("--tool-name", "everything__echo", "--tool-arg", "message=hi")
     options = ("--protocol-era", era, "--load", "--load-requests", "100")
-    told = await inspector("tools/call", *echo, *options)
-    assert (told["requests"], told["ok"], told["errors"]) == (100, 100, 0)
+    output = await inspector("tools/call", *echo, *options)
+    assert (output["requests"], output["ok"], output["errors"]) == (100, 100, 0)

@@ -1,4 +1,4 @@
-"""Servers over HTTP that we did not write, behind the gateway: found, used, lost, found again."""
+"""Third-party HTTP servers behind the gateway: detected, used, lost, reconnected."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from mcp import Client, MCPError
 
-from outside.clients import ENVELOPE, HANDSHAKE, accept, client, text
+from outside.clients import SESSION_REVISION, STATELESS_REVISION, accept, client, text
 from outside.gateway import Servers, everything, gateway, sdk
 from outside.program import free_port
 
@@ -20,13 +20,13 @@ from outside.program import free_port
 async def behind(
     folder: Path, servers: Servers, mode: str, **options: Any
 ) -> AsyncIterator[Client]:
-    """Connect with a gateway in front of these servers."""
-    async with gateway(folder, servers) as house, client(house.mcp, mode, **options) as made:
+    """Connect to a gateway in front of these servers."""
+    async with gateway(folder, servers) as site, client(site.mcp, mode, **options) as made:
         yield made
 
 
 async def expect_each_found(made: Client, wanted: dict[str, str]) -> None:
-    """Expect that each server is there, and says that it is spoken with as it should be."""
+    """Check that each server is ready and reports the expected revision."""
     listed = {tool.name for tool in (await made.list_tools()).tools}
     assert {f"{name}__echo" for name in wanted} <= listed
     for name, version in wanted.items():
@@ -38,30 +38,33 @@ async def expect_each_found(made: Client, wanted: dict[str, str]) -> None:
         assert replies == [f"Echo: é{number}" for number in range(5)]
 
 
-async def test_servers_of_every_era_and_transport_are_found(tmp_path: Path) -> None:
+async def test_servers_of_every_protocol_and_transport_are_detected(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         programs = (sdk(2), sdk(1), sdk(1, "sse"), everything("sse"))
         started = await asyncio.gather(*(stack.enter_async_context(each) for each in programs))
         modern, old, older, node = (url for _, url in started)
         servers = {
             "modern": {"url": modern},
-            "told": {"url": modern, "era": "envelope"},
-            "legacy": {"url": modern, "era": "handshake"},
+            "told": {"url": modern, "protocol": "stateless"},
+            "legacy": {"url": modern, "protocol": "session"},
             "old": {"url": old},
             "older": {"url": older},
             "node": {"url": node},
         }
-        house = await stack.enter_async_context(gateway(tmp_path, servers))
-        wanted = dict.fromkeys(servers, HANDSHAKE) | {"modern": ENVELOPE, "told": ENVELOPE}
+        site = await stack.enter_async_context(gateway(tmp_path, servers))
+        wanted = dict.fromkeys(servers, SESSION_REVISION) | {
+            "modern": STATELESS_REVISION,
+            "told": STATELESS_REVISION,
+        }
         for mode in ("legacy", "auto"):
-            async with client(house.mcp, mode) as made:
+            async with client(site.mcp, mode) as made:
                 await expect_each_found(made, wanted)
                 prompt = await made.get_prompt("older__greet", {"name": "Ada"})
                 assert "Ada" in prompt.messages[0].content.text
 
 
 @pytest.mark.parametrize("transport", ["streamable-http", "sse"])
-async def test_a_server_of_the_first_generation_tells_and_asks(
+async def test_a_server_on_sdk_1_sends_notifications_and_requests(
     tmp_path: Path, transport: str
 ) -> None:
     heard: list[Any] = []
@@ -84,12 +87,12 @@ async def test_a_server_of_the_first_generation_tells_and_asks(
 
 
 async def come_back(made: Client, tool: str) -> str:
-    """Call, as often as it takes, a server that was away: again when one is told to."""
+    """Call a server that was down, retrying after `retryAfter`."""
     while True:
         try:
             return await text(made, tool, message="again")
         except MCPError as refused:
-            # One that is being started just now says nothing of when.
+            # A server that is just starting has no retry time.
             await asyncio.sleep(refused.data.get("retryAfter", 0.1))
 
 
@@ -102,7 +105,7 @@ RESTARTED = {
 
 
 @pytest.mark.parametrize("server", RESTARTED)
-async def test_a_server_that_was_restarted_is_used_again(tmp_path: Path, server: str) -> None:
+async def test_a_restarted_server_is_used_again(tmp_path: Path, server: str) -> None:
     start, mode = RESTARTED[server]
     tool, port = f"{server}__echo", free_port()
     async with AsyncExitStack() as stack:
@@ -116,9 +119,9 @@ async def test_a_server_that_was_restarted_is_used_again(tmp_path: Path, server:
         assert await come_back(made, tool) == "Echo: again"
 
 
-async def test_a_session_that_the_server_ended_is_made_again(tmp_path: Path) -> None:
+async def test_a_session_that_the_server_ended_is_replaced(tmp_path: Path) -> None:
     async with sdk(1) as (program, url):
-        servers = {"old": {"url": url, "era": "handshake"}}
+        servers = {"old": {"url": url, "protocol": "session"}}
         async with behind(tmp_path, servers, "legacy") as made, httpx2.AsyncClient() as http:
             assert await text(made, "old__echo", message="once") == "Echo: once"
             session = (await program.says(r"session ID: (\w+)"))[1]

@@ -1,4 +1,4 @@
-"""The official Python client comes with a bearer token; without one it stays outside."""
+"""The official Python client authenticates with a bearer token; without one it is rejected."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ import pytest_asyncio
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import ProtectedResourceMetadata
 
-from outside.clients import ENVELOPE, HANDSHAKE, by_sse, client
+from outside.clients import SESSION_REVISION, STATELESS_REVISION, by_sse, client
 from outside.gateway import Gateway, configure, gateway
 
 pytestmark = [
@@ -22,11 +22,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning"),
 ]
 
-MODES = {"legacy": HANDSHAKE, "auto": ENVELOPE}
+MODES = {"legacy": SESSION_REVISION, "auto": STATELESS_REVISION}
 SERVERS = {"me": {"builtin": "operator"}, "search": {"builtin": "search"}}
 AUTH = """
 [auth]
-mode = ["jwt", "key"]
+mode = ["jwt", "api_key"]
 [auth.jwt]
 secret_env = "OUTSIDE_SECRET"
 issuer = "https://id.example"
@@ -56,9 +56,9 @@ def trunkline(place: Path, *arguments: str) -> str:
     ).stdout.strip()
 
 
-@pytest.fixture(params=["jwt", "key"])
+@pytest.fixture(params=["jwt", "api_key"])
 def headers(request: pytest.FixtureRequest, guarded: Gateway, place: Path) -> dict[str, str]:
-    """What a client sends: a token that the gateway has minted, or a key that it has given out."""
+    """The credentials of a client: a token or an API key that the gateway issued."""
     if request.param == "jwt":
         token = trunkline(place, "token", "mint", "--sub", "ada", "--role", "dev")
     else:
@@ -67,7 +67,7 @@ def headers(request: pytest.FixtureRequest, guarded: Gateway, place: Path) -> di
 
 
 async def until_known(guarded: Gateway, headers: dict[str, str]) -> None:
-    """Wait until the gateway has read its file of keys again."""
+    """Wait until the gateway has read its key file again."""
     async with httpx2.AsyncClient(headers=headers) as http:
         while (await http.get(f"{guarded.place}/nowhere")).status_code != 404:
             pass
@@ -87,7 +87,9 @@ async def test_a_client_with_a_token_is_served(
             assert "me" in json.dumps(status.structured_content)
 
 
-async def test_so_is_an_old_one(guarded: Gateway, headers: dict[str, str]) -> None:
+async def test_a_session_client_with_a_token_is_served(
+    guarded: Gateway, headers: dict[str, str]
+) -> None:
     await until_known(guarded, headers)
     async with client(by_sse(guarded.sse, headers=headers), "legacy") as made:
         assert (await made.list_tools()).tools
@@ -95,7 +97,7 @@ async def test_so_is_an_old_one(guarded: Gateway, headers: dict[str, str]) -> No
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("sent", [{}, {"Authorization": "Bearer nonsense"}])
-async def test_a_client_without_a_good_one_stays_outside(
+async def test_a_client_without_a_valid_token_is_rejected(
     guarded: Gateway, sent: dict[str, str], mode: str
 ) -> None:
     async with httpx2.AsyncClient(headers=sent) as http:
@@ -106,7 +108,7 @@ async def test_a_client_without_a_good_one_stays_outside(
         assert not isinstance(caught.value, TimeoutError)
 
 
-async def test_where_a_client_learns_more(guarded: Gateway) -> None:
+async def test_the_challenge_names_the_resource_metadata(guarded: Gateway) -> None:
     async with httpx2.AsyncClient() as http:
         accept = {"accept": "application/json, text/event-stream"}
         refused = await http.post(guarded.mcp, json={}, headers=accept)

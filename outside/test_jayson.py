@@ -1,4 +1,4 @@
-"""jayson, from npm, calls us over TCP."""
+"""jayson, from npm, calls a server on our engine over TCP."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 
-async def test_jayson_calls_us() -> None:
+async def test_jayson_calls_the_engine() -> None:
     server = await create_subprocess_exec(sys.executable, HERE / "tcp_server.py", stdout=PIPE)
     async with asyncio.timeout(60):
         port = (await server.stdout.readline()).decode().strip()

@@ -1,4 +1,4 @@
-"""The official Python SDK's client speaks with a server on our engine, over stdio."""
+"""The official Python SDK's client calls a server on our engine, over stdio."""
 
 import asyncio
 import sys
@@ -20,7 +20,7 @@ async def test_the_official_client_lists_and_calls_tools() -> None:
         assert result.content[0].text == "42"
 
 
-async def test_a_slow_tool_holds_up_no_other() -> None:
+async def test_a_slow_tool_does_not_delay_others() -> None:
     async with asyncio.timeout(60), Client(SERVER) as client:
         slow = asyncio.create_task(client.call_tool("wait", {}))
         results = await asyncio.gather(
@@ -30,7 +30,7 @@ async def test_a_slow_tool_holds_up_no_other() -> None:
         slow.cancel()
 
 
-async def test_an_error_of_ours_is_an_error_of_theirs() -> None:
+async def test_an_error_response_raises_in_the_client() -> None:
     async with asyncio.timeout(60), Client(SERVER) as client:
         with pytest.raises(MCPError, match="Unknown tool: nope"):
             await client.call_tool("nope", {})

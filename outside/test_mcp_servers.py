@@ -1,4 +1,4 @@
-"""Our Connection as a client of real MCP servers: one from npm, one on the official Python SDK."""
+"""A Connection as a client of real MCP servers: one from npm, one on the official Python SDK."""
 
 import asyncio
 import sys
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from examples.client import ChildChannel
+from examples.client import ChildTransport
 from trunkline.jsonrpc import Connection, Notification, Request, RpcError, from_raw
 
 HERE = Path(__file__).parent
@@ -21,7 +21,7 @@ SERVERS = {
 
 
 class Listener:
-    """Answers what servers ask of clients, and remembers what they tell."""
+    """Answers the requests of servers and records their notifications."""
 
     def __init__(self) -> None:
         self.notified_of: list[str] = []
@@ -44,7 +44,7 @@ async def connected(name: str) -> AsyncIterator[tuple[Connection, Listener]]:
         *SERVERS[name], stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=1 << 24
     )
     listener = Listener()
-    async with asyncio.timeout(60), Connection(ChildChannel(child), listener) as connection:
+    async with asyncio.timeout(60), Connection(ChildTransport(child), listener) as connection:
         client = {"name": "trunkline", "version": "0"}
         hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
         answer = from_raw(await connection.call("initialize", hello), dict[str, Any])
@@ -71,7 +71,7 @@ async def test_a_real_server_lists_and_runs_its_tools(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVERS)
-async def test_a_real_server_refuses_what_it_does_not_know(name: str) -> None:
+async def test_a_real_server_rejects_an_unknown_method(name: str) -> None:
     async with connected(name) as (connection, _):
         with pytest.raises(RpcError) as caught:
             await connection.call("no/such/method", {})

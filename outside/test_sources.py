@@ -1,4 +1,4 @@
-"""The official Python clients, of both generations and eras, ask the registry of sources."""
+"""The official Python clients, of both versions and protocols, query the source registry."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from mcp import Client, StdioServerParameters
 
-from outside.clients import ENVELOPE, HANDSHAKE, client
+from outside.clients import SESSION_REVISION, STATELESS_REVISION, client
 from outside.gateway import Gateway, gateway
 from outside.program import HERE, PYTHON_1, run
 
@@ -22,7 +22,11 @@ pytestmark = [
 
 REGISTRY = HERE.parent / "src" / "trunkline" / "sources" / "default.json"
 DEFAULT = REGISTRY.read_text(encoding="utf-8")
-MODES = {"legacy": HANDSHAKE, "auto": ENVELOPE, ENVELOPE: ENVELOPE}
+MODES = {
+    "legacy": SESSION_REVISION,
+    "auto": STATELESS_REVISION,
+    STATELESS_REVISION: STATELESS_REVISION,
+}
 TOOLS = [
     "sources__get_sources",
     "sources__list_categories",
@@ -98,7 +102,7 @@ async def test_the_client_1_finds_sources(library: Gateway, registry: Path, way:
     code, out, err = await run(PYTHON_1, HERE / "sdk1_sources.py", *place)
     assert code == 0, err
     said = json.loads(out)
-    assert said["version"] == HANDSHAKE
+    assert said["version"] == SESSION_REVISION
     assert said["tools"] == TOOLS
     assert said["found"]["structuredContent"]["slug"] == "rust-learning"
     assert said["federated"]["structuredContent"]["count"] == 1

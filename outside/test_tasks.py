@@ -1,4 +1,4 @@
-"""Servers that insist on tasks: two from npm, and two of ours on the official SDKs for Python."""
+"""Servers that require tasks: two from npm, and two of ours on the official Python SDKs."""
 
 import asyncio
 import sys
@@ -16,7 +16,7 @@ from outside.program import HERE, PYTHON_1, free_port, running
 
 EXAMPLES = HERE / "node_modules/@modelcontextprotocol/sdk/dist/esm/examples/server"
 MODES = ["legacy", "auto"]
-"""A client that shakes hands, and one that need not."""
+"""A client of each protocol."""
 
 RESEARCH = "{}__simulate-research-query"
 
@@ -25,7 +25,7 @@ RESEARCH = "{}__simulate-research-query"
 async def behind(
     folder: Path, servers: Servers, mode: str, **options: Any
 ) -> AsyncIterator[Client]:
-    async with gateway(folder, servers) as house, client(house.mcp, mode, **options) as made:
+    async with gateway(folder, servers) as site, client(site.mcp, mode, **options) as made:
         listed = (await made.list_tools()).tools
         assert listed
         assert all("execution" not in tool.model_dump(exclude_unset=True) for tool in listed)
@@ -41,7 +41,7 @@ async def choose(context: Any, params: Any) -> types.ElicitResult:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_server_everything_is_asked_for_its_research(tmp_path: Path, mode: str) -> None:
+async def test_a_task_of_server_everything(tmp_path: Path, mode: str) -> None:
     async with everything("streamableHttp") as (_, url):
         servers = {"web": {"url": url}, "child": EVERYTHING}
         async with behind(tmp_path, servers, mode) as made:
@@ -51,7 +51,7 @@ async def test_server_everything_is_asked_for_its_research(tmp_path: Path, mode:
         assert f"Research Report: {name}" in report
 
 
-async def test_what_its_research_asks_reaches_the_user(tmp_path: Path) -> None:
+async def test_input_requests_of_a_task_reach_the_user(tmp_path: Path) -> None:
     async with everything("streamableHttp") as (_, url):
         servers = {"web": {"url": url}, "child": EVERYTHING}
         async with behind(tmp_path, servers, "legacy", elicitation_callback=choose) as made:
@@ -63,7 +63,7 @@ async def test_what_its_research_asks_reaches_the_user(tmp_path: Path) -> None:
                 assert "python (snake)" in report
 
 
-async def test_the_typescript_sdks_own_example_asks_and_samples(tmp_path: Path) -> None:
+async def test_the_task_example_of_the_typescript_sdk_elicits_and_samples(tmp_path: Path) -> None:
     port = free_port()
     command = ["node", EXAMPLES / "simpleTaskInteractive.js"]
     async with running(*command, env={"PORT": str(port)}) as program:
@@ -75,7 +75,7 @@ async def test_the_typescript_sdks_own_example_asks_and_samples(tmp_path: Path) 
             assert "a sample" in await text(made, "ts__write_haiku", topic="rain")
 
 
-async def test_tasks_of_the_python_sdk_1_ask_fail_and_are_cancelled(tmp_path: Path) -> None:
+async def test_tasks_of_the_python_sdk_1_elicit_fail_and_are_cancelled(tmp_path: Path) -> None:
     server = {"command": str(PYTHON_1), "args": [str(HERE / "sdk1_tasks_server.py")], "timeout": 5}
     servers = {"py": server}
     async with behind(tmp_path, servers, "legacy", elicitation_callback=accept) as made:
@@ -88,7 +88,7 @@ async def test_tasks_of_the_python_sdk_1_ask_fail_and_are_cancelled(tmp_path: Pa
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_tasks_of_the_extension_on_the_python_sdk_2(tmp_path: Path, mode: str) -> None:
+async def test_extension_tasks_on_the_python_sdk_2(tmp_path: Path, mode: str) -> None:
     port = free_port()
     command = [sys.executable, HERE / "sdk_tasks_server.py", str(port)]
     async with running(*command) as program:

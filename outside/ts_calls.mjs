@@ -1,7 +1,7 @@
 // The official TypeScript clients list tools and call some; prints JSON.
-// node ts_calls.mjs GENERATION MODE URL WISHES; WISHES is JSON: `headers`, and `calls` as pairs.
-const [generation, mode, url, wishes] = process.argv.slice(2);
-const { headers, calls } = JSON.parse(wishes);
+// node ts_calls.mjs GENERATION MODE URL INPUT; INPUT is JSON: `headers`, and `calls` as pairs.
+const [generation, mode, url, input] = process.argv.slice(2);
+const { headers, calls } = JSON.parse(input);
 const first = generation === "1";
 const library = first
   ? {

@@ -1,6 +1,6 @@
 // The official TypeScript clients find a tool and call it; prints JSON.
 // node ts_finding.mjs GENERATION MODE stdio COMMAND ARGS… | GENERATION MODE mcp URL
-const [generation, mode, way, place, ...args] = process.argv.slice(2);
+const [generation, mode, kind, target, ...args] = process.argv.slice(2);
 const first = generation === "1";
 const library = first
   ? {
@@ -16,9 +16,9 @@ const library = first
 const options = first ? {} : { versionNegotiation: { mode } };
 const client = new library.Client({ name: "ts-finding", version: generation }, options);
 const transport =
-  way === "stdio"
-    ? new library.StdioClientTransport({ command: place, args })
-    : new library.StreamableHTTPClientTransport(new URL(place));
+  kind === "stdio"
+    ? new library.StdioClientTransport({ command: target, args })
+    : new library.StreamableHTTPClientTransport(new URL(target));
 await client.connect(transport);
 
 const call = (name, input) => client.callTool({ name, arguments: input });

@@ -1,6 +1,6 @@
 // The official TypeScript clients by HTTP: node ts_http_client.mjs GENERATION WAY URL; prints JSON.
 // GENERATION is 1 or 2; WAY is mcp, sse, or for 2 also auto or 2026-07-28, which find the other era.
-const [generation, way, url] = process.argv.slice(2);
+const [generation, kind, url] = process.argv.slice(2);
 const first = generation === "1";
 const library = first
   ? {
@@ -22,7 +22,7 @@ const schemas = {
 const named = (method) => (first ? library[schemas[method]] : method);
 
 const DOCUMENT = "trunkline:web:demo://resource/static/document/features.md";
-const mode = { mcp: "legacy", sse: "legacy", auto: "auto" }[way] ?? { pin: way };
+const mode = { mcp: "legacy", sse: "legacy", auto: "auto" }[kind] ?? { pin: kind };
 const options = { capabilities: { sampling: {}, elicitation: {} } };
 if (!first) options.versionNegotiation = { mode };
 const client = new library.Client({ name: "ts-http-client", version: generation }, options);
@@ -38,17 +38,17 @@ client.setRequestHandler(named("elicitation/create"), async () => {
   return { action: "accept", content: { name: "Ada", size: 42 } };
 });
 
-// What is told is kept until somebody asks for it.
+// Notifications are queued until they are read.
 const hear = (method) => {
-  const told = [];
+  const received = [];
   let wake = () => {};
   client.setNotificationHandler(named(method), ({ params }) => {
-    told.push(params);
+    received.push(params);
     wake();
   });
   return async () => {
-    while (!told.length) await new Promise((resolve) => (wake = resolve));
-    return told.shift();
+    while (!received.length) await new Promise((resolve) => (wake = resolve));
+    return received.shift();
   };
 };
 const logged = hear("notifications/message");
@@ -122,7 +122,7 @@ const inEnvelopes = async () => {
 
 const place = new URL(url);
 const transport =
-  way === "sse"
+  kind === "sse"
     ? new library.SSEClientTransport(place)
     : new library.StreamableHTTPClientTransport(place);
 await client.connect(transport);
@@ -131,7 +131,7 @@ found.version = first ? transport.protocolVersion : client.getNegotiatedProtocol
 await ask();
 await giveUp();
 await (found.version === "2026-07-28" ? inEnvelopes() : inSession());
-if (way === "mcp") {
+if (kind === "mcp") {
   const session = transport.sessionId;
   await transport.terminateSession();
   const headers = { accept: "text/event-stream", "mcp-session-id": session };

@@ -1,4 +1,4 @@
-// A server on the official TypeScript SDK 2.x that knows envelopes alone: node ts_server.mjs stdio | PORT
+// A server on the official TypeScript SDK 2.x for the stateless protocol only: node ts_server.mjs stdio | PORT
 import { createServer } from "node:http";
 import { Readable } from "node:stream";
 import { McpServer, createMcpHandler, inputRequired, inputResponse } from "@modelcontextprotocol/server";

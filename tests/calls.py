@@ -1,17 +1,16 @@
-"""Calls that have ended, for all who are told of them."""
+"""Call summaries for tests of event listeners."""
 
 from typing import Any
 
-from trunkline.gateway.passage import CallEnded, Passage
+from trunkline.gateway.call_context import CallContext, CallSummary
 from trunkline.jsonrpc import Raw, Request, to_raw
-from trunkline.mcp.caller import Caller
-from trunkline.mcp.offer import Kind
-from trunkline.mcp.principal import Principal
-from trunkline.routing.catalog import Entry
+from trunkline.mcp.features import FeatureKind
+from trunkline.mcp.identity import Caller, Principal
+from trunkline.routing.catalog import CatalogEntry
 
-_KINDS = {"tools/call": Kind.TOOL, "prompts/get": Kind.PROMPT}
+_KINDS = {"tools/call": FeatureKind.TOOL, "prompts/get": FeatureKind.PROMPT}
 
-USUAL: dict[str, Any] = {
+DEFAULT_FIELDS: dict[str, Any] = {
     "id": "0123456789abcdef0123456789abcdef",
     "at": 1000.0,
     "request_id": 7,
@@ -35,23 +34,23 @@ USUAL: dict[str, Any] = {
 }
 
 
-def ended(**facts: Any) -> CallEnded:
-    """Return a call that went well, but for what the test says."""
-    given = USUAL | facts
-    method, name, backend = given["method"], given["name"], given["backend"]
-    kind = _KINDS.get(method, Kind.RESOURCE)
-    passage = Passage(
-        Caller(given["principal"], given["revision"], {}, given["client"]),
-        Request(given["request_id"], method, to_raw({"name": name})),
-        number=given["id"],
-        at=given["at"],
-        began=0.0,
-        entry=None if backend is None else Entry(kind, name, backend, name, Raw(b"{}")),
-        revision=given["backend_revision"],
-        trace=given["trace"],
-        rule=given["rule"],
-        arguments=given["arguments"],
-        run="",
+def ended_call(**fields: Any) -> CallSummary:
+    """Return the summary of a successful call, with `fields` overridden."""
+    values = DEFAULT_FIELDS | fields
+    method, name, backend = values["method"], values["name"], values["backend"]
+    kind = _KINDS.get(method, FeatureKind.RESOURCE)
+    context = CallContext(
+        Caller(values["principal"], values["revision"], {}, values["client"]),
+        Request(values["request_id"], method, to_raw({"name": name})),
+        sequence=values["id"],
+        wall_time=values["at"],
+        started_at=0.0,
+        entry=None if backend is None else CatalogEntry(kind, name, backend, name, Raw(b"{}")),
+        backend_revision=values["backend_revision"],
+        traceparent=values["trace"],
+        rule=values["rule"],
+        arguments=values["arguments"],
+        id_prefix="",
     )
-    measured = (given[each] for each in ("total", "upstream", "bytes_in", "bytes_out"))
-    return CallEnded(passage, given["status"], given["kind"], given["code"], *measured)
+    measurements = (values[each] for each in ("total", "upstream", "bytes_in", "bytes_out"))
+    return CallSummary(context, values["status"], values["kind"], values["code"], *measurements)

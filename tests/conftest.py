@@ -1,12 +1,12 @@
-"""What all tests share: the `--update` switch, and folders for what gateways leave."""
+"""Shared by all tests: the `--update` switch, and temporary state directories."""
 
 from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
 
-# A machine may be busy: how long an example takes is nothing that a test can judge. Half as many as
-# hypothesis would try keep `make test` short; those that matter most ask for more themselves.
+# No deadline: machines may be busy. Half of hypothesis' default number of examples keeps
+# `make test` short; the most important tests ask for more themselves.
 settings.register_profile("patient", deadline=None, max_examples=50)
 settings.load_profile("patient")
 

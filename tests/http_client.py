@@ -1,11 +1,11 @@
-"""Raw HTTP for tests: the whole gateway behind a socket, and clients of both eras in front of it.
+"""Raw HTTP for tests: a whole gateway behind a socket, and clients of both protocols.
 
     async with site(gateway(a=server), server) as here:
-        old, new = await here.old(), here.new()
-        (await new.ask("tools/list")).json
+        session, stateless = await here.session_client(), here.stateless_client()
+        (await stateless.ask("tools/list")).json
 
-Every request has a connection of its own. An answer is there when its head is; what follows is read
-as the test wants it: whole, or event by event.
+Every request has a connection of its own. A reply is returned once its head has arrived; the test
+reads the rest as a whole or event by event.
 """
 
 import asyncio
@@ -16,34 +16,34 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.gateway.letters import meta as envelope
+from tests.endpoints.exchanges import rpc_notification, rpc_request
 from tests.gateway.servers import Server, hello, running
-from tests.transports.exchanges import call, note
+from tests.gateway.stateless_callers import meta as envelope
+from trunkline.endpoints.auth import EndpointSettings
+from trunkline.endpoints.router import HttpRouter
 from trunkline.gateway.gateway import Gateway
-from trunkline.transports.http_listener import HttpListener
-from trunkline.transports.http_message import HttpLimits
-from trunkline.transports.http_rules import HttpRules
-from trunkline.transports.http_server import HttpServer
-from trunkline.transports.sse import Event, SseParser
+from trunkline.http.listener import HttpListener
+from trunkline.http.message import HttpLimits
+from trunkline.http.sse import SseEvent, SseParser
 
 HOST = "127.0.0.1"
-LIMITS = HttpLimits(half_closed=0.05)
+LIMITS = HttpLimits(half_closed_timeout=0.05)
 BOTH = "application/json, text/event-stream"
 
 _NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 
 
-class Reply:
-    """One answer, of which the head has come."""
+class HttpReply:
+    """A response whose head has arrived."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.body = b""
-        """All of it, unless it is a stream of events."""
+        """The whole body, unless it is an event stream."""
         self._reader, self._writer = reader, writer
         self._parser = SseParser(2**24)
-        self._events: list[Event] = []
+        self._events: list[SseEvent] = []
         self.ended = False
 
     async def read_head(self) -> None:
@@ -65,62 +65,62 @@ class Reply:
 
     @property
     def error(self) -> tuple[int, int]:
-        """The status, and the code."""
+        """The HTTP status and the error code."""
         return self.status, self.json["error"]["code"]
 
     @property
     def is_stream(self) -> bool:
         return self.headers.get("content-type") == "text/event-stream"
 
-    async def event(self) -> Event | None:
-        """Return the next event, None if there is none any more."""
+    async def next_event(self) -> SseEvent | None:
+        """Return the next event, None at the end of the stream."""
         assert self.is_stream
         while not self._events:
-            piece = await self.piece()
+            piece = await self.next_chunk()
             if not piece:
                 self.ended = True
                 return None
             found = self._parser.feed(piece)
-            self._events = [event for event in found if isinstance(event, Event)]
+            self._events = [event for event in found if isinstance(event, SseEvent)]
         return self._events.pop(0)
 
-    async def piece(self) -> bytes:
-        """Return what was sent at once."""
+    async def next_chunk(self) -> bytes:
+        """Return the next chunk of the body."""
         size = int(await self._reader.readuntil(b"\r\n"), 16)
         return (await self._reader.readexactly(size + 2))[:-2]
 
-    async def said(self) -> Any:
-        """Return what the next event that has data says."""
-        while (event := await self.event()) is not None:
+    async def next_message(self) -> Any:
+        """Return the message of the next event with data."""
+        while (event := await self.next_event()) is not None:
             if event.data:
                 return json.loads(event.data)
         raise EOFError("the stream has ended")
 
-    async def rest(self) -> list[Any]:
-        """Return what all further events say, to the end of the stream."""
+    async def remaining_messages(self) -> list[Any]:
+        """Return the messages of all further events, to the end of the stream."""
         found: list[Any] = []
-        while (event := await self.event()) is not None:
+        while (event := await self.next_event()) is not None:
             if event.data:
                 found.append(json.loads(event.data))
         return found
 
-    async def last(self) -> Any:
-        """Return the answer, be it a body or the last event."""
-        return (await self.rest())[-1] if self.is_stream else self.json
+    async def final_message(self) -> Any:
+        """Return the response message, from the body or the last event."""
+        return (await self.remaining_messages())[-1] if self.is_stream else self.json
 
     def close(self) -> None:
-        """Go, as most clients do."""
+        """Close the connection."""
         self._writer.close()
 
     def reset(self) -> None:
-        """Go, as a crash does."""
+        """Reset the connection."""
         sock: socket.socket = self._writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
 
-class Visited:
-    """Whatever listens, as those see it who come by HTTP."""
+class HttpPeer:
+    """An HTTP listener, as its clients see it."""
 
     def __init__(self, listener: HttpListener) -> None:
         self.listener = listener
@@ -129,8 +129,8 @@ class Visited:
 
     async def send(
         self, body: Any = None, method: str = "POST", path: str = "/mcp", **headers: str | None
-    ) -> Reply:
-        """Send a request, and return what will read its answer; _ is - in names of headers."""
+    ) -> HttpReply:
+        """Send a request and return its reply, still unread; _ stands for - in header names."""
         reader, writer = await asyncio.open_connection(HOST, self.port, limit=2**24)
         self.writers.append(writer)
         raw = b"" if body is None else body
@@ -145,43 +145,45 @@ class Visited:
         ]
         head = "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""])
         writer.write(head.encode() + raw)
-        return Reply(reader, writer)
+        return HttpReply(reader, writer)
 
     async def ask(
         self, body: Any = None, method: str = "POST", path: str = "/mcp", **headers: str | None
-    ) -> Reply:
-        """Ask, and return the answer when its head has come."""
+    ) -> HttpReply:
+        """Send a request and return the reply when its head has arrived."""
         reply = await self.send(body, method, path, **headers)
         await reply.read_head()
         return reply
 
-    async def old(self, version: str = "2025-11-25", **capabilities: Any) -> "Old":
-        """Return a client in a session of its own."""
-        client = Old(self, version)
-        reply = await self.ask(call(0, "initialize", **hello(version, capabilities)))
-        client.welcome = reply.result
+    async def session_client(
+        self, version: str = "2025-11-25", **capabilities: Any
+    ) -> "SessionHttpClient":
+        """Return a client of the session protocol, in a new session."""
+        client = SessionHttpClient(self, version)
+        reply = await self.ask(rpc_request(0, "initialize", **hello(version, capabilities)))
+        client.initialize_result = reply.result
         client.id = reply.headers["mcp-session-id"]
-        assert (await client.tell("notifications/initialized")).status == 202
+        assert (await client.notify("notifications/initialized")).status == 202
         return client
 
-    def new(self) -> "New":
-        return New(self)
+    def stateless_client(self) -> "StatelessHttpClient":
+        return StatelessHttpClient(self)
 
 
-class Site(Visited):
-    """A gateway behind a socket, and what is behind its door."""
+class GatewaySite(HttpPeer):
+    """A gateway behind a socket, with its HTTP router."""
 
-    def __init__(self, made: Gateway, door: HttpServer, listener: HttpListener) -> None:
+    def __init__(self, gateway: Gateway, router: HttpRouter, listener: HttpListener) -> None:
         super().__init__(listener)
-        self.gateway, self.door = made, door
+        self.gateway, self.router = gateway, router
 
 
-class Old:
-    """A client of the handshake era."""
+class SessionHttpClient:
+    """A client of the session protocol."""
 
-    def __init__(self, site: Visited, version: str) -> None:
+    def __init__(self, site: HttpPeer, version: str) -> None:
         self.id = ""
-        self.welcome: Any = None
+        self.initialize_result: Any = None
         self._site = site
         self._version = version
 
@@ -189,31 +191,31 @@ class Old:
     def headers(self) -> dict[str, str]:
         return {"mcp_session_id": self.id, "mcp_protocol_version": self._version}
 
-    async def post(self, said: Any) -> Reply:
-        return await self._site.ask(said, **self.headers)
+    async def post(self, message: Any) -> HttpReply:
+        return await self._site.ask(message, **self.headers)
 
-    async def ask(self, method: str, id: Any = 1, **params: Any) -> Reply:
-        return await self.post(call(id, method, **params))
+    async def ask(self, method: str, id: Any = 1, **params: Any) -> HttpReply:
+        return await self.post(rpc_request(id, method, **params))
 
-    async def begin(self, method: str, id: Any = 1, **params: Any) -> "asyncio.Task[Reply]":
-        """Ask what is answered later."""
+    async def start(self, method: str, id: Any = 1, **params: Any) -> "asyncio.Task[HttpReply]":
+        """Start a request that is answered later."""
         return asyncio.create_task(self.ask(method, id, **params))
 
-    async def tell(self, method: str, **params: Any) -> Reply:
-        return await self.post(note(method, **params))
+    async def notify(self, method: str, **params: Any) -> HttpReply:
+        return await self.post(rpc_notification(method, **params))
 
-    async def get(self, last_event_id: str | None = None, **headers: str | None) -> Reply:
+    async def get(self, last_event_id: str | None = None, **headers: str | None) -> HttpReply:
         more: dict[str, Any] = {**self.headers, "last_event_id": last_event_id, **headers}
         return await self._site.ask(None, "GET", **more)
 
-    async def delete(self) -> Reply:
+    async def delete(self) -> HttpReply:
         return await self._site.ask(None, "DELETE", **self.headers)
 
 
-class New:
-    """A client of the envelope era."""
+class StatelessHttpClient:
+    """A client of the stateless protocol."""
 
-    def __init__(self, site: Visited) -> None:
+    def __init__(self, site: HttpPeer) -> None:
         self._site = site
 
     async def send(
@@ -223,8 +225,8 @@ class New:
         headers: dict[str, str | None] | None = None,
         meta: Any = None,
         **params: Any,
-    ) -> Reply:
-        """Ask, with whatever else in the envelope; `meta=False` is none at all."""
+    ) -> HttpReply:
+        """Send a request with more in its envelope; `meta=False` sends no envelope."""
         if meta is not False:
             params["_meta"] = {k: v for k, v in envelope(**(meta or {})).items() if v is not None}
         every: dict[str, Any] = {
@@ -233,10 +235,10 @@ class New:
             "mcp_name": params.get(_NAMED.get(method, "")),
         }
         every.update(headers or {})
-        return await self._site.send(call(id, method, **params), **every)
+        return await self._site.send(rpc_request(id, method, **params), **every)
 
-    async def ask(self, method: str, *args: Any, **kwargs: Any) -> Reply:
-        """Ask, and return the answer when its head has come."""
+    async def ask(self, method: str, *args: Any, **kwargs: Any) -> HttpReply:
+        """Send a request and return the reply when its head has arrived."""
         reply = await self.send(method, *args, **kwargs)
         await reply.read_head()
         return reply
@@ -244,29 +246,29 @@ class New:
 
 @asynccontextmanager
 async def site(
-    made: Gateway,
+    gateway: Gateway,
     *servers: Server,
     limits: HttpLimits = LIMITS,
     settled: bool = True,
-    **rules: Any,
-) -> AsyncGenerator[Site]:
-    """Put a gateway behind a socket, and see to it that nothing is left afterwards."""
-    made.client_capabilities = {"sampling": {}, "elicitation": {"form": {}, "url": {}}}
-    async with running(made, *servers):
-        door = HttpServer(made, HttpRules(**rules))
-        listener = HttpListener(door.answer, limits)
+    **settings: Any,
+) -> AsyncGenerator[GatewaySite]:
+    """Put a gateway behind a socket and check that nothing is left afterwards."""
+    gateway.client_capabilities = {"sampling": {}, "elicitation": {"form": {}, "url": {}}}
+    async with running(gateway, *servers):
+        router = HttpRouter(gateway, EndpointSettings(**settings))
+        listener = HttpListener(router.handle, limits)
         await listener.listen(HOST, 0)
-        here = Site(made, door, listener)
-        made.registry.start()
+        here = GatewaySite(gateway, router, listener)
+        gateway.registry.start()
         if settled:
-            await made.registry.wait_settled()
+            await gateway.registry.wait_complete()
         try:
             yield here
         finally:
             for writer in here.writers:
                 writer.transport.abort()
-            made.stateless.end()
-            await door.aclose()
+            gateway.stateless.end_subscriptions()
+            await router.aclose()
             await listener.aclose(0)
-        assert door.sessions == 0
-        assert made.sessions == frozenset()
+        assert router.session_count == 0
+        assert gateway.sessions == frozenset()

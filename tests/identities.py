@@ -1,4 +1,4 @@
-"""A guarded gateway for tests, and clients that say who they are."""
+"""A gateway with authentication for tests, and its clients."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -7,73 +7,85 @@ from typing import Any
 
 from tests.auth.issuer import AUDIENCE, ISSUER, SECRET, Clock, token
 from tests.gateway.servers import Server
-from tests.http_client import Reply, Site, site
-from trunkline.auth.claims import Expected
-from trunkline.auth.guard import TellAway, TokenGuard
+from tests.http_client import GatewaySite, HttpReply, site
+from trunkline.auth.authenticator import ProtectedResource, RejectionListener, TokenAuthenticator
+from trunkline.auth.claims import ClaimsValidator
 from trunkline.auth.key_sets import SharedSecret
-from trunkline.auth.metadata import Resource
 from trunkline.auth.signatures import secret_key
-from trunkline.auth.verifier import JwtVerifier, Verifier
-from trunkline.gateway.events import TurnedAway
+from trunkline.auth.tokens import JwtVerifier, TokenVerifier
+from trunkline.gateway.events import AuthRejected
 from trunkline.gateway.gateway import Gateway
 
 
-class As(Site):
-    """The same gateway, as one principal sees it."""
+class AuthenticatedSite(GatewaySite):
+    """A site whose requests carry the token of one principal."""
 
-    def __init__(self, here: Site, made: str) -> None:
-        vars(self).update(vars(here))
-        self.token = made
+    def __init__(self, site: GatewaySite, token: str) -> None:
+        vars(self).update(vars(site))
+        self.token = token
 
     async def send(
         self, body: Any = None, method: str = "POST", path: str = "/mcp", **headers: str | None
-    ) -> Reply:
+    ) -> HttpReply:
         mine: dict[str, Any] = {"authorization": f"Bearer {self.token}", **headers}
         return await super().send(body, method, path, **mine)
 
 
-class Guarded:
-    """A gateway that asks everybody, and its clock."""
+class AuthenticatedGateway:
+    """A site with authentication, its clock, and the rejections that it reported."""
 
-    def __init__(self, here: Site, clock: Clock) -> None:
-        self.here = here
+    def __init__(self, site: GatewaySite, clock: Clock) -> None:
+        self.site = site
         self.clock = clock
-        self.told: list[TurnedAway] = []
+        self.rejections: list[AuthRejected] = []
 
-    def client(self, subject: str = "ada", **claims: Any) -> As:
-        return As(self.here, token(sub=subject, **claims))
-
-
-def nobody(address: str, why: str) -> None:
-    """Tell nobody."""
+    def client(self, subject: str = "ada", **claims: Any) -> AuthenticatedSite:
+        return AuthenticatedSite(self.site, token(sub=subject, **claims))
 
 
-def guard_of(
-    clock: Clock, tell: TellAway = nobody, *scopes: str, most: int = 100_000
-) -> TokenGuard:
-    expected = Expected(issuer=ISSUER, audiences=frozenset((AUDIENCE,)), scopes=frozenset(scopes))
-    tokens = JwtVerifier(expected, SharedSecret(secret_key(SECRET)))
-    resource = Resource(servers=(ISSUER,), scopes=scopes)
-    return TokenGuard(Verifier(tokens, clock=clock), resource, most, tell)
+def ignore_rejection(address: str, reason: str) -> None:
+    """Do nothing."""
+
+
+def make_authenticator(
+    clock: Clock,
+    on_rejected: RejectionListener = ignore_rejection,
+    *scopes: str,
+    max_failures: int = 100_000,
+) -> TokenAuthenticator:
+    validator = ClaimsValidator(
+        issuer=ISSUER, audiences=frozenset((AUDIENCE,)), scopes=frozenset(scopes)
+    )
+    tokens = JwtVerifier(validator, SharedSecret(secret_key(SECRET)))
+    resource = ProtectedResource(authorization_servers=(ISSUER,), scopes=scopes)
+    return TokenAuthenticator(
+        TokenVerifier(tokens, clock=clock), resource, max_failures, on_rejected
+    )
 
 
 @asynccontextmanager
-async def guarded(
-    made: Gateway, *servers: Server, scopes: tuple[str, ...] = (), most: int = 100_000, **rules: Any
-) -> AsyncGenerator[Guarded]:
-    """Put a gateway behind a socket and a guard."""
-    async with site(made, *servers, **rules) as here:
-        house = Guarded(here, Clock())
+async def authenticated_gateway(
+    gateway: Gateway,
+    *servers: Server,
+    scopes: tuple[str, ...] = (),
+    max_failures: int = 100_000,
+    **settings: Any,
+) -> AsyncGenerator[AuthenticatedGateway]:
+    """Put a gateway here a socket and an authenticator."""
+    async with site(gateway, *servers, **settings) as here:
+        guarded = AuthenticatedGateway(here, Clock())
 
-        def tell(address: str, why: str) -> None:
-            house.told.append(TurnedAway(address, why))
+        def on_rejected(address: str, reason: str) -> None:
+            guarded.rejections.append(AuthRejected(address, reason))
 
-        here.door.guard = guard = guard_of(house.clock, tell, *scopes, most=most)
-        here.door.pages = guard.resource.pages()
-        yield house
+        here.router.authenticator = authenticator = make_authenticator(
+            guarded.clock, on_rejected, *scopes, max_failures=max_failures
+        )
+        here.router.pages = authenticator.resource.pages()
+        yield guarded
 
 
-def real_claims(**claims: Any) -> dict[str, Any]:
-    """Return claims of now, for gateways whose clock is the real one."""
+def current_claims(**claims: Any) -> dict[str, Any]:
+    """Return claims that are valid now, for gateways with a real clock."""
     now = int(time.time())
     return {"iat": now, "exp": now + 3600, **claims}

@@ -1,6 +1,6 @@
-"""One server that hangs, with thousands of calls before it, takes nothing away from another.
+"""A server that hangs with thousands of waiting calls takes no capacity from other servers.
 
-A canary calls a good server, a process of its own, on the same line as those who wait.
+A canary calls a good server, a process of its own, over the same connection as the waiting calls.
 """
 
 import asyncio
@@ -14,59 +14,60 @@ from typing import Any
 
 import pytest
 
+from tests.backends.http_servers import BlockedReply, FakeSessionServer
 from tests.cli.samples import config
-from tests.gateway.letters import meta
+from tests.endpoints.exchanges import FakeExchange, make_request, rpc_notification, rpc_request
 from tests.gateway.servers import hello
-from tests.transports.exchanges import Paper, asked, call, note
-from tests.transports.faulty import faulty
-from tests.transports.web import Hold, Web
-from trunkline.app import App
-from trunkline.assembly import servers as composition
-from trunkline.assembly.http import rules_of
-from trunkline.config import load
-from trunkline.jsonrpc import pipe
-from trunkline.transports.http_server import HttpServer
+from tests.gateway.stateless_callers import meta
+from tests.http.scripted_server import scripted_server
+from trunkline.app.application import App
+from trunkline.app.build import AppLimits, ShutdownTimeouts, build_http_rules
+from trunkline.config import load_config
+from trunkline.endpoints.router import HttpRouter
+from trunkline.jsonrpc import memory_pipe
+
+ECHO_SERVER = Path(__file__).with_name("children") / "echo_server.py"
 
 CALLS = 2500
 SHARE = 500
-"""Half of what the door takes on; the server itself would take more."""
+"""Half of what the endpoint accepts; the server itself would accept more."""
 
-BULK = "x" * 4000
-"""So much that a pipe that nobody reads is full long before all of it is written."""
+LARGE_TEXT = "x" * 4000
+"""Large enough that an unread pipe is full long before all calls are written."""
 
-MUCH = {"size": 1, "text": BULK}
+LARGE_ARGUMENTS = {"size": 1, "text": LARGE_TEXT}
 
 GOOD = f"""
 [servers.good]
 command = "{sys.executable}"
-args = ["-m", "trunkline.benchmark.server", "--stdio"]
+args = ["{ECHO_SERVER}"]
 """
 
 Ask = Callable[[str], Awaitable[Any]]
-"""Calls a tool; returns the result, or the error."""
+"""Calls a tool; returns the result or the error."""
 
 
 @asynccontextmanager
 async def stuck_child() -> AsyncGenerator[str]:
     yield f'''
 command = "{sys.executable}"
-args = ["-m", "trunkline.benchmark.stuck"]
-era = "handshake"'''
+args = ["{ECHO_SERVER}", "--stuck"]
+protocol = "session"'''
 
 
 @asynccontextmanager
-async def stuck_http() -> AsyncGenerator[str]:
-    web = Web(tools=[{"name": "echo", "inputSchema": {"type": "object"}}])
-    web.reactions["tools/call"] = Hold()
-    async with faulty(web.play) as server:
+async def stuck_http_server() -> AsyncGenerator[str]:
+    fake = FakeSessionServer(tools=[{"name": "echo", "inputSchema": {"type": "object"}}])
+    fake.reactions["tools/call"] = BlockedReply()
+    async with scripted_server(fake.play) as server:
         yield f'url = "{server.url}"'
 
 
-class Line:
-    """A client on a line that sends and reads at the same time, however much it has to say."""
+class StdioClient:
+    """A client on one transport that sends and reads concurrently."""
 
     def __init__(self, app: App) -> None:
-        self._near, far = pipe()
+        self._near, far = memory_pipe()
         self._serving = asyncio.create_task(app.gateway.serve(far))
         self._waiting: dict[Any, asyncio.Future[Any]] = {}
         self._last = 0
@@ -74,19 +75,19 @@ class Line:
 
     async def _read(self) -> None:
         while (payload := await self._near.receive()) is not None:
-            said = json.loads(payload)
-            if said.get("id") in self._waiting:
-                self._waiting.pop(said["id"]).set_result(said.get("result") or said)
+            message = json.loads(payload)
+            if message.get("id") in self._waiting:
+                self._waiting.pop(message["id"]).set_result(message.get("result") or message)
 
-    async def tell(self, said: Any) -> None:
-        await self._near.send(json.dumps(said).encode())
+    async def notify(self, message: Any) -> None:
+        await self._near.send(json.dumps(message).encode())
 
     async def ask(self, method: str, **params: Any) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._last += 1
         id = self._last
         self._waiting[id] = answer
-        await self.tell(call(id, method, **params))
+        await self.notify(rpc_request(id, method, **params))
         return await answer
 
     async def aclose(self) -> None:
@@ -95,95 +96,97 @@ class Line:
 
 
 @asynccontextmanager
-async def on_a_line(app: App) -> AsyncGenerator[Ask]:
-    line = Line(app)
+async def over_stdio(app: App) -> AsyncGenerator[Ask]:
+    line = StdioClient(app)
     await line.ask("initialize", **hello())
-    await line.tell(note("notifications/initialized"))
+    await line.notify(rpc_notification("notifications/initialized"))
 
     async def ask(name: str) -> Any:
-        return await line.ask("tools/call", name=name, arguments=MUCH)
+        return await line.ask("tools/call", name=name, arguments=LARGE_ARGUMENTS)
 
     yield ask
     await line.aclose()
 
 
-class Door:
-    """The door of a gateway, and what is pushed through below it."""
+class RouterClient:
+    """The HTTP router of a gateway, without sockets, and its exchanges."""
 
     def __init__(self, app: App) -> None:
-        self._door = HttpServer(app.gateway, rules_of(app.config.http))
-        self.papers: list[Paper] = []
+        self._router = HttpRouter(app.gateway, build_http_rules(app.config.http))
+        self.exchanges: list[FakeExchange] = []
 
-    async def push(self, body: Any, **headers: str) -> Paper:
-        paper = Paper(asked(body, **headers))
-        self.papers.append(paper)
-        self._door.answer(paper)
-        await paper.answered.wait()
-        return paper
+    async def post(self, body: Any, **headers: str) -> FakeExchange:
+        exchange = FakeExchange(make_request(body, **headers))
+        self.exchanges.append(exchange)
+        self._router.handle(exchange)
+        await exchange.answered.wait()
+        return exchange
 
     async def aclose(self) -> None:
-        for paper in self.papers:
-            if not paper.ended:
-                paper.go()
-        await self._door.aclose()
+        for exchange in self.exchanges:
+            if not exchange.ended:
+                exchange.disconnect()
+        await self._router.aclose()
 
 
-def read(paper: Paper) -> Any:
-    assert paper.status == 200
-    streamed = paper.headers[b"content-type"] == b"text/event-stream"
-    said = paper.data[-1] if streamed else json.loads(paper.body)
-    return said.get("result") or said
+def read_response(exchange: FakeExchange) -> Any:
+    assert exchange.status == 200
+    streamed = exchange.headers[b"content-type"] == b"text/event-stream"
+    message = exchange.data[-1] if streamed else json.loads(exchange.body)
+    return message.get("result") or message
 
 
 @asynccontextmanager
-async def in_a_session(app: App) -> AsyncGenerator[Ask]:
-    door = Door(app)
-    welcome = await door.push(call(0, "initialize", **hello()))
+async def over_session_http(app: App) -> AsyncGenerator[Ask]:
+    client = RouterClient(app)
+    initialized = await client.post(rpc_request(0, "initialize", **hello()))
     session = {
-        "mcp_session_id": welcome.headers[b"mcp-session-id"].decode(),
+        "mcp_session_id": initialized.headers[b"mcp-session-id"].decode(),
         "mcp_protocol_version": "2025-11-25",
     }
-    await door.push(note("notifications/initialized"), **session)
+    await client.post(rpc_notification("notifications/initialized"), **session)
 
     async def ask(name: str) -> Any:
-        body = call(len(door.papers), "tools/call", name=name, arguments=MUCH)
-        return read(await door.push(body, **session))
+        body = rpc_request(
+            len(client.exchanges), "tools/call", name=name, arguments=LARGE_ARGUMENTS
+        )
+        return read_response(await client.post(body, **session))
 
     yield ask
-    await door.aclose()
+    await client.aclose()
 
 
 @asynccontextmanager
-async def in_envelopes(app: App) -> AsyncGenerator[Ask]:
-    door = Door(app)
+async def over_stateless_http(app: App) -> AsyncGenerator[Ask]:
+    client = RouterClient(app)
 
     async def ask(name: str) -> Any:
-        body = call(1, "tools/call", name=name, arguments=MUCH, _meta=meta())
+        body = rpc_request(1, "tools/call", name=name, arguments=LARGE_ARGUMENTS, _meta=meta())
         headers = {"mcp_protocol_version": "2026-07-28", "mcp_method": "tools/call"}
-        return read(await door.push(body, mcp_name=name, **headers))
+        return read_response(await client.post(body, mcp_name=name, **headers))
 
     yield ask
-    await door.aclose()
+    await client.aclose()
 
 
-@pytest.mark.parametrize("front", [on_a_line, in_a_session, in_envelopes])
-@pytest.mark.parametrize("stuck", [stuck_child, stuck_http])
-async def test_a_server_that_hangs_leaves_the_others_their_room(
-    front: Any, stuck: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("front", [over_stdio, over_session_http, over_stateless_http])
+@pytest.mark.parametrize("stuck", [stuck_child, stuck_http_server])
+async def test_a_server_that_hangs_leaves_capacity_for_others(
+    front: Any, stuck: Any, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(composition, "CHILD_GRACE", 0.05)
+    limits = AppLimits(shutdown=ShutdownTimeouts(child_exit=0.05))
     http = f"[http]\nmax_in_flight = {2 * SHARE}\nmax_in_flight_per_principal = {2 * SHARE}"
     async with asyncio.timeout(20), stuck() as server:
         text = config(tmp_path, http, f"[servers.stuck]\n{server}\n", GOOD)
-        app = App(load(Path(text), {}))
+        app = App(load_config(Path(text), {}), limits=limits)
         async with app.running() as gateway:
-            await gateway.registry.wait_settled()
+            await gateway.registry.wait_complete()
             async with front(app) as ask:
                 waiting = [asyncio.create_task(ask("stuck__echo")) for _ in range(CALLS)]
                 for done in islice(asyncio.as_completed(waiting), CALLS - SHARE):
-                    refusal = (await done)["error"]["data"]
-                    assert refusal["type"] == "upstream_unavailable"
-                    assert refusal["retryAfter"] > 0
+                    error = (await done)["error"]["data"]
+                    assert error["type"] == "upstream_unavailable"
+                    assert error["retryAfter"] > 0
                 assert gateway.registry.upstream("stuck").snapshot().in_flight == SHARE
                 for _ in range(20):
                     answer = await ask("good__echo")

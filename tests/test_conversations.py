@@ -27,26 +27,23 @@ import msgspec
 import pytest
 
 from tests.gateway.servers import tool
-from trunkline.assembly.governance import authority_of
-from trunkline.assembly.view import view_of
-from trunkline.backends.open_server import Introduction, open_channel
+from trunkline.app.build import build_policy_enforcer, build_visibility
+from trunkline.backends.connect import ClientIdentity, connect_transport
 from trunkline.config import Config
-from trunkline.config.policy_table import PolicySettings, check_policy, fill_policy
-from trunkline.config.surroundings import Surroundings
-from trunkline.documents.parse import as_table, parse_toml
-from trunkline.gateway.arguments import Arguments
-from trunkline.gateway.backend import Backend, Connect, Owner
+from trunkline.config.policy_tables import PolicySettings, check_policy, resolve_policy
+from trunkline.config.references import ResolveContext
+from trunkline.documents.parser import as_table, parse_toml
+from trunkline.gateway.backend import Backend, BackendOwner, ConnectBackend
+from trunkline.gateway.enforcement import ArgumentChecker, EnforcementChain, RateLimiter
 from trunkline.gateway.gateway import Gateway
-from trunkline.gateway.governance import Governance
-from trunkline.gateway.session import Identity
-from trunkline.gateway.settings import Settings
-from trunkline.gateway.switches import Switches
-from trunkline.gateway.throttle import Throttle
-from trunkline.jsonrpc import Channel, pipe
-from trunkline.mcp.principal import LOCAL, Principal
+from trunkline.gateway.kill_switch import KillSwitchControl
+from trunkline.gateway.session import GatewayIdentity
+from trunkline.gateway.settings import UpstreamSettings
+from trunkline.jsonrpc import Transport, memory_pipe
+from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
 from trunkline.mcp.versions import Era, era_of
-from trunkline.routing.limits import Limit, Limits
-from trunkline.routing.switches import read_switch
+from trunkline.routing.kill_switch import parse_switch
+from trunkline.routing.limits import Limit, LimitTables
 
 FILES = sorted((Path(__file__).parent / "conversations").glob("*.txt"))
 SERVER = re.compile(r"server (\w+)(?: as \"(\w*)\")?(?: of ([\d-]+))?: (.*)")
@@ -81,20 +78,24 @@ class Scripted:
             "resources/list": {"resources": resources, **fresh},
             "resources/templates/list": {"resourceTemplates": [], **fresh},
         }
-        self.channel: Channel | None = None
+        self.channel: Transport | None = None
         self.heard: asyncio.Queue[bytes] = asyncio.Queue()
         self.tasks: list[asyncio.Task[None]] = []
 
-    async def connect(self, gateway: Gateway, name: str, owner: Owner) -> Backend:
-        near, far = pipe()
+    async def connect(self, gateway: Gateway, name: str, owner: BackendOwner) -> Backend:
+        near, far = memory_pipe()
         self.channel = far
         self.tasks.append(asyncio.create_task(self._listen(far)))
-        declared = gateway.client_capabilities if owner.declares is None else owner.declares
+        declared = (
+            gateway.client_capabilities
+            if owner.client_capabilities is None
+            else owner.client_capabilities
+        )
         client = {"name": "gateway", "version": "0"}
-        said = Introduction(name, gateway.remapper, owner, declared, client)
-        return await open_channel(near, era_of(self.version) or Era.HANDSHAKE, said)
+        said = ClientIdentity(name, gateway.remapper, owner, declared, client)
+        return await connect_transport(near, era_of(self.version) or Era.SESSION, said)
 
-    async def _listen(self, channel: Channel) -> None:
+    async def _listen(self, channel: Transport) -> None:
         while (payload := await channel.receive()) is not None:
             message: dict[str, Any] = json.loads(payload)
             method = message.get("method", "")
@@ -113,30 +114,30 @@ class Scripted:
         await self.channel.aclose()
 
 
-class Stage:
+class ConversationRunner:
     """Plays one conversation."""
 
     def __init__(self) -> None:
-        self.gateway = Gateway(Identity("golden", "1.0"), chance=lambda: 0.0)
-        self.switches = Switches(self.gateway.layers, self.gateway.registry)
+        self.gateway = Gateway(GatewayIdentity("golden", "1.0"), jitter=lambda: 0.0)
+        self.switches = KillSwitchControl(self.gateway.pipeline, self.gateway.registry)
         self.parts: dict[str, Any] = {}
         self.servers: dict[str, Scripted] = {}
-        self.table: dict[str, tuple[Settings, Connect]] = {}
+        self.table: dict[str, tuple[UpstreamSettings, ConnectBackend]] = {}
         self.chance: list[str] = []
         self.config: list[str] = []
-        self.principal = LOCAL
-        self.client, self._far = pipe()
+        self.principal = LOCAL_PRINCIPAL
+        self.client, self._far = memory_pipe()
         self.serving: asyncio.Task[None] | None = None
 
     def add(self, name: str, prefix: str | None, version: str | None, offers: str) -> None:
         server = Scripted(version or "2025-11-25", offers.split(", "))
         self.servers[name] = server
 
-        async def connect(owner: Owner) -> Backend:
+        async def connect(owner: BackendOwner) -> Backend:
             return await server.connect(self.gateway, name, owner)
 
-        self.table[name] = (Settings(name, name if prefix is None else prefix), connect)
-        self.gateway.rearrange(self.table.values())
+        self.table[name] = (UpstreamSettings(name, name if prefix is None else prefix), connect)
+        self.gateway.apply_config(self.table.values())
 
     def _governs(self, line: str) -> bool:
         """Take in a line about who may do what; tell whether it was one."""
@@ -145,12 +146,12 @@ class Stage:
         elif found := CALLER.fullmatch(line):
             self.principal = Principal(found[1], roles=tuple((found[2] or "").split(", ")))
         elif found := LIMIT.fullmatch(line):
-            limits = Limits(tools={found[1]: Limit(int(found[2]))})
-            self.parts["throttle"] = Throttle(limits, clock=lambda: 0)
+            limits = LimitTables(tools={found[1]: Limit(int(found[2]))})
+            self.parts["rate_limiter"] = RateLimiter(limits, clock=lambda: 0)
         elif found := SCHEMA.fullmatch(line):
             tools = self.servers[found[1]].results["tools/list"]["tools"]
             next(e for e in tools if e["name"] == found[2])["inputSchema"] = json.loads(found[3])
-            self.parts["arguments"] = Arguments(self.gateway.layers.events.tell)
+            self.parts["argument_checker"] = ArgumentChecker(self.gateway.pipeline.events.emit)
         else:
             return False
         return True
@@ -181,10 +182,10 @@ class Stage:
 
     async def _happen(self, name: str, what: str) -> None:
         if what == "ready":
-            await self.gateway.registry.wait_settled()
+            await self.gateway.registry.wait_complete()
         elif what == "leaves":
             del self.table[name]
-            self.gateway.rearrange(self.table.values(), removed=[name])
+            self.gateway.apply_config(self.table.values(), removed=[name])
         else:
             await self.servers[name].die()
             await self._until_down(name)
@@ -193,7 +194,7 @@ class Stage:
         if order in {"pause", "resume"}:
             getattr(self.switches, order)()
         else:
-            await getattr(self.switches, order)(read_switch(what or "", name or ""))
+            await getattr(self.switches, order)(parse_switch(what or "", name or ""))
 
     def _hide(self, found: re.Match[str]) -> str:
         """Return a number for what is another each time."""
@@ -201,7 +202,7 @@ class Stage:
             self.chance.append(found[0])
         return f"«{self.chance.index(found[0]) + 1}»"
 
-    def _channel(self, name: str | None) -> Channel:
+    def _channel(self, name: str | None) -> Transport:
         if self.serving is None:
             self._begin()
         channel = self.servers[name].channel if name else self.client
@@ -212,14 +213,14 @@ class Stage:
         """Let the client in, as the configuration has it."""
         parsed = parse_toml("\n".join(self.config), "trunkline.toml")
         tree: dict[str, Any] = {"servers": self.servers} | (as_table(parsed.tree) or {})
-        check_policy(tree, parsed.report)
-        parsed.report.check()
-        filled = fill_policy(tree, Surroundings({}, Path()), parsed.report)
+        check_policy(tree, parsed.errors)
+        parsed.errors.raise_if_any()
+        filled = resolve_policy(tree, ResolveContext({}, Path()), parsed.errors)
         policy = msgspec.convert(filled, PolicySettings)
         config = Config(policy=policy, source=Path("trunkline.toml"))
-        authority = authority_of(config)
-        self.gateway.registry.show(view_of(config, authority))
-        self.gateway.layers.governor = Governance(authority, self.switches, **self.parts)
+        authority = build_policy_enforcer(config)
+        self.gateway.registry.set_visibility(build_visibility(config, authority))
+        self.gateway.pipeline.enforcer = EnforcementChain(authority, self.switches, **self.parts)
         self.serving = asyncio.create_task(self.gateway.serve(self._far, self.principal))
 
     async def _until_down(self, name: str) -> None:
@@ -236,9 +237,9 @@ class Stage:
 
 @pytest.mark.holds("S4.15", "S3.24")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-async def test_a_conversation_goes_as_it_is_written(path: Path, update: bool) -> None:
+async def test_a_golden_conversation_is_reproduced(path: Path, update: bool) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
-    stage = Stage()
+    stage = ConversationRunner()
     async with asyncio.timeout(10):
         played = [await stage.play(line) for line in lines]
         await stage.end()

@@ -1,4 +1,4 @@
-"""Whose credentials go where: a client's end at the gateway, and the gateway's at their server."""
+"""Credentials: a client's stop at the gateway, and the gateway's reach only their server."""
 
 import asyncio
 import os
@@ -10,23 +10,21 @@ from typing import Any
 
 import pytest
 
+from tests.backends.http_clients import SHORT_LIMITS
+from tests.backends.http_servers import FakeSessionServer, FakeStatelessServer, rejects
 from tests.backends.test_oauth import Guarded, Issuer
 from tests.cli.samples import config
-from tests.gateway.conftest import no_patience
+from tests.endpoints.exchanges import rpc_request
 from tests.gateway.servers import hello, tool
-from tests.http_client import New, Old, Visited
-from tests.transports.exchanges import call
-from tests.transports.faulty import faulty
-from tests.transports.links import no_patience as no_patience_with_links
-from tests.transports.web import Modern, Web, refuses
-from trunkline.app import App
-from trunkline.config import load
-
-__all__ = ["no_patience", "no_patience_with_links"]
+from tests.http.scripted_server import scripted_server
+from tests.http_client import HttpPeer, SessionHttpClient, StatelessHttpClient
+from trunkline.app.application import App
+from trunkline.app.build import AppLimits
+from trunkline.config import load_config
 
 CANARY = "canary-of-the-client"
-OURS = "secret-of-the-gateway"
-THEIRS = {
+GATEWAY_SECRET = "secret-of-the-gateway"
+CLIENT_CREDENTIALS = {
     "authorization": f"Bearer {CANARY}",
     "cookie": f"session={CANARY}",
     "x_api_key": CANARY,
@@ -35,121 +33,141 @@ THEIRS = {
 
 CHILD = """
 import json, os, sys
-seen = open(sys.argv[1], "a")
-print(dict(os.environ), sys.argv, file=seen, flush=True)
+received_file = open(sys.argv[1], "a")
+print(dict(os.environ), sys.argv, file=received_file, flush=True)
 for line in sys.stdin:
-    print(line, file=seen, flush=True)
-    asked = json.loads(line)
+    print(line, file=received_file, flush=True)
+    request = json.loads(line)
     result = {"tools": [{"name": "t", "inputSchema": {"type": "object"}}], "content": [],
               "protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
               "serverInfo": {"name": "c", "version": "1"}}
-    if "id" in asked:
-        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+    if "id" in request:
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
 """
 
 
-class Place:
-    """A gateway that listens before a child, and servers of both eras."""
+class CredentialSetup:
+    """A gateway in front of a child process and of HTTP servers of both protocols."""
 
-    def __init__(self, app: App, here: Visited, webs: tuple[Web, Web], seen: Path) -> None:
-        self.app, self.here, self.webs, self.seen = app, here, webs, seen
+    def __init__(
+        self,
+        app: App,
+        here: HttpPeer,
+        servers: tuple[FakeSessionServer, FakeSessionServer],
+        received_file: Path,
+    ) -> None:
+        self.app, self.here, self.servers, self.received_file = app, here, servers, received_file
 
-    async def ask(self, name: str) -> list[str]:
-        """Call a tool in both eras, with all that is nobody else's business."""
-        old = Old(self.here, "2025-11-25")
-        reply = await self.here.ask(call(0, "initialize", **hello()), **THEIRS)
-        old.id = reply.headers["mcp-session-id"]
+    async def call(self, name: str) -> list[str]:
+        """Call a tool in both protocols, with credentials in many headers."""
+        session = SessionHttpClient(self.here, "2025-11-25")
+        reply = await self.here.ask(rpc_request(0, "initialize", **hello()), **CLIENT_CREDENTIALS)
+        session.id = reply.headers["mcp-session-id"]
         await self.here.ask(
-            {"jsonrpc": "2.0", "method": "notifications/initialized"}, **old.headers, **THEIRS
+            {"jsonrpc": "2.0", "method": "notifications/initialized"},
+            **session.headers,
+            **CLIENT_CREDENTIALS,
         )
-        headers: dict[str, Any] = {**old.headers, **THEIRS}
-        first = await self.here.ask(call(1, "tools/call", name=name), **headers)
-        second = await New(self.here).ask("tools/call", headers=dict(THEIRS), name=name)
-        return [str(await first.last()), str(await second.last())]
+        headers: dict[str, Any] = {**session.headers, **CLIENT_CREDENTIALS}
+        first = await self.here.ask(rpc_request(1, "tools/call", name=name), **headers)
+        second = await StatelessHttpClient(self.here).ask(
+            "tools/call", headers=dict(CLIENT_CREDENTIALS), name=name
+        )
+        return [str(await first.final_message()), str(await second.final_message())]
 
 
 @asynccontextmanager
-async def place(
-    folder: Path, more: str, *, guard: Guarded | None = None, **environ: str
-) -> AsyncGenerator[Place]:
-    webs = (Web(tools=[tool("t")]), Modern(tools=[tool("t")]))
-    seen = folder / "seen"
-    async with faulty(webs[0].play) as one, faulty((guard or webs[1]).play) as two:
+async def credential_setup(
+    folder: Path, more: str, *, guarded_server: Guarded | None = None, **environ: str
+) -> AsyncGenerator[CredentialSetup]:
+    servers = (FakeSessionServer(tools=[tool("t")]), FakeStatelessServer(tools=[tool("t")]))
+    received_file = folder / "received_file"
+    async with (
+        scripted_server(servers[0].play) as one,
+        scripted_server((guarded_server or servers[1]).play) as two,
+    ):
         child = f'[servers.child]\ncommand = "{sys.executable}"\n'
-        child += f'args = ["{folder}/child.py", "{seen}"]\nera = "handshake"\n'
+        child += f'args = ["{folder}/child.py", "{received_file}"]\nprotocol = "session"\n'
         (folder / "child.py").write_text(CHILD)
-        first = f'[servers.old]\nurl = "{one.url}"\nheaders.authorization = "Bearer ${{OURS}}"\n'
+        first = f'[servers.session]\nurl = "{one.url}"\n'
+        first += 'headers.authorization = "Bearer ${GATEWAY_SECRET}"\n'
         second = f'[servers.new]\nurl = "{two.url}"\n{more}\n'
         http = '[http]\nlisten = "127.0.0.1:0"\n'
-        settings = load(Path(config(folder, http, child, first, second)), environ)
-        app = App(settings)
+        settings = load_config(Path(config(folder, http, child, first, second)), environ)
+        app = App(settings, limits=AppLimits(backends=SHORT_LIMITS))
         async with asyncio.timeout(20), app.running() as made:
-            await made.registry.wait_settled()
+            await made.registry.wait_complete()
             async with app.listening(settings.http) as listener:
-                here = Visited(listener)
-                yield Place(app, here, webs, seen)
+                here = HttpPeer(listener)
+                yield CredentialSetup(app, here, servers, received_file)
                 for writer in here.writers:
                     writer.transport.abort()
 
 
 @pytest.mark.holds("T103")
-async def test_what_a_client_shows_to_the_gateway_nobody_else_sees(
+async def test_client_credentials_are_never_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(os.environ, "TRUNKLINE_TOKEN", CANARY)
-    monkeypatch.setitem(os.environ, "OURS", OURS)
-    async with place(tmp_path, 'headers.x-key = "${OURS}"', OURS=OURS) as there:
-        for name in ("child__t", "old__t", "new__t"):
-            for answer in await there.ask(name):
+    monkeypatch.setitem(os.environ, "GATEWAY_SECRET", GATEWAY_SECRET)
+    async with credential_setup(
+        tmp_path, 'headers.x-key = "${GATEWAY_SECRET}"', GATEWAY_SECRET=GATEWAY_SECRET
+    ) as setup:
+        for name in ("child__t", "session__t", "new__t"):
+            for answer in await setup.call(name):
                 assert "result" in answer
-                assert OURS not in answer
-        for web in there.webs:
-            assert web.of("tools/call")
-            for asked in web.asked:
-                assert CANARY.encode() not in asked.seen.head + asked.seen.body
-        old, new = there.webs
-        assert {asked.header("authorization") for asked in old.asked} == {f"Bearer {OURS}"}
-        assert {asked.header("authorization") for asked in new.asked} == {None}
-        assert {asked.header("x-key") for asked in new.asked} == {OURS}
-        said = there.seen.read_text()
+                assert GATEWAY_SECRET not in answer
+        for server in setup.servers:
+            assert server.received_for("tools/call")
+            for request in server.received:
+                assert CANARY.encode() not in request.http_request.head + request.http_request.body
+        session, new = setup.servers
+        assert {request.header("authorization") for request in session.received} == {
+            f"Bearer {GATEWAY_SECRET}"
+        }
+        assert {request.header("authorization") for request in new.received} == {None}
+        assert {request.header("x-key") for request in new.received} == {GATEWAY_SECRET}
+        said = setup.received_file.read_text()
         assert "tools/call" in said
         assert CANARY not in said
-        assert OURS not in said  # nor is one server's secret another's
-        assert OURS not in str(there.app.gateway.registry.snapshot())
+        assert GATEWAY_SECRET not in said  # one server's secret does not reach another
+        assert GATEWAY_SECRET not in str(setup.app.gateway.registry.snapshots())
 
 
-async def test_a_server_that_does_not_let_us_in_learns_nothing_and_tells_nothing(
+async def test_a_server_that_rejects_us_learns_and_leaks_nothing(
     tmp_path: Path,
 ) -> None:
     challenge = b'www-authenticate: Bearer resource_metadata="http://127.0.0.1:1/"'
-    async with place(tmp_path, "", OURS=OURS) as there:
-        for web in there.webs:
-            web.reactions["tools/call"] = refuses("401 Unauthorized", b"", challenge)
-        for name in ("old__t", "new__t"):
-            for answer in await there.ask(name):
+    async with credential_setup(tmp_path, "", GATEWAY_SECRET=GATEWAY_SECRET) as setup:
+        for server in setup.servers:
+            server.reactions["tools/call"] = rejects("401 Unauthorized", b"", challenge)
+        for name in ("session__t", "new__t"):
+            for answer in await setup.call(name):
                 assert "the server answered HTTP 401" in answer
-                assert OURS not in answer
+                assert GATEWAY_SECRET not in answer
                 assert "resource_metadata" not in answer
 
 
-async def test_tokens_of_the_gateway_reach_their_server_and_nobody_else(tmp_path: Path) -> None:
-    issuer, modern = Issuer(), Modern(tools=[tool("t")])
+async def test_gateway_tokens_reach_only_their_server(tmp_path: Path) -> None:
+    issuer, modern = Issuer(), FakeStatelessServer(tools=[tool("t")])
     guarded = Guarded(modern, "Bearer canary1")
-    async with faulty(issuer.play) as there:
-        oauth = f'[servers.new.oauth]\ntoken_url = "{there.url}"\nclient_id = "g"\n'
+    async with scripted_server(issuer.play) as setup:
+        oauth = f'[servers.new.oauth]\ntoken_url = "{setup.url}"\nclient_id = "g"\n'
         oauth += 'client_secret_env = "SECRET"'
-        async with place(tmp_path, oauth, guard=guarded, OURS="x", SECRET=OURS) as here:
-            for answer in await here.ask("new__t"):
+        async with credential_setup(
+            tmp_path, oauth, guarded_server=guarded, GATEWAY_SECRET="x", SECRET=GATEWAY_SECRET
+        ) as here:
+            for answer in await here.call("new__t"):
                 assert "result" in answer
             guarded.accepted = set()
-            for answer in await here.ask("new__t"):
+            for answer in await here.call("new__t"):
                 assert "unavailable" in answer
                 assert "canary" not in answer
-                assert OURS not in answer
-            for asked in here.webs[0].asked:
-                assert b"canary" not in asked.seen.head + asked.seen.body
-            assert "canary" not in here.seen.read_text()
-            assert "canary" not in str(here.app.gateway.registry.snapshot())
-            assert OURS not in str(here.app.gateway.registry.snapshot())
-    for asked in modern.asked:
-        assert CANARY not in str(asked.seen.headers)
+                assert GATEWAY_SECRET not in answer
+            for request in here.servers[0].received:
+                assert b"canary" not in request.http_request.head + request.http_request.body
+            assert "canary" not in here.received_file.read_text()
+            assert "canary" not in str(here.app.gateway.registry.snapshots())
+            assert GATEWAY_SECRET not in str(here.app.gateway.registry.snapshots())
+    for request in modern.received:
+        assert CANARY not in str(request.http_request.headers)

@@ -7,10 +7,23 @@ from pathlib import Path
 
 import pytest
 import typer
+from msgspec import Struct
 
 import trunkline
 from trunkline import jsonrpc
+from trunkline.admin.service import ActiveSwitchInfo, CommandResult
+from trunkline.app.auth import KeyMaterial
+from trunkline.app.control import SuspendedCallStatus
+from trunkline.app.reload import ReloadResult
+from trunkline.audit.call_batch import SharedFields
+from trunkline.audit.log import AuditStatus
+from trunkline.audit.records import CallRecord
+from trunkline.audit.verification import Finding, VerificationReport
+from trunkline.cli.audit import ExportedRecord
+from trunkline.cli.check import CheckReport, ServerReport
+from trunkline.cli.policy import ExpectationResult, Explanation
 from trunkline.cli.program import program
+from trunkline.cli.tools import ListedTool, RankedTool
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -56,14 +69,42 @@ def test_every_command_has_its_heading_and_every_option_its_place(command: str) 
             assert f"`{parameter.opts[0]}" in section, parameter.opts[0]
 
 
-def test_the_map_of_the_code_names_every_module() -> None:
+PRINTED = [
+    *(("check", kind) for kind in (CheckReport, ServerReport, KeyMaterial)),
+    ("tools", ListedTool),
+    ("find", RankedTool),
+    *(("policy", kind) for kind in (Explanation, ExpectationResult)),
+    *(("ps", kind) for kind in (SuspendedCallStatus, AuditStatus)),
+    ("status", ActiveSwitchInfo),
+    ("pause", CommandResult),
+    ("reload", ReloadResult),
+    *(("audit", kind) for kind in (ExportedRecord, VerificationReport, Finding)),
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"), PRINTED, ids=lambda each: getattr(each, "__name__", each)
+)
+def test_the_manual_names_every_member_of_the_json_output(command: str, kind: type[Struct]) -> None:
+    text = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    section = text.partition(f"## `trunkline {command}`\n")[2].partition("\n## ")[0]
+    assert [name for name in kind.__struct_encode_fields__ if f"`{name}`" not in section] == []
+
+
+@pytest.mark.parametrize("kind", [CallRecord, SharedFields])
+def test_the_manual_names_every_field_of_a_recorded_call(kind: type[Struct]) -> None:
+    text = (ROOT / "docs" / "reference" / "audit.md").read_text(encoding="utf-8")
+    assert [name for name in kind.__struct_encode_fields__ if f"`{name}`" not in text] == []
+
+
+def test_the_map_of_the_code_describes_every_package_and_names_only_files_that_exist() -> None:
     text = (ROOT / "docs" / "explain" / "code.md").read_text(encoding="utf-8")
     package = ROOT / "src" / "trunkline"
-    for file in package.rglob("*.py"):
-        place = file.relative_to(package).with_suffix("")
-        if file.stem not in {"__init__", "__main__"} and f"`{place.parts[0]}/`" not in text:
-            named = {f"`{place}`", f"`{place.name}`"}  # a row may name the package only once
-            assert any(name in text for name in named), place
+    packages = [file.parent.name for file in package.glob("*/__init__.py")]
+    assert [one for one in packages if f"| `{one}/` |" not in text] == []
+    files = re.findall(r"`(\w+/\w+\.py)`", text)
+    assert len(files) > 20
+    assert [file for file in files if not (package / file).exists()] == []
 
 
 def test_every_link_to_a_file_of_the_repository_leads_somewhere() -> None:

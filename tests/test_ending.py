@@ -1,4 +1,4 @@
-"""How it ends: in order at the first signal, at once at the second, and nothing is left."""
+"""Shutdown: orderly at the first signal, immediate at the second, with nothing left behind."""
 
 import asyncio
 import json
@@ -16,39 +16,39 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.app.test_application import HELLO, READY, ask, children, message, start
 from tests.cli.samples import child, config, fetch, hello
-from tests.test_app import HELLO, READY, ask, children, message, start
-from trunkline import app as module
-from trunkline.app import DEFAULT, App
+from trunkline.app.application import DEFAULT_CONFIG, App
+from trunkline.app.build import AppLimits, ShutdownTimeouts
 
 TOOLS = child("small", "signal", "wait", "freeze")
 
 
 class Pipes:
-    """Two named pipes by which a tool says that it has begun, and is told to go on."""
+    """Two named pipes: a tool reports its start on one and waits on the other."""
 
     def __init__(self, folder: Path) -> None:
         self.arguments = {name: str(folder / name) for name in ("begun", "go")}
         for name in self.arguments.values():
             os.mkfifo(name)
-        # Both ends: nobody who opens one has to wait for another.
+        # Opened at both ends, so that opening never blocks.
         flags = os.O_RDWR | os.O_NONBLOCK
-        self._begun, self._go = (os.open(name, flags) for name in self.arguments.values())
+        self._started, self._go = (os.open(name, flags) for name in self.arguments.values())
 
-    async def begun(self) -> None:
-        said, loop = asyncio.Event(), asyncio.get_running_loop()
-        loop.add_reader(self._begun, said.set)
+    async def wait_started(self) -> None:
+        received, loop = asyncio.Event(), asyncio.get_running_loop()
+        loop.add_reader(self._started, received.set)
         try:
             async with asyncio.timeout(20):
-                await said.wait()
+                await received.wait()
         finally:
-            loop.remove_reader(self._begun)
+            loop.remove_reader(self._started)
 
-    def go_on(self) -> None:
+    def release(self) -> None:
         os.write(self._go, b"!")
 
     def close(self) -> None:
-        os.close(self._begun)
+        os.close(self._started)
         os.close(self._go)
 
 
@@ -59,8 +59,8 @@ def pipes(tmp_path: Path) -> Generator[Pipes]:
     made.close()
 
 
-async def answer_to(process: Process, id: Any) -> Any:
-    """Return the answer to a request, whatever is told before."""
+async def response_to(process: Process, id: Any) -> Any:
+    """Return the response to a request, skipping notifications."""
     assert process.stdout is not None
     async with asyncio.timeout(20):
         while True:
@@ -92,13 +92,13 @@ async def begin_call(url: str, name: str, arguments: dict[str, str]) -> "asyncio
     headers = {"mcp-session-id": session}
     await fetch(url, {"jsonrpc": "2.0", "method": "notifications/initialized"}, headers)
     params = {"name": f"small__{name}", "arguments": arguments}
-    asked = {"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params}
+    request = {"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params}
     headers["accept"] = "application/json, text/event-stream"
-    return asyncio.create_task(fetch(url, asked, headers))
+    return asyncio.create_task(fetch(url, request, headers))
 
 
-async def until_refused(url: str) -> None:
-    """Wait until nobody is let in any more."""
+async def wait_until_refused(url: str) -> None:
+    """Wait until new connections are refused."""
     host, port = str(urlsplit(url).hostname), urlsplit(url).port
     async with asyncio.timeout(20):
         while True:
@@ -107,11 +107,11 @@ async def until_refused(url: str) -> None:
             except ConnectionRefusedError:
                 return
             except ConnectionResetError:
-                continue  # it was in the queue when that was closed
+                continue  # it was in the accept queue when the socket closed
             await asyncio.sleep(0)
 
 
-async def until_gone(pids: list[int]) -> None:
+async def wait_until_gone(pids: list[int]) -> None:
     async with asyncio.timeout(20):
         while any(Path(f"/proc/{pid}").exists() for pid in pids):
             await asyncio.sleep(0)
@@ -119,47 +119,47 @@ async def until_gone(pids: list[int]) -> None:
 
 @pytest.mark.holds("M16")
 @pytest.mark.parametrize("end", ["signal", "eof"])
-async def test_a_call_in_the_middle_is_answered_and_the_code_is_zero(
+async def test_a_call_in_flight_is_answered_and_the_exit_code_is_0(
     end: str, tmp_path: Path, pipes: Pipes
 ) -> None:
     process = await start(tmp_path, "--config", config(tmp_path, TOOLS))
     await ask(process, HELLO)
     assert process.stdin is not None
     process.stdin.write(READY + call("signal", pipes.arguments))
-    await pipes.begun()
+    await pipes.wait_started()
     if end == "eof":
         process.stdin.close()
     else:
         process.send_signal(signal.SIGTERM)
-    pipes.go_on()
-    assert "signal got" in (await answer_to(process, "c"))["result"]["content"][0]["text"]
+    pipes.release()
+    assert "signal got" in (await response_to(process, "c"))["result"]["content"][0]["text"]
     async with asyncio.timeout(20):
         assert await process.wait() == 0
 
 
 @pytest.mark.holds("M16")
-@pytest.mark.parametrize("said", [b"", HELLO], ids=["nothing", "hello"])
-async def test_a_client_that_goes_while_servers_start_leaves_nothing_running(
-    said: bytes, tmp_path: Path
+@pytest.mark.parametrize("received", [b"", HELLO], ids=["nothing", "hello"])
+async def test_a_client_that_disconnects_while_servers_start_leaves_no_process(
+    received: bytes, tmp_path: Path
 ) -> None:
     process = await start(tmp_path, "--config", config(tmp_path, TOOLS))
     assert process.stdin is not None
-    process.stdin.write(said)
+    process.stdin.write(received)
     process.stdin.close()
     async with asyncio.timeout(20):
         assert await process.wait() == 0
 
 
 @pytest.mark.holds("M16")
-async def test_a_call_over_http_is_answered_and_nobody_else_let_in(
+async def test_a_call_over_http_is_answered_and_new_ones_are_rejected(
     tmp_path: Path, pipes: Pipes
 ) -> None:
     process, url = await serve_http(tmp_path)
     calling = await begin_call(url, "signal", pipes.arguments)
-    await pipes.begun()
+    await pipes.wait_started()
     process.send_signal(signal.SIGTERM)
-    await until_refused(url)
-    pipes.go_on()
+    await wait_until_refused(url)
+    pipes.release()
     async with asyncio.timeout(20):
         assert b"signal got" in (await calling).body
         assert await process.wait() == 0
@@ -168,59 +168,55 @@ async def test_a_call_over_http_is_answered_and_nobody_else_let_in(
 
 
 @pytest.mark.holds("M16")
-async def test_a_second_signal_ends_it_at_once_and_no_child_is_left(
+async def test_a_second_signal_exits_at_once_and_leaves_no_child(
     tmp_path: Path, pipes: Pipes
 ) -> None:
     process, url = await serve_http(tmp_path)
     calling = await begin_call(url, "signal", pipes.arguments)
-    await pipes.begun()
-    left = children(process.pid)
-    assert left
+    await pipes.wait_started()
+    child_pids = children(process.pid)
+    assert child_pids
     process.send_signal(signal.SIGTERM)
-    await until_refused(url)
+    await wait_until_refused(url)
     assert process.returncode is None
     process.send_signal(signal.SIGINT)
     async with asyncio.timeout(20):
         assert await process.wait() == -signal.SIGINT  # to a shell that is 130
-    await until_gone(left)
+    await wait_until_gone(child_pids)
     await asyncio.gather(calling, return_exceptions=True)
 
 
 @pytest.mark.holds("M16")
-async def test_a_server_that_hears_nothing_does_not_hold_up_the_end(
-    tmp_path: Path, pipes: Pipes
-) -> None:
+async def test_a_frozen_server_does_not_delay_the_exit(tmp_path: Path, pipes: Pipes) -> None:
     process = await start(tmp_path, "--config", config(tmp_path, TOOLS))
     await ask(process, HELLO)
     assert process.stdin is not None
     process.stdin.write(READY + call("freeze", pipes.arguments))
-    await pipes.begun()
-    left = children(process.pid)
+    await pipes.wait_started()
+    child_pids = children(process.pid)
     process.send_signal(signal.SIGTERM)
-    error = (await answer_to(process, "c"))["error"]
+    error = (await response_to(process, "c"))["error"]
     assert "the connection closed before the call was done" in error["message"]
     async with asyncio.timeout(20):
         assert await process.wait() == 0
-    await until_gone(left)
+    await wait_until_gone(child_pids)
 
 
-# Without a word
+# Killed without warning
 
 
-async def noted(folder: Path) -> tuple[int, int]:
-    """Return how many calls are in flight, to go by the journal, and how many it has the end of."""
+async def recorded_calls(folder: Path) -> tuple[int, int]:
+    """Return how many calls are in flight and how many have ended, by the audit log."""
     await asyncio.sleep(0)
     try:
-        with closing(
-            sqlite3.connect(f"file:{folder / 'journal.db'}?mode=ro", uri=True)
-        ) as database:
-            (calls,) = database.execute(  # those of a sheet are lines of its body
+        with closing(sqlite3.connect(f"file:{folder / 'audit.db'}?mode=ro", uri=True)) as database:
+            (calls,) = database.execute(  # a batch has its calls in its body
                 "SELECT coalesce(sum(CASE kind WHEN 'call' THEN 1 WHEN 'calls' THEN "
                 "json_array_length(body, '$.calls') ELSE 0 END), 0) FROM record"
             ).fetchone()
-            ((in_flight,),) = database.execute("SELECT in_flight FROM presence").fetchall()
+            ((in_flight,),) = database.execute("SELECT in_flight FROM writer").fetchall()
     except (sqlite3.OperationalError, ValueError):
-        return 0, 0  # it is just being made
+        return 0, 0  # the database is just being created
     return in_flight, calls
 
 
@@ -235,89 +231,89 @@ async def audit(file: str, *arguments: str) -> str:
 
 @pytest.mark.holds("I8.7")
 @pytest.mark.parametrize("load", [0, 100])
-async def test_after_sigkill_the_journal_is_whole_and_says_which_calls_were_in_flight(
+async def test_after_sigkill_the_audit_log_is_intact_and_lists_the_calls_in_flight(
     load: int, tmp_path: Path
 ) -> None:
-    kept = '[gateway]\nstate = "state"'
-    file = config(tmp_path, kept, child("small", "echo", "wait", more="max_in_flight = 200"))
+    state = '[gateway]\nstate_dir = "state"'
+    file = config(tmp_path, state, child("small", "echo", "wait", more="max_in_flight = 200"))
     process = await start(tmp_path, "--config", file)
     await ask(process, HELLO)
     assert process.stdin is not None
     process.stdin.write(READY + call("echo", {}, "started"))
-    await answer_to(process, "started")
+    await response_to(process, "started")
     process.stdin.write(b"".join(call("wait", {}, f"hangs {n}") for n in range(3)))
     process.stdin.write(call("echo", {}, "after"))
-    await answer_to(process, "after")  # so that the server has taken on those before it
+    await response_to(process, "after")  # so the server has received the calls before it
     many = b"".join(call("echo", {}, f"quick {n}") for n in range(load)) + call("echo", {}, "last")
     in_flight = ended = 0
     async with asyncio.timeout(30):
         while in_flight < 3 or ended < 3 * load:
             if load:
                 process.stdin.write(many)
-                await answer_to(process, "last")
-            in_flight, ended = await noted(tmp_path / "state")
+                await response_to(process, "last")
+            in_flight, ended = await recorded_calls(tmp_path / "state")
     if load:
         process.stdin.write(many)
         await process.stdin.drain()
     process.kill()
     async with asyncio.timeout(20):
         await process.communicate()
-        heir = await start(tmp_path, "--config", file)
-        await ask(heir, HELLO)
-        await heir.communicate(READY + call("echo", {}))
-    assert heir.returncode == 0
+        successor = await start(tmp_path, "--config", file)
+        await ask(successor, HELLO)
+        await successor.communicate(READY + call("echo", {}))
+    assert successor.returncode == 0
     found = [each["record"] for each in json.loads(await audit(file, "query", "--json"))]
     (lost,) = [record for record in found if record["kind"] == "lost"]
     assert 3 <= lost["in_flight"] <= 3 + load + bool(load)
-    oldest = lost["calls"][:3]  # of many, those that have been under way for longest
+    oldest = lost["calls"][:3]  # the ones in flight for longest
     assert [(each["name"], each["backend"]) for each in oldest] == 3 * [("small__wait", "small")]
     assert len({each["id"] for each in oldest}) == 3
     assert lost["name"].partition("@")[0] == f"trunkline:{process.pid}"
-    assert "records, whole" in await audit(file, "verify")
+    assert "records, intact" in await audit(file, "verify")
 
 
-# The last steps
+# Shutdown steps
 
 
-async def test_the_last_steps_are_taken_in_order_once_whatever_becomes_of_one(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_shutdown_steps_run_in_order_and_once_even_if_one_fails(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(module, "CLOSING", 0.01)
-    taken: list[str] = []
+    limits = AppLimits(shutdown=ShutdownTimeouts(close_step=0.01))
+    steps: list[str] = []
 
     async def first() -> None:
-        taken.append("first")
+        steps.append("first")
         raise ValueError("the disk is full")
 
     async def second() -> None:
-        taken.append("second")
+        steps.append("second")
         await asyncio.Event().wait()
 
     async def third() -> None:
-        taken.append("third")
+        steps.append("third")
 
-    app = App(DEFAULT)
-    app.closing += [first, second, third]
+    app = App(DEFAULT_CONFIG, limits=limits)
+    app.close_steps += [first, second, third]
     async with asyncio.timeout(10):
         await app.aclose()
         await app.aclose()
-    assert taken == ["first", "second", "third"]
-    said = [record.message for record in caplog.records]
-    assert [text.rpartition("<locals>.")[2] for text in said] == [
+    assert steps == ["first", "second", "third"]
+    received = [record.message for record in caplog.records]
+    assert [text.rpartition("<locals>.")[2] for text in received] == [
         "first: the disk is full",
-        "second: not done within 0.01 s",
+        "second: timed out after 0.01 s",
     ]
 
 
-async def test_the_last_steps_come_after_the_last_call() -> None:
-    app = App(DEFAULT)
+async def test_shutdown_steps_run_after_the_last_call() -> None:
+    app = App(DEFAULT_CONFIG)
     states: list[str] = []
 
-    async def look() -> None:
+    async def record_states() -> None:
         states.extend(upstream.state for upstream in app.gateway.registry)
 
-    app.closing.append(look)
+    app.close_steps.append(record_states)
     async with asyncio.timeout(10):
         async with app.running() as gateway:
-            await gateway.registry.wait_settled()
+            await gateway.registry.wait_complete()
     assert states == ["stopped", "stopped"]

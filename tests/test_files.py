@@ -1,4 +1,4 @@
-"""Files of ours: whole or not at all, and by one at a time."""
+"""Files: replaced atomically, locked between processes, watched for changes."""
 
 import os
 import stat
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from trunkline.files import (
-    Watched,
-    alone,
+    WatchedFile,
     create_file,
+    file_lock,
+    file_stamp,
     read_file,
     replace_file,
-    stamp_of,
 )
 
 
@@ -26,19 +26,17 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_one_may_keep_its_permissions(tmp_path: Path) -> None:
+def test_a_replaced_file_may_keep_its_permissions(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     replace_file(path, b"x", 0o644)
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
-def test_what_cannot_be_written_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.json"
     replace_file(path, b"old")
 
-    def fail(number: int) -> None:
+    def fail(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
@@ -48,13 +46,13 @@ def test_what_cannot_be_written_changes_nothing(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_two_who_change_a_file_lose_nothing_of_each_others(tmp_path: Path) -> None:
+def test_concurrent_changes_under_the_lock_are_all_kept(tmp_path: Path) -> None:
     path = tmp_path / "count"
     replace_file(path, b"0")
 
     def add() -> None:
         for _ in range(20):
-            with alone(path, patience=30.0):
+            with file_lock(path, timeout=30.0):
                 replace_file(path, str(int(path.read_text()) + 1).encode())
 
     threads = [threading.Thread(target=add) for _ in range(4)]
@@ -65,21 +63,21 @@ def test_two_who_change_a_file_lose_nothing_of_each_others(tmp_path: Path) -> No
     assert path.read_text() == "80"
 
 
-def test_another_that_never_finishes_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+def test_waiting_for_the_lock_times_out(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with (
-        alone(path),
-        pytest.raises(OSError, match="another is writing it"),
-        alone(path, patience=0.01),
+        file_lock(path),
+        pytest.raises(OSError, match="another process is writing it"),
+        file_lock(path, timeout=0.01),
     ):
-        raise AssertionError("expected to be alone")
-    with alone(path, patience=0.0):
+        raise AssertionError("expected the lock to be taken")
+    with file_lock(path, timeout=0.0):
         pass
 
 
-async def test_a_file_that_comes_changes_or_goes_has_changed_once(tmp_path: Path) -> None:
+async def test_creation_change_and_removal_are_noticed_once_each(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    file = Watched(path)
+    file = WatchedFile(path)
     assert not await file.has_changed()
     for content in (b"old", b"other", None):
         if content is None:
@@ -90,13 +88,13 @@ async def test_a_file_that_comes_changes_or_goes_has_changed_once(tmp_path: Path
         assert not await file.has_changed()
 
 
-def test_what_is_not_there_and_what_cannot_be_have_no_stamp(tmp_path: Path) -> None:
-    assert stamp_of(tmp_path) is not None
-    assert stamp_of(tmp_path / "none") is None
-    assert stamp_of(Path("a\0b")) is None
+def test_missing_files_and_invalid_names_have_no_stamp(tmp_path: Path) -> None:
+    assert file_stamp(tmp_path) is not None
+    assert file_stamp(tmp_path / "none") is None
+    assert file_stamp(Path("a\0b")) is None
 
 
-def test_no_more_of_a_file_is_read_than_it_may_have(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     replace_file(path, b"four")
     assert read_file(path, 4) == b"four"
@@ -108,7 +106,7 @@ def test_no_more_of_a_file_is_read_than_it_may_have(tmp_path: Path) -> None:
         read_file(tmp_path / "none", 3)
 
 
-def test_a_new_file_never_takes_the_place_of_one_that_is_there(tmp_path: Path) -> None:
+def test_creating_a_file_never_overwrites_one(tmp_path: Path) -> None:
     create_file(tmp_path / "a", b"first")
     with pytest.raises(FileExistsError):
         create_file(tmp_path / "a", b"second")

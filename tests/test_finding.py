@@ -3,13 +3,13 @@
 import pytest
 
 from bench.finding import labelled, many, quality
-from trunkline.mcp.offer import Kind
-from trunkline.routing.tool_index import ToolIndex
+from trunkline.mcp.features import FeatureKind
+from trunkline.search.tool_index import ToolIndex
 
 
 @pytest.fixture(scope="module")
 def index() -> ToolIndex:
-    return many.build(list(labelled.catalog().entries(Kind.TOOL)))
+    return many.build(list(labelled.catalog().entries(FeatureKind.TOOL)))
 
 
 @pytest.mark.holds("I6.5")
@@ -20,18 +20,18 @@ def test_nine_of_ten_right_tools_are_among_the_first_five(index: ToolIndex, held
     assert quality.judge(index, queries).recall >= 0.9
 
 
-def test_misspelt_words_are_no_worse(index: ToolIndex) -> None:
+def test_misspelt_queries_find_as_many(index: ToolIndex) -> None:
     queries = [query for query in labelled.queries() if query.misspelt]
     assert quality.judge(index, queries).recall >= 0.9
 
 
-def test_every_tool_is_first_under_its_own_name(index: ToolIndex) -> None:
-    for entry in labelled.catalog().entries(Kind.TOOL):
-        found = index.find(entry.public, 1, quality.anything)
-        assert [each.entry.public for each in found] == [entry.public]
+def test_every_tool_ranks_first_for_its_own_name(index: ToolIndex) -> None:
+    for entry in labelled.catalog().entries(FeatureKind.TOOL):
+        found = index.find(entry.public_name, 1, quality.anything)
+        assert [each.entry.public_name for each in found] == [entry.public_name]
 
 
-def test_the_lists_say_where_they_come_from() -> None:
+def test_the_tool_lists_name_their_sources() -> None:
     servers = labelled.servers()
     assert len(servers) >= 12
     assert sum(len(server["tools"]) for server in servers) >= 150

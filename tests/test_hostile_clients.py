@@ -1,7 +1,7 @@
-"""Hostile HTTP clients in front of a gateway: each is cut off or answered, and nobody else notices.
+"""Hostile HTTP clients in front of a gateway: each is disconnected or answered.
 
-A canary calls a tool all the while, in both eras; its answers stay right. Afterwards nothing of the
-hostile ones is left: no connection, no session, no call in flight.
+A canary calls a tool all the time, in both protocols, and its responses stay right. Afterwards no
+connection, session or call of a hostile client is left.
 """
 
 import asyncio
@@ -13,162 +13,166 @@ from typing import Any, cast
 
 import pytest
 
-from tests.gateway.conftest import no_patience
-from tests.gateway.letters import meta
-from tests.gateway.servers import Hold, Server, gateway, tool
-from tests.http_client import HOST, Site, site
-from tests.transports.exchanges import call
-from trunkline.transports.http_message import HttpLimits
+from tests.endpoints.exchanges import rpc_request
+from tests.gateway.conftest import no_delays
+from tests.gateway.servers import HeldAnswer, Server, make_gateway, tool
+from tests.gateway.stateless_callers import meta
+from tests.http_client import HOST, GatewaySite, site
+from trunkline.http.message import HttpLimits
 
-__all__ = ["no_patience"]
+__all__ = ["no_delays"]
 
 STRICT = HttpLimits(
     head_timeout=0.2,
     body_timeout=0.3,
-    idle_timeout=0.3,
+    idle_timeout=5.0,  # a busy machine may pause the canary between two calls
     write_timeout=0.2,
-    half_closed=0.05,
-    linger=1.0,  # nobody waits for it here, and a busy machine may well be late
+    half_closed_timeout=0.05,
+    linger_timeout=1.0,  # nothing waits for it here, and a busy machine may be late
     max_body=64 * 1024,
-    high_water=4096,
+    high_water_bytes=4096,
 )
 ALLOWED = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n"
 
-Hostility = Callable[["Bad"], Awaitable[None]]
+Attack = Callable[["HostileClient"], Awaitable[None]]
 
 
-class Bad:
-    """A client that means no good."""
+class HostileClient:
+    """A hostile client."""
 
-    def __init__(self, port: int, server: Server, hold: Hold) -> None:
+    def __init__(self, port: int, server: Server, hold: HeldAnswer) -> None:
         self.port, self.server, self.hold = port, server, hold
 
-    async def come(self) -> None:
+    async def connect(self) -> None:
         self.reader, self.writer = await asyncio.open_connection(HOST, self.port)
 
     def head(self, *lines: str, method: str = "POST") -> bytes:
         every = (f"{method} /mcp HTTP/1.1", f"host: {HOST}:{self.port}", *lines)
         return ("\r\n".join(every) + "\r\n" + ALLOWED + "\r\n").encode()
 
-    async def until_cut_off(self) -> bytes:
-        """Return all that is said until the gateway has had enough."""
-        said = b""
+    async def read_until_closed(self) -> bytes:
+        """Return everything received until the gateway closes the connection."""
+        received = b""
         try:
             while piece := await self.reader.read(65536):
-                said += piece
+                received += piece
         except ConnectionError:
             pass
-        return said
+        return received
 
 
-async def slow_head(bad: Bad) -> None:
-    bad.writer.write(b"POST /mcp HTTP/1.1\r\nhost: x")
-    assert b"408" in await bad.until_cut_off()
+async def slow_head(hostile: HostileClient) -> None:
+    hostile.writer.write(b"POST /mcp HTTP/1.1\r\nhost: x")
+    assert b"408" in await hostile.read_until_closed()
 
 
-async def slow_body(bad: Bad) -> None:
-    bad.writer.write(bad.head("content-length: 100") + b'{"json')
-    assert b"408" in await bad.until_cut_off()
+async def slow_body(hostile: HostileClient) -> None:
+    hostile.writer.write(hostile.head("content-length: 100") + b'{"json')
+    assert b"408" in await hostile.read_until_closed()
 
 
-async def smuggler(bad: Bad) -> None:
-    both = bad.head("content-length: 5", "transfer-encoding: chunked")
-    bad.writer.write(both + b"0\r\n\r\nGET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-    said = await bad.until_cut_off()
-    assert said.startswith(b"HTTP/1.1 400")
-    assert said.count(b"HTTP/1.1") == 1
+async def smuggling(hostile: HostileClient) -> None:
+    both = hostile.head("content-length: 5", "transfer-encoding: chunked")
+    hostile.writer.write(both + b"0\r\n\r\nGET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+    received = await hostile.read_until_closed()
+    assert received.startswith(b"HTTP/1.1 400")
+    assert received.count(b"HTTP/1.1") == 1
 
 
-async def oversized(bad: Bad) -> None:
-    bad.writer.write(bad.head(f"content-length: {10**9}"))
-    assert (await bad.until_cut_off()).startswith(b"HTTP/1.1 413")
+async def oversized_body(hostile: HostileClient) -> None:
+    hostile.writer.write(hostile.head(f"content-length: {10**9}"))
+    assert (await hostile.read_until_closed()).startswith(b"HTTP/1.1 413")
 
 
-async def endless_head(bad: Bad) -> None:
-    bad.writer.write(b"GET / HTTP/1.1\r\n" + b"x-more: and more\r\n" * 5000)
-    assert (await bad.until_cut_off()).startswith(b"HTTP/1.1 431")
+async def endless_head(hostile: HostileClient) -> None:
+    hostile.writer.write(b"GET / HTTP/1.1\r\n" + b"x-more: and more\r\n" * 5000)
+    assert (await hostile.read_until_closed()).startswith(b"HTTP/1.1 431")
 
 
-async def garbage(bad: Bad) -> None:
-    bad.writer.write(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 100)
-    assert (await bad.until_cut_off()).startswith(b"HTTP/1.1 400")
+async def garbage(hostile: HostileClient) -> None:
+    hostile.writer.write(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 100)
+    assert (await hostile.read_until_closed()).startswith(b"HTTP/1.1 400")
 
 
-async def half_closed(bad: Bad) -> None:
-    bad.writer.write(bad.head("content-length: 2") + b"{}")
-    bad.writer.write_eof()
-    assert (await bad.until_cut_off()).startswith(b"HTTP/1.1 400")
+async def half_closed(hostile: HostileClient) -> None:
+    hostile.writer.write(hostile.head("content-length: 2") + b"{}")
+    hostile.writer.write_eof()
+    assert (await hostile.read_until_closed()).startswith(b"HTTP/1.1 400")
 
 
-async def pipeliner(bad: Bad) -> None:
-    one = f"GET /healthz HTTP/1.1\r\nhost: {HOST}:{bad.port}\r\n\r\n".encode()
-    bad.writer.write(one * 10_000)
-    said = b""
-    while said.count(b"HTTP/1.1 200") < 10_000:
-        piece = await bad.reader.read(2**20)
+async def pipelining(hostile: HostileClient) -> None:
+    one = f"GET /healthz HTTP/1.1\r\nhost: {HOST}:{hostile.port}\r\n\r\n".encode()
+    hostile.writer.write(one * 10_000)
+    received = b""
+    while received.count(b"HTTP/1.1 200") < 10_000:
+        piece = await hostile.reader.read(2**20)
         assert piece, "expected 10,000 answers"
-        said += piece
-    assert b"HTTP/1.1 4" not in said
+        received += piece
+    assert b"HTTP/1.1 4" not in received
 
 
-async def slow_reader(bad: Bad) -> None:
-    one = f"GET /healthz HTTP/1.1\r\nhost: {HOST}:{bad.port}\r\n\r\n".encode()
-    cast("asyncio.Transport", bad.writer.transport).pause_reading()
-    # More than all buffers on the way hold: then it is the gateway that cannot write.
-    bad.writer.write(one * 200_000)
-    lost = asyncio.ensure_future(bad.writer.wait_closed())
-    while not bad.writer.transport.is_closing() and not lost.done():
-        bad.writer.write(one)
+async def slow_reader(hostile: HostileClient) -> None:
+    one = f"GET /healthz HTTP/1.1\r\nhost: {HOST}:{hostile.port}\r\n\r\n".encode()
+    cast("asyncio.Transport", hostile.writer.transport).pause_reading()
+    # More than all buffers in between hold, so that the gateway cannot write.
+    hostile.writer.write(one * 200_000)
+    lost = asyncio.ensure_future(hostile.writer.wait_closed())
+    while not hostile.writer.transport.is_closing() and not lost.done():
+        hostile.writer.write(one)
         await asyncio.sleep(0)
     await asyncio.gather(lost, return_exceptions=True)
 
 
-async def resetting(bad: Bad) -> None:
-    """Reset the connection in the midst of a call; in the envelope era that cancels it."""
-    body = json.dumps(call(1, "tools/call", name="s__hold", _meta=meta())).encode()
-    mirrors = ("mcp-protocol-version: 2026-07-28", "mcp-method: tools/call", "mcp-name: s__hold")
-    bad.writer.write(bad.head(f"content-length: {len(body)}", *mirrors) + body)
-    await bad.hold.begun.wait()
+async def resetting(hostile: HostileClient) -> None:
+    """Reset the connection during a call, which cancels it in the stateless protocol."""
+    body = json.dumps(rpc_request(1, "tools/call", name="s__hold", _meta=meta())).encode()
+    header_check = (
+        "mcp-protocol-version: 2026-07-28",
+        "mcp-method: tools/call",
+        "mcp-name: s__hold",
+    )
+    hostile.writer.write(hostile.head(f"content-length: {len(body)}", *header_check) + body)
+    await hostile.hold.started.wait()
     linger = struct.pack("ii", 1, 0)
-    bad.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    bad.writer.transport.abort()
-    while bad.server.count("notifications/cancelled") < 3:  # each of them
+    hostile.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    hostile.writer.transport.abort()
+    while hostile.server.count("notifications/cancelled") < 3:  # one for each client
         await asyncio.sleep(0)
 
 
-HOSTILITIES: list[Hostility] = [
+ATTACKS: list[Attack] = [
     slow_head,
     slow_body,
-    smuggler,
-    oversized,
+    smuggling,
+    oversized_body,
     endless_head,
     garbage,
     half_closed,
-    pipeliner,
+    pipelining,
     slow_reader,
     resetting,
 ]
 
 
-async def sing(here: Site, heard: asyncio.Event) -> None:
-    """Call a tool again and again, in both eras, and look at every answer."""
-    old, new = await here.old(), here.new()
+async def run_canary(here: GatewaySite, answered: asyncio.Event) -> None:
+    """Call a tool repeatedly, in both protocols, and check every response."""
+    session, stateless = await here.session_client(), here.stateless_client()
     number = 0
     while True:
-        for client in (old, new):
+        for client in (session, stateless):
             number += 1
             reply = await client.ask("tools/call", number, name="s__echo", arguments={"n": number})
             assert reply.json["id"] == number
             assert reply.result["content"][0]["text"] == str(number)
             reply.close()
-        heard.set()
+        answered.set()
 
 
-@pytest.mark.parametrize("hostility", HOSTILITIES, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda each: each.__name__)
 async def test_a_hostile_client_is_cut_off_and_the_canary_never_notices(
-    hostility: Hostility,
+    attack: Attack,
 ) -> None:
-    server, hold = Server(tools=[tool("echo"), tool("hold")]), Hold()
+    server, hold = Server(tools=[tool("echo"), tool("hold")]), HeldAnswer()
 
     def answer(params: Any) -> Any:
         if params["name"] == "hold":
@@ -176,18 +180,20 @@ async def test_a_hostile_client_is_cut_off_and_the_canary_never_notices(
         return {"content": [{"type": "text", "text": str(params["arguments"]["n"])}]}
 
     server.methods["tools/call"] = answer
-    async with site(gateway(s=server), server, limits=STRICT) as here:
-        heard = asyncio.Event()
-        canary = asyncio.create_task(sing(here, heard))
-        bads = [Bad(here.port, server, hold) for _ in range(3)]
-        await asyncio.gather(*(bad.come() for bad in bads))
+    async with site(make_gateway(s=server), server, limits=STRICT) as here:
+        answered = asyncio.Event()
+        canary = asyncio.create_task(run_canary(here, answered))
+        bads = [HostileClient(here.port, server, hold) for _ in range(3)]
+        await asyncio.gather(*(hostile.connect() for hostile in bads))
         async with asyncio.timeout(20):
-            await asyncio.gather(*(hostility(bad) for bad in bads))
-            heard.clear()
-            await heard.wait()
-        for bad in bads:
-            bad.writer.transport.abort()
-        hold.let_go.set()
+            await asyncio.gather(*(attack(hostile) for hostile in bads))
+            answered.clear()
+            waiting = asyncio.create_task(answered.wait())
+            await asyncio.wait({waiting, canary}, return_when=asyncio.FIRST_COMPLETED)
+            assert not canary.done(), canary
+        for hostile in bads:
+            hostile.writer.transport.abort()
+        hold.released.set()
         assert not canary.done()
         canary.cancel()
         await asyncio.gather(canary, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The whole gateway over HTTP: both eras at one address, who is let in, and how it ends."""
+"""The whole gateway over HTTP: both protocols at one path, access checks, and shutdown."""
 
 import asyncio
 import json
@@ -8,28 +8,28 @@ import pytest
 from websockets import Subprotocol
 from websockets.asyncio.client import connect
 
-from tests.gateway.conftest import no_patience
-from tests.gateway.letters import EnvelopeServer as Letters
-from tests.gateway.servers import Hold, Server, gateway, hello, one_tool, text_of, tool
-from tests.http_client import HOST, Site, site
-from tests.transports.exchanges import call, note
+from tests.endpoints.exchanges import rpc_notification, rpc_request
+from tests.gateway.conftest import no_delays
+from tests.gateway.servers import HeldAnswer, Server, hello, make_gateway, one_tool, text_of, tool
+from tests.gateway.stateless_callers import StatelessScriptedServer as Letters
+from tests.http_client import HOST, GatewaySite, site
 
-__all__ = ["no_patience"]
+__all__ = ["no_delays"]
 
 
 def both() -> tuple[Server, Server]:
-    """Return a server of either era."""
+    """Return a server of either protocol."""
     return Server(tools=[tool("one")]), Letters(tools=[tool("two")])
 
 
-async def test_both_eras_are_served_at_one_address_at_once() -> None:
+async def test_both_protocols_are_served_at_one_path() -> None:
     older, newer = both()
-    held: list[Hold] = []
+    held: list[HeldAnswer] = []
     for server in (older, newer):
-        held.append(Hold())
+        held.append(HeldAnswer())
         server.methods["tools/call"] = held[-1]
-    async with site(gateway(a=older, b=newer), older, newer) as here:
-        old, new = await here.old(), here.new()
+    async with site(make_gateway(a=older, b=newer), older, newer) as here:
+        old, new = await here.session_client(), here.stateless_client()
         calls = [
             asyncio.create_task(client.ask("tools/call", id, name=name))
             for client in (old, new)
@@ -38,25 +38,25 @@ async def test_both_eras_are_served_at_one_address_at_once() -> None:
         while [older.count("tools/call"), newer.count("tools/call")] != [2, 2]:
             await asyncio.sleep(0)
         for hold in held:
-            hold.let_go.set()
+            hold.released.set()
         replies = await asyncio.gather(*calls)
         assert [reply.json["id"] for reply in replies] == [0, 1, 0, 1]
         assert ["resultType" in reply.result for reply in replies] == [False, False, True, True]
         assert [each["name"] for each in (await old.ask("tools/list")).result["tools"]] == [
             each["name"] for each in (await new.ask("tools/list")).result["tools"]
         ]
-        assert here.door.sessions == 1
+        assert here.router.session_count == 1
 
 
-async def test_hundreds_of_calls_of_both_eras_are_answered_each_with_its_own() -> None:
+async def test_hundreds_of_concurrent_calls_of_both_protocols_get_their_own_results() -> None:
     older, newer = both()
 
     def echo(params: Any) -> Any:
         return {"content": [{"type": "text", "text": params["arguments"]["x"]}]}
 
     older.methods["tools/call"] = newer.methods["tools/call"] = echo
-    async with site(gateway(a=older, b=newer), older, newer) as here:
-        old, new = await here.old(), here.new()
+    async with site(make_gateway(a=older, b=newer), older, newer) as here:
+        old, new = await here.session_client(), here.stateless_client()
 
         async def ask(number: int) -> None:
             client, name = (old, new)[number % 2], ("a__one", "b__two")[number // 2 % 2]
@@ -69,28 +69,28 @@ async def test_hundreds_of_calls_of_both_eras_are_answered_each_with_its_own() -
             await asyncio.gather(*(ask(number) for number in range(start, start + 50)))
 
 
-async def test_a_web_socket_is_another_way_in() -> None:
+async def test_mcp_over_a_websocket() -> None:
     server = one_tool()
-    async with site(gateway(s=server), server) as here:
+    async with site(make_gateway(s=server), server) as here:
         url = f"ws://{HOST}:{here.port}/ws"
         async with connect(url, subprotocols=[Subprotocol("mcp")], proxy=None) as client:
-            await client.send(json.dumps(call(1, "initialize", **hello())))
+            await client.send(json.dumps(rpc_request(1, "initialize", **hello())))
             assert json.loads(await client.recv())["result"]["protocolVersion"] == "2025-11-25"
-            await client.send(json.dumps(note("notifications/initialized")))
-            await client.send(json.dumps(call(2, "tools/call", name="s__echo")))
+            await client.send(json.dumps(rpc_notification("notifications/initialized")))
+            await client.send(json.dumps(rpc_request(2, "tools/call", name="s__echo")))
             assert text_of(json.loads(await client.recv())["result"]) == "echo ran"
 
 
-# Who is let in
+# Access
 
 
-async def everywhere(here: Site, **headers: str) -> set[int]:
-    """Come in every way, and return how that was answered."""
+async def everywhere(here: GatewaySite, **headers: str) -> set[int]:
+    """Send a request to every path and return the statuses."""
     ways = [("POST", "/mcp"), ("GET", "/mcp"), ("DELETE", "/mcp"), ("OPTIONS", "/mcp")]
     ways += [("GET", "/sse"), ("POST", "/messages"), ("GET", "/ws"), ("GET", "/healthz")]
     replies = [
         await here.ask(
-            call(1, "initialize", **hello()) if method == "POST" else None, *way, **headers
+            rpc_request(1, "initialize", **hello()) if method == "POST" else None, *way, **headers
         )
         for way in ways
         for method in way[:1]
@@ -99,18 +99,18 @@ async def everywhere(here: Site, **headers: str) -> set[int]:
 
 
 @pytest.mark.holds("T26", "T27")
-async def test_nobody_comes_in_from_another_page_or_by_another_name() -> None:
+async def test_other_origins_and_hosts_are_rejected() -> None:
     server = one_tool()
-    async with site(gateway(s=server), server) as here:
+    async with site(make_gateway(s=server), server) as here:
         assert await everywhere(here, origin="https://evil.example") == {403}
         assert await everywhere(here, origin="null") == {403}
         assert await everywhere(here, host="evil.example") == {421}
-        assert here.door.sessions == 0
-        body = call(1, "initialize", **hello())
+        assert here.router.session_count == 0
+        body = rpc_request(1, "initialize", **hello())
         assert (await here.ask(body, host=f"localhost:{here.port}")).status == 200
         assert (await here.ask(body, origin="http://localhost:3000")).status == 200
     async with site(
-        gateway(s=server),
+        make_gateway(s=server),
         server,
         allowed_hosts=frozenset({"gateway.example"}),
         allowed_origins=frozenset({"https://app.example"}),
@@ -119,9 +119,9 @@ async def test_nobody_comes_in_from_another_page_or_by_another_name() -> None:
         assert (await here.ask(body, **headers)).status == 200
 
 
-async def test_a_browser_is_told_what_its_page_may_do() -> None:
+async def test_a_browser_gets_cors_headers() -> None:
     server = one_tool()
-    async with site(gateway(s=server), server) as here:
+    async with site(make_gateway(s=server), server) as here:
         origin = "http://localhost:3000"
         asked = {
             "origin": origin,
@@ -145,15 +145,15 @@ async def test_a_browser_is_told_what_its_page_may_do() -> None:
             "mcp-protocol-version",
             "mcp-session-id",
         } == set(before.headers["access-control-allow-headers"].split(", "))
-        reply = await here.ask(call(1, "initialize", **hello()), origin=origin)
+        reply = await here.ask(rpc_request(1, "initialize", **hello()), origin=origin)
         assert reply.headers["access-control-allow-origin"] == origin
         exposed = reply.headers["access-control-expose-headers"].split(", ")
         assert {"mcp-session-id", "www-authenticate"} <= set(exposed)
 
 
-async def test_a_page_may_come_by_http_and_sse() -> None:
+async def test_a_page_may_use_http_and_sse() -> None:
     origin = {"origin": "http://localhost:3000"}
-    async with site(gateway()) as here:
+    async with site(make_gateway()) as here:
         for path in ("/sse", "/messages"):
             before = await here.ask(None, "OPTIONS", path, **origin)
             assert (before.status, before.headers["access-control-allow-origin"]) == (
@@ -161,12 +161,12 @@ async def test_a_page_may_come_by_http_and_sse() -> None:
                 origin["origin"],
             )
         stream = await here.ask(None, "GET", "/sse", **origin)
-        place = await stream.event()
+        place = await stream.next_event()
         assert place is not None
         replies = [
             stream,
-            await here.ask(call(1, "ping"), "POST", place.data.decode(), **origin),
-            await here.ask(call(1, "ping"), "POST", "/messages", **origin),
+            await here.ask(rpc_request(1, "ping"), "POST", place.data.decode(), **origin),
+            await here.ask(rpc_request(1, "ping"), "POST", "/messages", **origin),
         ]
         assert [reply.status for reply in replies] == [200, 202, 400]
         for reply in replies:
@@ -174,10 +174,10 @@ async def test_a_page_may_come_by_http_and_sse() -> None:
         stream.close()
 
 
-async def test_what_is_not_mcp_has_a_status_that_says_so() -> None:
+async def test_requests_that_are_not_mcp_get_a_fitting_status() -> None:
     server = one_tool()
-    async with site(gateway(s=server), server) as here:
-        body = call(1, "initialize", **hello())
+    async with site(make_gateway(s=server), server) as here:
+        body = rpc_request(1, "initialize", **hello())
         for expected, reply in (
             (415, await here.ask(body, content_type="text/plain")),
             (415, await here.ask(body, content_type=None)),
@@ -187,102 +187,104 @@ async def test_what_is_not_mcp_has_a_status_that_says_so() -> None:
             (200, await here.ask(body, accept=None)),
             (400, await here.ask(b"{")),
             (400, await here.ask(b"[1]")),
-            (400, await here.ask(call(None, "initialize", **hello()))),
+            (400, await here.ask(rpc_request(None, "initialize", **hello()))),
             (405, await here.ask(body, "PUT", content_length=None)),
             (404, await here.ask(body, path="/")),
             (413, await here.ask(b"x", content_length="99999999")),
         ):
             assert reply.status == expected
-        assert here.door.sessions == 2
+        assert here.router.session_count == 2
 
 
-async def test_there_are_never_too_many_sessions() -> None:
+async def test_the_number_of_sessions_is_limited() -> None:
     server = one_tool()
-    async with site(gateway(s=server), server, max_sessions=2) as here:
-        first = await here.old()
-        await here.old()
-        reply = await here.ask(call(1, "initialize", **hello()))
+    async with site(make_gateway(s=server), server, max_sessions=2) as here:
+        first = await here.session_client()
+        await here.session_client()
+        reply = await here.ask(rpc_request(1, "initialize", **hello()))
         assert reply.error == (503, -32603)
         assert reply.headers["retry-after"] == "1"
         assert (await first.ask("ping")).status == 200
         assert (await first.delete()).status == 204
-        await here.old()
+        await here.session_client()
 
 
-async def test_a_session_that_nobody_uses_ends() -> None:
+async def test_an_idle_session_ends() -> None:
     server = one_tool()
-    async with site(gateway(s=server), server, session_idle=-1.0, keep_alive=0.01) as here:
-        reply = await here.ask(call(1, "initialize", **hello()))
+    async with site(
+        make_gateway(s=server), server, session_idle=-1.0, sse_ping_interval=0.01
+    ) as here:
+        reply = await here.ask(rpc_request(1, "initialize", **hello()))
         session = reply.headers["mcp-session-id"]
-        assert (await here.ask(call(1, "ping"), mcp_session_id=session)).status == 404
-        while here.door.sessions or here.gateway.sessions:
+        assert (await here.ask(rpc_request(1, "ping"), mcp_session_id=session)).status == 404
+        while here.router.session_count or here.gateway.sessions:
             await asyncio.sleep(0)
 
 
-# Health, and the end
+# Health and shutdown
 
 
-async def test_health_is_one_thing_and_readiness_another() -> None:
+async def test_liveness_differs_from_readiness() -> None:
     server = one_tool()
     welcome: dict[str, Any] = {
         "protocolVersion": "2025-11-25",
         "capabilities": {},
         "serverInfo": {},
     }
-    server.methods["initialize"] = hold = Hold(welcome)
-    async with site(gateway(s=server), server, settled=False) as here:
-        await hold.begun.wait()
+    server.methods["initialize"] = hold = HeldAnswer(welcome)
+    async with site(make_gateway(s=server), server, settled=False) as here:
+        await hold.started.wait()
         assert (await here.ask(None, "GET", "/healthz")).json == {"status": "ok"}
         early = await here.ask(None, "GET", "/readyz")
         assert (early.status, early.json["status"]) == (503, "not_ready")
         assert early.json["degraded"] == [{"server": "s", "state": "starting"}]
-        hold.let_go.set()
-        await here.gateway.registry.wait_settled()
+        hold.released.set()
+        await here.gateway.registry.wait_complete()
         ready = await here.ask(None, "GET", "/readyz")
         assert (ready.status, ready.json) == (200, {"status": "ready"})
-        here.door.drain()
+        here.router.drain()
         assert (await here.ask(None, "GET", "/readyz")).status == 503
         assert (await here.ask(None, "GET", "/healthz")).status == 200
-        assert (await (await here.old()).ask("ping")).status == 200
+        assert (await (await here.session_client()).ask("ping")).status == 200
 
 
-async def test_the_end_answers_all_that_is_under_way() -> None:
+async def test_shutdown_answers_all_requests_in_flight() -> None:
     older, newer = both()
-    older.methods["tools/call"] = one = Hold()
-    newer.methods["tools/call"] = two = Hold()
-    async with site(gateway(a=older, b=newer), older, newer) as here:
-        old, new = await here.old("2025-06-18"), here.new()
+    older.methods["tools/call"] = one = HeldAnswer()
+    newer.methods["tools/call"] = two = HeldAnswer()
+    async with site(make_gateway(a=older, b=newer), older, newer) as here:
+        old, new = await here.session_client("2025-06-18"), here.stateless_client()
         aside = await old.get()
         listening = await new.ask(
             "subscriptions/listen", "s", notifications={"toolsListChanged": True}
         )
         calls = [
-            await here.send(call(1, "tools/call", name="a__one"), **old.headers),
+            await here.send(rpc_request(1, "tools/call", name="a__one"), **old.headers),
             await new.send("tools/call", 2, name="b__two"),
         ]
-        await asyncio.gather(one.begun.wait(), two.begun.wait())
-        here.gateway.stateless.end()
-        await here.door.aclose()
+        await asyncio.gather(one.started.wait(), two.started.wait())
+        here.gateway.stateless.end_subscriptions()
+        await here.router.aclose()
         for reply in calls:
             await reply.read_head()
         assert [reply.error for reply in calls] == [(200, -32800), (200, -32603)]
-        assert await aside.rest() == []
-        assert (await listening.rest())[-1]["id"] == "s"
+        assert await aside.remaining_messages() == []
+        assert (await listening.remaining_messages())[-1]["id"] == "s"
         await asyncio.gather(
-            older.until_heard("notifications/cancelled"),
-            newer.until_heard("notifications/cancelled"),
+            older.wait_received("notifications/cancelled"),
+            newer.wait_received("notifications/cancelled"),
         )
 
 
-async def test_who_goes_in_the_midst_leaves_nothing_behind() -> None:
+async def test_a_disconnect_leaves_nothing_behind() -> None:
     older, newer = both()
     for server in (older, newer):
-        server.methods["tools/call"] = Hold()
-    async with site(gateway(a=older, b=newer), older, newer) as here:
-        old, new = await here.old(), here.new()
+        server.methods["tools/call"] = HeldAnswer()
+    async with site(make_gateway(a=older, b=newer), older, newer) as here:
+        old, new = await here.session_client(), here.stateless_client()
         gone = [await old.get(), await here.ask(None, "GET", "/sse")]
         for number in range(20):
-            body = call(number, "tools/call", name="a__one")
+            body = rpc_request(number, "tools/call", name="a__one")
             gone.append(await here.send(body, **old.headers))
             gone.append(await new.send("tools/call", number, name="b__two"))
         while [older.count("tools/call"), newer.count("tools/call")] != [20, 20]:
@@ -290,14 +292,14 @@ async def test_who_goes_in_the_midst_leaves_nothing_behind() -> None:
         for reply in gone:
             reply.reset()
         assert (await new.ask("tools/list")).status == 200
-        assert (await old.tell("a")).status == 202
-        # `site` sees to it that no task, no session and no pending call is left.
+        assert (await old.notify("a")).status == 202
+        # `site` checks that no task, session or pending call is left.
 
 
-async def test_notes_and_calls_on_one_connection_are_answered_in_turn() -> None:
+async def test_notifications_and_calls_on_one_connection_are_answered_in_order() -> None:
     server = one_tool()
-    async with site(gateway(s=server), server) as here:
-        old = await here.old()
+    async with site(make_gateway(s=server), server) as here:
+        old = await here.session_client()
         for _ in range(3):
-            assert (await old.post(note("anything"))).status == 202
+            assert (await old.post(rpc_notification("anything"))).status == 202
             assert text_of((await old.ask("tools/call", name="s__echo")).result) == "echo ran"

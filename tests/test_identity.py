@@ -1,4 +1,4 @@
-"""Who is let in by HTTP: nobody without a good token, on every way in, in both eras."""
+"""HTTP authentication: every endpoint, in both protocols, needs a valid token."""
 
 import asyncio
 from typing import Any
@@ -9,17 +9,17 @@ from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
 from tests.auth.issuer import AUDIENCE, ISSUER, NOW, claims, key_of, signed, token, unsigned
-from tests.auth.test_metadata import told
-from tests.gateway.conftest import no_patience
-from tests.gateway.servers import gateway, hello, one_tool
-from tests.http_client import HOST, Site
-from tests.identities import guarded
-from tests.transports.exchanges import call
-from tests.transports.test_http_server import MODERN
+from tests.auth.test_authenticator import challenge_parameters
+from tests.endpoints.exchanges import rpc_request
+from tests.endpoints.test_router import MODERN
+from tests.gateway.conftest import no_delays
+from tests.gateway.servers import hello, make_gateway, one_tool
+from tests.http_client import HOST, GatewaySite
+from tests.identities import authenticated_gateway
 
-__all__ = ["no_patience"]
+__all__ = ["no_delays"]
 
-WAYS = [
+ENDPOINTS = [
     ("POST", "/mcp"),
     ("GET", "/mcp"),
     ("DELETE", "/mcp"),
@@ -36,51 +36,54 @@ WAYS = [
 
 
 @pytest.mark.holds("C30")
-@pytest.mark.parametrize(("method", "path"), WAYS)
-async def test_nobody_comes_in_without_a_token(method: str, path: str) -> None:
+@pytest.mark.parametrize(("method", "path"), ENDPOINTS)
+async def test_requests_without_a_token_are_rejected(method: str, path: str) -> None:
     server = one_tool()
-    async with guarded(gateway(s=server), server) as house:
-        before = len(server.heard)
-        reply = await house.here.ask(call(1, "initialize", **hello()), method, path)
+    async with authenticated_gateway(make_gateway(s=server), server) as guarded:
+        before = len(server.received)
+        reply = await guarded.site.ask(rpc_request(1, "initialize", **hello()), method, path)
         assert reply.status == 401
-        assert told(reply.headers["www-authenticate"].encode()) == {
-            "resource_metadata": f"http://{HOST}:{house.here.port}"
+        assert challenge_parameters(reply.headers["www-authenticate"].encode()) == {
+            "resource_metadata": f"http://{HOST}:{guarded.site.port}"
             "/.well-known/oauth-protected-resource/mcp"
         }
-        assert (house.here.door.sessions, house.here.gateway.sessions) == (0, frozenset())
-        assert len(server.heard) == before
+        assert (guarded.site.router.session_count, guarded.site.gateway.sessions) == (
+            0,
+            frozenset(),
+        )
+        assert len(server.received) == before
 
 
-async def test_some_pages_are_for_everybody() -> None:
-    async with guarded(gateway()) as house:
+async def test_public_pages_need_no_token() -> None:
+    async with authenticated_gateway(make_gateway()) as guarded:
         for path in ("/healthz", "/.well-known/oauth-protected-resource"):
-            assert (await house.here.ask(None, "GET", path)).status == 200
-        assert (await house.here.ask(None, "GET", "/readyz")).status == 503  # there is no server
-        page = await house.here.ask(None, "GET", "/.well-known/oauth-protected-resource/mcp")
+            assert (await guarded.site.ask(None, "GET", path)).status == 200
+        assert (await guarded.site.ask(None, "GET", "/readyz")).status == 503  # no server is ready
+        page = await guarded.site.ask(None, "GET", "/.well-known/oauth-protected-resource/mcp")
         assert page.json == {
-            "resource": f"http://{HOST}:{house.here.port}/mcp",
+            "resource": f"http://{HOST}:{guarded.site.port}/mcp",
             "authorization_servers": [ISSUER],
             "bearer_methods_supported": ["header"],
             "resource_name": "Trunkline",
         }
         origin = "http://localhost:3000"
         for path in ("/mcp", "/sse", "/messages", "/.well-known/oauth-protected-resource"):
-            asked = await house.here.ask(None, "OPTIONS", path, origin=origin)
+            asked = await guarded.site.ask(None, "OPTIONS", path, origin=origin)
             assert (asked.status, asked.headers["access-control-allow-origin"]) == (204, origin)
-        refused = await house.here.ask(call(1, "ping"), origin=origin)
-        assert refused.status == 401
-        assert "www-authenticate" in refused.headers["access-control-expose-headers"]
+        rejected = await guarded.site.ask(rpc_request(1, "ping"), origin=origin)
+        assert rejected.status == 401
+        assert "www-authenticate" in rejected.headers["access-control-expose-headers"]
 
 
 @pytest.mark.holds("M10", "O0.8")
-async def test_who_has_a_token_comes_in_by_both_eras() -> None:
+async def test_a_token_is_accepted_in_both_protocols() -> None:
     server = one_tool()
-    async with guarded(gateway(s=server), server) as house:
-        ada = house.client()
-        for client in (await ada.old(), ada.new()):
+    async with authenticated_gateway(make_gateway(s=server), server) as guarded:
+        ada = guarded.client()
+        for client in (await ada.session_client(), ada.stateless_client()):
             reply = await client.ask("tools/call", name="s__echo")
-            assert "echo ran" in str((await reply.last())["result"])
-        assert house.told == []
+            assert "echo ran" in str((await reply.final_message())["result"])
+        assert guarded.rejections == []
 
 
 def _hs(**changes: Any) -> str:
@@ -111,33 +114,38 @@ ATTACKS: dict[str, str] = {
 
 @pytest.mark.holds("O0.8")
 @pytest.mark.parametrize("attack", ATTACKS)
-async def test_a_bad_token_opens_nothing(attack: str) -> None:
+async def test_a_bad_token_is_rejected(attack: str) -> None:
     server = one_tool()
-    async with guarded(gateway(s=server), server) as house:
-        before = len(server.heard)
+    async with authenticated_gateway(make_gateway(s=server), server) as guarded:
+        before = len(server.received)
         given = {"authorization": f"Bearer {ATTACKS[attack]}"}
         for headers, code in (({}, -32001), (MODERN, 4010)):
-            reply = await house.here.ask(call(1, "tools/call", name="s__echo"), **given, **headers)
+            reply = await guarded.site.ask(
+                rpc_request(1, "tools/call", name="s__echo"), **given, **headers
+            )
             assert reply.error == (401, code)
             assert reply.json["error"]["data"] == {"type": "unauthenticated"}
-            assert told(reply.headers["www-authenticate"].encode())["error"] == "invalid_token"
+            assert (
+                challenge_parameters(reply.headers["www-authenticate"].encode())["error"]
+                == "invalid_token"
+            )
             assert ATTACKS[attack] not in str(reply.headers) + reply.body.decode()
-        assert len(server.heard) == before
-        assert len(house.told) == 2
-        assert ATTACKS[attack] not in str(house.told)
+        assert len(server.received) == before
+        assert len(guarded.rejections) == 2
+        assert ATTACKS[attack] not in str(guarded.rejections)
 
 
-async def test_a_token_that_is_not_for_this_gets_403() -> None:
-    async with guarded(gateway(), scopes=("mcp:tools",)) as house:
-        reply = await house.client().ask(call(1, "initialize", **hello()))
+async def test_a_token_without_the_scope_gets_403() -> None:
+    async with authenticated_gateway(make_gateway(), scopes=("mcp:tools",)) as guarded:
+        reply = await guarded.client().ask(rpc_request(1, "initialize", **hello()))
         assert reply.error == (403, -32003)
-        found = told(reply.headers["www-authenticate"].encode())
+        found = challenge_parameters(reply.headers["www-authenticate"].encode())
         assert (found["error"], found["scope"]) == ("insufficient_scope", "mcp:tools")
-        assert await house.client(scope="x mcp:tools").old()
+        assert await guarded.client(scope="x mcp:tools").session_client()
 
 
-async def raw(here: Site, *lines: str, target: str = "/mcp") -> tuple[int, str]:
-    """Send a head as it is; return the status, and all that was said."""
+async def raw(here: GatewaySite, *lines: str, target: str = "/mcp") -> tuple[int, str]:
+    """Send a request head as given; return the status and the whole response."""
     reader, writer = await asyncio.open_connection(HOST, here.port)
     here.writers.append(writer)
     body = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{}}'
@@ -151,8 +159,8 @@ async def raw(here: Site, *lines: str, target: str = "/mcp") -> tuple[int, str]:
         *lines,
     ]
     writer.write("\r\n".join([*head, "", ""]).encode("latin-1") + body)
-    said = (await reader.read()).decode()
-    return int(said.split(" ")[1]), said
+    received = (await reader.read()).decode()
+    return int(received.split(" ")[1]), received
 
 
 GOOD, OTHER = token(), token(sub="mallory")
@@ -178,52 +186,54 @@ SMUGGLED: dict[str, tuple[list[str], set[int]]] = {
 @pytest.mark.parametrize("how", SMUGGLED)
 async def test_headers_cannot_be_smuggled(how: str) -> None:
     lines, statuses = SMUGGLED[how]
-    async with guarded(gateway()) as house:
-        for _ in range(2):  # the second time a good one is known already
-            status, said = await raw(house.here, *lines)
+    async with authenticated_gateway(make_gateway()) as guarded:
+        for _ in range(2):  # the second time a good token is cached
+            status, received = await raw(guarded.site, *lines)
             assert status in statuses
-            assert GOOD not in said
-            assert (await raw(house.here, f"authorization: bearer {GOOD}"))[0] == 400  # no session
-        assert house.here.door.sessions == 0
+            assert GOOD not in received
+            assert (await raw(guarded.site, f"authorization: bearer {GOOD}"))[
+                0
+            ] == 400  # no session
+        assert guarded.site.router.session_count == 0
 
 
-async def test_a_token_in_the_url_opens_nothing_and_is_not_said_again() -> None:
-    async with guarded(gateway()) as house:
-        status, said = await raw(house.here, target=f"/mcp?access_token={GOOD}")
+async def test_a_token_in_the_url_is_rejected_and_not_repeated() -> None:
+    async with authenticated_gateway(make_gateway()) as guarded:
+        status, received = await raw(guarded.site, target=f"/mcp?access_token={GOOD}")
         assert status == 400
-        assert GOOD not in said
-        assert "invalid_request" in said
-        assert GOOD not in str(house.told)
+        assert GOOD not in received
+        assert "invalid_request" in received
+        assert GOOD not in str(guarded.rejections)
 
 
-@pytest.mark.parametrize("white", [" ", "  ", "      "])
-async def test_white_space_that_http_allows_is_allowed(white: str) -> None:
-    async with guarded(gateway()) as house:
-        line = f"AUTHORIZATION:{white}bEARER{white}{GOOD}{white}"
-        status, said = await raw(house.here, line)
-        assert (status, "Missing Mcp-Session-Id" in said) == (400, True)
+@pytest.mark.parametrize("space", [" ", "  ", "      "])
+async def test_optional_white_space_is_allowed(space: str) -> None:
+    async with authenticated_gateway(make_gateway()) as guarded:
+        line = f"AUTHORIZATION:{space}bEARER{space}{GOOD}{space}"
+        status, received = await raw(guarded.site, line)
+        assert (status, "Missing Mcp-Session-Id" in received) == (400, True)
 
 
-async def test_who_tries_too_often_has_to_wait() -> None:
-    async with guarded(gateway(), most=3) as house:
+async def test_repeated_failures_are_rate_limited() -> None:
+    async with authenticated_gateway(make_gateway(), max_failures=3) as guarded:
         for _ in range(3):
-            assert (await house.client(aud="x").ask(call())).status == 401
-        reply = await house.client(aud="x").ask(call())
+            assert (await guarded.client(aud="x").ask(rpc_request())).status == 401
+        reply = await guarded.client(aud="x").ask(rpc_request())
         assert reply.error == (429, -32004)
         assert 0 < int(reply.headers["retry-after"]) <= 20
-        assert {told.why for told in house.told} == {"the token is for another audience"}
-        assert {told.address for told in house.told} == {HOST}
+        assert {each.reason for each in guarded.rejections} == {"the token is for another audience"}
+        assert {each.address for each in guarded.rejections} == {HOST}
 
 
-async def test_a_guard_that_breaks_down_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_authenticator_rejects_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     async def oops(request: Any) -> Any:
         raise RuntimeError("oops")
 
-    async with guarded(gateway()) as house:
+    async with authenticated_gateway(make_gateway()) as guarded:
         reports: list[Any] = []
-        monkeypatch.setattr(house.here.door, "_report", reports.append)
-        monkeypatch.setattr(house.here.door.guard, "identify", oops)
-        reply = await house.client().ask(call())
+        monkeypatch.setattr(guarded.site.router, "_report", reports.append)
+        monkeypatch.setattr(guarded.site.router.authenticator, "authenticate", oops)
+        reply = await guarded.client().ask(rpc_request())
         assert reply.status == 500
         assert len(reports) == 1
         assert "oops" not in reply.body.decode()
@@ -234,8 +244,8 @@ async def test_a_guard_that_breaks_down_lets_nobody_in(monkeypatch: pytest.Monke
 
 async def test_a_websocket_needs_a_token_as_well() -> None:
     server = one_tool()
-    async with guarded(gateway(s=server), server) as house:
-        url = f"ws://{HOST}:{house.here.port}/ws"
+    async with authenticated_gateway(make_gateway(s=server), server) as guarded:
+        url = f"ws://{HOST}:{guarded.site.port}/ws"
         mcp = [Subprotocol("mcp")]
         for headers in ({}, {"authorization": f"Bearer {token(aud='x')}"}):
             with pytest.raises(InvalidStatus) as caught:

@@ -1,4 +1,4 @@
-"""What belongs to one principal is not there for another, and lines end with their tokens."""
+"""Sessions and streams belong to one principal and end with its token."""
 
 import asyncio
 import json
@@ -10,186 +10,212 @@ from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from tests.auth.issuer import NOW, token
-from tests.gateway.conftest import no_patience
-from tests.gateway.letters import EnvelopeServer
-from tests.gateway.servers import gateway, hello, one_tool, tool
-from tests.gateway.test_parking import ASKABLE, FORM, YES, Curious, retry
-from tests.gateway.test_parking import gateway as parking_gateway
-from tests.http_client import HOST, Old, Reply
-from tests.identities import As, Guarded, guard_of, guarded, nobody
-from tests.transports.exchanges import call, note
-from trunkline.gateway.events import CallEnded, Event
-from trunkline.transports.http_guard import Open
+from tests.endpoints.exchanges import rpc_notification, rpc_request
+from tests.gateway.conftest import no_delays
+from tests.gateway.servers import hello, make_gateway, one_tool, tool
+from tests.gateway.stateless_callers import StatelessScriptedServer
+from tests.gateway.test_suspended_calls import ASKABLE, FORM, YES, AskingServer, retry
+from tests.gateway.test_suspended_calls import make_gateway as suspending_gateway
+from tests.http_client import HOST, HttpReply, SessionHttpClient
+from tests.identities import (
+    AuthenticatedGateway,
+    AuthenticatedSite,
+    authenticated_gateway,
+    ignore_rejection,
+    make_authenticator,
+)
+from trunkline.endpoints.auth import AllowAll
+from trunkline.gateway.events import CallSummary, GatewayEvent
 
-__all__ = ["no_patience"]
+__all__ = ["no_delays"]
 
-OFTEN = 0.01
-"""Seconds that a stream may be silent: twice in that time, lines are looked after."""
+PING_INTERVAL = 0.01
+"""Seconds between pings; streams are reauthenticated twice in that time."""
 
 
-async def stolen(thief: As, of: Old) -> Old:
-    """Return a client that has another's session id, and its own token."""
-    client = Old(thief, "2025-11-25")
+async def with_stolen_session(
+    other_principal: AuthenticatedSite, of: SessionHttpClient
+) -> SessionHttpClient:
+    """Return a client with its own token and the session id of another."""
+    client = SessionHttpClient(other_principal, "2025-11-25")
     client.id = of.id
     return client
 
 
 @pytest.mark.holds("T65")
-@pytest.mark.parametrize("thief", ["mallory", "", "key:ada", "ADA", "ada "])
-async def test_a_session_is_there_for_its_principal_alone(thief: str) -> None:
+@pytest.mark.parametrize("other_principal", ["mallory", "", "key:ada", "ADA", "ada "])
+async def test_a_session_belongs_to_its_principal(other_principal: str) -> None:
     server = one_tool()
-    async with guarded(gateway(s=server), server) as house:
-        mine = await house.client("ada").old()
-        theirs = await stolen(house.client(thief), mine)
-        expected = 401 if not thief else 404
-        before = len(server.heard)
+    async with authenticated_gateway(make_gateway(s=server), server) as guarded:
+        mine = await guarded.client("ada").session_client()
+        stolen = await with_stolen_session(guarded.client(other_principal), mine)
+        expected = 401 if not other_principal else 404
+        before = len(server.received)
         for reply in (
-            await theirs.ask("tools/call", name="s__echo"),
-            await theirs.tell("notifications/cancelled", requestId=1),
-            await theirs.get(),
-            await theirs.get("0-0"),
-            await theirs.delete(),
+            await stolen.ask("tools/call", name="s__echo"),
+            await stolen.notify("notifications/cancelled", requestId=1),
+            await stolen.get(),
+            await stolen.get("0-0"),
+            await stolen.delete(),
         ):
             assert reply.status == expected
             assert b"echo" not in reply.body
-        assert len(server.heard) == before
-        nobody = await stolen(As(house.here, "nonsense"), mine)
-        assert (await nobody.delete()).status == 401
-        assert (await mine.ask("tools/call", name="s__echo")).status == 200  # nothing has happened
+        assert len(server.received) == before
+        unauthenticated = await with_stolen_session(
+            AuthenticatedSite(guarded.site, "nonsense"), mine
+        )
+        assert (await unauthenticated.delete()).status == 401
+        assert (
+            await mine.ask("tools/call", name="s__echo")
+        ).status == 200  # the session is unaffected
 
 
 @pytest.mark.holds("T65")
-async def test_another_token_of_the_same_principal_goes_on_and_has_the_new_roles() -> None:
+async def test_a_new_token_of_the_same_principal_continues_with_its_roles() -> None:
     server = one_tool()
-    async with guarded(gateway(s=server), server) as house:
-        mine = await house.client("ada", role="dev").old()
-        later = await stolen(house.client("ada", role="ops", jti="2"), mine)
-        heard: list[Event] = []
-        house.here.gateway.layers.events.listen(heard.append)
+    async with authenticated_gateway(make_gateway(s=server), server) as guarded:
+        mine = await guarded.client("ada", role="dev").session_client()
+        later = await with_stolen_session(guarded.client("ada", role="ops", jti="2"), mine)
+        events: list[GatewayEvent] = []
+        guarded.site.gateway.pipeline.events.add_listener(events.append)
         assert (await later.ask("tools/call", name="s__echo")).status == 200
-        (ended,) = heard
-        assert isinstance(ended, CallEnded)
-        assert ended.principal.roles == ("ops",)
+        (summary,) = events
+        assert isinstance(summary, CallSummary)
+        assert summary.principal.roles == ("ops",)
 
 
 @pytest.mark.holds("T65")
-async def test_a_stream_cannot_be_taken_up_by_another() -> None:
+async def test_a_stream_cannot_be_resumed_by_another_principal() -> None:
     server = one_tool()
-    async with guarded(gateway(s=server), server) as house:
-        mine = await house.client("ada").old()
+    async with authenticated_gateway(make_gateway(s=server), server) as guarded:
+        mine = await guarded.client("ada").session_client()
         stream = await mine.get()
-        theirs = await stolen(house.client("mallory"), mine)
-        assert (await theirs.get("0-0")).status == 404
+        stolen = await with_stolen_session(guarded.client("mallory"), mine)
+        assert (await stolen.get("0-0")).status == 404
         server.lists["tools"] = [tool("more")]
-        await server.line.notify("notifications/tools/list_changed")
-        assert (await stream.said())["method"] == "notifications/tools/list_changed"
+        await server.active_connection.notify("notifications/tools/list_changed")
+        assert (await stream.next_message())["method"] == "notifications/tools/list_changed"
 
 
-async def endpoint(stream: Reply) -> str:
-    event = await stream.event()
+async def endpoint(stream: HttpReply) -> str:
+    event = await stream.next_event()
     assert event is not None
     return event.data.decode()
 
 
 @pytest.mark.holds("T65")
-async def test_nobody_posts_into_the_stream_of_another() -> None:
+async def test_no_principal_posts_into_the_stream_of_another() -> None:
     server = one_tool()
-    async with guarded(gateway(s=server), server) as house:
-        ada, mallory = house.client("ada"), house.client("mallory")
+    async with authenticated_gateway(make_gateway(s=server), server) as guarded:
+        ada, mallory = guarded.client("ada"), guarded.client("mallory")
         stream = await ada.ask(None, "GET", "/sse")
         path = await endpoint(stream)
-        begin = call(1, "initialize", **hello("2024-11-05"))
+        begin = rpc_request(1, "initialize", **hello("2024-11-05"))
         assert (await mallory.ask(begin, "POST", path)).status == 404
-        assert (await house.here.ask(begin, "POST", path)).status == 401
+        assert (await guarded.site.ask(begin, "POST", path)).status == 401
         assert (await ada.ask(begin, "POST", path)).status == 202
-        assert (await stream.said())["id"] == 1
+        assert (await stream.next_message())["id"] == 1
 
 
-async def test_a_parked_call_is_resumed_by_its_principal_alone() -> None:
-    server = Curious(("elicitation/create", FORM))
-    async with guarded(parking_gateway(server), server) as house:
-        ada, mallory = house.client("ada").new(), house.client("mallory").new()
+async def test_a_suspended_call_is_resumed_only_by_its_principal() -> None:
+    server = AskingServer(("elicitation/create", FORM))
+    async with authenticated_gateway(suspending_gateway(server), server) as guarded:
+        ada, mallory = (
+            guarded.client("ada").stateless_client(),
+            guarded.client("mallory").stateless_client(),
+        )
         asked = (await ada.ask("tools/call", meta=ASKABLE, name="s__t")).result
         assert asked["resultType"] == "input_required"
         answered = retry(asked, YES)
-        theirs = await mallory.ask("tools/call", meta=ASKABLE, name="s__t", **answered)
-        assert "error" in await theirs.last()
+        stolen = await mallory.ask("tools/call", meta=ASKABLE, name="s__t", **answered)
+        assert "error" in await stolen.final_message()
         assert server.runs_of_tool == 1
-        assert len(house.here.gateway.stateless.parking) == 1  # it was not used up
-        done = await (await ada.ask("tools/call", meta=ASKABLE, name="s__t", **answered)).last()
+        assert len(guarded.site.gateway.stateless.suspended_calls) == 1  # it was not consumed
+        done = await (
+            await ada.ask("tools/call", meta=ASKABLE, name="s__t", **answered)
+        ).final_message()
         assert done["result"]["structuredContent"] == {"answers": [YES]}
 
 
-async def test_a_cursor_is_nobodys() -> None:
+async def test_a_cursor_is_not_bound_to_a_principal() -> None:
     server = one_tool()
-    async with guarded(gateway(s=server), server) as house:
+    async with authenticated_gateway(make_gateway(s=server), server) as guarded:
         replies = [
-            await house.client(who).new().ask("tools/list", cursor="x") for who in ("ada", "bob")
+            await guarded.client(who).stateless_client().ask("tools/list", cursor="x")
+            for who in ("ada", "bob")
         ]
         assert [reply.error for reply in replies] == [(400, -32602)] * 2
         assert replies[0].body == replies[1].body
 
 
-# Lines end with their tokens
+# Streams end with their tokens
 
 
-async def socket_of(house: Guarded, made: str) -> Any:
+async def socket_of(guarded: AuthenticatedGateway, made: str) -> Any:
     headers = {"authorization": f"Bearer {made}"}
-    url = f"ws://{HOST}:{house.here.port}/ws"
+    url = f"ws://{HOST}:{guarded.site.port}/ws"
     return await connect(url, subprotocols=[Subprotocol("mcp")], additional_headers=headers)
 
 
-async def until_doubted(house: Guarded) -> None:
-    """Wait until all lines have been looked at twice."""
-    looks = 0
-    recognise = house.here.door.guard.recognise
+async def wait_until_reauthenticated(guarded: AuthenticatedGateway) -> None:
+    """Wait until all streams have been reauthenticated twice."""
+    checks = 0
+    original = guarded.site.router.authenticator.cached_principal
 
-    def look(request: Any) -> Any:
-        nonlocal looks
-        looks += 1
-        return recognise(request)
+    def count(request: Any) -> Any:
+        nonlocal checks
+        checks += 1
+        return original(request)
 
-    house.here.door.guard.recognise = look  # pyright: ignore[reportAttributeAccessIssue]
-    while looks < 4:
+    guarded.site.router.authenticator.cached_principal = count  # pyright: ignore[reportAttributeAccessIssue]
+    while checks < 4:
         await asyncio.sleep(0)
 
 
 async def test_a_websocket_ends_when_its_token_does() -> None:
-    async with asyncio.timeout(20), guarded(gateway(), keep_alive=OFTEN) as house:
-        short = await socket_of(house, token(exp=int(NOW) + 60))
-        long = await socket_of(house, token(sub="bob"))
-        house.clock.now += 89
-        await until_doubted(house)
+    async with (
+        asyncio.timeout(20),
+        authenticated_gateway(make_gateway(), sse_ping_interval=PING_INTERVAL) as guarded,
+    ):
+        short = await socket_of(guarded, token(exp=int(NOW) + 60))
+        long = await socket_of(guarded, token(sub="bob"))
+        guarded.clock.now += 89
+        await wait_until_reauthenticated(guarded)
         for socket in (short, long):
             await socket.send('{"jsonrpc":"2.0","id":1,"method":"ping"}')
             assert '"result"' in str(await socket.recv())
-        house.clock.now += 1
+        guarded.clock.now += 1
         with pytest.raises(ConnectionClosed):
             await short.recv()
         await long.send('{"jsonrpc":"2.0","id":2,"method":"ping"}')
         assert '"result"' in str(await long.recv())
         await long.close()
-        assert house.told[-1].why == "the token has expired"
+        assert guarded.rejections[-1].reason == "the token has expired"
 
 
-async def test_so_do_streams_of_events_of_all_kinds() -> None:
-    server = EnvelopeServer(tools=[tool("t")])
-    async with asyncio.timeout(20), guarded(gateway(s=server), server, keep_alive=OFTEN) as house:
-        ada = house.client("ada", exp=int(NOW) + 60)
-        session = await ada.old()
+async def test_event_streams_end_when_their_token_does() -> None:
+    server = StatelessScriptedServer(tools=[tool("t")])
+    async with (
+        asyncio.timeout(20),
+        authenticated_gateway(
+            make_gateway(s=server), server, sse_ping_interval=PING_INTERVAL
+        ) as guarded,
+    ):
+        ada = guarded.client("ada", exp=int(NOW) + 60)
+        session = await ada.session_client()
         streams = [await ada.ask(None, "GET", "/sse"), await session.get()]
         listen = {"notifications": {"toolsListChanged": True}}
-        streams.append(await ada.new().ask("subscriptions/listen", **listen))
+        streams.append(await ada.stateless_client().ask("subscriptions/listen", **listen))
         assert all(stream.is_stream for stream in streams)
         await endpoint(streams[0])
-        house.clock.now += 90
+        guarded.clock.now += 90
         for stream in streams:
-            await stream.rest()
+            await stream.remaining_messages()
             assert stream.ended
         assert (await ada.ask(None, "GET", "/sse")).status == 401
 
 
-async def test_a_call_that_is_under_way_is_still_answered() -> None:
+async def test_a_call_in_flight_is_still_answered() -> None:
     gate = asyncio.Event()
     server = one_tool()
 
@@ -198,33 +224,41 @@ async def test_a_call_that_is_under_way_is_still_answered() -> None:
         return {"content": []}
 
     server.methods["tools/call"] = slow
-    async with asyncio.timeout(20), guarded(gateway(s=server), server, keep_alive=OFTEN) as house:
-        session = await house.client("ada", exp=int(NOW) + 60).old()
-        calling = await session.begin("tools/call", name="s__echo")
-        await server.until_heard("tools/call")
-        house.clock.now += 90
-        await until_beaten(await calling)
+    async with (
+        asyncio.timeout(20),
+        authenticated_gateway(
+            make_gateway(s=server), server, sse_ping_interval=PING_INTERVAL
+        ) as guarded,
+    ):
+        session = await guarded.client("ada", exp=int(NOW) + 60).session_client()
+        calling = await session.start("tools/call", name="s__echo")
+        await server.wait_received("tools/call")
+        guarded.clock.now += 90
+        await wait_for_pings(await calling)
         gate.set()
-        assert "result" in (await (await calling).last())
+        assert "result" in (await (await calling).final_message())
         assert (await session.ask("ping")).status == 401
 
 
-async def until_beaten(reply: Reply) -> None:
-    """Wait until a stream was kept alive twice: meanwhile somebody has looked."""
+async def wait_for_pings(reply: HttpReply) -> None:
+    """Wait for two pings, so that the stream was reauthenticated in between."""
     for _ in range(2):
-        assert await reply.piece()
+        assert await reply.next_chunk()
 
 
-async def test_what_is_proven_by_one_guard_is_not_by_the_next() -> None:
-    async with asyncio.timeout(20), guarded(gateway(), keep_alive=OFTEN) as house:
-        socket = await socket_of(house, token(scope="a"))
-        ada = house.client("ada", scope="a")
-        session = await ada.old()
-        house.here.door.guard = guard_of(house.clock, nobody, "b")
+async def test_a_new_authenticator_does_not_trust_the_cache_of_the_old_one() -> None:
+    async with (
+        asyncio.timeout(20),
+        authenticated_gateway(make_gateway(), sse_ping_interval=PING_INTERVAL) as guarded,
+    ):
+        socket = await socket_of(guarded, token(scope="a"))
+        ada = guarded.client("ada", scope="a")
+        session = await ada.session_client()
+        guarded.site.router.authenticator = make_authenticator(guarded.clock, ignore_rejection, "b")
         assert (await session.ask("ping")).status == 403
         with pytest.raises(ConnectionClosed):
             await socket.recv()
-        house.here.door.guard = Open()
-        assert (await session.ask("ping")).status == 404  # whoever comes now is somebody else
-        message = json.dumps(note("notifications/initialized")).encode()
+        guarded.site.router.authenticator = AllowAll()
+        assert (await session.ask("ping")).status == 404  # the principal is another one now
+        message = json.dumps(rpc_notification("notifications/initialized")).encode()
         assert (await ada.ask(message, mcp_session_id=session.id)).status == 404

@@ -1,5 +1,7 @@
 """The package as others install it."""
 
+import ast
+import re
 import subprocess
 import sys
 import zipfile
@@ -51,3 +53,20 @@ assert ours == {{"jsonrpc"}}, ours
 def test_what_is_public_is_sorted_and_there() -> None:
     assert len(set(jsonrpc.__all__)) == len(jsonrpc.__all__)
     assert [name for name in jsonrpc.__all__ if not hasattr(jsonrpc, name)] == []
+
+
+def classes() -> list[ast.ClassDef]:
+    """Return every class of the package, as source."""
+    trees = (ast.parse(file.read_text("utf-8")) for file in sorted((ROOT / "src").rglob("*.py")))
+    return [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
+def test_every_repr_names_its_class() -> None:
+    named = {
+        each.name: {found[1] for found in re.finditer(r"\bf'(\w+)\(", ast.unparse(method))}
+        for each in classes()
+        for method in each.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__repr__"
+    }
+    assert len(named) > 5
+    assert {name: found for name, found in named.items() if found - {name}} == {}

@@ -9,18 +9,28 @@ from typing import Any, Self
 
 import pytest
 
-from tests.gateway.conftest import no_patience
-from tests.gateway.letters import EnvelopeServer
-from tests.gateway.servers import Server, add, gateway, hello, running, tool, user
-from tests.http_client import Reply, site
-from tests.transports.exchanges import call, note
-from trunkline.app import App
-from trunkline.assembly import servers as composition
+from tests.endpoints.exchanges import rpc_notification, rpc_request
+from tests.gateway.conftest import no_delays
+from tests.gateway.servers import (
+    NO_GRACE,
+    Server,
+    add,
+    hello,
+    make_gateway,
+    running,
+    session_client,
+    tool,
+)
+from tests.gateway.stateless_callers import StatelessScriptedServer
+from tests.http_client import HttpReply, site
+from trunkline.app.application import App
+from trunkline.app.build import AppLimits, ShutdownTimeouts
+from trunkline.backends.limits import BackendLimits
 from trunkline.config import Config, ServerSettings
 from trunkline.gateway.gateway import Gateway
-from trunkline.jsonrpc import RpcError, pipe
+from trunkline.jsonrpc import RpcError, memory_pipe
 
-__all__ = ["no_patience"]
+__all__ = ["no_delays"]
 
 SAMPLING = "sampling/createMessage"
 QUESTION: dict[str, Any] = {"messages": [], "maxTokens": 1}
@@ -36,7 +46,7 @@ class Nosy(Server):
         self.methods["tools/call"] = self.run
 
     async def run(self, params: Any) -> Any:
-        line, number = self.line, params["arguments"]["n"]
+        line, number = self.active_connection, params["arguments"]["n"]
         question = {**QUESTION, "metadata": {"n": number}}
         try:
             said = await line.call(SAMPLING, question)
@@ -48,7 +58,7 @@ class Nosy(Server):
         return answered(number, json.loads(bytes(said)))
 
 
-class NosyModern(EnvelopeServer):
+class NosyModern(StatelessScriptedServer):
     """The same, of the envelope era: it says what it has to know before it can answer."""
 
     def __init__(self) -> None:
@@ -73,7 +83,7 @@ def texts(batch: Any) -> dict[int, str]:
 
 
 def calls(*numbers: int) -> list[Any]:
-    return [call(n, "tools/call", name="s__t", arguments={"n": n}) for n in numbers]
+    return [rpc_request(n, "tools/call", name="s__t", arguments={"n": n}) for n in numbers]
 
 
 def answer(question: Any) -> Any:
@@ -85,7 +95,7 @@ class Line:
     """A client of 2025-03-26 on a line of its own."""
 
     def __init__(self, made: Gateway) -> None:
-        self._near, far = pipe()
+        self._near, far = memory_pipe()
         self._serving = asyncio.create_task(made.serve(far))
 
     async def say(self, said: Any) -> None:
@@ -98,9 +108,9 @@ class Line:
                 return said
 
     async def __aenter__(self) -> Self:
-        await self.say(call(0, "initialize", **hello("2025-03-26", {"sampling": {}})))
+        await self.say(rpc_request(0, "initialize", **hello("2025-03-26", {"sampling": {}})))
         await self.hear()
-        await self.say(note("notifications/initialized"))
+        await self.say(rpc_notification("notifications/initialized"))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -111,7 +121,7 @@ class Line:
 @pytest.mark.parametrize("make", [Nosy, NosyModern])
 async def test_every_entry_of_a_batch_may_be_asked_about(make: Callable[[], Server]) -> None:
     server = make()
-    async with running(gateway(s=server), server) as made, Line(made) as line:
+    async with running(make_gateway(s=server), server) as made, Line(made) as line:
         await line.say(calls(1, 2, 3))
         questions = [await line.hear() for _ in range(3)]
         assert {each["method"] for each in questions} == {SAMPLING}
@@ -123,10 +133,10 @@ async def test_every_entry_of_a_batch_may_be_asked_about(make: Callable[[], Serv
 
 async def test_a_batch_waits_for_the_only_conversation_and_loses_nothing_by_that() -> None:
     server = Nosy()
-    made = gateway()
-    add(made, "s", server, max_conversations=0)
+    made = make_gateway()
+    add(made, "s", server, max_sessions=0)
     async with running(made, server), Line(made) as first, Line(made) as second:
-        await made.registry.wait_settled()
+        await made.registry.wait_complete()
         await first.say(calls(1))
         question = await first.hear()
         await second.say(calls(2, 3))
@@ -141,10 +151,10 @@ async def test_a_batch_waits_for_the_only_conversation_and_loses_nothing_by_that
 
 async def test_who_leaves_in_the_midst_of_a_batch_makes_room_for_others() -> None:
     server = Nosy()
-    made = gateway()
-    add(made, "s", server, max_conversations=0)
+    made = make_gateway()
+    add(made, "s", server, max_sessions=0)
     async with running(made, server), Line(made) as other:
-        await made.registry.wait_settled()
+        await made.registry.wait_complete()
         async with Line(made) as leaving:
             await leaving.say(calls(1, 2))
             await leaving.hear()
@@ -158,8 +168,8 @@ async def test_who_leaves_in_the_midst_of_a_batch_makes_room_for_others() -> Non
 # By HTTP
 
 
-async def heard(reply: Reply) -> Any:
-    return await reply.said()
+async def heard(reply: HttpReply) -> Any:
+    return await reply.next_message()
 
 
 @pytest.mark.parametrize("make", [Nosy, NosyModern])
@@ -167,8 +177,8 @@ async def test_every_entry_of_a_batch_is_asked_about_on_its_stream(
     make: Callable[[], Server],
 ) -> None:
     server = make()
-    async with site(gateway(s=server), server) as here:
-        old = await here.old("2025-03-26", sampling={})
+    async with site(make_gateway(s=server), server) as here:
+        old = await here.session_client("2025-03-26", sampling={})
         reply = await old.post(calls(1, 2))
         for _ in range(2):
             assert (await old.post(answer(await heard(reply)))).status == 202
@@ -182,20 +192,20 @@ async def test_a_session_that_ends_in_the_midst_of_a_question_leaves_nothing(
     make: Callable[[], Server], batch: bool
 ) -> None:
     server = make()
-    made = gateway()
-    add(made, "s", server, max_conversations=0)
+    made = make_gateway()
+    add(made, "s", server, max_sessions=0)
     async with site(made, server) as here:
-        old = await here.old("2025-03-26", sampling={})
+        old = await here.session_client("2025-03-26", sampling={})
         reply = await old.post(calls(1, 2) if batch else calls(1)[0])
         question = await heard(reply)
         assert (await old.delete()).status == 204
-        said = await reply.rest()
+        said = await reply.remaining_messages()
         assert not any("result" in each for each in said if isinstance(each, dict))
         assert (await old.post(answer(question))).status == 404
         while made.registry.upstream("s").busy:
             await asyncio.sleep(0)
-        assert len(made.stateless.parking) == 0
-        another = await here.old("2025-03-26", sampling={})
+        assert len(made.stateless.suspended_calls) == 0
+        another = await here.session_client("2025-03-26", sampling={})
         reply = await another.post(calls(3)[0])
         await another.post(answer(await heard(reply)))
         assert (await heard(reply))["result"] == answered(3, {"model": "m3"})
@@ -222,28 +232,27 @@ for line in sys.stdin:
 """
 
 
-async def test_the_end_leaves_no_process_of_any_conversation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(composition, "CHILD_GRACE", 0.2)
+async def test_the_end_leaves_no_process_of_any_conversation(tmp_path: Path) -> None:
     child = ServerSettings(
-        name="s", command=sys.executable, args=("-c", CHILD, str(tmp_path)), era="handshake"
+        name="s", command=sys.executable, args=("-c", CHILD, str(tmp_path)), protocol="session"
     )
-    app = App(Config(servers=(child,)))
+    backends = BackendLimits(answer_drain_timeout=0.0)
+    limits = AppLimits(NO_GRACE, ShutdownTimeouts(child_exit=0.2), backends)
+    app = App(Config(servers=(child,)), limits=limits)
     app.asgi()  # for anybody: the first conversation is for those who cannot be asked
     before = asyncio.all_tasks()
     async with asyncio.timeout(20):
         async with (
             app.running() as made,
-            user(made, sampling={}) as one,
-            user(made, sampling={}) as two,
+            session_client(made, sampling={}) as one,
+            session_client(made, sampling={}) as two,
         ):
             for who in (one, two):
                 who.answers[SAMPLING] = lambda _: asyncio.Event().wait()
             calling = [asyncio.create_task(who.call("s__t")) for who in (one, two)]
-            while not (one.asked and two.asked):
+            while not (one.asked_requests and two.asked_requests):
                 await asyncio.sleep(0)
-            assert made.registry.snapshot()[0].conversations == 2
+            assert made.registry.snapshots()[0].extra_sessions == 2
             pids = [int(path.name) for path in tmp_path.iterdir()]
             assert len(pids) == 3
             await app.aclose()

@@ -1,8 +1,7 @@
-"""The requirement map, both ways: what it claims is tested, and what is tested is claimed.
+"""Every requirement in `requirements.toml` is shown by a marked test, and every mark names one.
 
-`requirements.toml` lists every requirement that holds, in our own words, with the tests that show
-it. A test says so itself, with `@pytest.mark.holds`. `make update` rewrites the lists of tests; the
-words, and whether a requirement belongs there at all, are for people to decide.
+A test names the requirements that it shows with `@pytest.mark.holds`. `make requirements` prints
+the map from requirements to tests; it is generated, so nothing of it is committed.
 """
 
 import ast
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-MAP = TESTS / "requirements.toml"
+REQUIREMENTS = TESTS / "requirements.toml"
 
 
 def claims(tree: ast.Module) -> list[tuple[str, str]]:
@@ -28,6 +27,7 @@ def claims(tree: ast.Module) -> list[tuple[str, str]]:
 
 
 def marked() -> dict[str, list[str]]:
+    """Return the tests that show each requirement."""
     tests: defaultdict[str, list[str]] = defaultdict(list)
     for path in sorted(TESTS.rglob("test_*.py")):
         for id, test in claims(ast.parse(path.read_text(encoding="utf-8"))):
@@ -35,29 +35,27 @@ def marked() -> dict[str, list[str]]:
     return dict(tests)
 
 
-def written() -> dict[str, dict[str, object]]:
-    return tomllib.loads(MAP.read_text(encoding="utf-8"))
-
-
-def render(requirements: dict[str, dict[str, object]], tests: dict[str, list[str]]) -> str:
-    comments = [line for line in MAP.read_text(encoding="utf-8").splitlines() if line[:1] == "#"]
-    parts = ["\n".join(comments)]
-    for id, entry in requirements.items():
-        lines = "".join(f'    "{test}",\n' for test in sorted(tests.get(id, [])))
-        parts.append(f'["{id}"]\nholds = "{entry["holds"]}"\ntests = [\n{lines}]')
-    return "\n\n".join(parts) + "\n"
-
-
-def test_the_map_and_the_tests_say_the_same(update: bool) -> None:
-    tests = marked()
-    if update:
-        MAP.write_text(render(written(), tests), encoding="utf-8")
-    claimed = {id: entry["tests"] for id, entry in written().items()}
-    assert claimed == {id: sorted(found) for id, found in tests.items()}, "run `make update`"
+def stated() -> dict[str, str]:
+    """Return the sentence of each requirement."""
+    return tomllib.loads(REQUIREMENTS.read_text(encoding="utf-8"))
 
 
 @pytest.mark.holds("S0.21", "S2.23")
-def test_every_requirement_that_holds_has_a_sentence_and_a_test() -> None:
-    for id, entry in written().items():
-        assert str(entry["holds"]).endswith("."), id
-        assert entry["tests"], id
+def test_every_requirement_is_shown_by_a_test() -> None:
+    tests = marked()
+    assert [id for id in stated() if id not in tests] == []
+
+
+def test_every_mark_names_a_requirement() -> None:
+    requirements = stated()
+    assert {id: tests for id, tests in marked().items() if id not in requirements} == {}
+
+
+def test_every_requirement_is_a_sentence() -> None:
+    assert [id for id, sentence in stated().items() if not sentence.endswith(".")] == []
+
+
+if __name__ == "__main__":
+    tests = marked()
+    for id, sentence in stated().items():
+        print(f"{id}  {sentence}", *(f"    {test}" for test in tests.get(id, [])), sep="\n")

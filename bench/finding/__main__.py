@@ -11,11 +11,11 @@ from statistics import median
 from typing import Any
 
 from bench.finding import labelled, many, quality, tokens
-from trunkline.mcp.offer import Kind
+from trunkline.mcp.features import FeatureKind
 
 RESULTS = Path(__file__).parents[1] / "results" / "finding.json"
 UNTUNED = {"tuned on": 0.883, "held out": 0.893}
-"""recall@5 of the first version that ran, before anybody had looked at what it missed."""
+"""recall@5 of the first version that ran, before its misses were examined."""
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def run(show_misses: bool) -> dict[str, Any]:
-    tools = list(labelled.catalog().entries(Kind.TOOL))
+    tools = list(labelled.catalog().entries(FeatureKind.TOOL))
     queries = labelled.queries()
     index = many.build(tools)
     about = {
@@ -75,7 +75,7 @@ def parts(queries: list[labelled.Query]) -> dict[str, list[labelled.Query]]:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """Lay out a Markdown table: the first column to the left, all others to the right."""
+    """Format a Markdown table: the first column left-aligned, all others right-aligned."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     return "\n".join(

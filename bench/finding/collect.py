@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from trunkline.app import App
+from trunkline.app.application import App
 from trunkline.config import Config, ServerSettings
 from trunkline.jsonrpc import from_raw
-from trunkline.mcp.offer import Kind
+from trunkline.mcp.features import FeatureKind
 
 FOLDER = Path("/tmp/finding-servers")
 TOOLS = Path(__file__).parent / "tools"
@@ -133,9 +133,9 @@ async def collect(name: str) -> None:
     server = SERVERS[name]
     app = App(Config(servers=(settings(name, server),)))
     async with app.running() as gateway:
-        await gateway.registry.wait_settled()
-        (status,) = gateway.registry.snapshot()
-        entries = gateway.registry.catalog.entries(Kind.TOOL)
+        await gateway.registry.wait_complete()
+        (status,) = gateway.registry.snapshots()
+        entries = gateway.registry.catalog.entries(FeatureKind.TOOL)
     if not entries:
         print(f"{name:12} nothing: {status.error}")
         return

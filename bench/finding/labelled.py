@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trunkline.jsonrpc import to_raw
-from trunkline.mcp.offer import Kind, Offer
-from trunkline.routing.catalog import Catalog, Listing, merge
+from trunkline.mcp.features import Feature, FeatureKind
+from trunkline.routing.catalog import Catalog, FeatureListing, merge_listings
 
 HERE = Path(__file__).parent
 
@@ -24,23 +24,25 @@ class Query(NamedTuple):
 
 
 def servers() -> list[dict[str, Any]]:
-    """Return the lists as they were collected."""
+    """Return the collected lists."""
     paths = sorted((HERE / "tools").glob("*.json"))
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
 def catalog() -> Catalog:
     """Return all real tools, merged as the gateway would."""
-    listings: list[Listing] = []
+    listings: list[FeatureListing] = []
     for server in servers():
-        offers = [Offer(Kind.TOOL, tool["name"], to_raw(tool)) for tool in server["tools"]]
-        listings.append(Listing(server["server"], server["server"], tuple(offers)))
-    return merge(listings)
+        features = [
+            Feature(FeatureKind.TOOL, tool["name"], to_raw(tool)) for tool in server["tools"]
+        ]
+        listings.append(FeatureListing(server["server"], server["server"], tuple(features)))
+    return merge_listings(listings)
 
 
 def queries(file: str = "queries.txt") -> list[Query]:
     """Return all labelled queries of a file."""
-    known = {entry.public for entry in catalog().entries(Kind.TOOL)}
+    known = {entry.public_name for entry in catalog().entries(FeatureKind.TOOL)}
     found: list[Query] = []
     for line in (HERE / file).read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):

@@ -1,7 +1,7 @@
 """Ten thousand tools, made of the real ones under other names, and what an index of them costs.
 
-Every copy has a backend of its own, a noun of its own in its name, and its real description and
-parameters: so texts are as long as they are in life, and there are many more words.
+Every copy has its own backend, its own noun in the name, and its real description and parameters.
+So texts have realistic lengths, and the vocabulary is large.
 """
 
 import gc
@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from bench.finding.quality import anything
 from trunkline.jsonrpc import from_raw, to_raw
-from trunkline.mcp.offer import Kind
-from trunkline.routing.catalog import Entry
-from trunkline.routing.tool_index import ToolIndex
+from trunkline.mcp.features import FeatureKind
+from trunkline.routing.catalog import CatalogEntry
+from trunkline.search.tool_index import ToolIndex
 
 TOOLS = 10_000
 ROUNDS = 5
@@ -23,7 +23,7 @@ _SYLLABLES = [c + v for c in "bcdfghklmnprstvz" for v in ("a", "e", "i", "o", "u
 
 
 class Cost(NamedTuple):
-    """What an index costs: seconds, and bytes."""
+    """The cost of an index: seconds and bytes."""
 
     builds: list[float]
     """Every building, fastest first: on a busy machine they differ by a half."""
@@ -36,33 +36,33 @@ class Cost(NamedTuple):
     """How long the machine took for a million additions: how fast it was at the time."""
 
 
-def many(real: list[Entry], count: int = TOOLS) -> list[Entry]:
+def many(real: list[CatalogEntry], count: int = TOOLS) -> list[CatalogEntry]:
     """Return as many tools, the same each time."""
     chance = random.Random(1)
-    found: list[Entry] = []
+    found: list[CatalogEntry] = []
     while len(found) < count:
         entry = real[len(found) % len(real)]
         copy = len(found) // len(real)
         noun = "".join(chance.choices(_SYLLABLES, k=3))
         definition = from_raw(entry.definition, dict)
-        native = f"{entry.native}_{noun}"
+        native = f"{entry.native_name}_{noun}"
         backend = f"{entry.backend}{copy}"
         definition["name"] = public = f"{backend}__{native}"
         if isinstance(said := definition.get("description"), str):
             definition["description"] = f"{said[:40]} {noun} {said[40:]}"
-        found.append(Entry(Kind.TOOL, public, backend, native, to_raw(definition)))
+        found.append(CatalogEntry(FeatureKind.TOOL, public, backend, native, to_raw(definition)))
     return found
 
 
-def build(tools: list[Entry]) -> ToolIndex:
+def build(tools: list[CatalogEntry]) -> ToolIndex:
     index = ToolIndex()
-    for _ in index.follow(tools):
+    for _ in index.update(tools):
         pass
     return index
 
 
-def measure(tools: list[Entry], plain: list[str], misspelt: list[str]) -> Cost:
-    """Measure an index of these tools; of the buildings the median counts."""
+def measure(tools: list[CatalogEntry], plain: list[str], misspelt: list[str]) -> Cost:
+    """Measure an index of these tools. The median of the build times counts."""
     seconds = [_build_time(tools) for _ in range(ROUNDS)]
     index = build(tools)
     asked = _ask(index, plain)
@@ -79,8 +79,8 @@ def measure(tools: list[Entry], plain: list[str], misspelt: list[str]) -> Cost:
     )
 
 
-def _build_time(tools: list[Entry]) -> float:
-    """Return the seconds of one building, without those that it takes to let go of it."""
+def _build_time(tools: list[CatalogEntry]) -> float:
+    """Return the seconds that building takes, without the time to release it."""
     began = process_time()
     index = build(tools)
     took = process_time() - began
@@ -111,19 +111,21 @@ def _ask(index: ToolIndex, queries: list[str]) -> list[float]:
     return found
 
 
-def _update(index: ToolIndex, tools: list[Entry]) -> float:
+def _update(index: ToolIndex, tools: list[CatalogEntry]) -> float:
     """Return the seconds that it takes to follow a backend that changes ten of its tools."""
     changed = [
-        tool._replace(definition=to_raw({"name": tool.public, "description": "something else"}))
+        tool._replace(
+            definition=to_raw({"name": tool.public_name, "description": "something else"})
+        )
         for tool in tools[:10]
     ]
     began = process_time()
-    for _ in index.follow([*changed, *tools[10:]]):
+    for _ in index.update([*changed, *tools[10:]]):
         pass
     return process_time() - began
 
 
-def _memory(tools: list[Entry]) -> int:
+def _memory(tools: list[CatalogEntry]) -> int:
     """Return the bytes that the index itself holds; the definitions are the catalogue's."""
     gc.collect()
     tracemalloc.start()

@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 from bench.finding.labelled import Query
-from trunkline.routing.catalog import Entry
-from trunkline.routing.tool_index import ToolIndex
+from trunkline.routing.catalog import CatalogEntry
+from trunkline.search.tool_index import ToolIndex
 
 FIRST = 5
-"""How many of those that are found count: as many as find_tools returns."""
+"""How many results count: as many as find_tools returns."""
 
 
 class Quality(NamedTuple):
@@ -19,19 +19,19 @@ class Quality(NamedTuple):
     reciprocal: float
 
 
-def anything(_: Entry) -> bool:
+def anything(_: CatalogEntry) -> bool:
     return True
 
 
 def place_of(index: ToolIndex, query: Query) -> int | None:
     """Return the place of the first right tool among the first ten, from 1."""
     found = index.find(query.text, 10, anything)
-    places = (place for place, each in enumerate(found, 1) if each.entry.public in query.right)
+    places = (place for place, each in enumerate(found, 1) if each.entry.public_name in query.right)
     return next(places, None)
 
 
 def judge(index: ToolIndex, queries: list[Query]) -> Quality:
-    """Ask all queries, and count."""
+    """Run all queries and count."""
     places = [place_of(index, query) for query in queries]
     found = [place for place in places if place is not None]
     count = len(queries)

@@ -1,4 +1,4 @@
-"""What a client carries in its context: the full list, or the tools that find tools.
+"""Tokens in the context of a client: the full list, or the search tools.
 
 Tokens are counted as a quarter of the bytes of the compact JSON, which is what the providers' own
 rules of thumb say of English; tokenizers differ by a fifth either way, and the ratio hardly does.
@@ -9,19 +9,18 @@ from typing import NamedTuple
 
 from bench.finding.labelled import Query
 from trunkline.backends.functions import tool_result
-from trunkline.backends.search import Search, found_tool
-from trunkline.gateway.finder import Finder
+from trunkline.backends.tool_search import SearchTools, ToolFinder, describe_match
 from trunkline.gateway.registry import Registry
 from trunkline.jsonrpc import to_raw
 from trunkline.mcp.versions import V2025_03_26
-from trunkline.routing.catalog import Entry
-from trunkline.routing.tool_index import ToolIndex
+from trunkline.routing.catalog import CatalogEntry
+from trunkline.search.tool_index import ToolIndex
 
 BYTES_PER_TOKEN = 4
 
 
 class Tokens(NamedTuple):
-    """How many tokens each takes: lists are carried always, answers once for each thing asked."""
+    """Tokens of each part. Lists are always in the context, answers once per question."""
 
     full_list: int
     search_list: int
@@ -30,7 +29,7 @@ class Tokens(NamedTuple):
 
     @property
     def one_task(self) -> int:
-        """The whole of it for a client that needs one tool, and is not sure of its arguments."""
+        """The total for a client that needs one tool and looks up its arguments."""
         return self.search_list + self.find_answer + self.describe_answer
 
     @property
@@ -42,13 +41,13 @@ def tokens(value: object) -> int:
     return round(len(bytes(to_raw(value))) / BYTES_PER_TOKEN)
 
 
-def measure(index: ToolIndex, tools: list[Entry], queries: list[Query]) -> Tokens:
+def measure(index: ToolIndex, tools: list[CatalogEntry], queries: list[Query]) -> Tokens:
     """Count for all tools and the average query; answers as text, which is what models read."""
     answers: list[int] = []
     described: list[int] = []
     for query in queries:
         found = index.find(query.text, 5, lambda _: True)
-        answer = {"tools": [found_tool(each) for each in found]}
+        answer = {"tools": [describe_match(each) for each in found]}
         answers.append(tokens(tool_result(answer, V2025_03_26)))
         if found:
             described.append(tokens(tool_result(found[0].entry.definition, V2025_03_26)))
@@ -61,7 +60,7 @@ def measure(index: ToolIndex, tools: list[Entry], queries: list[Query]) -> Token
 
 
 async def _search_list() -> list[object]:
-    search = Search(Finder(Registry()))
-    offers = await search.offers()
+    search = SearchTools(ToolFinder(Registry()))
+    features = await search.list_features()
     await search.aclose()
-    return [offer.under(f"search__{offer.key}") for offer in offers]
+    return [feature.definition_as(f"search__{feature.key}") for feature in features]

@@ -1,1 +1,1 @@
-"""One hop: the same fast server behind nothing, nginx, Trunkline and every peer, in one run."""
+"""One hop: the same fast server behind nothing, nginx, Trunkline and other gateways, in one run."""

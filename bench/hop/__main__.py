@@ -1,7 +1,7 @@
-"""Measure one hop through everybody, print the tables and store the figures: `python -m bench.hop`.
+"""Measure one hop through each contestant and store the figures: `python -m bench.hop`.
 
-Everybody is measured on one core, the load and the server behind are on the other; rounds go
-through all of them for each kind of call, and the medians count.
+The contestants run on one core, load and server on the other. Each round runs all contestants for
+each kind of call; the figures are medians.
 """
 
 import argparse
@@ -16,21 +16,27 @@ from typing import Any
 
 import msgspec
 
+from bench.gateway.compare import Comparison, Entrants, run
+from bench.gateway.contest import SIZES, Settings
+from bench.gateway.contestants import (
+    DIRECT,
+    TRUNKLINE,
+    Contestant,
+    ServerTransport,
+    other_trunkline,
+)
+from bench.gateway.load import Plan
+from bench.gateway.machine import load_average
+from bench.gateway.process import cores
+from bench.gateway.table import markdown
 from bench.hop import idle, targets
 from bench.hop.heavy import heavy_peers
 from bench.hop.peers import peers
-from trunkline.benchmark.compare import Comparison, Entrants, run
-from trunkline.benchmark.contest import SIZES, Settings
-from trunkline.benchmark.contestants import DIRECT, TRUNKLINE, Contestant
-from trunkline.benchmark.load import Plan
-from trunkline.benchmark.machine import load_average
-from trunkline.benchmark.process import cores
-from trunkline.benchmark.table import markdown
 from trunkline.mcp.versions import Era
 
 RESULTS = Path(__file__).parents[1] / "results"
 QUIET = 0.5
-"""A load average above this spoils the figures."""
+"""A higher load average distorts the figures."""
 
 FULL = Settings(plan=Plan(seconds=1.0, warm_up=0.3), rounds=3)
 QUICK = Settings(plan=Plan(seconds=0.5, warm_up=0.2, longest=4.0), rounds=1, sizes=SIZES[:1])
@@ -40,6 +46,8 @@ def main() -> None:
     """Parse the command line and run."""
     options = read_options()
     entrants = choose(options)
+    if options.other:
+        entrants += [(other_trunkline(options.other), behind) for behind in ServerTransport]
     if not entrants:
         sys.exit(f"expected some of {', '.join(one.name for one in everybody(True))}")
     settings = msgspec.structs.replace(QUICK if options.quick else FULL, era=Era(options.era))
@@ -51,7 +59,7 @@ def main() -> None:
     if busy > QUIET:
         say(f"the load average is {busy:.1f}: others are at work here, so figures are rough")
     began = perf_counter()
-    found = run(tell=say, entrants=entrants, settings=settings)
+    found = run(report=say, entrants=entrants, settings=settings)
     found.about |= {
         "seconds": f"{perf_counter() - began:.0f}",
         "load average before": f"{busy:.2f}",
@@ -70,10 +78,15 @@ def main() -> None:
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.hop", description=__doc__)
     parser.add_argument("--peers", help="only those whose names contain one of these, by commas")
+    parser.add_argument(
+        "--other",
+        metavar="PYTHON",
+        help="also the Trunkline installed there, such as an old commit",
+    )
     parser.add_argument("--all", action="store_true", help="ContextForge and LiteLLM as well")
     parser.add_argument("--quick", action="store_true", help="small results, one short round")
     parser.add_argument("--rounds", type=int, help="so many rounds")
-    parser.add_argument("--era", choices=[era.value for era in Era], default=Era.HANDSHAKE.value)
+    parser.add_argument("--era", choices=[era.value for era in Era], default=Era.SESSION.value)
     parser.add_argument("--no-store", action="store_true", help="do not write the results")
     parser.add_argument("--store", metavar="FILE", help="write them there")
     return parser.parse_args()
@@ -84,7 +97,7 @@ def everybody(with_heavy: bool) -> list[Contestant]:
 
 
 def choose(options: argparse.Namespace) -> Entrants:
-    """List who takes part, once for each kind of server behind."""
+    """Return the contestants, once for each kind of server."""
     wanted = [name.strip().lower() for name in (options.peers or "").split(",")]
     return [
         (one, None if one is DIRECT else behind)
@@ -95,7 +108,7 @@ def choose(options: argparse.Namespace) -> Entrants:
 
 
 def file_name(options: argparse.Namespace) -> str:
-    return "hop.json" if options.era == Era.HANDSHAKE.value else f"hop-{options.era}.json"
+    return "hop.json" if options.era == Era.SESSION.value else f"hop-{options.era}.json"
 
 
 def say(text: str) -> None:
@@ -104,7 +117,7 @@ def say(text: str) -> None:
 
 
 def told_by(program: str, *arguments: str) -> str:
-    """Return what a program prints, if it is there."""
+    """Return the output of a program, if it is installed."""
     if shutil.which(program) is None:
         return "none"
     told = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
@@ -112,7 +125,7 @@ def told_by(program: str, *arguments: str) -> str:
 
 
 def show(found: Comparison, judged: list[targets.Target]) -> None:
-    """Print all of it as Markdown."""
+    """Print the results as Markdown."""
     print("# One hop\n")
     for name, value in found.about.items():
         print(f"- {name}: {value}")

@@ -1,17 +1,17 @@
-"""The heavy peers, which take part with `--all` alone: ContextForge and LiteLLM.
+"""The heavy gateways, which take part only with `--all`: ContextForge and LiteLLM.
 
-Each has a virtual environment of its own. Their own limits on how often one may call are off, and
-authentication is off where that can be had, so that what is measured is the hop.
+Each has its own virtual environment. Their rate limits are off, and so is authentication where that
+is possible, so that only the hop is measured.
 """
 
 import json
 import secrets
 from pathlib import Path
 
+from bench.gateway.calls import BadResponse
+from bench.gateway.contestants import Contestant, ContestantSite, ServerTransport, StartedContestant
+from bench.gateway.wire import open_connection
 from bench.hop.peers import ROOT, python_version
-from trunkline.benchmark.calls import BadAnswer
-from trunkline.benchmark.contestants import Behind, Contestant, Place, Start
-from trunkline.benchmark.wire import talk
 
 CONTEXTFORGE = ROOT / ".venv-hop-contextforge"
 LITELLM = ROOT / ".venv-hop-litellm"
@@ -44,33 +44,35 @@ def contextforge_environment(folder: Path, stateful: bool) -> dict[str, str]:
 
 
 def contextforge(stateful: bool) -> Contestant:
-    def start(place: Place) -> Start:
+    def start(place: ContestantSite) -> StartedContestant:
         async def admit() -> None:
-            """Register the server, as its manual says, over its own API."""
+            """Register the server over the API of the gateway, as its manual says."""
             server = {"name": "fast", "url": place.url, "transport": "STREAMABLEHTTP"}
             body = json.dumps(server).encode()
             head = (
                 f"POST /gateways HTTP/1.1\r\nhost: 127.0.0.1:{place.port}\r\n"
                 f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
             )
-            line = await talk("127.0.0.1", place.port)
-            reply = await line.ask(head.encode() + body)
+            line = await open_connection("127.0.0.1", place.port)
+            reply = await line.request(head.encode() + body)
             line.close()
-            if reply.status not in (200, 201, 409):  # the last: it has it already
-                raise BadAnswer(f"expected it to be registered, got {reply.status}: {reply.body!r}")
+            if reply.status not in (200, 201, 409):  # 409: it is registered already
+                raise BadResponse(
+                    f"expected it to be registered, got {reply.status}: {reply.body!r}"
+                )
 
         program = str(CONTEXTFORGE / "bin" / "mcpgateway")
         command = [program, "--host", "127.0.0.1", "--port", str(place.port)]
         environment = contextforge_environment(place.folder, stateful)
-        return Start(command, place.address("/mcp/"), environment, admit)
+        return StartedContestant(command, place.address("/mcp/"), environment, admit)
 
     name = "ContextForge, " + ("stateful sessions" if stateful else "default")
     version = python_version(CONTEXTFORGE, "mcp-contextforge-gateway")
-    return Contestant(name, start, version, (Behind.HTTP,), patience=PATIENCE)
+    return Contestant(name, start, version, (ServerTransport.HTTP,), patience=PATIENCE)
 
 
-def start_litellm(place: Place) -> Start:
-    """With a master key: it does not start without one."""
+def start_litellm(place: ContestantSite) -> StartedContestant:
+    """Start it with a master key, which it requires."""
     key = f"sk-{secrets.token_hex(32)}"
     config = {
         "mcp_servers": {"fast": {"url": place.url, "transport": "http"}},
@@ -82,14 +84,14 @@ def start_litellm(place: Place) -> Start:
     command = [program, "--config", path, "--host", "127.0.0.1", "--port", str(place.port)]
     environment = {"HOME": str(place.folder), "LITELLM_MASTER_KEY": key, "LITELLM_LOG": "ERROR"}
     address = place.address("/mcp/")._replace(headers=(("x-litellm-api-key", f"Bearer {key}"),))
-    return Start(command, address, environment)
+    return StartedContestant(command, address, environment)
 
 
 def heavy_peers() -> list[Contestant]:
-    """List them."""
+    """Return the heavy gateways."""
     version = python_version(LITELLM, "litellm")
     return [
         contextforge(stateful=False),
         contextforge(stateful=True),
-        Contestant("LiteLLM", start_litellm, version, (Behind.HTTP,), patience=PATIENCE),
+        Contestant("LiteLLM", start_litellm, version, (ServerTransport.HTTP,), patience=PATIENCE),
     ]

@@ -1,4 +1,4 @@
-"""Trunkline at rest: ten servers behind it, many idle sessions, many idle streams.
+"""An idle Trunkline: ten servers, many idle sessions, many idle streams.
 
 python -m bench.hop.idle [SESSIONS] [STREAMS]
 """
@@ -11,36 +11,36 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from time import perf_counter
 
+from bench.gateway.calls import Address, BadResponse, initialize_message, message, post
+from bench.gateway.contest import free_port
+from bench.gateway.contestants import SERVER
+from bench.gateway.process import Program, start
+from bench.gateway.session import SESSION_HEADER, open_session
+from bench.gateway.table import markdown
+from bench.gateway.wire import ClientProtocol, RequestConnection, open_connection
 from bench.hop.targets import Target, table
-from trunkline.benchmark.calls import Address, BadAnswer, greeting, message, post
-from trunkline.benchmark.contest import free_port
-from trunkline.benchmark.contestants import SERVER
-from trunkline.benchmark.process import Program, start
-from trunkline.benchmark.session import SESSION_HEADER, open_session
-from trunkline.benchmark.table import markdown
-from trunkline.benchmark.wire import Talk, Wire, talk
-from trunkline.loop import new_loop
 from trunkline.mcp.versions import Era
+from trunkline.runtime import create_event_loop
 
 SERVERS = 10
 SESSIONS, STREAMS = 2_000, 5_000
-FAST = (sys.executable, "-m", SERVER)
+FAST = (sys.executable, SERVER)
 PATIENCE = 30.0
 SETTLED = 1.0
 
 
 def config() -> str:
-    """Return a configuration of ten servers, and no bound that is in the way."""
+    """Return a configuration of ten servers, with limits that do not interfere."""
     server = f"command = {json.dumps(FAST[0])}\nargs = {json.dumps([*FAST[1:], '--stdio'])}\n"
-    server += 'era = "handshake"\n'
+    server += 'protocol = "session"\n'
     limits = "[http]\nmax_connections = 20000\nmax_connections_per_address = 20000\n"
     sessions = "max_sessions = 20000\n"
     servers = "".join(f"[servers.s{number}]\n{server}" for number in range(SERVERS))
     return limits + sessions + servers
 
 
-class Stream(Wire):
-    """A stream of a session on which nothing happens."""
+class Stream(ClientProtocol):
+    """An idle stream of a session."""
 
     room = 4096
 
@@ -64,22 +64,22 @@ class Stream(Wire):
     def _over(self, why: str) -> None:
         self.ended = why
         if not self.opened.done():
-            self.opened.set_exception(BadAnswer(why))
+            self.opened.set_exception(BadResponse(why))
 
 
-async def greet(line: Talk, address: Address) -> str:
-    """Open a session on a line that others use as well."""
-    reply = await line.ask(post(address, greeting(1), "initialize"))
+async def greet(line: RequestConnection, address: Address) -> str:
+    """Open a session on a shared connection."""
+    reply = await line.request(post(address, initialize_message(1), "initialize"))
     session = reply.headers.get(SESSION_HEADER)
     if session is None:
-        raise BadAnswer(f"expected a session, got {reply.status}: {reply.body[:300]!r}")
-    ready = message("notifications/initialized", {}, Era.HANDSHAKE)
-    await line.ask(post(address, ready, "notifications/initialized", "", session))
+        raise BadResponse(f"expected a session, got {reply.status}: {reply.body[:300]!r}")
+    ready = message("notifications/initialized", {}, Era.SESSION)
+    await line.request(post(address, ready, "notifications/initialized", "", session))
     return session
 
 
 async def settled(program: Program) -> float:
-    """Return the megabytes of the gateway, once nothing happens."""
+    """Return the megabytes of the gateway when it is idle."""
     await asyncio.sleep(SETTLED)
     return program.memory(FAST) / 1e6
 
@@ -91,9 +91,9 @@ async def until_all_are_there(program: Program, address: Address) -> None:
             try:
                 await open_session(address)
                 break
-            except (OSError, BadAnswer):
+            except (OSError, BadResponse):
                 if program.has_ended:
-                    raise BadAnswer(program.last_words()) from None
+                    raise BadResponse(program.last_output()) from None
                 await asyncio.sleep(0.05)
         await asyncio.sleep(2 * SETTLED)
 
@@ -115,7 +115,7 @@ async def open_streams(address: Address, names: list[str]) -> list[Stream]:
 async def measure(program: Program, address: Address, sessions: int, streams: int) -> list[Target]:
     await until_all_are_there(program, address)
     empty = await settled(program)
-    line = await talk(address.host, address.port)
+    line = await open_connection(address.host, address.port)
     began = perf_counter()
     names = [await greet(line, address) for _ in range(sessions)]
     print(f"{sessions} sessions opened in {perf_counter() - began:.1f} s", flush=True)
@@ -141,7 +141,7 @@ async def measure(program: Program, address: Address, sessions: int, streams: in
 
 
 async def hold(sessions: int, streams: int) -> list[Target]:
-    """Start the gateway, measure, and end it."""
+    """Start the gateway, measure, and stop it."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         path = folder / "trunkline.toml"
@@ -155,8 +155,8 @@ async def hold(sessions: int, streams: int) -> list[Target]:
 
 
 def run(sessions: int = SESSIONS, streams: int = STREAMS) -> list[Target]:
-    """Measure; as `bench.hop` does at its end."""
-    with asyncio.Runner(loop_factory=new_loop) as runner:
+    """Measure as `bench.hop` does."""
+    with asyncio.Runner(loop_factory=create_event_loop) as runner:
         return runner.run(hold(sessions, streams))
 
 

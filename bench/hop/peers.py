@@ -1,7 +1,7 @@
-"""The peers: how each is put in front of the fast server, as its documentation says.
+"""The other gateways: how each is put in front of the fast server, as its documentation says.
 
-Where a peer has a faster setting than its default, it is measured with that one; the note says so.
-Python peers on version 1 of the MCP SDK live in `.venv-hop1`, npm ones in `bench/hop/node_modules`;
+If a gateway has a setting faster than its default, that setting is used, and noted. Those in
+Python on version 1 of the MCP SDK live in `.venv-hop1`, npm ones in `bench/hop/node_modules`;
 `make bench-hop` puts them there.
 """
 
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from trunkline.benchmark.contestants import (
+from bench.gateway.contestants import (
     DIRECT,
     TRUNKLINE,
-    Behind,
     Contestant,
-    Place,
-    Start,
+    ContestantSite,
+    ServerTransport,
+    StartedContestant,
     fastmcp,
     nginx,
 )
@@ -28,11 +28,11 @@ NODE_MODULES = Path(__file__).with_name("node_modules")
 SDK1 = ROOT / ".venv-hop1"
 NGINX = ROOT / ".venv-hop" / "nginx" / "usr" / "sbin" / "nginx"
 
-STDIO = (Behind.STDIO,)
+STDIO = (ServerTransport.STDIO,)
 
 
 def python_version(environment: Path, name: str) -> Callable[[], str]:
-    """Look a distribution up in a virtual environment of its own."""
+    """Find a distribution in its own virtual environment."""
 
     def version() -> str:
         paths = [str(path) for path in environment.glob("lib/python*/site-packages")]
@@ -44,7 +44,7 @@ def python_version(environment: Path, name: str) -> Callable[[], str]:
 
 
 def npm_version(name: str) -> Callable[[], str]:
-    """Look a package up in node_modules."""
+    """Find a package in node_modules."""
 
     def version() -> str:
         path = NODE_MODULES / name / "package.json"
@@ -58,49 +58,49 @@ def npm_version(name: str) -> Callable[[], str]:
 
 
 def node(script: str, *arguments: str) -> list[str]:
-    """Run an npm package's own script, without npx in between."""
+    """Run the script of an npm package directly, without npx."""
     return ["node", str(NODE_MODULES / script), *arguments]
 
 
-def start_mcp_proxy(place: Place) -> Start:
+def start_mcp_proxy(place: ContestantSite) -> StartedContestant:
     listen = ["--host", "127.0.0.1", "--port", str(place.port)]
     command = [str(SDK1 / "bin" / "mcp-proxy"), *listen, "--log-level", "WARNING", "--"]
-    return Start([*command, *place.command], place.address())
+    return StartedContestant([*command, *place.command], place.address())
 
 
-def start_streamablehttp_proxy(place: Place) -> Start:
+def start_streamablehttp_proxy(place: ContestantSite) -> StartedContestant:
     listen = ["--host", "127.0.0.1", "--port", str(place.port), "--log-level", "error"]
     command = [str(SDK1 / "bin" / "mcp-streamablehttp-proxy"), *listen]
-    return Start([*command, "--", *place.command], place.address())
+    return StartedContestant([*command, "--", *place.command], place.address())
 
 
-def start_supergateway(place: Place) -> Start:
-    """Stateful, since it else starts a server for every single call."""
+def start_supergateway(place: ContestantSite) -> StartedContestant:
+    """Start it stateful: otherwise it starts a server for every call."""
     door = ["--outputTransport", "streamableHttp", "--stateful", "--port", str(place.port)]
     child = ["--stdio", shlex.join(place.command), "--logLevel", "none"]
-    return Start(node("supergateway/dist/index.js", *child, *door), place.address())
+    return StartedContestant(node("supergateway/dist/index.js", *child, *door), place.address())
 
 
-def start_npm_mcp_proxy(place: Place) -> Start:
+def start_npm_mcp_proxy(place: ContestantSite) -> StartedContestant:
     listen = ["--host", "127.0.0.1", "--port", str(place.port), "--server", "stream"]
     script = "mcp-proxy/dist/bin/mcp-proxy.mjs"
-    return Start(node(script, *listen, "--", *place.command), place.address())
+    return StartedContestant(node(script, *listen, "--", *place.command), place.address())
 
 
-def start_mcp_hub(place: Place) -> Start:
-    """Over HTTP+SSE, which is all that it speaks to clients."""
+def start_mcp_hub(place: ContestantSite) -> StartedContestant:
+    """Start it over HTTP+SSE, the only transport it offers to clients."""
     program, *arguments = place.command
     over_stdio = {"command": program, "args": arguments}
-    server = {"url": place.url} if place.behind is Behind.HTTP else over_stdio
+    server = {"url": place.url} if place.behind is ServerTransport.HTTP else over_stdio
     config = place.write("hub.json", json.dumps({"mcpServers": {"fast": server}}))
     command = node("mcp-hub/dist/cli.js", "--port", str(place.port), "--config", config)
     homes = ("HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
     environment = {name: str(place.folder) for name in homes}
-    return Start(command, place.address("/mcp", events=True), environment)
+    return StartedContestant(command, place.address("/mcp", events=True), environment)
 
 
 def peers() -> list[Contestant]:
-    """List everybody, in the order of the table."""
+    """Return all gateways, in the order of the table."""
     own = shutil.which("nginx") or str(NGINX)
     return [
         DIRECT,

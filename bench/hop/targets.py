@@ -1,23 +1,23 @@
-"""What Trunkline is to reach on one core, and whether it did."""
+"""The targets of Trunkline on one core, and whether they were reached."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from trunkline.benchmark.contest import MIB, Row, describe
-from trunkline.benchmark.contestants import Behind
-from trunkline.benchmark.table import Table, added
+from bench.gateway.contest import MIB, Row, describe
+from bench.gateway.contestants import ServerTransport
+from bench.gateway.table import Table, added
 
 SMALL = 200
 OURS, NGINX, DIRECT, FASTMCP = "trunkline", "nginx", "direct", "FastMCP"
 
 
 class Target(NamedTuple):
-    """Something to reach."""
+    """A target and its measurement."""
 
     name: str
     bound: float
     measured: float | None
-    """None if there is nothing to compare with."""
+    """None without a figure to compare with."""
     at_most: bool = False
 
     @property
@@ -35,27 +35,30 @@ def is_nginx(row: Row) -> bool:
     return row.name == NGINX
 
 
-def is_fastmcp(behind: Behind) -> Who:
+def is_fastmcp(behind: ServerTransport) -> Who:
     return lambda row: row.name.startswith(FASTMCP) and row.behind is behind
 
 
-def is_peer(behind: Behind) -> Who:
-    """Tell whether a row is another gateway in front of the same kind of server."""
+def is_peer(behind: ServerTransport) -> Who:
+    """Return whether a row is another gateway in front of the same kind of server."""
     return lambda row: row.behind is behind and row.name not in (OURS, NGINX, DIRECT)
 
 
-WANTED: dict[Behind, tuple[tuple[float, str, Who], ...]] = {
-    Behind.STDIO: (
+WANTED: dict[ServerTransport, tuple[tuple[float, str, Who], ...]] = {
+    ServerTransport.STDIO: (
         (0.5, "nginx", is_nginx),
-        (5, "the fastest peer", is_peer(Behind.STDIO)),
-        (40, "FastMCP", is_fastmcp(Behind.STDIO)),
+        (5, "the fastest peer", is_peer(ServerTransport.STDIO)),
+        (40, "FastMCP", is_fastmcp(ServerTransport.STDIO)),
     ),
-    Behind.HTTP: ((0.4, "nginx", is_nginx), (60, "FastMCP", is_fastmcp(Behind.HTTP))),
+    ServerTransport.HTTP: (
+        (0.4, "nginx", is_nginx),
+        (60, "FastMCP", is_fastmcp(ServerTransport.HTTP)),
+    ),
 }
 
 
 def judge(rows: Sequence[Row]) -> list[Target]:
-    """Compare with what is to be reached; the others count with their best configuration."""
+    """Compare with the targets; other gateways count with their best configuration."""
     found: list[Target] = []
     for behind, against in WANTED.items():
         for concurrency in (16, 64):
@@ -72,9 +75,9 @@ def judge(rows: Sequence[Row]) -> list[Target]:
 
 
 def multiple(
-    rows: Iterable[Row], behind: Behind, size: int, concurrency: int, who: Who
+    rows: Iterable[Row], behind: ServerTransport, size: int, concurrency: int, who: Who
 ) -> float | None:
-    """Return our rate as a multiple of the best of theirs."""
+    """Return our rate as a multiple of their best."""
     ours, theirs = 0.0, 0.0
     for row in rows:
         cell = row.cell(size, concurrency)
@@ -88,7 +91,7 @@ def multiple(
 
 
 def table(found: Iterable[Target]) -> Table:
-    """Lay the targets out."""
+    """Return the targets as a table."""
     rows = [
         (
             target.name,

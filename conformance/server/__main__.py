@@ -11,12 +11,12 @@ from mcp.shared.exceptions import MCPDeprecationWarning
 from conformance.server.events import Events
 from conformance.server.fixture import fixture
 
-RETRY = 200  # milliseconds until a client may come back for the rest of a stream
+RETRY = 200  # milliseconds until a client may resume a stream
 
 
 def main() -> None:
     """Parse the command line and serve."""
-    # Logs, sampling and roots are deprecated, and the suite asks for all three.
+    # Logs, sampling and roots are deprecated, but the suite checks all three.
     warnings.simplefilter("ignore", MCPDeprecationWarning)
     parser = argparse.ArgumentParser(prog="python -m conformance.server", description=__doc__)
     how = parser.add_mutually_exclusive_group(required=True)
@@ -27,7 +27,7 @@ def main() -> None:
         asyncio.run(over_stdio())
     else:
         app = fixture().streamable_http_app(event_store=Events(), retry_interval=RETRY)
-        # httptools leaves spaces after a header's value where they are, which fails a scenario.
+        # httptools keeps trailing spaces of header values, which fails a scenario.
         uvicorn.run(
             app,
             port=options.http,

@@ -1,10 +1,10 @@
-"""Asking the client: by requests in the handshake era, by `input_required` in the envelope era.
+"""Input from the client: by requests in the session protocol, by `input_required` when stateless.
 
 answers = await ask(ctx, params, {"key": Ask(…)}, state)
 
-handshake   each Ask is a request on the stream of the call, all at once; `ask` waits for answers
-envelope    `InputNeeded` ends the call; the client calls again with the answers, and then `ask`
-            returns them. A state goes out sealed and comes back the same, or not at all.
+session     each Ask is a request on the stream of the call, all at once; `ask` waits for answers
+stateless   `InputNeeded` ends the call; the client calls again with the answers, and then `ask`
+            returns them. The state is signed, and rejected if it was changed.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel, TypeAdapter
 
-from conformance.server.changes import speaks_envelope
+from conformance.server.changes import is_stateless
 from conformance.server.samples import Context, JsonObject, text
 
 Params = CallToolRequestParams | GetPromptRequestParams
@@ -46,7 +46,7 @@ _RESULTS: dict[str, type[BaseModel]] = {
 
 
 class Ask(NamedTuple):
-    """One question for the client, and the capability that it needs for it."""
+    """One input request, and the client capability that it needs."""
 
     capability: str
     method: str
@@ -54,7 +54,7 @@ class Ask(NamedTuple):
 
 
 class InputNeeded(Exception):
-    """The call ends here; its result says what the client is asked for."""
+    """Ends the call with a result that requests input."""
 
     def __init__(self, asks: Mapping[str, Ask], state: State | None) -> None:
         super().__init__("input required")
@@ -83,7 +83,7 @@ ROOTS = Ask("roots", "roots/list", {})
 
 
 def require(ctx: Context, *names: str) -> None:
-    """Refuse the call if the client has not declared these capabilities."""
+    """Reject the call if the client has not declared these capabilities."""
     missing = [name for name in names if not declares(ctx, name)]
     if missing:
         data: JsonObject = {"requiredCapabilities": {name: {} for name in missing}}
@@ -91,15 +91,15 @@ def require(ctx: Context, *names: str) -> None:
 
 
 def declares(ctx: Context, name: str) -> bool:
-    """Say whether the client has declared a capability."""
+    """Return whether the client has declared a capability."""
     return getattr(ctx.session.client_capabilities, name, None) is not None
 
 
 async def ask(
     ctx: Context, params: Params, asks: Mapping[str, Ask], state: State | None = None
 ) -> dict[str, Any]:
-    """Return the client's answers by their keys, once they are all there."""
-    if not speaks_envelope(ctx):
+    """Return the client's answers by key, once all have arrived."""
+    if not is_stateless(ctx):
         answers = await asyncio.gather(*(_request(ctx, each) for each in asks.values()))
         return dict(zip(asks, answers, strict=True))
     require(ctx, *(each.capability for each in asks.values()))
@@ -110,7 +110,7 @@ async def ask(
 
 
 def opened(params: Params) -> State | None:
-    """Return the state that came back with the call; refuse one that is not ours."""
+    """Return the state of the call; reject one that is not ours."""
     if params.request_state is None:
         return None
     body, _, mac = params.request_state.partition(".")

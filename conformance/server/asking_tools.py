@@ -1,4 +1,4 @@
-"""Tools that need the client: what it may ask the user, its model, its roots."""
+"""Tools that need client features: elicitation, sampling and roots."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ CONFIRM = elicitation("Please confirm", {"ok": {"type": "boolean"}})
 
 
 def outcome(answer: dict[str, Any]) -> str:
-    """Say what came of an elicitation."""
+    """Describe the result of an elicitation."""
     return f"action={answer['action']}, content={json.dumps(answer.get('content'))}"
 
 
@@ -96,7 +96,7 @@ async def streaming_elicitation(ctx: Context, params: Params) -> JsonObject:
 
 @TOOLS.add("test_missing_capability", "Need sampling.")
 async def missing_capability(ctx: Context, params: Params) -> JsonObject:
-    # By asking: in the handshake era there is no error that says what a client lacks.
+    # By a request: the session protocol has no error for a missing client capability.
     await ask(ctx, params, {"reply": sample("Are you there?")})
     return says("The client has sampling.")
 

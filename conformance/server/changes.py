@@ -1,7 +1,7 @@
-"""Lists that change while the server runs, and telling everyone who wants to know.
+"""Lists that change while the server runs, and their notifications.
 
-In the envelope era the bus tells the open `subscriptions/listen` streams; in the handshake era the
-session that made the change is told, on its own channel.
+In the stateless protocol the bus notifies the open `subscriptions/listen` streams; in the session
+protocol the session that made the change is notified.
 """
 
 from mcp.server.subscriptions import InMemorySubscriptionBus, PromptsListChanged, ToolsListChanged
@@ -15,26 +15,26 @@ _extra = {"tools": False, "prompts": False}
 
 
 def has_extra(kind: str) -> bool:
-    """Say whether the list of this kind has its extra entry now."""
+    """Return whether the list of this kind has its extra entry."""
     return _extra[kind]
 
 
-def speaks_envelope(ctx: Context) -> bool:
-    """Say whether this request came in the envelope era."""
+def is_stateless(ctx: Context) -> bool:
+    """Return whether this request uses the stateless protocol."""
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 async def toggle_tool(ctx: Context) -> None:
-    """Add the extra tool, or take it away, and tell."""
+    """Add or remove the extra tool, and notify."""
     _extra["tools"] = not _extra["tools"]
     await BUS.publish(ToolsListChanged())
-    if not speaks_envelope(ctx):
+    if not is_stateless(ctx):
         await ctx.session.send_tool_list_changed()
 
 
 async def toggle_prompt(ctx: Context) -> None:
-    """Add the extra prompt, or take it away, and tell."""
+    """Add or remove the extra prompt, and notify."""
     _extra["prompts"] = not _extra["prompts"]
     await BUS.publish(PromptsListChanged())
-    if not speaks_envelope(ctx):
+    if not is_stateless(ctx):
         await ctx.session.send_prompt_list_changed()

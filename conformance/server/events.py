@@ -1,4 +1,4 @@
-"""The events of the handshake era's streams, kept for clients that come back for them."""
+"""The events of session protocol streams, stored for clients that resume them."""
 
 from collections import OrderedDict
 
@@ -9,14 +9,14 @@ _KEPT = 1000
 
 
 class Events(EventStore):
-    """The last events of all streams; their ids are their numbers."""
+    """The last events of all streams, numbered by their ids."""
 
     def __init__(self) -> None:
         self._events: OrderedDict[int, tuple[str, JSONRPCMessage | None]] = OrderedDict()
         self._last = 0
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        """Keep an event, and forget the oldest one."""
+        """Store an event and drop the oldest one."""
         self._last += 1
         self._events[self._last] = (stream_id, message)
         if len(self._events) > _KEPT:
@@ -26,7 +26,7 @@ class Events(EventStore):
     async def replay_events_after(
         self, last_event_id: str, send_callback: EventCallback
     ) -> str | None:
-        """Send what came after an event on the same stream."""
+        """Send the events after this one on the same stream."""
         last = int(last_event_id) if last_event_id.isdecimal() else 0
         if last not in self._events:
             return None

@@ -1,4 +1,4 @@
-"""The server itself: which handler answers which method."""
+"""The server itself: the handler of each method."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -41,12 +41,12 @@ _CACHEABLE: tuple[CacheableMethod, ...] = (
 
 
 class Fixture(Server[Any]):
-    """A server whose lists change, which it says in both eras."""
+    """A server that announces list changes in both protocols."""
 
     def create_initialization_options(self, *_: Any, **__: Any) -> InitializationOptions:
-        """Offer what the SDK would, and notifications of changes."""
-        told = NotificationOptions(prompts_changed=True, tools_changed=True)
-        return super().create_initialization_options(told)
+        """Add the notifications of list changes to the SDK's options."""
+        options = NotificationOptions(prompts_changed=True, tools_changed=True)
+        return super().create_initialization_options(options)
 
 
 async def _nothing(ctx: Context, params: Any) -> JsonObject:
@@ -111,7 +111,7 @@ _HANDLERS: dict[str, tuple[type[BaseModel], RequestHandler[Any, Any]]] = {
 
 
 def fixture() -> Fixture:
-    """Return a server that has every fixture."""
+    """Return a server with every fixture."""
     server = Fixture(
         "conformance-fixture",
         version="1",

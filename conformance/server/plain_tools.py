@@ -1,4 +1,4 @@
-"""Tools that need nothing of the client: contents, progress, logs, errors, schemas, changes."""
+"""Tools without client features: contents, progress, logs, errors, schemas, changes."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ Params = CallToolRequestParams
 PAUSE = 0.05
 
 TOOLS = Toolbox()
-# In no list until it was triggered.
+# Not listed until it is triggered.
 EXTRA = Toolbox()
 
 
@@ -63,7 +63,7 @@ async def logging_tool(ctx: Context, params: Params) -> JsonObject:
 
 
 async def _log(ctx: Context, message: str) -> None:
-    # 2026-07-28 deprecates logging, and the suite still looks at it.
+    # 2026-07-28 deprecates logging, but the suite still checks it.
     await ctx.session.send_log_message(  # pyright: ignore[reportDeprecated]
         "info", message, logger="fixture", related_request_id=ctx.request_id
     )

@@ -15,7 +15,7 @@ Run = Callable[[Context, Params], Awaitable[list[JsonObject]]]
 
 
 class Prompt(NamedTuple):
-    """A prompt, as it is listed and as it is made."""
+    """A prompt definition with its handler."""
 
     description: str
     run: Run
@@ -27,7 +27,7 @@ EXTRA = "test_extra_prompt"
 
 
 def prompt(name: str, description: str, **arguments: str) -> Callable[[Run], Run]:
-    """Write down the decorated function, which returns contents, as a prompt."""
+    """Register the decorated function, which returns contents, as a prompt."""
 
     def keep(run: Run) -> Run:
         PROMPTS[name] = Prompt(description, run, arguments)
@@ -79,7 +79,7 @@ async def now_and_then(ctx: Context, params: Params) -> list[JsonObject]:
 
 
 def listed() -> list[JsonObject]:
-    """Return the prompts that there are now."""
+    """Return the current prompts."""
     return [
         {"name": name, "description": it.description, "arguments": _described(it.arguments)}
         for name, it in PROMPTS.items()
@@ -88,7 +88,7 @@ def listed() -> list[JsonObject]:
 
 
 async def made(ctx: Context, params: Params) -> JsonObject:
-    """Return what a prompt says."""
+    """Return the messages of a prompt."""
     if params.name not in PROMPTS:
         raise MCPError(INVALID_PARAMS, f"no prompt is called {params.name!r}")
     contents = await PROMPTS[params.name].run(ctx, params)
@@ -96,7 +96,7 @@ async def made(ctx: Context, params: Params) -> JsonObject:
 
 
 async def completed(ctx: Context, params: CompleteRequestParams) -> JsonObject:
-    """Return how an argument could go on."""
+    """Return completions of an argument."""
     start = params.argument.value
     values = [f"{start}{end}" for end in ("", "-one", "-two")]
     return complete({"completion": {"values": values, "total": len(values), "hasMore": False}})

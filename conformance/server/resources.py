@@ -1,4 +1,4 @@
-"""The resources, one template, and what is said of a resource that is not there."""
+"""The resources, one template, and the error for an unknown resource."""
 
 import json
 import re
@@ -6,10 +6,10 @@ import re
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, ReadResourceRequestParams
 
-from conformance.server.changes import speaks_envelope
+from conformance.server.changes import is_stateless
 from conformance.server.samples import PNG, Context, JsonObject, complete
 
-_NOT_FOUND = -32002  # what the handshake era says; since 2026-07-28 it is invalid params
+_NOT_FOUND = -32002  # the session protocol's code; since 2026-07-28 it is Invalid params
 
 _TEMPLATE = re.compile(r"test://template/([^/]+)/data")
 
@@ -50,6 +50,6 @@ async def read(ctx: Context, params: ReadResourceRequestParams) -> JsonObject:
         data = {"id": found[1], "templateTest": True, "data": f"Data for ID: {found[1]}"}
         content = {"mimeType": "application/json", "text": json.dumps(data)}
     if content is None:
-        code = INVALID_PARAMS if speaks_envelope(ctx) else _NOT_FOUND
+        code = INVALID_PARAMS if is_stateless(ctx) else _NOT_FOUND
         raise MCPError(code, "Resource not found", {"uri": uri})
     return complete({"contents": [{"uri": uri, **content}]})

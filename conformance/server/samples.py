@@ -12,7 +12,7 @@ JsonObject = dict[str, Any]
 
 
 def complete(body: JsonObject) -> JsonObject:
-    """Return a result; the SDK leaves its type away in the era that has none."""
+    """Return a result; the SDK omits its type in the session protocol."""
     return {"resultType": "complete", **body}
 
 

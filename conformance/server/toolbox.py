@@ -1,4 +1,4 @@
-"""How a tool is written down: its name, what it says of itself, and what it does."""
+"""Tool definitions: name, description, schema and handler."""
 
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -14,7 +14,7 @@ NOTHING: JsonObject = {"type": "object", "properties": {}}
 
 
 class Tool(NamedTuple):
-    """A tool, as it is listed and as it is called."""
+    """A tool definition with its handler."""
 
     description: str
     schema: JsonObject
@@ -22,12 +22,12 @@ class Tool(NamedTuple):
 
 
 class Toolbox(dict[str, Tool]):
-    """Tools by their names, in the order in which they were written down."""
+    """Tools by name, in the order of their definition."""
 
     def add(
         self, name: str, description: str, schema: JsonObject = NOTHING
     ) -> Callable[[Run], Run]:
-        """Write down the decorated function as a tool."""
+        """Register the decorated function as a tool."""
 
         def keep(run: Run) -> Run:
             self[name] = Tool(description, schema, run)
@@ -53,5 +53,5 @@ def argument(params: CallToolRequestParams, name: str) -> str:
 
 
 def says(*lines: str) -> JsonObject:
-    """Return the result of a tool that has texts to say."""
+    """Return a tool result of text blocks."""
     return {"content": [text(line) for line in lines]}

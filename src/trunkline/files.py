@@ -1,10 +1,10 @@
-"""Files: replaced as a whole or not at all, by one process at a time; and whether one has changed.
+"""Files: replace one atomically, lock it between processes, and notice its changes.
 
-Rules upheld here:
-1. Whoever reads a file that is replaced finds all of it, old or new, after a crash as well.
-2. A new file is its owner's alone; one that was there keeps its permissions if that is asked for.
-3. One who holds a file and never finishes is not waited for for ever.
-4. A file has changed as well if others may do with it what they could not, or no longer.
+Invariants upheld here:
+1. A reader of a replaced file sees the whole old or the whole new content, after a crash too.
+2. A new file is readable by its owner only; a replaced file keeps its permissions on request.
+3. Waiting for a lock ends after a timeout.
+4. A change of permissions counts as a change of the file.
 """
 
 import asyncio
@@ -20,116 +20,119 @@ from typing import TypeAlias
 if sys.platform != "win32":
     import fcntl
 
-PATIENCE = 2.0
-"""How long, in seconds, another who writes is waited for."""
+LOCK_TIMEOUT = 2.0  # how long `file_lock` waits for another process, in seconds
 
-_PAUSE = 0.01
+_LOCK_RETRY_INTERVAL = 0.01
 
-_OTHERS = 0o022
-"""The permissions by which others than the owner may write."""
+# The permission bits that let group or others write.
+_WRITABLE_BY_OTHERS = 0o022
 
-Stamp: TypeAlias = tuple[int, int, int, int] | None
+FileStamp: TypeAlias = tuple[int, int, int, int] | None
 
 
-class Exposed(ValueError):
-    """A file that others may write to, so that what is in it may be anybody's."""
+class WritableByOthers(ValueError):
+    """Other users may write to the file, so its content cannot be trusted."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"others may write to it; run chmod go-w {path}")
 
 
-class TooLong(ValueError):
-    """A file with more in it than whoever reads it takes."""
+class FileTooLarge(ValueError):
+    """The file is larger than its reader accepts."""
 
-    def __init__(self, most: int) -> None:
-        super().__init__(f"expected at most {most} bytes")
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"expected at most {max_bytes} bytes")
 
 
-def stamp_of(path: Path) -> Stamp:
-    """Return what changes when a file does, without reading it; None if it is not there."""
+def file_stamp(path: Path) -> FileStamp:
+    """Return what changes when the file does, without reading it; None if there is no file."""
     try:
         found = path.stat()
-    except (OSError, ValueError):  # also for a name that can be no file's
+    except (OSError, ValueError):  # ValueError: an invalid file name
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode
 
 
-def read_file(path: Path, most: int, own: bool = False) -> bytes:
-    """Read a file of at most so many bytes; raises OSError, and TooLong for a longer one.
+def read_file(path: Path, max_bytes: int, owner_only: bool = False) -> bytes:
+    """Read a file; raises OSError, or FileTooLarge.
 
-    With `own`, raises Exposed if others may write to it.
+    With `owner_only`, raises WritableByOthers if other users may write to it.
     """
     with path.open("rb") as file:
-        if own and os.name == "posix" and os.fstat(file.fileno()).st_mode & _OTHERS:
-            raise Exposed(path)
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise TooLong(most)
+        # On the open file: a check by name could see another file than the read.
+        if (
+            owner_only
+            and os.name == "posix"
+            and os.fstat(file.fileno()).st_mode & _WRITABLE_BY_OTHERS
+        ):
+            raise WritableByOthers(path)
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise FileTooLarge(max_bytes)
     return content
 
 
-class Watched:
-    """A file that is looked at now and then."""
+class WatchedFile:
+    """A file that is checked for changes now and then."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._stamp = stamp_of(path)
+        self._stamp = file_stamp(path)
 
     async def has_changed(self) -> bool:
-        """Tell whether it is another than at the last look."""
-        before, self._stamp = self._stamp, await asyncio.to_thread(stamp_of, self.path)
+        """Tell whether the file has changed since the last check."""
+        before, self._stamp = self._stamp, await asyncio.to_thread(file_stamp, self.path)
         return self._stamp != before
 
 
 def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Put `content` in the place of a file, at once; raises OSError."""
-    with _beside(path, content) as new:
+    """Replace a file atomically; raises OSError."""
+    with _temporary_file(path, content) as new:
         if mode is not None:
             new.chmod(mode)
         new.replace(path)
 
 
 def create_file(path: Path, content: bytes) -> None:
-    """Make a file that is not there; raises FileExistsError, or another OSError."""
-    with _beside(path, content) as new:
-        path.hardlink_to(new)  # unlike a replacement, this never overwrites
+    """Create a file; raises FileExistsError, or another OSError."""
+    with _temporary_file(path, content) as new:
+        path.hardlink_to(new)  # unlike a rename, a link never overwrites
 
 
 @contextmanager
-def _beside(path: Path, content: bytes) -> Generator[Path]:
-    """Have `content` in a file of its own, in the same folder, for a while."""
-    number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+def _temporary_file(path: Path, content: bytes) -> Generator[Path]:
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
     try:
-        with os.fdopen(number, "wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(number)
+            os.fsync(descriptor)
         yield Path(name)
     finally:
-        with suppress(OSError):  # it may be what it was made for by now
+        with suppress(OSError):  # it is gone if it was renamed
             Path(name).unlink()
 
 
 @contextmanager
-def alone(path: Path, patience: float | None = None) -> Generator[None]:
-    """Keep others from writing a file meanwhile; raises OSError if one does not finish.
+def file_lock(path: Path, timeout: float = LOCK_TIMEOUT) -> Generator[None]:
+    """Lock a file between processes; raises OSError after `timeout` seconds.
 
-    It waits as threads do: not for an event loop.
+    It blocks its thread: do not call it on an event loop.
     """
     if sys.platform == "win32":
         yield
         return
-    number = os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR, 0o600)
+    descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        until = time.monotonic() + (PATIENCE if patience is None else patience)
+        deadline = time.monotonic() + timeout
         while True:
             try:
-                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > until:
-                    raise OSError("another is writing it") from None
-                time.sleep(_PAUSE)  # in a thread, or a command: there is no loop to hold up
+                if time.monotonic() > deadline:
+                    raise OSError("another process is writing it") from None
+                time.sleep(_LOCK_RETRY_INTERVAL)
         yield
     finally:
-        os.close(number)
+        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""An issuer of tokens for tests: its keys, its tokens, good and bad, and a real server for them."""
+"""A token issuer for tests: its keys, valid and invalid tokens, and a real JWKS server."""
 
 import asyncio
 import base64
@@ -19,11 +19,11 @@ SECRET = b"a secret of at least 32 bytes, for tests"
 NOW = 1_800_000_000.0
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA", "Ed25519")
-"""Those for which a key is public."""
+"""The algorithms with a public key."""
 
 
 class Clock:
-    """A clock that goes when it is told to."""
+    """A clock that a test sets."""
 
     def __init__(self, now: float = NOW) -> None:
         self.now = now
@@ -45,7 +45,7 @@ def key_of(alg: str, kid: str = "") -> Key:
 
 
 def claims(**changes: Any) -> dict[str, Any]:
-    """Return the claims of a good token, but for `changes`; None leaves a claim out."""
+    """Return the claims of a valid token with `changes`; None removes a claim."""
     good: dict[str, Any] = {
         "iss": ISSUER,
         "aud": AUDIENCE,
@@ -58,26 +58,26 @@ def claims(**changes: Any) -> dict[str, Any]:
 
 
 def token(alg: str = "HS256", kid: str | None = None, **changes: Any) -> str:
-    """Return a token that is signed as it says, whatever its claims are."""
+    """Return a token with a valid signature."""
     header = {"alg": alg} | ({"kid": kid} if kid is not None else {})
     return signed(header, key_of(alg, kid or ""), claims(**changes))
 
 
-def signed(header: dict[str, Any], key: Key, said: dict[str, Any]) -> str:
+def signed(header: dict[str, Any], key: Key, payload: dict[str, Any]) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SecurityWarning)
         registry = jws.JWSRegistry(algorithms=[header["alg"]], strict_check_header=False)
-        return jws.serialize_compact(header, json.dumps(said), key, registry=registry)
+        return jws.serialize_compact(header, json.dumps(payload), key, registry=registry)
 
 
-def unsigned(header: dict[str, Any], said: Any, signature: bytes = b"") -> str:
-    """Return what looks like a token, with any bytes for a signature."""
-    parts = (json.dumps(header).encode(), json.dumps(said).encode(), signature)
+def unsigned(header: dict[str, Any], payload: Any, signature: bytes = b"") -> str:
+    """Return a token with arbitrary bytes as its signature."""
+    parts = (json.dumps(header).encode(), json.dumps(payload).encode(), signature)
     return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
 
 
 def public(alg: str, kid: str | None, **more: Any) -> dict[str, Any]:
-    """Return the public half of a key, as it stands in a JWKS."""
+    """Return the public half of a key as a JWKS entry."""
     found: dict[str, Any] = dict(key_of(alg, kid or "").as_dict(private=False))
     return found | ({"kid": kid} if kid is not None else {}) | more
 
@@ -87,7 +87,7 @@ def key_set(*keys: dict[str, Any]) -> bytes:
 
 
 class KeyServer:
-    """A real HTTP server that has a JWKS, or something else, or nothing."""
+    """A real HTTP server with a JWKS, another body, or an error."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}/jwks.json"

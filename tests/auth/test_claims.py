@@ -1,4 +1,4 @@
-"""What a token must say."""
+"""Claims of verified tokens: what they must contain to authenticate a principal."""
 
 import json
 from typing import Any, cast
@@ -8,42 +8,71 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.auth.issuer import AUDIENCE, ISSUER, NOW, claims
-from tests.jsonrpc.test_raw import JSON
-from trunkline.auth.claims import MAX_NAME, MAX_ROLES, MAX_SCOPES, Expected, token_id
-from trunkline.auth.proof import Proof, Unproven
+from tests.json_values import JSON
+from trunkline.auth.claims import (
+    MAX_NAME_CHARS,
+    MAX_ROLES,
+    MAX_SCOPES,
+    AuthenticationError,
+    BadSignature,
+    ClaimsValidator,
+    VerifiedIdentity,
+    jwt_principal_id,
+)
+from trunkline.mcp.identity import LOCAL_PRINCIPAL
 
-EXPECTED = Expected(issuer=ISSUER, audiences=frozenset((AUDIENCE, "other")))
+
+def test_an_authentication_error_has_a_reason_and_a_code() -> None:
+    assert (AuthenticationError("no").reason, AuthenticationError("no").code) == (
+        "no",
+        "invalid_token",
+    )
+    assert AuthenticationError("later", "unavailable").code == "unavailable"
+    assert isinstance(BadSignature(), AuthenticationError)
+    assert BadSignature().code == "invalid_token"
 
 
-def judge(expected: Expected = EXPECTED, now: float = NOW, **changes: Any) -> Proof:
-    return expected.judge(json.dumps(claims(**changes)).encode(), now)
+def test_an_identity_has_a_principal_and_an_end() -> None:
+    assert (
+        VerifiedIdentity(LOCAL_PRINCIPAL, 1.0).principal,
+        VerifiedIdentity(LOCAL_PRINCIPAL, 1.0).valid_until,
+    ) == (LOCAL_PRINCIPAL, 1.0)
 
 
-def refused(expected: Expected = EXPECTED, now: float = NOW, **changes: Any) -> str:
-    with pytest.raises(Unproven) as caught:
+EXPECTED = ClaimsValidator(issuer=ISSUER, audiences=frozenset((AUDIENCE, "other")))
+
+
+def judge(
+    expected: ClaimsValidator = EXPECTED, now: float = NOW, **changes: Any
+) -> VerifiedIdentity:
+    return expected.validate(json.dumps(claims(**changes)).encode(), now)
+
+
+def refused(expected: ClaimsValidator = EXPECTED, now: float = NOW, **changes: Any) -> str:
+    with pytest.raises(AuthenticationError) as caught:
         judge(expected, now, **changes)
-    return caught.value.why
+    return caught.value.reason
 
 
 @pytest.mark.holds("O0.8", "M10")
-def test_a_good_token_proves_who_it_is() -> None:
+def test_a_valid_token_authenticates_its_subject() -> None:
     proof = judge(scope="a b", scp=["c"])
     assert proof.principal.id == "jwt:https://id.example|ada"
     assert proof.principal.subject == "ada"
     assert proof.principal.roles == ("dev",)
     assert proof.principal.scopes == {"a", "b", "c"}
-    assert proof.until == NOW + 3600 + 30
+    assert proof.valid_until == NOW + 3600 + 30
 
 
 @pytest.mark.holds("O0.8")
 @pytest.mark.parametrize("claim", ["iss", "aud", "exp", "sub"])
-def test_what_must_be_there_is_missed(claim: str) -> None:
+def test_a_missing_required_claim_is_an_error(claim: str) -> None:
     missing: dict[str, Any] = {claim: None}
     assert refused(**missing)
 
 
 @pytest.mark.parametrize("issuer", ["https://id.example/", "HTTPS://ID.EXAMPLE", "", 1, [ISSUER]])
-def test_an_issuer_is_compared_to_the_letter(issuer: Any) -> None:
+def test_an_issuer_is_compared_exactly(issuer: Any) -> None:
     assert refused(iss=issuer) == "the token is from another issuer"
 
 
@@ -55,18 +84,18 @@ def test_an_audience_may_be_one_or_several(audience: Any) -> None:
 @pytest.mark.parametrize(
     "audience", ["", "Trunkline", "trunkline ", [], ["x"], [AUDIENCE, 1], {AUDIENCE: 1}, 7, True]
 )
-def test_a_token_for_others_is_not_for_us(audience: Any) -> None:
+def test_a_token_for_another_audience_is_rejected(audience: Any) -> None:
     assert refused(aud=audience) == "the token is for another audience"
 
 
-def test_clocks_may_differ_by_so_much_and_no_more() -> None:
+def test_clocks_may_differ_by_the_skew() -> None:
     end = NOW + 3600
     assert judge(now=end + 29.9)
     assert refused(now=end + 30) == "the token has expired"
     assert judge(nbf=int(NOW) + 30, iat=int(NOW) + 30)
     assert refused(nbf=int(NOW) + 31) == "the token is not valid yet (nbf)"
     assert refused(iat=int(NOW) + 31) == "the token is not valid yet (iat)"
-    exact = Expected(issuer=ISSUER, audiences=frozenset((AUDIENCE,)), skew=0)
+    exact = ClaimsValidator(issuer=ISSUER, audiences=frozenset((AUDIENCE,)), skew=0)
     assert refused(exact, now=end) == "the token has expired"
 
 
@@ -77,8 +106,10 @@ def test_a_time_is_a_number_of_seconds(name: str, value: Any) -> None:
     assert refused(**wrong) == f"expected seconds since 1970 as {name}"
 
 
-@pytest.mark.parametrize("subject", ["", " ", "a\nb", "a\x1b[31m", "x" * (MAX_NAME + 1), 7, ["a"]])
-def test_a_subject_can_be_written_down(subject: Any) -> None:
+@pytest.mark.parametrize(
+    "subject", ["", " ", "a\nb", "a\x1b[31m", "x" * (MAX_NAME_CHARS + 1), 7, ["a"]]
+)
+def test_a_subject_is_printable(subject: Any) -> None:
     assert refused(sub=subject).startswith("expected a subject (sub)")
 
 
@@ -91,7 +122,7 @@ def test_roles_are_one_or_several_or_none(role: Any, roles: tuple[str, ...]) -> 
 
 @pytest.mark.holds("O0.8")
 @pytest.mark.parametrize("role", ["", [], [""], ["a", 1], {"a": 1}, 7, ["r"] * 0, "a\nb"])
-def test_a_role_that_is_none_is_refused(role: Any) -> None:
+def test_an_invalid_role_is_rejected(role: Any) -> None:
     assert "expected a role" in refused(role=role)
 
 
@@ -108,48 +139,48 @@ def test_roles_and_scopes_are_bounded() -> None:
         ("a.b", {"a.b": "dev", "a": {"b": "other"}}),
     ],
 )
-def test_the_claim_of_the_roles_may_be_anywhere(name: str, more: dict[str, Any]) -> None:
-    expected = Expected(issuer=ISSUER, audiences=frozenset((AUDIENCE,)), role_claim=name)
+def test_the_role_claim_may_be_nested(name: str, more: dict[str, Any]) -> None:
+    expected = ClaimsValidator(issuer=ISSUER, audiences=frozenset((AUDIENCE,)), role_claim=name)
     assert judge(expected, **more).principal.roles == ("dev",)
     assert judge(expected).principal.roles == ()
     assert judge(expected, a="text", realm_access=7).principal.roles == ()
 
 
-def test_what_a_token_was_not_issued_for_it_does_not_open() -> None:
-    expected = Expected(
+def test_a_token_without_the_required_scope_is_rejected() -> None:
+    expected = ClaimsValidator(
         issuer=ISSUER, audiences=frozenset((AUDIENCE,)), scopes=frozenset(("mcp:tools", "b"))
     )
     assert judge(expected, scope="b mcp:tools x").principal.subject == "ada"
-    with pytest.raises(Unproven) as caught:
+    with pytest.raises(AuthenticationError) as caught:
         judge(expected, scope="b", scp="mcp:tool")
-    assert caught.value.fault == "insufficient_scope"
-    assert caught.value.why == "the token was not issued for mcp:tools"
+    assert caught.value.code == "insufficient_scope"
+    assert caught.value.reason == "the token lacks the scope mcp:tools"
 
 
 @given(st.text(), st.text(), st.text(), st.text())
-def test_two_have_the_same_id_only_if_issuer_and_subject_are_the_same(
+def test_principal_ids_are_unique_per_issuer_and_subject(
     issuer: str, subject: str, other_issuer: str, other: str
 ) -> None:
-    same = token_id(issuer, subject) == token_id(other_issuer, other)
+    same = jwt_principal_id(issuer, subject) == jwt_principal_id(other_issuer, other)
     assert same == ((issuer, subject) == (other_issuer, other))
 
 
 @given(st.dictionaries(st.sampled_from(list(claims())), JSON) | JSON)
-def test_any_claims_prove_somebody_or_nobody(said: Any) -> None:
+def test_any_claims_are_accepted_or_rejected(said: Any) -> None:
     given_claims: Any = said
     if isinstance(said, dict):
         given_claims = claims() | cast("dict[str, Any]", said)
     try:
-        proof = EXPECTED.judge(json.dumps(given_claims).encode(), NOW)
-    except Unproven as why:
-        assert why.why
+        proof = EXPECTED.validate(json.dumps(given_claims).encode(), NOW)
+    except AuthenticationError as why:
+        assert why.reason
     else:
         assert proof.principal.subject
         assert all(proof.principal.roles)
-        assert proof.until > NOW
+        assert proof.valid_until > NOW
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b"null", b"{", b"\xff", b"[" * 100_000])
-def test_what_is_no_object_has_no_claims(payload: bytes) -> None:
-    with pytest.raises(Unproven):
-        EXPECTED.judge(payload, NOW)
+def test_a_payload_that_is_not_an_object_is_rejected(payload: bytes) -> None:
+    with pytest.raises(AuthenticationError):
+        EXPECTED.validate(payload, NOW)

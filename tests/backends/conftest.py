@@ -1,5 +1,5 @@
 """Backends are tested with no more patience than the gateway."""
 
-from tests.gateway.conftest import no_patience
+from tests.gateway.conftest import no_delays
 
-__all__ = ["no_patience"]
+__all__ = ["no_delays"]

@@ -7,15 +7,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from trunkline.backends.functions import Answer, Functions, input_schema, tool_result
-from trunkline.gateway.settings import Settings
-from trunkline.gateway.upstream import Client, State, Upstream
+from trunkline.backends.functions import FunctionBackend, ToolResult, input_schema, tool_result
+from trunkline.gateway.settings import UpstreamSettings
+from trunkline.gateway.upstream import DownstreamClient, Upstream, UpstreamState
 from trunkline.jsonrpc import Raw, RpcError, from_raw, to_raw
-from trunkline.mcp.caller import Caller
-from trunkline.mcp.meta import Params
-from trunkline.mcp.offer import Kind
-from trunkline.mcp.principal import Principal
-from trunkline.routing.call import Call
+from trunkline.mcp.features import FeatureKind
+from trunkline.mcp.identity import Call, Caller, Principal
+from trunkline.mcp.params import Params
 
 
 class Point(msgspec.Struct):
@@ -24,35 +22,35 @@ class Point(msgspec.Struct):
 
 
 class Nobody:
-    """The client of a call that concerns no client."""
+    """A client for calls that send it nothing."""
 
-    answering = False
+    has_pending_requests = False
 
     def __init__(self, version: str) -> None:
         self.caller = Caller(Principal("p"), version, {}, Raw(b"{}"))
 
-    async def ask(self, method: str, params: Any, asker: object = None) -> Raw:
+    async def send_request(self, method: str, params: Any, requester: object = None) -> Raw:
         raise RpcError.method_not_found(method)
 
-    async def tell(self, method: str, params: Any) -> None: ...
+    async def notify(self, method: str, params: Any) -> None: ...
 
-    def session_renewed(self) -> None: ...
+    def on_session_renewed(self) -> None: ...
 
-    def post(self, method: str, params: object) -> None: ...
+    def queue_notification(self, method: str, params: object) -> None: ...
 
     @property
-    def party(self) -> Any:
+    def call_group(self) -> Any:
         return self
 
-    def offers_changed(self, capability: str) -> None: ...
+    def on_features_changed(self, capability: str) -> None: ...
 
-    async def told(self, method: str, params: Any) -> None: ...
+    async def on_notification(self, method: str, params: Any) -> None: ...
 
-    async def asked(self, method: str, params: Any, asker: object = None) -> Raw:
+    async def on_request(self, method: str, params: Any, requester: object = None) -> Raw:
         raise RpcError.method_not_found(method)
 
 
-tools = Functions()
+tools = FunctionBackend()
 
 
 @tools.tool("add", readOnlyHint=True)
@@ -82,15 +80,15 @@ def broken() -> None:
 
 async def call(name: str, arguments: Any = None, version: str = "2025-11-25") -> Any:
     params = {"name": name} if arguments is None else {"name": name, "arguments": arguments}
-    client: Client = Nobody(version)
+    client: DownstreamClient = Nobody(version)
     made = Call(client.caller, 1, "tools/call", Params(to_raw(params)))
     return from_raw(await tools.call(made, client), object)
 
 
 async def test_a_definition_is_made_from_name_docstring_and_annotations() -> None:
-    offers = await tools.offers()
+    offers = await tools.list_features()
     assert [(offer.kind, offer.key) for offer in offers] == [
-        (Kind.TOOL, name) for name in ("add", "where", "greet", "break")
+        (FeatureKind.TOOL, name) for name in ("add", "where", "greet", "break")
     ]
     assert from_raw(offers[0].definition, object) == {
         "name": "add",
@@ -111,7 +109,7 @@ async def test_a_definition_is_made_from_name_docstring_and_annotations() -> Non
     assert "annotations" not in second
 
 
-def test_types_of_ones_own_are_defined_in_the_schema() -> None:
+def test_own_types_are_defined_in_the_schema() -> None:
     schema = input_schema(where)
     assert schema["properties"]["point"] == {"$ref": "#/$defs/Point"}
     assert schema["properties"]["mode"] == {"enum": ["long", "short"]}
@@ -134,7 +132,7 @@ async def test_functions_are_called_sync_or_async() -> None:
 
 @pytest.mark.holds("C21")
 @pytest.mark.parametrize("arguments", [{}, {"a": "1"}, {"a": 1, "c": 2}, {"a": 1.5}, None])
-async def test_bad_arguments_are_explained_where_the_revision_wants_it(arguments: Any) -> None:
+async def test_invalid_arguments_are_explained_in_the_form_of_the_revision(arguments: Any) -> None:
     result = await call("add", arguments)
     assert result["isError"] is True
     assert result["content"][0]["text"].startswith("Invalid params: ")
@@ -147,7 +145,9 @@ async def test_bad_arguments_are_explained_where_the_revision_wants_it(arguments
     ("version", "structured"),
     [("2024-11-05", False), ("2025-03-26", False), ("2025-06-18", True), ("2025-11-25", True)],
 )
-async def test_structure_is_for_those_who_know_of_it(version: str, structured: bool) -> None:
+async def test_structured_content_is_for_revisions_that_have_it(
+    version: str, structured: bool
+) -> None:
     result = await call("where", {"point": {"x": 1}}, version)
     assert ("structuredContent" in result) is structured
     if structured:
@@ -155,28 +155,28 @@ async def test_structure_is_for_those_who_know_of_it(version: str, structured: b
 
 
 @pytest.mark.parametrize("value", [[1], 1, None, True, "text"])
-def test_only_objects_are_structure(value: Any) -> None:
+def test_only_objects_are_structured_content(value: Any) -> None:
     assert "structuredContent" not in from_raw(tool_result(value, "2025-11-25"), dict[str, Any])
 
 
-def test_an_answer_is_text_and_structure_in_its_own_words() -> None:
-    said = from_raw(tool_result(Answer("three", Point(3)), "2025-11-25"), dict[str, Any])
+def test_a_tool_result_has_its_own_text_and_structured_content() -> None:
+    said = from_raw(tool_result(ToolResult("three", Point(3)), "2025-11-25"), dict[str, Any])
     assert said == {
         "content": [{"type": "text", "text": "three"}],
         "structuredContent": {"x": 3, "y": 0},
     }
-    older = from_raw(tool_result(Answer("no", Point(3), is_error=True), "2025-03-26"), object)
+    older = from_raw(tool_result(ToolResult("no", Point(3), is_error=True), "2025-03-26"), object)
     assert older == {"content": [{"type": "text", "text": "no"}], "isError": True}
 
 
-async def test_a_tool_says_what_its_structure_looks_like() -> None:
+async def test_a_tool_declares_its_output_schema() -> None:
     class Line(msgspec.Struct):
         points: tuple[Point, ...]
 
-    functions = Functions()
+    functions = FunctionBackend()
     functions.tool("draw", output=Line)(greet)
     functions.tool("mark", output=Point)(greet)
-    line, point = [from_raw(o.definition, dict[str, Any]) for o in await functions.offers()]
+    line, point = [from_raw(o.definition, dict[str, Any]) for o in await functions.list_features()]
     assert line["outputSchema"]["type"] == "object"
     assert line["outputSchema"]["$defs"]["Point"]["required"] == ["x"]
     assert "$defs" not in point["outputSchema"]
@@ -184,14 +184,14 @@ async def test_a_tool_says_what_its_structure_looks_like() -> None:
 
 @pytest.mark.parametrize("arguments", [[1, 2], 1, "a", None])
 async def test_arguments_are_an_object(arguments: Any) -> None:
-    client: Client = Nobody("2025-06-18")
+    client: DownstreamClient = Nobody("2025-06-18")
     params = to_raw({"name": "add", "arguments": arguments})
     with pytest.raises(RpcError) as refused:
         await tools.call(Call(client.caller, 1, "tools/call", Params(params)), client)
     assert refused.value.code == -32602
 
 
-async def test_an_unknown_tool_is_named_and_an_unknown_method_as_well() -> None:
+async def test_an_unknown_tool_is_named_and_so_is_an_unknown_method() -> None:
     with pytest.raises(RpcError) as refused:
         await call("nothing")
     assert (refused.value.code, refused.value.message) == (-32602, "Unknown tool: nothing")
@@ -201,31 +201,31 @@ async def test_an_unknown_tool_is_named_and_an_unknown_method_as_well() -> None:
     assert refused.value.code == -32601
 
 
-async def test_what_a_function_raises_is_for_others_to_answer() -> None:
+async def test_exceptions_of_a_function_pass() -> None:
     with pytest.raises(ZeroDivisionError):
         await call("break")
 
 
-async def test_it_is_a_backend_like_any_other() -> None:
-    functions = Functions()
+async def test_it_implements_the_backend_protocol() -> None:
+    functions = FunctionBackend()
     functions.tool("greet")(greet)
     ready = asyncio.Event()
 
-    async def connect(listener: object) -> Functions:
+    async def connect(listener: object) -> FunctionBackend:
         return functions
 
     def changed(_: object) -> None:
-        if upstream.state is State.READY:
+        if upstream.state is UpstreamState.READY:
             ready.set()
 
     nobody = Nobody("2025-11-25")
-    upstream = Upstream(Settings("f", "f"), connect, changed, nobody, lambda: 0.0)
+    upstream = Upstream(UpstreamSettings("f", "f"), connect, changed, nobody, lambda: 0.0)
     running = asyncio.create_task(upstream.run())
     async with asyncio.timeout(5):
         await ready.wait()
-        assert upstream.snapshot().version == functions.version
+        assert upstream.snapshot().revision == functions.version
         assert functions.capabilities == {"tools": {}}
-        await functions.tell("notifications/roots/list_changed", None)
+        await functions.notify("notifications/roots/list_changed", None)
         made = Call(nobody.caller, 1, "tools/call", Params(to_raw({"name": "greet"})))
         assert b"hello" in bytes(await upstream.call(made, nobody))
         running.cancel()

@@ -1,42 +1,38 @@
-"""Tools that insist on a task: called once, followed to the end, and nothing of it is seen."""
+"""Tools that require a task: called once, followed to the end, and invisible to the client."""
 
 import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from tests.gateway.letters import poster
 from tests.gateway.servers import (
-    Hold,
+    HeldAnswer,
     Server,
     add,
-    gateway,
+    make_gateway,
     refuse,
     running,
     serving,
+    session_client,
     text_of,
     tool,
-    user,
 )
+from tests.gateway.stateless_callers import stateless_caller
 from trunkline.jsonrpc import RpcError
-from trunkline.mcp import tasks as forms
-from trunkline.mcp.questions import ELICIT
+from trunkline.mcp.server_requests import ELICIT
+from trunkline.mcp.tasks import PollIntervals
 
 MCP = "io.modelcontextprotocol/"
 RELATED = f"{MCP}related-task"
 CAPABILITIES = f"{MCP}clientCapabilities"
+NO_INTERVALS = PollIntervals(minimum=0.0, default=0.0)
 DONE: Any = {"content": [{"type": "text", "text": "done"}]}
 
 
-@pytest.fixture(autouse=True)
-def no_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "MIN_INTERVAL", 0.0)
-    monkeypatch.setattr(forms, "INTERVAL", 0.0)
-
-
 def in_turn(*answers: Any) -> Any:
-    """Answer with one after the other, and then with the last; errors are raised."""
+    """Return the answers in turn, then always the last one; errors are raised."""
     left: Iterator[Any] = iter(answers)
     last = answers[-1]
 
@@ -49,11 +45,11 @@ def in_turn(*answers: Any) -> Any:
     return answer
 
 
-# The handshake era
+# Session protocol
 
 
 class Worker(Server):
-    """A server of 2025-11-25 with one tool that insists on a task, and others that do not."""
+    """A server of 2025-11-25 with one tool that requires a task, and others that do not."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -63,6 +59,7 @@ class Worker(Server):
                 tool("plain"),
             ]
         )
+        self.limits = replace(self.limits, poll_intervals=NO_INTERVALS)
         self.capabilities |= {"tasks": {"cancel": {}, "requests": {"tools": {"call": {}}}}}
         self.methods["tools/call"] = self.create
         self.methods["tasks/result"] = lambda _: DONE | {"_meta": {RELATED: {"taskId": "t1"}}}
@@ -84,12 +81,12 @@ class Worker(Server):
 
     @property
     def calls(self) -> list[Any]:
-        return [params for method, params in self.heard if method == "tools/call"]
+        return [params for method, params in self.received if method == "tools/call"]
 
 
-async def test_a_tool_that_insists_on_a_task_gets_one_and_its_client_the_result() -> None:
+async def test_a_tool_that_requires_a_task_gets_one_and_its_client_the_result() -> None:
     server = Worker()
-    async with serving(s=server) as made, user(made) as client:
+    async with serving(s=server) as made, session_client(made) as client:
         assert await client.call("s__work", arguments={"n": 1}) == DONE
         listed = await client.ask("tools/list")
     assert server.calls == [{"name": "work", "arguments": {"n": 1}, "task": {"ttl": 3600000}}]
@@ -98,58 +95,58 @@ async def test_a_tool_that_insists_on_a_task_gets_one_and_its_client_the_result(
     assert all("execution" not in found for found in listed["tools"])
 
 
-async def test_a_client_of_the_envelope_era_gets_it_in_its_own_shape() -> None:
+async def test_a_stateless_client_gets_the_result_in_its_own_form() -> None:
     server = Worker()
     async with serving(s=server) as made:
-        answer = await (await poster(made)).call("s__work")
+        answer = await (await stateless_caller(made)).call("s__work")
     assert answer == DONE | {"resultType": "complete"}
 
 
 @pytest.mark.holds("T53")
 @pytest.mark.parametrize("name", ["s__maybe", "s__plain"])
-async def test_nobody_elses_call_becomes_a_task_though_its_client_wishes_for_one(name: str) -> None:
+async def test_a_call_with_a_task_member_of_its_client_becomes_no_task(name: str) -> None:
     server = Worker()
-    async with serving(s=server) as made, user(made) as client:
+    async with serving(s=server) as made, session_client(made) as client:
         assert text_of(await client.call(name, task={"ttl": 5})) == "no task"
-        assert text_of(await (await poster(made)).call(name, task={"ttl": 5})) == "no task"
+        assert (
+            text_of(await (await stateless_caller(made)).call(name, task={"ttl": 5})) == "no task"
+        )
     assert all("task" not in params for params in server.calls)
 
 
-async def test_a_clients_wish_is_not_the_wish_that_the_server_sees() -> None:
+async def test_a_clients_progress_token_is_replaced_for_the_server() -> None:
     server = Worker()
-    async with serving(s=server) as made, user(made) as client:
+    async with serving(s=server) as made, session_client(made) as client:
         assert await client.call("s__work", task={"ttl": 5}) == DONE
     assert [params["task"] for params in server.calls] == [{"ttl": 3600000}]
 
 
-async def test_a_server_that_did_not_declare_tasks_gets_none() -> None:
+async def test_a_server_without_the_tasks_capability_gets_no_tasks() -> None:
     server = Worker()
     del server.capabilities["tasks"]
-    async with serving(s=server) as made, user(made) as client:
+    async with serving(s=server) as made, session_client(made) as client:
         assert text_of(await client.call("s__work")) == "no task"
 
 
-async def test_an_answer_in_place_of_a_task_is_the_answer() -> None:
+async def test_a_result_instead_of_a_task_is_the_result() -> None:
     server = Worker()
     server.methods["tools/call"] = lambda _: {"content": [], "isError": True}
-    async with serving(s=server) as made, user(made) as client:
+    async with serving(s=server) as made, session_client(made) as client:
         assert await client.call("s__work") == {"content": [], "isError": True}
         server.methods["tools/call"] = refuse(-32099, "busy")
-        assert (await client.refusal("tools/call", {"name": "s__work"})).message == "busy"
+        assert (await client.expect_error("tools/call", {"name": "s__work"})).message == "busy"
     assert server.count("tasks/result") == 0
 
 
-async def test_a_task_that_cannot_be_read_is_an_error_of_the_server() -> None:
+async def test_an_invalid_task_is_an_error_of_the_server() -> None:
     server = Worker()
     server.methods["tools/call"] = lambda _: {"task": {"taskId": 7}}
-    async with serving(s=server) as made, user(made) as client:
-        error = await client.refusal("tools/call", {"name": "s__work"})
+    async with serving(s=server) as made, session_client(made) as client:
+        error = await client.expect_error("tools/call", {"name": "s__work"})
     assert (error.code, "cannot be read" in error.message) == (-32603, True)
 
 
-async def test_what_a_task_asks_goes_to_its_own_client_among_several_and_says_nothing_of_it() -> (
-    None
-):
+async def test_a_tasks_question_reaches_its_own_client_among_several_without_its_task() -> None:
     server = Worker()
 
     async def work(params: Any) -> Any:
@@ -161,33 +158,35 @@ async def test_what_a_task_asks_goes_to_its_own_client_among_several_and_says_no
     server.methods["tasks/result"] = work
     async with (
         serving(s=server) as made,
-        user(made, elicitation={}) as ann,
-        user(made, elicitation={}) as bob,
+        session_client(made, elicitation={}) as ann,
+        session_client(made, elicitation={}) as bob,
     ):
         for name, client in (("ann", ann), ("bob", bob)):
             client.answers[ELICIT] = lambda _, n=name: {"action": "accept", "content": {"who": n}}
         answers = [await client.call("s__work") for client in (ann, bob)]
         assert [text_of(answer) for answer in answers] == ["ann", "bob"]
         for client in (ann, bob):
-            ((_, params),) = client.asked
+            ((_, params),) = client.asked_requests
             assert "related" not in str(params)
 
 
-async def test_progress_is_told_until_the_task_ends() -> None:
+async def test_progress_is_reported_until_the_task_ends() -> None:
     server = Worker()
 
     async def work(params: Any) -> Any:
         token = server.calls[-1]["_meta"]["progressToken"]
-        await server.line.notify("notifications/progress", {"progressToken": token, "progress": 1})
-        await server.line.notify("notifications/tasks/status", Worker.state("working"))
+        await server.active_connection.notify(
+            "notifications/progress", {"progressToken": token, "progress": 1}
+        )
+        await server.active_connection.notify("notifications/tasks/status", Worker.state("working"))
         return DONE
 
     server.methods["tasks/result"] = work
-    async with serving(s=server) as made, user(made) as client:
+    async with serving(s=server) as made, session_client(made) as client:
         assert await client.call("s__work", _meta={"progressToken": "mine"}) == DONE
-        told = await client.until_told("notifications/progress")
+        told = await client.wait_notification("notifications/progress")
         await client.ask("ping")
-        assert client.everything() == []  # of the status nobody hears
+        assert client.take_notifications() == []  # task status is not passed on
     assert told == {"progressToken": "mine", "progress": 1}
 
 
@@ -197,7 +196,12 @@ async def test_progress_is_told_until_the_task_ends() -> None:
         (RpcError(-32000, "boom", {"x": 1}), [Worker.state("failed")], -32000, "boom"),
         (RpcError(-32000, "boom"), [RpcError(-32601, "what?")], -32000, "boom"),
         (RpcError(-32602, "bad"), [Worker.state("failed")], -32602, "bad"),
-        (RpcError(-32602, "who?"), [RpcError(-32602, "who?")], -32603, "lost the task: who?"),
+        (
+            RpcError(-32602, "who?"),
+            [RpcError(-32602, "who?")],
+            -32603,
+            "no longer knows the task: who?",
+        ),
         (RpcError(-32603, "none"), [Worker.state("cancelled")], -32603, "cancelled the task"),
         ({}, [Worker.state("failed", statusMessage="no disk")], -32603, "failed: no disk"),
         ({}, [Worker.state("cancelled", statusMessage="late")], -32603, "the task: late"),
@@ -205,97 +209,97 @@ async def test_progress_is_told_until_the_task_ends() -> None:
         ({}, [{"status": "lost"}], -32603, "cannot be read"),
     ],
 )
-async def test_a_task_without_a_result_says_why(
+async def test_a_task_without_a_result_reports_the_reason(
     result: Any, states: list[Any], code: int, message: str
 ) -> None:
     server = Worker()
     server.methods["tasks/result"] = in_turn(result)
     server.states(*states)
-    async with serving(s=server) as made, user(made) as client:
-        error = await client.refusal("tools/call", {"name": "s__work"})
+    async with serving(s=server) as made, session_client(made) as client:
+        error = await client.expect_error("tools/call", {"name": "s__work"})
     assert error.code == code
     assert message in error.message
     assert len(server.calls) == 1
 
 
-async def test_a_result_without_content_is_one_if_the_task_was_completed() -> None:
+async def test_a_result_without_content_counts_if_the_task_was_completed() -> None:
     server = Worker()
     server.methods["tasks/result"] = lambda _: {"_meta": {"x": 1, RELATED: {}}}
     server.states(Worker.state("completed"))
-    async with serving(s=server) as made, user(made) as client:
+    async with serving(s=server) as made, session_client(made) as client:
         assert await client.call("s__work") == {"_meta": {"x": 1}}
 
 
-async def test_a_server_that_does_not_have_us_wait_is_asked_again() -> None:
+async def test_a_server_that_does_not_wait_is_polled() -> None:
     server = Worker()
     early = RpcError(-32600, "not yet")
     server.methods["tasks/result"] = in_turn(early, early, {}, DONE)
     server.states(Worker.state("working"), Worker.state("input_required"))
-    async with serving(s=server) as made, user(made) as client:
+    async with serving(s=server) as made, session_client(made) as client:
         assert await client.call("s__work") == DONE
     assert (len(server.calls), server.count("tasks/result"), server.count("tasks/get")) == (1, 4, 3)
 
 
-async def test_a_server_that_dies_in_between_is_unavailable() -> None:
+async def test_a_server_that_dies_between_two_rounds_is_unavailable() -> None:
     server = Worker()
-    hold = server.methods["tasks/result"] = Hold()
-    async with serving(s=server) as made, user(made) as client:
+    hold = server.methods["tasks/result"] = HeldAnswer()
+    async with serving(s=server) as made, session_client(made) as client:
         calling = asyncio.create_task(client.unavailable("s__work"))
-        await hold.begun.wait()
-        await server.die()
+        await hold.started.wait()
+        await server.crash()
         await calling
     assert len(server.calls) == 1
 
 
-async def test_a_task_that_never_ends_is_cancelled_when_the_call_has_taken_too_long() -> None:
+async def test_a_task_that_never_ends_is_cancelled_at_the_timeout_of_the_call() -> None:
     server = Worker()
-    server.methods["tasks/result"] = Hold()
-    made = gateway()
+    server.methods["tasks/result"] = HeldAnswer()
+    made = make_gateway()
     add(made, "s", server, timeout=0.05)
-    async with running(made, server), user(made) as client:
-        error: Any = await client.refusal("tools/call", {"name": "s__work"})
+    async with running(made, server), session_client(made) as client:
+        error: Any = await client.expect_error("tools/call", {"name": "s__work"})
         assert error.data["type"] == "upstream_timeout"
-        assert await server.until_heard("tasks/cancel") == {"taskId": "t1"}
+        assert await server.wait_received("tasks/cancel") == {"taskId": "t1"}
 
 
-async def test_what_a_client_cancels_is_cancelled_as_a_task() -> None:
+async def test_a_call_cancelled_by_the_client_cancels_its_task() -> None:
     server = Worker()
-    hold = server.methods["tasks/result"] = Hold()
-    async with serving(s=server) as made, user(made) as client:
+    hold = server.methods["tasks/result"] = HeldAnswer()
+    async with serving(s=server) as made, session_client(made) as client:
         calling = asyncio.create_task(client.connection.call("tools/call", {"name": "s__work"}))
-        await hold.begun.wait()
-        await client.tell("notifications/cancelled", {"requestId": 2})
+        await hold.started.wait()
+        await client.notify("notifications/cancelled", {"requestId": 2})
         # What waits for the result is withdrawn, and the task itself cancelled.
-        withdrawn = await server.until_heard("notifications/cancelled")
+        withdrawn = await server.wait_received("notifications/cancelled")
         assert withdrawn["requestId"] == server.requests[-1].id
-        assert await server.until_heard("tasks/cancel") == {"taskId": "t1"}
+        assert await server.wait_received("tasks/cancel") == {"taskId": "t1"}
         calling.cancel()
         await asyncio.gather(calling, return_exceptions=True)
 
 
-async def test_what_is_cancelled_before_it_is_created_is_cancelled_once_it_is() -> None:
+async def test_a_task_cancelled_before_its_creation_is_cancelled_once_it_exists() -> None:
     server = Worker()
-    hold = server.methods["tools/call"] = Hold({"task": Worker.state("working", "late")})
-    async with serving(s=server) as made, user(made) as client:
+    hold = server.methods["tools/call"] = HeldAnswer({"task": Worker.state("working", "late")})
+    async with serving(s=server) as made, session_client(made) as client:
         calling = asyncio.create_task(client.connection.call("tools/call", {"name": "s__work"}))
-        await hold.begun.wait()
-        await client.tell("notifications/cancelled", {"requestId": 2})
+        await hold.started.wait()
+        await client.notify("notifications/cancelled", {"requestId": 2})
         await client.ask("ping")
-        hold.let_go.set()
-        assert await server.until_heard("tasks/cancel") == {"taskId": "late"}
+        hold.released.set()
+        assert await server.wait_received("tasks/cancel") == {"taskId": "late"}
         calling.cancel()
         await asyncio.gather(calling, return_exceptions=True)
     assert server.count("tasks/result") == 0
 
 
-async def test_tasks_are_nobodys_to_ask_for_although_there_is_one_server_only() -> None:
+async def test_task_methods_are_refused_even_with_one_server() -> None:
     server = Worker()
-    async with serving(s=server) as made, user(made) as client:
+    async with serving(s=server) as made, session_client(made) as client:
         for method in ("tasks/get", "tasks/result", "tasks/list", "tasks/cancel", "tasks/update"):
-            assert (await client.refusal(method, {"taskId": "t1"})).code == -32601
-        await client.tell("notifications/tasks/status", {"taskId": "t1"})
+            assert (await client.expect_error(method, {"taskId": "t1"})).code == -32601
+        await client.notify("notifications/tasks/status", {"taskId": "t1"})
         with pytest.raises(RpcError) as refused:
             await server.ask("tasks/get", {"taskId": "x"})
         await client.ask("ping")
     assert refused.value.code == -32601
-    assert not [method for method, _ in server.heard if "tasks/" in method]
+    assert not [method for method, _ in server.received if "tasks/" in method]

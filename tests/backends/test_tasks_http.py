@@ -3,84 +3,92 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from tests.backends.test_envelope import Listener, a_call
-from tests.backends.test_envelope import talk as talk_in_envelopes
-from tests.backends.test_remote import Ear
-from tests.backends.test_remote_sessions import talk
-from tests.backends.test_tasks import DONE, RELATED, Worker, no_intervals
-from tests.gateway.servers import tool
-from tests.jsonrpc.test_channel import tidy
-from tests.transports.faulty import Line
-from tests.transports.web import (
-    Asked,
-    InTurn,
-    Modern,
-    Web,
+from tests.backends.http_clients import SHORT_LIMITS
+from tests.backends.http_servers import (
+    FakeSessionServer,
+    FakeStatelessServer,
+    InSequence,
+    ReceivedMessage,
     answers,
     fails,
-    question,
-    refuses,
+    rejects,
     result,
+    server_request,
     streams,
 )
+from tests.backends.test_session_renewal import talk
+from tests.backends.test_session_server import Recorder
+from tests.backends.test_stateless_server import Listener, a_call
+from tests.backends.test_stateless_server import talk as talk_in_envelopes
+from tests.backends.test_tasks import DONE, NO_INTERVALS, RELATED, Worker
+from tests.gateway.servers import tool
+from tests.http.scripted_server import ScriptedConnection
+from tests.tasks import tidy
 from trunkline.jsonrpc import ConnectionLost, from_raw
-from trunkline.mcp.capabilities import TASKS
-from trunkline.mcp.questions import ELICIT
+from trunkline.mcp.capabilities import TASKS_EXTENSION
+from trunkline.mcp.server_requests import ELICIT
 
-__all__ = ["no_intervals"]
+LIMITS = replace(SHORT_LIMITS, poll_intervals=NO_INTERVALS)
 
 
 @tidy
-async def test_headers_name_the_task_that_is_asked_about() -> None:
-    web = Modern(tools=[tool("work")])
-    web.capabilities["extensions"] = {TASKS: {}}
-    refused: Any = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
-    web.reactions["tools/call"] = InTurn(
+async def test_headers_name_the_task_of_a_request() -> None:
+    web = FakeStatelessServer(tools=[tool("work")])
+    web.capabilities["extensions"] = {TASKS_EXTENSION: {}}
+    refused: Any = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
+    web.reactions["tools/call"] = InSequence(
         fails(-32021, "no", refused, status="400 Bad Request"),
         answers({"resultType": "task", "taskId": "näme", "status": "working", "pollIntervalMs": 0}),
     )
-    web.reactions["tasks/get"] = InTurn(
-        refuses("503 Service Unavailable"),
+    web.reactions["tasks/get"] = InSequence(
+        rejects("503 Service Unavailable"),
         answers({"resultType": "complete", "status": "completed", "result": DONE}),
     )
-    async with talk_in_envelopes(web, Listener()) as backend:
-        assert from_raw(await backend.call(a_call({"name": "work"}), Ear())) == DONE
-    for asked in web.of("tasks/get"):
+    async with talk_in_envelopes(web, Listener(), LIMITS) as backend:
+        assert from_raw(await backend.call(a_call({"name": "work"}), Recorder())) == DONE
+    for asked in web.received_for("tasks/get"):
         assert asked.header("mcp-method") == "tasks/get"
         assert asked.header("mcp-name") == "=?base64?bsOkbWU=?="
         assert asked.header("mcp-protocol-version") == "2026-07-28"
-    assert len(web.of("tasks/get")) == len(web.of("tools/call")) == 2
+    assert len(web.received_for("tasks/get")) == len(web.received_for("tools/call")) == 2
 
 
 @tidy
-async def test_what_a_task_asks_on_the_stream_of_its_result_goes_to_its_client() -> None:
-    web, ear = Web(tools=[tool("work", execution={"taskSupport": "required"})]), Ear()
+async def test_a_tasks_question_on_its_result_stream_reaches_its_client() -> None:
+    web, listener = (
+        FakeSessionServer(tools=[tool("work", execution={"taskSupport": "required"})]),
+        Recorder(),
+    )
     web.capabilities["tasks"] = {"requests": {"tools": {"call": {}}}}
     web.reactions["tools/call"] = answers({"task": Worker.state("working")})
-    cut = streams(question("q", ELICIT, {"_meta": {RELATED: {"taskId": "t1"}}}))
-    web.reactions["tasks/result"] = InTurn(cut, streams(result(DONE)))
+    cut = streams(server_request("q", ELICIT, {"_meta": {RELATED: {"taskId": "t1"}}}))
+    web.reactions["tasks/result"] = InSequence(cut, streams(result(DONE)))
     web.reactions["tasks/get"] = answers(Worker.state("working"))
-    web.reactions["answer"] = refuses("202 Accepted")
-    async with talk(web, ear) as (backend, _):
-        await backend.offers()
-        assert from_raw(await backend.call(ear.call({"name": "work"}), ear)) == DONE
-        assert (await web.until("answer")).message["result"] == {"by": "client"}
-    assert len(web.of("tools/call")) == 1
+    web.reactions["answer"] = rejects("202 Accepted")
+    async with talk(web, listener, LIMITS) as (backend, _):
+        await backend.list_features()
+        assert from_raw(await backend.call(listener.call({"name": "work"}), listener)) == DONE
+        assert (await web.wait_for("answer")).message["result"] == {"by": "client"}
+    assert len(web.received_for("tools/call")) == 1
 
 
 @tidy
-async def test_a_task_ends_with_the_session_that_it_belongs_to() -> None:
-    web, ear = Web(tools=[tool("work", execution={"taskSupport": "required"})]), Ear()
+async def test_a_task_ends_with_its_session() -> None:
+    web, listener = (
+        FakeSessionServer(tools=[tool("work", execution={"taskSupport": "required"})]),
+        Recorder(),
+    )
     web.capabilities["tasks"] = {"requests": {"tools": {"call": {}}}}
 
-    async def create(line: Line, asked: Asked) -> None:
+    async def create(line: ScriptedConnection, asked: ReceivedMessage) -> None:
         await answers({"task": Worker.state("working")})(line, asked)
         web.sessions.clear()
 
     web.reactions["tools/call"] = create
-    async with talk(web, ear) as (backend, _):
-        await backend.offers()
+    async with talk(web, listener, LIMITS) as (backend, _):
+        await backend.list_features()
         with pytest.raises(ConnectionLost):
-            await backend.call(ear.call({"name": "work"}), ear)
-    assert len(web.of("tools/call")) == 1
+            await backend.call(listener.call({"name": "work"}), listener)
+    assert len(web.received_for("tools/call")) == 1

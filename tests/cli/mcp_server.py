@@ -1,4 +1,4 @@
-"""A small MCP server on the engine, for the commands to start; what it offers is in its argv."""
+"""A small MCP server on the engine, for the commands to start; argv names the tools it offers."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trunkline.jsonrpc import Connection, Dispatcher, RpcError
-from trunkline.transports.stream import open_stdio
+from trunkline.stdio.stream import open_stdio
 
 server = Dispatcher()
 tools = sys.argv[1:] or ["echo", "fail", "refuse", "structure", "picture", "wait"]
@@ -32,8 +32,8 @@ def initialized(**_: Any) -> None:
 def list_tools(**_: Any) -> dict[str, Any]:
     text = "\n  Says \x1b[31mit again.\nAt length."
     schema = {"type": "object"}
-    odd = schema | {"properties": {"a": {"$ref": "https://there.example"}}}
-    schemas = {t: odd if t == "odd" else schema for t in tools}
+    remote_schema = schema | {"properties": {"a": {"$ref": "https://there.example"}}}
+    schemas = {t: remote_schema if t == "odd" else schema for t in tools}
     return {"tools": [{"name": t, "description": text, "inputSchema": schemas[t]} for t in tools]}
 
 
@@ -59,8 +59,8 @@ async def call(
     _meta: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     if name == "count":
-        far = {"progress": 1, "total": 2, "message": "half\nway"}
-        await connections[0].notify("notifications/progress", {**(_meta or {}), **far})
+        progress = {"progress": 1, "total": 2, "message": "half\nway"}
+        await connections[0].notify("notifications/progress", {**(_meta or {}), **progress})
     if name == "fail":
         return {"content": [{"type": "text", "text": "it is broken"}], "isError": True}
     if name == "refuse":
@@ -74,14 +74,14 @@ async def call(
         await asyncio.Event().wait()
     if name == "pid":
         return {"content": [{"type": "text", "text": str(os.getpid())}]}
-    if name == "read":  # of a pipe: until somebody writes
+    if name == "read":  # from a pipe; blocks until the test writes
         print("reading", file=sys.stderr, flush=True)
-        said = await asyncio.to_thread(Path(arguments["pipe"]).read_text)
-        return {"content": [{"type": "text", "text": said}]}
-    if name == "signal":  # says that it has begun, and waits to be told to go on
+        text_read = await asyncio.to_thread(Path(arguments["pipe"]).read_text)
+        return {"content": [{"type": "text", "text": text_read}]}
+    if name == "signal":  # reports its start, then waits for the test to write to "go"
         Path(arguments["begun"]).write_bytes(b"!")
         await asyncio.to_thread(read_one, arguments["go"])
-    if name == "freeze":  # says that it has begun, and hears nothing any more
+    if name == "freeze":  # reports its start, then ignores SIGTERM and stdin
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         Path(arguments["begun"]).write_bytes(b"!")
         while True:
@@ -98,7 +98,7 @@ connections: list[Connection] = []
 
 
 async def main() -> None:
-    connections.append(Connection(await open_stdio(), server, grace=0.1))
+    connections.append(Connection(await open_stdio(), server, close_timeout=0.1))
     await connections[0].run()
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the commands share: configurations, and a way to run a command."""
+"""Shared helpers for the command tests: configurations, and functions that run a command."""
 
 import asyncio
 import json
@@ -38,19 +38,19 @@ def config(folder: Path, *tables: str) -> str:
 
 
 def run(*arguments: str) -> Result:
-    """Run a command in this process; what it prints and how it ends is in the result."""
+    """Run a command in this process; return its output and exit code."""
     return CliRunner().invoke(program, list(arguments))
 
 
-def commands_of(found: typer.Typer) -> Mapping[str, Any]:
+def commands_of(app: typer.Typer) -> Mapping[str, Any]:
     """Return the commands of a program, by their names."""
-    return get_group(found).commands
+    return get_group(app).commands
 
 
 def expect_explained(command: Any, *name: str) -> None:
-    """Expect that a command explains itself, and that the manual has it and all its options."""
-    done = run(*name, "--help")
-    assert (done.exit_code, "Usage: " in done.stdout) == (0, True)
+    """Assert that a command has `--help`, and that the manual documents it and all its options."""
+    result = run(*name, "--help")
+    assert (result.exit_code, "Usage: " in result.stdout) == (0, True)
     text = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     _, heading, section = text.partition(f"### `trunkline {' '.join(name)}`\n")
     assert heading
@@ -61,7 +61,7 @@ def expect_explained(command: Any, *name: str) -> None:
 
 
 class Answer(NamedTuple):
-    """What came back over HTTP; `header` has the names in lower case."""
+    """An HTTP response; the names in `header` are in lower case."""
 
     status: int
     header: dict[str, str]
@@ -79,7 +79,7 @@ async def fetch(
     headers: dict[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    """GET a url, or POST a message to it."""
+    """GET a URL, or POST a message to it."""
     return await asyncio.to_thread(_fetch, url, message, headers or {}, tls)
 
 
@@ -89,19 +89,19 @@ def _fetch(url: str, message: Any, headers: dict[str, str], tls: ssl.SSLContext 
         connection = HTTPConnection(parts.netloc, timeout=20)
     else:
         connection = HTTPSConnection(parts.netloc, timeout=20, context=tls)
-    sent = {"content-type": "application/json", **headers}
+    request_headers = {"content-type": "application/json", **headers}
     try:
         body = None if message is None else json.dumps(message)
-        connection.request("GET" if body is None else "POST", parts.path, body, sent)
-        got = connection.getresponse()
-        found = {name.lower(): value for name, value in got.getheaders()}
-        return Answer(got.status, found, got.read())
+        connection.request("GET" if body is None else "POST", parts.path, body, request_headers)
+        response = connection.getresponse()
+        response_headers = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(response.status, response_headers, response.read())
     finally:
         connection.close()
 
 
 def hello(version: str = "2025-11-25") -> dict[str, Any]:
-    """Return what a client of the handshake era says first."""
+    """Return the initialize request of a session client."""
     client = {"name": "test", "version": "1"}
     params = {"protocolVersion": version, "capabilities": {}, "clientInfo": client}
     return {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}

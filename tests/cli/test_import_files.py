@@ -1,4 +1,4 @@
-"""`trunkline import`: what is found, what is written, and what is never overwritten."""
+"""`trunkline import`: find client configurations and write them as one file."""
 
 import io
 import json
@@ -10,10 +10,10 @@ import pytest
 
 from tests.cli.samples import run
 from trunkline.cli import import_files
-from trunkline.config import load
+from trunkline.config import load_config
 
 FS = {"command": "fs-server", "args": ["/data"], "env": {"API_TOKEN": "hunter22"}}
-US = {"command": "/opt/bin/trunkline", "args": ["serve", "--stdio"]}
+SELF = {"command": "/opt/bin/trunkline", "args": ["serve", "--stdio"]}
 
 
 def client_file(path: Path, **servers: Any) -> Path:
@@ -36,38 +36,40 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_what_the_clients_have_becomes_one_file_that_loads(home: Path, tmp_path: Path) -> None:
+def test_import_writes_the_servers_of_all_clients_into_one_valid_file(
+    home: Path, tmp_path: Path
+) -> None:
     client_file(home / ".cursor" / "mcp.json", fs=FS)
     client_file(tmp_path / "project" / ".mcp.json", web={"url": "https://example.org/mcp"})
-    done = run("import", "--write", "trunkline.toml")
-    assert (done.exit_code, done.stdout) == (0, ""), done.output
-    assert "Cursor: " in done.stderr
-    assert "wrote trunkline.toml, 2 servers" in done.stderr
-    assert "hunter22" not in done.stderr
+    result = run("import", "--write", "trunkline.toml")
+    assert (result.exit_code, result.stdout) == (0, ""), result.output
+    assert "Cursor: " in result.stderr
+    assert "wrote trunkline.toml, 2 servers" in result.stderr
+    assert "hunter22" not in result.stderr
     target = tmp_path / "project" / "trunkline.toml"
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
-    fs, web = load(target, {}).servers
+    fs, web = load_config(target, {}).servers
     assert (fs.name, fs.env, web.url) == ("fs", FS["env"], "https://example.org/mcp")
     assert [path.name for path in target.parent.iterdir() if "trunkline" in path.name] == [
         "trunkline.toml"
     ]
 
 
-def test_servers_that_are_equal_are_counted_once(home: Path, tmp_path: Path) -> None:
+def test_equal_servers_are_imported_once(home: Path, tmp_path: Path) -> None:
     client_file(home / ".cursor" / "mcp.json", fs=FS)
     client_file(tmp_path / "project" / ".mcp.json", fs=FS)
     assert "wrote trunkline.toml, 1 server;" in run("import", "--write", "trunkline.toml").stderr
 
 
-def test_without_a_target_it_is_printed(home: Path, tmp_path: Path) -> None:
-    done = run("import", "--from", str(client_file(tmp_path / "c.json", fs=FS)))
-    assert done.exit_code == 0
-    (tmp_path / "new.toml").write_text(done.stdout)
-    (fs,) = load(tmp_path / "new.toml", {}).servers
+def test_without_a_target_the_configuration_is_printed(home: Path, tmp_path: Path) -> None:
+    result = run("import", "--from", str(client_file(tmp_path / "c.json", fs=FS)))
+    assert result.exit_code == 0
+    (tmp_path / "new.toml").write_text(result.stdout)
+    (fs,) = load_config(tmp_path / "new.toml", {}).servers
     assert fs.env == FS["env"]
 
 
-def test_on_a_terminal_no_value_is_shown(
+def test_on_a_terminal_secret_values_are_masked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Terminal(io.StringIO):
@@ -76,12 +78,12 @@ def test_on_a_terminal_no_value_is_shown(
 
     terminal = Terminal()
     monkeypatch.setattr("sys.stdout", terminal)
-    import_files.import_files(client_file(tmp_path / "c.json", fs=FS), None, force=False)
+    import_files.run_import(client_file(tmp_path / "c.json", fs=FS), None, force=False)
     assert 'API_TOKEN = "…"' in terminal.getvalue()
     assert "hunter22" not in terminal.getvalue() + capsys.readouterr().err
 
 
-OURS = """
+OWN_CONFIG = """
 [servers.a]
 url = "https://x.example/mcp?token=hunter22"
 [servers.a.oauth]
@@ -91,7 +93,7 @@ client_secret = "hunter22"
 [servers.b]
 command = "b"
 args = ["--api-key=hunter22", "/data"]
-[journal]
+[audit]
 url = "postgresql://me:hunter22@db.example/j"
 [traces]
 endpoint = "http://127.0.0.1:4318"
@@ -105,7 +107,7 @@ secret_env = "SECRET_IS_HERE"
 """
 
 
-def test_on_a_terminal_no_secret_of_our_own_files_is_shown_either(
+def test_on_a_terminal_secrets_of_trunkline_files_are_masked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Terminal(io.StringIO):
@@ -113,62 +115,68 @@ def test_on_a_terminal_no_secret_of_our_own_files_is_shown_either(
             return True
 
     source = tmp_path / "trunkline.toml"
-    source.write_text(OURS)
+    source.write_text(OWN_CONFIG)
     terminal = Terminal()
     monkeypatch.setattr("sys.stdout", terminal)
-    import_files.import_files(source, None, force=False)
+    import_files.run_import(source, None, force=False)
     shown = terminal.getvalue()
     assert "hunter22" not in shown
-    for seen in ("x.example/mcp", "id.example/token", '"/data"', "SECRET_IS_HERE", "db.example"):
-        assert seen in shown
+    for expected in (
+        "x.example/mcp",
+        "id.example/token",
+        '"/data"',
+        "SECRET_IS_HERE",
+        "db.example",
+    ):
+        assert expected in shown
     assert "hunter22" in run("import", "--from", str(source)).stdout
 
 
-def test_a_file_that_is_there_is_kept_unless_forced(home: Path, tmp_path: Path) -> None:
+def test_import_overwrites_an_existing_file_only_with_force(home: Path, tmp_path: Path) -> None:
     source = str(client_file(tmp_path / "c.json", fs=FS))
     target = tmp_path / "t.toml"
     target.write_text("mine")
-    done = run("import", "--from", source, "--write", str(target))
-    assert done.exit_code == 1
-    assert f"{target} is there already; --force overwrites it" in done.stderr
+    result = run("import", "--from", source, "--write", str(target))
+    assert result.exit_code == 1
+    assert f"{target} already exists; --force overwrites it" in result.stderr
     assert target.read_text() == "mine"
     assert run("import", "--from", source, "--write", str(target), "--force").exit_code == 0
-    assert len(load(target, {}).servers) == 1
+    assert len(load_config(target, {}).servers) == 1
 
 
-def test_a_file_that_appears_meanwhile_is_kept_too(
+def test_import_keeps_a_file_that_was_created_after_the_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "t.toml"
     target.write_text("mine")
 
-    def nowhere(path: Path) -> bool:
+    def always_missing(path: Path) -> bool:
         return False
 
-    monkeypatch.setattr(Path, "exists", nowhere)
+    monkeypatch.setattr(Path, "exists", always_missing)
     with pytest.raises(SystemExit):
-        import_files.write(target, "ours", force=False)
+        import_files.write_config(target, "ours", force=False)
     assert target.read_text() == "mine"
 
 
-def test_a_place_where_nothing_can_be_written_is_told(
+def test_an_unwritable_target_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as caught:
-        import_files.write(tmp_path / "nowhere" / "t.toml", "x", force=False)
-    assert caught.value.code == 1
+    with pytest.raises(SystemExit) as error:
+        import_files.write_config(tmp_path / "nowhere" / "t.toml", "x", force=False)
+    assert error.value.code == 1
     assert "No such file or directory" in capsys.readouterr().err
 
 
-def test_the_gateway_is_not_put_behind_itself(home: Path, tmp_path: Path) -> None:
-    done = run("import", "--from", str(client_file(tmp_path / "c.json", us=US, fs=FS)))
-    assert "left out: us, which is Trunkline itself: its command is this program" in done.stderr
-    assert "[servers.us]" not in done.stdout
-    assert "[servers.fs]" in done.stdout
+def test_import_leaves_out_the_gateway_itself(home: Path, tmp_path: Path) -> None:
+    result = run("import", "--from", str(client_file(tmp_path / "c.json", us=SELF, fs=FS)))
+    assert "left out: us, which is Trunkline itself: its command is this program" in result.stderr
+    assert "[servers.us]" not in result.stdout
+    assert "[servers.fs]" in result.stdout
 
 
 @pytest.mark.parametrize(
-    ("words", "ours"),
+    ("command", "is_own"),
     [
         (["trunkline", "serve"], True),
         (["uvx", "trunkline", "serve", "--stdio"], True),
@@ -177,69 +185,75 @@ def test_the_gateway_is_not_put_behind_itself(home: Path, tmp_path: Path) -> Non
         (["serve", "trunkline"], False),
     ],
 )
-def test_we_know_ourselves(words: list[str], ours: bool) -> None:
-    table = {"command": words[0], "args": words[1:]}
-    assert (import_files.why_ours("us", table, ()) is not None) is ours
+def test_a_serve_command_is_recognised_as_the_gateway_itself(
+    command: list[str], is_own: bool
+) -> None:
+    table = {"command": command[0], "args": command[1:]}
+    assert (import_files.own_entry_reason("us", table, ()) is not None) is is_own
 
 
 @pytest.mark.parametrize(
-    ("name", "url", "ours"),
+    ("name", "url", "is_own"),
     [
         ("trunkline", "http://127.0.0.1:8080/mcp", True),
         ("Trunkline", "http://localhost:9000/mcp", True),
         ("trunkline", "http://[::1]:8080/sse", True),
-        ("any", "http://localhost:7000/elsewhere", True),  # where we are configured to listen
+        ("any", "http://localhost:7000/elsewhere", True),  # the configured listen address
         ("other", "http://127.0.0.1:8080/mcp", False),
         ("trunkline", "http://127.0.0.1:8080/other", False),
         ("trunkline", "https://gateway.example/mcp", False),
         ("trunkline", "http://127.0.0.1:x/mcp", False),
     ],
 )
-def test_we_know_our_addresses_and_nobody_else_s(name: str, url: str, ours: bool) -> None:
-    why = import_files.why_ours(name, {"url": url}, (None, "127.0.0.1:7000"))
-    assert (why is not None) is ours
+def test_a_url_of_the_gateway_itself_is_recognised(name: str, url: str, is_own: bool) -> None:
+    why = import_files.own_entry_reason(name, {"url": url}, (None, "127.0.0.1:7000"))
+    assert (why is not None) is is_own
 
 
-def test_what_serve_has_people_paste_is_not_imported(home: Path) -> None:
+def test_the_entry_that_serve_prints_is_not_imported(home: Path) -> None:
     pasted = {"url": "http://127.0.0.1:8080/mcp"}
     client_file(home / ".cursor" / "mcp.json", trunkline=pasted, fs=FS)
-    done = run("import")
-    assert "left out: trunkline, which is Trunkline itself: its name and its url" in done.stderr
-    assert ("8080" in done.stdout, "[servers.fs]" in done.stdout) == (False, True)
+    result = run("import")
+    assert (
+        "left out: trunkline, which is Trunkline itself: it has the name and url" in result.stderr
+    )
+    assert ("8080" in result.stdout, "[servers.fs]" in result.stdout) == (False, True)
 
 
-@pytest.mark.parametrize("usual", ["[http]\nlisten = '127.0.0.1:7000'", "nonsense"])
-def test_where_the_configuration_that_is_there_listens_is_not_imported(
-    usual: str, home: Path, tmp_path: Path
+@pytest.mark.parametrize("config_text", ["[http]\nlisten = '127.0.0.1:7000'", "nonsense"])
+def test_a_url_at_the_configured_listen_address_is_not_imported(
+    config_text: str, home: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "project" / "trunkline.toml").write_text(usual)
-    ours = {"url": "http://localhost:7000/mcp"}
-    done = run("import", "--from", str(client_file(tmp_path / "c.json", me=ours, fs=FS)))
-    assert done.exit_code == 0
-    assert ("left out: me, which is Trunkline itself" in done.stderr) is (usual != "nonsense")
+    (tmp_path / "project" / "trunkline.toml").write_text(config_text)
+    own_entry = {"url": "http://localhost:7000/mcp"}
+    result = run("import", "--from", str(client_file(tmp_path / "c.json", me=own_entry, fs=FS)))
+    assert result.exit_code == 0
+    assert ("left out: me, which is Trunkline itself" in result.stderr) is (
+        config_text != "nonsense"
+    )
 
 
-def test_a_file_that_cannot_be_read_is_left_out_with_the_reason(home: Path) -> None:
+def test_an_unreadable_client_file_is_skipped_with_the_reason(home: Path) -> None:
     (home / ".cursor").mkdir()
     (home / ".cursor" / "mcp.json").write_text("{")
     client_file(home / ".codeium" / "windsurf" / "mcp_config.json", fs=FS)
-    done = run("import")
-    assert done.exit_code == 0
-    assert "mcp.json: left out" in done.stderr
-    assert "[servers.fs]" in done.stdout
+    result = run("import")
+    assert result.exit_code == 0
+    assert "mcp.json: left out" in result.stderr
+    assert "[servers.fs]" in result.stdout
 
 
-def test_nothing_to_import_ends_with_one(home: Path) -> None:
-    done = run("import")
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr == "trunkline: no servers were found; name a file with --from FILE\n"
+def test_import_without_any_servers_exits_with_one(home: Path) -> None:
+    result = run("import")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "trunkline: no servers were found; name a file with --from FILE\n"
 
 
-def test_a_bad_file_that_was_named_ends_with_two(tmp_path: Path) -> None:
+def test_an_invalid_named_file_exits_with_two(tmp_path: Path) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text('{"mcpServers": {"a": {"command": 3}}}')
-    done = run("import", "--from", str(bad))
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert str(bad) in done.stderr
-    done = run("import", "--from", "nofile")
-    assert done.stderr == "trunkline: nofile: there is no such file; check the name\n"
+    result = run("import", "--from", str(bad))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert str(bad) in result.stderr
+    result = run("import", "--from", "nofile")
+    assert result.stderr == "trunkline: nofile: there is no such file; check the name\n"

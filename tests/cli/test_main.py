@@ -1,4 +1,4 @@
-"""The way from arguments to a command: short for clients, by typer for people."""
+"""`main`: a fast path for the arguments that clients use, and typer for all others."""
 
 import subprocess
 import sys
@@ -18,11 +18,13 @@ from trunkline import __version__, cli
         ("serve --config=a.toml --stdio", "a.toml"),
     ],
 )
-def test_what_clients_pass_is_read_without_typer(arguments: str, config: str | None) -> None:
-    found = cli.plain_serve(arguments.split())
-    assert found is not None
-    assert found.config == (None if config is None else Path(config))
-    assert found.stdio == ("--stdio" in arguments)
+def test_the_arguments_that_clients_use_are_parsed_without_typer(
+    arguments: str, config: str | None
+) -> None:
+    parsed = cli.parse_plain_serve(arguments.split())
+    assert parsed is not None
+    assert parsed.config == (None if config is None else Path(config))
+    assert parsed.stdio == ("--stdio" in arguments)
 
 
 @pytest.mark.parametrize(
@@ -32,55 +34,60 @@ def test_what_clients_pass_is_read_without_typer(arguments: str, config: str | N
         *("serve x --stdio", "serve --http 127.0.0.1:8080"),
     ],
 )
-def test_all_else_is_left_to_typer(arguments: str) -> None:
-    assert cli.plain_serve(arguments.split()) is None
+def test_other_arguments_are_left_to_typer(arguments: str) -> None:
+    assert cli.parse_plain_serve(arguments.split()) is None
 
 
-def test_both_ways_lead_to_the_same_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    served: list[Path | None] = []
+def test_both_parsers_call_the_same_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Path | None] = []
 
     def serve(config: Path | None, stdio: bool, address: str | None = None) -> int:
         assert (stdio, address) == (False, None)
-        served.append(config)
+        calls.append(config)
         return 0
 
-    def nothing(arguments: object) -> None: ...
+    def no_fast_path(arguments: object) -> None: ...
 
     monkeypatch.setattr("trunkline.cli.serve.serve", serve)
     assert cli.main(["serve", "--config", "a.toml"]) == 0
-    monkeypatch.setattr(cli, "plain_serve", nothing)
-    with pytest.raises(SystemExit) as caught:
+    monkeypatch.setattr(cli, "parse_plain_serve", no_fast_path)
+    with pytest.raises(SystemExit) as error:
         cli.main(["serve", "--config", "a.toml"])
-    assert caught.value.code == 0
-    assert served == [Path("a.toml")] * 2
+    assert error.value.code == 0
+    assert calls == [Path("a.toml")] * 2
 
 
-def test_the_version_is_printed_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"trunkline {__version__}\n"
 
 
+PACKAGES = tuple(f"trunkline.{name}" for name in ("backends", "endpoints", "http", "stdio"))
+
+
 def imported(program: str) -> set[str]:
-    """Return the modules that a program imports, in a process of its own."""
+    """Return the modules that a program imports; it runs in its own process."""
     program = f"import sys\n{program}\nprint(*sys.modules)"
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    return set(done.stdout.split())
+    result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    return set(result.stdout.split())
 
 
-def test_a_client_never_waits_for_what_only_others_need() -> None:
-    found = imported("import trunkline.cli, trunkline.cli.serve")
-    assert not found & {"typer", "rich", "pydantic", "click", "websockets", "httptools", "uvloop"}
-    ours = {name for name in found if name.startswith(("trunkline.transports", "trunkline.back"))}
-    assert ours == {
+def test_serve_imports_only_the_modules_it_needs() -> None:
+    modules = imported("import trunkline.cli, trunkline.cli.serve")
+    assert not modules & {"typer", "rich", "pydantic", "click", "websockets", "httptools", "uvloop"}
+    own_modules = {name for name in modules if name.startswith(PACKAGES)}
+    assert own_modules == {
         "trunkline.backends",
         "trunkline.backends.functions",
-        "trunkline.backends.verdicts",
-        "trunkline.transports",
-        "trunkline.transports.departures",
-        "trunkline.transports.exchange",
-        "trunkline.transports.launch",
-        "trunkline.transports.stdio",
-        "trunkline.transports.stream",
-        "trunkline.transports.warden",
+        "trunkline.backends.era_cache",
+        "trunkline.backends.limits",
+        "trunkline.endpoints",
+        "trunkline.endpoints.auth",
+        "trunkline.http",
+        "trunkline.http.exchange",
+        "trunkline.stdio",
+        "trunkline.stdio.child",
+        "trunkline.stdio.stream",
+        "trunkline.stdio.orphan_reaper",
     }

@@ -1,4 +1,4 @@
-"""`trunkline serve`, as clients and as people start it."""
+"""`trunkline serve`, started by a client and started in a terminal."""
 
 import asyncio
 import json
@@ -16,23 +16,23 @@ import pytest
 
 from tests.cli.samples import BROKEN, OPERATOR, config, fetch, hello, run
 from trunkline import __version__
-from trunkline.cli.serve import blocking_again, greeting, where
+from trunkline.admin.service import SwitchFile
+from trunkline.cli.serve import address_lines, restore_blocking, startup_lines
 from trunkline.config import Config, HttpSettings
-from trunkline.operator.switch_file import SwitchFile
 
 SERVE = [sys.executable, "-m", "trunkline", "serve"]
 
 
 def environment(folder: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "TRUNKLINE_CONFIG"}
-    return kept | {"XDG_RUNTIME_DIR": str(folder), "HOME": str(folder)}
+    inherited = {name: value for name, value in os.environ.items() if name != "TRUNKLINE_CONFIG"}
+    return inherited | {"XDG_RUNTIME_DIR": str(folder), "HOME": str(folder)}
 
 
-class Person:
-    """Somebody at a terminal, who runs the program there and reads what it says."""
+class TerminalUser:
+    """A user who runs the program in a terminal and reads its output."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        self.keyboard, far = pty.openpty()
+        self.terminal, far = pty.openpty()
         self.process = subprocess.Popen(
             [*SERVE, *arguments],
             stdin=far,
@@ -47,15 +47,15 @@ class Person:
     async def read_until(self, text: str) -> None:
         loop = asyncio.get_running_loop()
         arrived = asyncio.Event()
-        loop.add_reader(self.keyboard, arrived.set)
+        loop.add_reader(self.terminal, arrived.set)
         try:
             async with asyncio.timeout(20):
                 while text not in self.seen:
                     await arrived.wait()
                     arrived.clear()
-                    self.seen += os.read(self.keyboard, 65536).decode()
+                    self.seen += os.read(self.terminal, 65536).decode()
         finally:
-            loop.remove_reader(self.keyboard)
+            loop.remove_reader(self.terminal)
 
     async def wait(self) -> int:
         async with asyncio.timeout(20):
@@ -63,25 +63,27 @@ class Person:
 
 
 @pytest.mark.parametrize("end", ["ctrl-d", "ctrl-c"])
-async def test_a_person_is_told_what_it_is_for_and_can_end_it(end: str, tmp_path: Path) -> None:
-    person = Person(tmp_path)
-    await person.read_until("}\r\n}\r\n")
-    assert "waits for an MCP client on stdin" in person.seen
-    assert "Built-in tools: trunkline__status" in person.seen
-    assert str(tmp_path / ".config" / "Claude" / "claude_desktop_config.json") in person.seen
-    assert '"mcpServers"' in person.seen
-    os.write(person.keyboard, b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
-    await person.read_until('"result":{}')
+async def test_serve_in_a_terminal_prints_instructions_and_can_be_ended(
+    end: str, tmp_path: Path
+) -> None:
+    user = TerminalUser(tmp_path)
+    await user.read_until("}\r\n}\r\n")
+    assert "waits for an MCP client on stdin" in user.seen
+    assert "Built-in tools: trunkline__status" in user.seen
+    assert str(tmp_path / ".config" / "Claude" / "claude_desktop_config.json") in user.seen
+    assert '"mcpServers"' in user.seen
+    os.write(user.terminal, b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
+    await user.read_until('"result":{}')
     if end == "ctrl-d":
-        os.write(person.keyboard, b"\x04")
+        os.write(user.terminal, b"\x04")
     else:
-        person.process.send_signal(signal.SIGINT)
-    assert await person.wait() == 0
-    os.close(person.keyboard)
+        user.process.send_signal(signal.SIGINT)
+    assert await user.wait() == 0
+    os.close(user.terminal)
 
 
 def serve(folder: Path, *arguments: str, stdin: int | None = None) -> "subprocess.Popen[bytes]":
-    """Serve a client that ends at once, or has something else than a pipe."""
+    """Start `trunkline serve` with a pipe, or with the given stdin."""
     pipe = subprocess.PIPE
     return subprocess.Popen(
         [*SERVE, *arguments],
@@ -93,7 +95,7 @@ def serve(folder: Path, *arguments: str, stdin: int | None = None) -> "subproces
     )
 
 
-def test_a_client_gets_one_line_on_stderr_and_nothing_on_stdout(tmp_path: Path) -> None:
+def test_serve_for_a_client_prints_one_line_on_stderr_and_nothing_on_stdout(tmp_path: Path) -> None:
     file = config(tmp_path, BROKEN, OPERATOR)
     with serve(tmp_path, "--config", file) as process:
         out, err = process.communicate(timeout=20)
@@ -101,7 +103,7 @@ def test_a_client_gets_one_line_on_stderr_and_nothing_on_stdout(tmp_path: Path) 
     assert err.decode() == f"trunkline {__version__}: MCP over stdio, 2 servers ({file})\n"
 
 
-def test_a_bad_configuration_ends_with_two_and_all_that_is_wrong(tmp_path: Path) -> None:
+def test_an_invalid_configuration_exits_with_two_and_lists_every_error(tmp_path: Path) -> None:
     with serve(tmp_path, "--config", config(tmp_path, "a = 1\nb = 2")) as process:
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (2, b"")
@@ -110,14 +112,14 @@ def test_a_bad_configuration_ends_with_two_and_all_that_is_wrong(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", [os.devnull, __file__])
-def test_a_file_for_stdin_is_refused_plainly(name: str, tmp_path: Path) -> None:
+def test_a_file_as_stdin_is_refused(name: str, tmp_path: Path) -> None:
     with Path(name).open("rb") as file, serve(tmp_path, stdin=file.fileno()) as process:
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (1, b"")
     assert err.startswith(b"trunkline: cannot serve: stdin is a file")
 
 
-def test_a_gateway_that_cannot_be_seen_serves_all_the_same_and_says_so(tmp_path: Path) -> None:
+def test_a_gateway_without_a_control_socket_still_serves_and_warns(tmp_path: Path) -> None:
     (tmp_path / f"trunkline-{os.getuid()}").mkdir(mode=0o755)
     with serve(tmp_path) as process:
         out, err = process.communicate(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n', timeout=20)
@@ -126,17 +128,19 @@ def test_a_gateway_that_cannot_be_seen_serves_all_the_same_and_says_so(tmp_path:
     assert err.count(b"will not show") == 1
 
 
-def test_notes_on_the_configuration_are_in_the_greeting() -> None:
-    lines = greeting(Config(notes=("a note",)))
+def test_startup_lines_contain_the_notes_of_the_configuration() -> None:
+    lines = startup_lines(Config(notes=("a note",)))
     assert lines == [
         f"trunkline {__version__}: MCP over stdio, 0 servers (embedded default)",
         "trunkline: a note",
     ]
-    assert ": MCP over HTTP, 0 servers" in greeting(Config(), stdio=False, http=True)[0]
-    assert ": MCP over stdio and HTTP, 0 servers" in greeting(Config(), stdio=True, http=True)[0]
+    assert ": MCP over HTTP, 0 servers" in startup_lines(Config(), stdio=False, http=True)[0]
+    assert (
+        ": MCP over stdio and HTTP, 0 servers" in startup_lines(Config(), stdio=True, http=True)[0]
+    )
 
 
-def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_restores_the_blocking_mode_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     set_to: list[tuple[int, bool]] = []
 
     def set_blocking(number: int, blocking: bool) -> None:
@@ -149,7 +153,7 @@ def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "get_blocking", get_blocking)
     monkeypatch.setattr(os, "set_blocking", set_blocking)
-    with blocking_again():
+    with restore_blocking():
         pass
     assert set_to == [(0, True), (1, True)]
 
@@ -159,24 +163,24 @@ def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 README = Path(__file__).parents[2] / "README.md"
 
 
-def listening(process: "subprocess.Popen[bytes]") -> str:
-    """Return where a gateway says that MCP is; there is an end if it never does."""
+def printed_url(process: "subprocess.Popen[bytes]") -> str:
+    """Return the MCP URL that a gateway prints; fail if it ends without one."""
     assert process.stderr is not None
     for line in process.stderr:
         if found := re.match(r"MCP at (\S+)\n", line.decode()):
             return found[1]
-    raise AssertionError("it never said where it is")
+    raise AssertionError("the gateway ended without printing its URL")
 
 
-async def test_the_first_minutes_of_the_readme_work(tmp_path: Path) -> None:
+async def test_the_curl_example_of_the_readme_works(tmp_path: Path) -> None:
     text = README.read_text(encoding="utf-8").replace("\\\n", " ")
     (line,) = re.findall(r"^curl .*$", text, re.MULTILINE)
     _, _, url, *options = shlex.split(line)
-    given = dict(zip(options[::2], options[1::2], strict=True))
+    curl_options = dict(zip(options[::2], options[1::2], strict=True))
     headers = dict(o.split(": ", 1) for o in options if ": " in o and not o.startswith("{"))
     assert url == "http://127.0.0.1:8080/mcp"
     with serve(tmp_path, "--http", "127.0.0.1:0", stdin=subprocess.DEVNULL) as process:
-        answer = await fetch(listening(process), json.loads(given["-d"]), headers)
+        answer = await fetch(printed_url(process), json.loads(curl_options["-d"]), headers)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=20)
     names = [tool["name"] for tool in answer.result["tools"]]
@@ -187,7 +191,7 @@ async def test_the_first_minutes_of_the_readme_work(tmp_path: Path) -> None:
 
 async def test_stdio_and_http_are_served_together_until_stdin_ends(tmp_path: Path) -> None:
     with serve(tmp_path, "--stdio", "--http", "127.0.0.1:0") as process:
-        url = listening(process)
+        url = printed_url(process)
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
@@ -199,11 +203,13 @@ async def test_stdio_and_http_are_served_together_until_stdin_ends(tmp_path: Pat
     assert b"Traceback" not in err
 
 
-async def test_the_configuration_says_where_and_options_go_before_it(tmp_path: Path) -> None:
-    web = '[http]\nlisten = "127.0.0.1:0"\npath = "/here"'
-    file = config(tmp_path, web, OPERATOR)
+async def test_serve_uses_the_configured_address_unless_an_option_overrides_it(
+    tmp_path: Path,
+) -> None:
+    http_table = '[http]\nlisten = "127.0.0.1:0"\npath = "/here"'
+    file = config(tmp_path, http_table, OPERATOR)
     with serve(tmp_path, "--config", file, stdin=subprocess.DEVNULL) as process:
-        url = listening(process)
+        url = printed_url(process)
         assert url.endswith("/here")
         assert (await fetch(url, hello())).status == 200
         process.send_signal(signal.SIGINT)
@@ -215,17 +221,17 @@ async def test_the_configuration_says_where_and_options_go_before_it(tmp_path: P
     with serve(
         tmp_path, "--config", file, "--http", "localhost:0", stdin=subprocess.DEVNULL
     ) as process:
-        assert (await fetch(listening(process), hello())).status == 200
+        assert (await fetch(printed_url(process), hello())).status == 200
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=20)
 
 
-def test_for_programs_all_lines_are_json_whoever_writes_them(tmp_path: Path) -> None:
+def test_with_the_json_log_format_every_line_on_stderr_is_json(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
     (tmp_path / "no-folder").touch()
-    journal = '[journal]\nurl = "sqlite:///no-folder/journal.db"'
-    tables = ('[gateway]\nstate = "state"', '[log]\nformat = "json"', journal, OPERATOR)
+    audit = '[audit]\nurl = "sqlite:///no-folder/audit.db"'
+    tables = ('[gateway]\nstate_dir = "state"', '[log]\nformat = "json"', audit, OPERATOR)
     file = config(tmp_path, *tables)
     SwitchFile(state, Path(file)).path.write_text("nonsense")
     arguments = ("--http", "127.0.0.1:0", "--config", file)
@@ -234,98 +240,102 @@ def test_for_programs_all_lines_are_json_whoever_writes_them(tmp_path: Path) -> 
         assert process.stderr is not None
         for line in process.stderr:
             lines.append(json.loads(line))
-            if {"announced", "journal"} <= {each["event"] for each in lines}:
+            if {"announced", "audit"} <= {entry["event"] for entry in lines}:
                 break
         process.send_signal(signal.SIGTERM)
         lines += map(json.loads, process.communicate(timeout=20)[1].splitlines())
-    said = {line["event"]: line for line in lines}
-    assert said["operator"]["level"] == "error"
-    assert "everything is stopped" in said["operator"]["message"]
-    assert any(line["message"].startswith("the journal cannot be written") for line in lines)
+    by_event = {line["event"]: line for line in lines}
+    assert by_event["admin"]["level"] == "error"
+    assert "everything is stopped" in by_event["admin"]["message"]
+    assert any(line["message"].startswith("cannot write the audit log") for line in lines)
 
 
-def test_a_port_that_is_taken_ends_with_one(tmp_path: Path) -> None:
+def test_a_port_in_use_exits_with_one(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         place = f"127.0.0.1:{other.getsockname()[1]}"
         with serve(tmp_path, "--http", place, stdin=subprocess.DEVNULL) as process:
             out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (1, b"")
-    said = [line for line in err.decode().splitlines() if not line.startswith("{")]
-    assert said == [f"trunkline: cannot serve: {place}: address already in use"]
+    messages = [line for line in err.decode().splitlines() if not line.startswith("{")]
+    assert messages == [f"trunkline: cannot serve: {place}: address already in use"]
 
 
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("0.0.0.0:8080", "expected a loopback address: nobody is asked who they are"),
+        ("0.0.0.0:8080", "expected a loopback address: without [auth] every client"),
         ("gateway.example:8080", "expected a loopback address"),
         ("8080", "expected a host and a port; write 127.0.0.1:8080"),
         (":8080", "expected a host and a port"),
         ("127.0.0.1:99999", "expected a port of at most 65535"),
     ],
 )
-def test_an_address_is_checked_as_in_the_configuration(address: str, why: str) -> None:
-    done = run("serve", "--http", address)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"trunkline: --http: {why}")
+def test_the_http_option_is_validated_like_the_configuration(address: str, why: str) -> None:
+    result = run("serve", "--http", address)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"trunkline: --http: {why}")
 
 
-def test_a_gateway_that_would_be_behind_itself_ends_with_two(tmp_path: Path) -> None:
+def test_a_server_url_at_the_own_address_exits_with_two(tmp_path: Path) -> None:
     file = config(tmp_path, "[servers.me]\nurl = 'http://localhost:8080/mcp'\n")
     arguments = ("--http", "127.0.0.1:8080", "--config", file)
     with serve(tmp_path, *arguments, stdin=subprocess.DEVNULL) as process:
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (2, b"")
-    why = "it is where this gateway itself listens, 127.0.0.1:8080"
-    fix = "leave the server out, or listen elsewhere"
+    why = "it is the address of this gateway, 127.0.0.1:8080"
+    fix = "remove the server, or listen elsewhere"
     assert err.decode() == f"trunkline: {file}: servers.me.url: {why}; {fix}\n"
 
 
-def test_a_certificate_that_is_not_there_ends_with_two(tmp_path: Path) -> None:
-    web = '[http]\nlisten = "127.0.0.1:0"\ncertificate = "a.pem"\nkey = "b.pem"'
-    done = run("serve", "--config", config(tmp_path, web))
-    assert (done.exit_code, done.stdout) == (2, "")
-    for line, key in zip(done.stderr.splitlines(), ("certificate", "key"), strict=True):
+def test_a_missing_certificate_exits_with_two(tmp_path: Path) -> None:
+    http_table = '[http]\nlisten = "127.0.0.1:0"\ntls_cert = "a.pem"\ntls_key = "b.pem"'
+    result = run("serve", "--config", config(tmp_path, http_table))
+    assert (result.exit_code, result.stdout) == (2, "")
+    for line, key in zip(result.stderr.splitlines(), ("tls_cert", "tls_key"), strict=True):
         assert f"http.{key}: cannot be read: no such file or directory; " in line
 
 
-def test_one_that_is_none_ends_with_one(tmp_path: Path) -> None:
+def test_an_invalid_certificate_exits_with_one(tmp_path: Path) -> None:
     (tmp_path / "a.pem").touch()
-    web = '[http]\nlisten = "127.0.0.1:0"\ncertificate = "a.pem"\nkey = "a.pem"'
-    with serve(tmp_path, "--config", config(tmp_path, web), stdin=subprocess.DEVNULL) as process:
+    http_table = '[http]\nlisten = "127.0.0.1:0"\ntls_cert = "a.pem"\ntls_key = "a.pem"'
+    with serve(
+        tmp_path, "--config", config(tmp_path, http_table), stdin=subprocess.DEVNULL
+    ) as process:
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (1, b"")
     assert err.startswith(b"trunkline: cannot serve: expected a certificate and its key, got ")
     assert len(err.splitlines()) == 1
 
 
-async def test_a_person_is_told_where_it_is_and_what_to_paste(tmp_path: Path) -> None:
-    person = Person(tmp_path, "--http", "127.0.0.1:0")
-    await person.read_until("}\r\n}\r\n")
-    found = re.search(r"MCP at (\S+)", person.seen)
+async def test_serve_with_http_in_a_terminal_prints_its_url_and_a_client_snippet(
+    tmp_path: Path,
+) -> None:
+    user = TerminalUser(tmp_path, "--http", "127.0.0.1:0")
+    await user.read_until("}\r\n}\r\n")
+    found = re.search(r"MCP at (\S+)", user.seen)
     assert found is not None
-    assert f'"url": "{found[1]}"' in person.seen
-    assert str(tmp_path / ".cursor" / "mcp.json") in person.seen
-    assert f"`trunkline client-config CLIENT --http {found[1]}`" in person.seen
-    assert "Built-in tools: trunkline__status" in person.seen
-    person.process.send_signal(signal.SIGINT)
-    assert await person.wait() == 0
-    os.close(person.keyboard)
+    assert f'"url": "{found[1]}"' in user.seen
+    assert str(tmp_path / ".cursor" / "mcp.json") in user.seen
+    assert f"`trunkline client-config CLIENT --http {found[1]}`" in user.seen
+    assert "Built-in tools: trunkline__status" in user.seen
+    user.process.send_signal(signal.SIGINT)
+    assert await user.wait() == 0
+    os.close(user.terminal)
 
 
-def test_where_it_is_has_the_scheme_and_all_ways_in() -> None:
-    lines = where(["https://127.0.0.1:1", "https://[::1]:1"], HttpSettings(ws_path="/w"))
+def test_address_lines_name_every_endpoint_with_its_scheme() -> None:
+    lines = address_lines(["https://127.0.0.1:1", "https://[::1]:1"], HttpSettings(ws_path="/w"))
     assert lines[0] == "MCP at https://127.0.0.1:1/mcp"
     assert "wss://127.0.0.1:1/w" in lines[1]
     assert lines[3] == "MCP at https://[::1]:1/mcp"
 
 
-def test_an_option_that_exposes_the_gateway_says_so_and_needs_a_guard(tmp_path: Path) -> None:
-    asks = config(tmp_path, '[auth]\nmode = "key"\n', OPERATOR)
+def test_exposing_the_gateway_by_option_requires_auth_and_warns(tmp_path: Path) -> None:
+    auth_config = config(tmp_path, '[auth]\nmode = "api_key"\n', OPERATOR)
     (tmp_path / "nothing").touch()
     with (tmp_path / "nothing").open() as nothing:
-        done = subprocess.run(
-            [*SERVE, "--stdio", "--http", "0.0.0.0:0", "--config", asks],
+        result = subprocess.run(
+            [*SERVE, "--stdio", "--http", "0.0.0.0:0", "--config", auth_config],
             env=environment(tmp_path),
             stdin=nothing,
             capture_output=True,
@@ -333,15 +343,15 @@ def test_an_option_that_exposes_the_gateway_says_so_and_needs_a_guard(tmp_path: 
             timeout=30,
             check=False,
         )
-    assert done.returncode == 1  # stdin is a file
-    assert "--http: tokens travel in the clear" in done.stderr
+    assert result.returncode == 1  # stdin is a file
+    assert "--http: tokens are sent unencrypted" in result.stderr
 
 
-def test_an_option_exposes_no_metrics_to_those_without_a_token(tmp_path: Path) -> None:
-    file = config(tmp_path, '[auth]\nmode = "key"\n[metrics]\npath = "/m"\n', OPERATOR)
-    done = run("serve", "--http", "0.0.0.0:0", "--config", file)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr == (
-        "trunkline: --http: [metrics] path = '/m': everybody who reaches that address could read "
-        "them; set token_env in [metrics], or listen for an address of their own\n"
+def test_exposing_unprotected_metrics_by_option_is_refused(tmp_path: Path) -> None:
+    file = config(tmp_path, '[auth]\nmode = "api_key"\n[metrics]\npath = "/m"\n', OPERATOR)
+    result = run("serve", "--http", "0.0.0.0:0", "--config", file)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "trunkline: --http: [metrics] path = '/m': everyone who reaches that address could read "
+        "them; set token_env in [metrics], or set listen in [metrics]\n"
     )

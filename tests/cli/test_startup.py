@@ -1,4 +1,4 @@
-"""Waiting for backends: until all are settled, enough is there, or time is up."""
+"""Waiting for backends until all have started or failed, enough are ready, or time is up."""
 
 import asyncio
 from pathlib import Path
@@ -6,9 +6,15 @@ from pathlib import Path
 import pytest
 
 from tests.cli.samples import BROKEN, OPERATOR, config
-from tests.gateway.servers import Server, add, gateway, tool
-from trunkline.cli.startup import Started, Startup, is_found, started, unready
-from trunkline.config import load
+from tests.gateway.servers import Server, add, make_gateway, tool
+from trunkline.cli.startup import (
+    StartedGateway,
+    StartupWatcher,
+    is_tool_available,
+    start_gateway,
+    unready_lines,
+)
+from trunkline.config import load_config
 from trunkline.gateway.gateway import Gateway
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -18,89 +24,89 @@ async def hang(*_: object) -> object:
     return await asyncio.Event().wait()
 
 
-def one_that_hangs() -> tuple[Gateway, Server]:
+def gateway_with_a_hanging_server() -> tuple[Gateway, Server]:
     slow = Server(tools=[])
     slow.methods["initialize"] = hang
-    return gateway(quick=Server(tools=[tool("a")]), slow=slow), slow
+    return make_gateway(quick=Server(tools=[tool("a")]), slow=slow), slow
 
 
-async def test_it_waits_until_all_have_been_ready_or_have_failed() -> None:
+async def test_startup_waits_until_every_server_is_ready_or_has_failed() -> None:
     broken = Server(tools=[])
     broken.broken = OSError("broken")
-    made = gateway(a=Server(tools=[tool("a")]), broken=broken)
+    hub = make_gateway(a=Server(tools=[tool("a")]), broken=broken)
     shown: list[str] = []
-    made.registry.start()
+    hub.registry.start()
     async with asyncio.timeout(5):
-        startup = Startup(made.registry, shown.append)
+        startup = StartupWatcher(hub.registry, shown.append)
         await startup.wait()
     assert startup.seconds.keys() == {"a", "broken"}
     assert shown[0].startswith("starting a, broken")
-    await made.aclose()
+    await hub.aclose()
 
 
-async def test_it_waits_no_longer_than_told() -> None:
-    made, _ = one_that_hangs()
-    made.registry.start()
+async def test_startup_waits_no_longer_than_its_timeout() -> None:
+    hub, _ = gateway_with_a_hanging_server()
+    hub.registry.start()
     async with asyncio.timeout(5):
-        startup = Startup(made.registry, lambda _: None)
+        startup = StartupWatcher(hub.registry, lambda _: None)
         await startup.wait(timeout=0.05)
     assert "slow" not in startup.seconds
-    await made.aclose()
+    await hub.aclose()
 
 
-async def test_it_waits_no_longer_than_there_is_reason_to() -> None:
-    made, _ = one_that_hangs()
-    made.registry.start()
+async def test_startup_stops_waiting_when_enough_servers_are_ready() -> None:
+    hub, _ = gateway_with_a_hanging_server()
+    hub.registry.start()
     async with asyncio.timeout(5):
-        await Startup(made.registry, lambda _: None).wait(
-            enough=lambda: "quick" in {u.name for u in made.registry if u.settled}
+        await StartupWatcher(hub.registry, lambda _: None).wait(
+            enough=lambda: "quick" in {u.name for u in hub.registry if u.has_been_tried}
         )
-    assert not made.registry.settled
-    await made.aclose()
+    assert not hub.registry.catalog_complete
+    await hub.aclose()
 
 
-async def test_a_name_is_found_only_when_no_earlier_server_can_still_claim_it() -> None:
-    made = gateway()
+async def test_a_tool_is_available_only_if_no_earlier_server_can_still_claim_its_name() -> None:
+    hub = make_gateway()
     for name, prefix in (("first", ""), ("other", "other"), ("last", "last")):
-        add(made, name, Server(tools=[tool("x")]), prefix=prefix)
-    first, other, last = made.registry
-    assert not is_found(made.registry, "last__x")
-    made.registry.start()
-    await made.registry.wait_settled(5)
-    assert is_found(made.registry, "last__x")
+        add(hub, name, Server(tools=[tool("x")]), prefix=prefix)
+    first, other, last = hub.registry
+    assert not is_tool_available(hub.registry, "last__x")
+    hub.registry.start()
+    await hub.registry.wait_complete(5)
+    assert is_tool_available(hub.registry, "last__x")
     other.state = type(other.state).STARTING
-    assert is_found(made.registry, "last__x")
+    assert is_tool_available(hub.registry, "last__x")
     first.state = type(first.state).STARTING
-    assert not is_found(made.registry, "last__x")
-    assert is_found(made.registry, "x")
-    assert last.settled
-    await made.aclose()
+    assert not is_tool_available(hub.registry, "last__x")
+    assert is_tool_available(hub.registry, "x")
+    assert last.has_been_tried
+    await hub.aclose()
 
 
-async def test_a_question_is_asked_while_everything_runs_and_then_nothing_does(
+async def test_start_gateway_runs_the_servers_only_inside_the_context(
     tmp_path: Path,
 ) -> None:
-    loaded = load(Path(config(tmp_path, BROKEN, OPERATOR)), {})
+    loaded = load_config(Path(config(tmp_path, BROKEN, OPERATOR)), {})
     async with asyncio.timeout(20):
-        async with started(loaded) as there:
-            assert there.gateway.registry.settled
-            (line,) = unready(there.statuses())
-            (noted,) = unready(there.statuses(), ", alas")
-        states = {status.state for status in there.statuses()}
-    assert line.startswith("broken is waiting: ")
-    assert noted.startswith("broken is waiting, alas: ")
+        async with start_gateway(loaded) as started:
+            assert started.gateway.registry.catalog_complete
+            (unready,) = unready_lines(started.statuses())
+            (with_note,) = unready_lines(started.statuses(), ", alas")
+        states = {status.state for status in started.statuses()}
+    assert unready.startswith("broken is waiting: ")
+    assert with_note.startswith("broken is waiting, alas: ")
     assert states == {"stopped"}
 
 
-async def test_a_question_that_has_no_answer_ends_what_was_started_as_well(tmp_path: Path) -> None:
-    loaded = load(Path(config(tmp_path, OPERATOR)), {})
-    kept: list[Started] = []
+async def test_start_gateway_stops_the_servers_after_an_exception(tmp_path: Path) -> None:
+    loaded = load_config(Path(config(tmp_path, OPERATOR)), {})
+    gateways: list[StartedGateway] = []
 
     async def ask() -> None:
-        async with asyncio.timeout(20), started(loaded) as there:
-            kept.append(there)
+        async with asyncio.timeout(20), start_gateway(loaded) as started:
+            gateways.append(started)
             raise KeyError
 
     with pytest.raises(KeyError):
         await ask()
-    assert {status.state for status in kept[0].statuses()} == {"stopped"}
+    assert {status.state for status in gateways[0].statuses()} == {"stopped"}

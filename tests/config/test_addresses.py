@@ -1,12 +1,18 @@
-"""Where we may listen, and which urls can be called, and called safely."""
+"""Which addresses the gateway may listen on, and which URLs it may call."""
 
 import pytest
 
-from trunkline.config.addresses import AddressError, is_bare, is_safe, is_web, split_address
+from trunkline.config.formats import (
+    AddressError,
+    is_confidential,
+    is_http_url,
+    is_http_url_without_user,
+    split_address,
+)
 
 
 @pytest.mark.parametrize(
-    ("address", "place"),
+    ("address", "host_and_port"),
     [
         ("127.0.0.1:8080", ("127.0.0.1", 8080)),
         ("127.1.2.3:0", ("127.1.2.3", 0)),
@@ -14,18 +20,20 @@ from trunkline.config.addresses import AddressError, is_bare, is_safe, is_web, s
         ("[::1]:65535", ("::1", 65535)),
     ],
 )
-def test_an_address_of_loopback_is_a_host_and_a_port(address: str, place: tuple[str, int]) -> None:
-    assert split_address(address) == place
+def test_a_loopback_address_is_split_into_host_and_port(
+    address: str, host_and_port: tuple[str, int]
+) -> None:
+    assert split_address(address) == host_and_port
 
 
 @pytest.mark.parametrize("address", ["", "8080", ":8080", "::1:80", "a b:80", "0.0.0.0:80"])
-def test_any_other_is_refused(address: str) -> None:
+def test_any_other_address_is_refused(address: str) -> None:
     with pytest.raises(AddressError, match=r"expected a (host and a port|loopback address).*; w"):
         split_address(address)
 
 
 @pytest.mark.parametrize(
-    ("url", "web", "bare", "safe"),
+    ("url", "is_http", "without_user", "confidential"),
     [
         ("https://a.example/x?y#z", True, True, True),
         ("http://a.example", True, True, False),
@@ -41,7 +49,11 @@ def test_any_other_is_refused(address: str) -> None:
         ("", False, False, False),
     ],
 )
-def test_a_url_is_looked_at_before_it_is_called(
-    url: str, web: bool, bare: bool, safe: bool
+def test_a_url_is_checked_for_scheme_user_and_confidentiality(
+    url: str, is_http: bool, without_user: bool, confidential: bool
 ) -> None:
-    assert (is_web(url), is_bare(url), is_safe(url)) == (web, bare, safe)
+    assert (is_http_url(url), is_http_url_without_user(url), is_confidential(url)) == (
+        is_http,
+        without_user,
+        confidential,
+    )

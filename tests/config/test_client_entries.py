@@ -1,4 +1,4 @@
-"""Other programs' files, as people have them."""
+"""Reading the configuration files of MCP clients."""
 
 import json
 import re
@@ -8,28 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.jsonrpc.test_raw import JSON
-from trunkline.config.client_entries import ClientServers, client_servers, safe_names
-from trunkline.config.entry import Entry
-from trunkline.documents.errors import ConfigErrors, Report
-from trunkline.documents.parse import parse_json
+from tests.json_values import JSON
+from trunkline.config.client_files import ClientServers, parse_client_servers, unique_names
+from trunkline.config.server_table import ServerEntry
+from trunkline.documents.errors import ConfigErrors, ErrorCollector
+from trunkline.documents.parser import parse_json
 
 
-def understood(tree: Any) -> tuple[ClientServers, Report]:
+def parse_tree(tree: Any) -> tuple[ClientServers, ErrorCollector]:
     parsed = parse_json(json.dumps(tree), "f")
-    return client_servers(parsed.tree, parsed.report), parsed.report
+    return parse_client_servers(parsed.tree, parsed.errors), parsed.errors
 
 
-def entry_of(entry: Any) -> tuple[Entry, list[str]]:
-    (servers, _), report = understood({"mcpServers": {"fs": entry}})
-    report.check()
-    return servers[0], [note.removeprefix("f:1: mcpServers.fs.") for note in report.notes()]
+def entry_of(entry: Any) -> tuple[ServerEntry, list[str]]:
+    (servers, _), collector = parse_tree({"mcpServers": {"fs": entry}})
+    collector.raise_if_any()
+    return servers[0], [note.removeprefix("f:1: mcpServers.fs.") for note in collector.notes()]
 
 
 def errors_of(tree: Any) -> list[str]:
-    with pytest.raises(ConfigErrors) as caught:
-        understood(tree)[1].check()
-    return str(caught.value).splitlines()
+    with pytest.raises(ConfigErrors) as raised:
+        parse_tree(tree)[1].raise_if_any()
+    return str(raised.value).splitlines()
 
 
 @pytest.mark.parametrize(
@@ -40,35 +40,33 @@ def errors_of(tree: Any) -> list[str]:
         {"mcp": {"servers": {"fs": {"command": "npx"}}}, "editor.tabSize": 2},
     ],
 )
-def test_the_servers_of_every_client_are_found(tree: Any) -> None:
-    (entries, inputs), report = understood(tree)
-    report.check()
+def test_servers_are_found_in_the_format_of_every_client(tree: Any) -> None:
+    (entries, inputs), collector = parse_tree(tree)
+    collector.raise_if_any()
     assert [(entry.name, entry.table) for entry in entries] == [("fs", {"command": "npx"})]
-    assert (inputs, report.notes()) == ({}, ())
+    assert (inputs, collector.notes()) == ({}, ())
 
 
 @pytest.mark.parametrize(("count", "servers"), [(1, "1 server"), (3, "3 servers")])
-def test_servers_of_single_projects_are_counted(count: int, servers: str) -> None:
+def test_servers_of_single_projects_are_ignored_with_a_note(count: int, servers: str) -> None:
     local = {f"s{number}": {"command": "npx"} for number in range(count)}
     projects: Any = {"/a": {"mcpServers": local}, "/b": {"mcpServers": {}}, "/c": None}
-    (entries, _), report = understood({"mcpServers": {}, "projects": projects})
+    (entries, _), collector = parse_tree({"mcpServers": {}, "projects": projects})
     assert entries == []
-    assert report.notes() == (
-        f"f:1: projects: {servers} of single projects, ignored;"
+    assert collector.notes() == (
+        f"f:1: projects: {servers} of single projects ignored;"
         " add them with `claude mcp add --scope user`",
     )
 
 
-def test_a_file_without_servers_is_good_but_noted() -> None:
+def test_a_file_without_servers_is_valid_and_noted() -> None:
     trees: list[Any] = [{}, {"mcpServers": None}, {"mcp": 1}, {"disabledMcpServers": []}]
     for tree in trees:
-        (entries, _), report = understood(tree)
-        report.check()
+        (entries, _), collector = parse_tree(tree)
+        collector.raise_if_any()
         assert entries == []
-        assert report.notes() == (
-            'f:1: no servers; they are expected under "mcpServers" or "servers"',
-        )
-    assert understood({"mcpServers": {}})[1].notes() == ()
+        assert collector.notes() == ('f:1: no servers; expected "mcpServers" or "servers"',)
+    assert parse_tree({"mcpServers": {}})[1].notes() == ()
 
 
 @pytest.mark.parametrize(
@@ -88,7 +86,7 @@ def test_a_file_without_servers_is_good_but_noted() -> None:
         ({"servers": {"a": {"type": 1, "url": "x"}}}, "f:1: servers.a.type: unknown type;"),
     ],
 )
-def test_what_cannot_be_understood_is_an_error(tree: Any, error: str) -> None:
+def test_an_invalid_client_file_is_an_error(tree: Any, error: str) -> None:
     (found,) = errors_of(tree)
     assert found.startswith(error)
 
@@ -117,13 +115,13 @@ def test_what_cannot_be_understood_is_an_error(tree: Any, error: str) -> None:
             {"command": "a", "env": {"P": "80", "T": "true", "F": "0.5", "S": "s"}},
         ),
         (
-            {"command": "a", "prefix": "", "era": "auto"},
-            {"command": "a", "prefix": "", "era": "auto"},
+            {"command": "a", "prefix": "", "protocol": "auto"},
+            {"command": "a", "prefix": "", "protocol": "auto"},
         ),
         ({"url": "u", "args": [], "env": {}}, {"url": "u"}),
     ],
 )
-def test_an_entry_works_as_it_is(entry: dict[str, Any], table: dict[str, Any]) -> None:
+def test_an_entry_is_converted_without_notes(entry: dict[str, Any], table: dict[str, Any]) -> None:
     found, notes = entry_of(entry)
     assert found.table == table
     assert notes == []
@@ -135,17 +133,17 @@ def test_an_entry_works_as_it_is(entry: dict[str, Any], table: dict[str, Any]) -
         (
             {"command": "a", "autoApprove": ["x"]},
             {"command": "a"},
-            "autoApprove: ignored; approving calls is the client's affair",
+            "autoApprove: ignored; clients approve calls",
         ),
         (
             {"command": "a", "alwaysAllow": []},
             {"command": "a"},
-            "alwaysAllow: ignored; approving calls is the client's affair",
+            "alwaysAllow: ignored; clients approve calls",
         ),
         (
             {"command": "a", "disabledTools": ["rm"], "includeTools": []},
             {"command": "a"},
-            "disabledTools: ignored; all tools are offered; say in [[policy]] which may be called",
+            "disabledTools: ignored; all tools are listed; limit them with [[policy]]",
         ),
         ({"command": "a", "gallery": 1}, {"command": "a"}, "gallery: unknown key, ignored"),
         (
@@ -161,7 +159,7 @@ def test_an_entry_works_as_it_is(entry: dict[str, Any], table: dict[str, Any]) -
         (
             {"command": "a", "timeout": 30000},
             {"command": "a", "timeout": 30.0},
-            "timeout: read as milliseconds; ours are seconds",
+            "timeout: read as milliseconds; write seconds",
         ),
         (
             {"type": "http", "url": "u", "command": ""},
@@ -185,32 +183,35 @@ def test_an_entry_works_as_it_is(entry: dict[str, Any], table: dict[str, Any]) -
         ),
     ],
 )
-def test_what_is_left_out_is_noted(entry: dict[str, Any], table: dict[str, Any], note: str) -> None:
+def test_an_ignored_key_is_noted(entry: dict[str, Any], table: dict[str, Any], note: str) -> None:
     found, notes = entry_of(entry)
     assert found.table == table
     assert notes == [note]
 
 
-def test_headers_that_are_sent_anyway_are_left_out() -> None:
+def test_headers_that_the_gateway_sends_itself_are_ignored() -> None:
     headers = {"Content-Type": "application/json", "X": "y", "accept": "*/*"}
     found, notes = entry_of({"url": "u", "headers": headers})
     assert found.table == {"url": "u", "headers": {"X": "y"}}
     assert notes == [
-        f"headers.{name}: ignored; it is sent anyway" for name in ("Content-Type", "accept")
+        f"headers.{name}: ignored; the gateway sends it itself"
+        for name in ("Content-Type", "accept")
     ]
 
 
-def test_what_was_said_in_other_words_is_still_at_its_place() -> None:
+def test_a_converted_key_keeps_its_original_path() -> None:
     entry, _ = entry_of({"command": ["a", "b"], "args": ["c"], "envFile": "x"})
-    places = [entry.place(p)[2:] for p in (("command",), ("args", 0), ("args", 1), ("env_file",))]
-    assert places == [("command", 0), ("command", 1), ("args", 0), ("envFile",)]
+    original_paths = [
+        entry.original_path(p)[2:] for p in (("command",), ("args", 0), ("args", 1), ("env_file",))
+    ]
+    assert original_paths == [("command", 0), ("command", 1), ("args", 0), ("envFile",)]
 
 
-def test_a_name_that_is_none_here_becomes_the_title() -> None:
-    (entries, _), report = understood(
+def test_an_invalid_server_name_is_replaced_and_kept_as_the_title() -> None:
+    (entries, _), collector = parse_tree(
         {"mcpServers": {"My Server": {"command": "a"}, "x": {"command": "a", "title": "X"}}}
     )
-    report.check()
+    collector.raise_if_any()
     assert [entry.name for entry in entries] == ["My_Server", "x"]
     assert [entry.table["title"] for entry in entries] == ["My Server", "X"]
     assert entries[0].root == ("mcpServers", "My Server")
@@ -226,20 +227,20 @@ def test_a_name_that_is_none_here_becomes_the_title() -> None:
         (["x" * 41, "x" * 42], ["x" * 40, "x" * 38 + "_2"]),
     ],
 )
-def test_names_are_made_safe(originals: list[str], names: list[str]) -> None:
-    assert list(map(safe_names(originals).get, originals)) == names
+def test_server_names_are_made_valid_and_unique(originals: list[str], names: list[str]) -> None:
+    assert list(map(unique_names(originals).get, originals)) == names
 
 
 @given(st.lists(st.text() | st.text(alphabet="a _2", max_size=45), unique=True))
 def test_no_two_servers_get_the_same_name(originals: list[str]) -> None:
-    names = safe_names(originals)
+    names = unique_names(originals)
     assert set(names) == set(originals)
     assert len(set(names.values())) == len(originals)
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name) for name in names.values())
 
 
-def test_the_inputs_of_vs_code_have_defaults_or_none() -> None:
-    (_, inputs), report = understood(
+def test_vscode_inputs_are_read_with_their_defaults() -> None:
+    (_, inputs), collector = parse_tree(
         {
             "servers": {},
             "inputs": [
@@ -252,9 +253,9 @@ def test_the_inputs_of_vs_code_have_defaults_or_none() -> None:
             ],
         }
     )
-    report.check()
+    collector.raise_if_any()
     assert inputs == {"key": None, "level": "low", "odd": None, "half": None}
-    assert report.notes() == (
+    assert collector.notes() == (
         "f:1: inputs[4]: an input without an id, ignored; give it one",
         "f:1: inputs[5]: an input without an id, ignored; give it one",
     )
@@ -267,7 +268,7 @@ ENTRIES = st.dictionaries(KEYS, JSON | st.sampled_from(["stdio", "http", ["a"], 
 
 
 @given(st.dictionaries(st.text(), ENTRIES | JSON, max_size=3), JSON)
-def test_any_entry_gives_tables_or_errors(servers: Any, inputs: Any) -> None:
-    (entries, _), report = understood({"servers": servers, "inputs": inputs})
+def test_any_entry_becomes_a_table_or_an_error(servers: Any, inputs: Any) -> None:
+    (entries, _), collector = parse_tree({"servers": servers, "inputs": inputs})
     assert len(entries) <= len(servers)
-    assert report.lines
+    assert collector.locator

@@ -1,4 +1,4 @@
-"""Where other programs keep their servers."""
+"""Where MCP clients keep their configuration files."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from trunkline.config.client_files import ClientFile, find_client_files
 
-PLACES = {
+FILES_BY_PLATFORM = {
     "darwin": {
         "Library/Application Support/Claude/claude_desktop_config.json": "Claude Desktop",
         "Library/Application Support/Code/User/mcp.json": "VS Code",
@@ -26,7 +26,7 @@ PLACES = {
         "AppData/Roaming/Code/User/mcp.json": "VS Code",
     },
 }
-EVERYWHERE = {
+FILES_ON_ALL_PLATFORMS = {
     ".claude.json": "Claude Code",
     ".cursor/mcp.json": "Cursor",
     ".codeium/windsurf/mcp_config.json": "Windsurf",
@@ -40,9 +40,9 @@ def touch(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("platform", PLACES)
-def test_every_client_is_found_in_its_usual_place(tmp_path: Path, platform: str) -> None:
-    expected = PLACES[platform] | EVERYWHERE
+@pytest.mark.parametrize("platform", FILES_BY_PLATFORM)
+def test_the_default_file_of_every_client_is_found(tmp_path: Path, platform: str) -> None:
+    expected = FILES_BY_PLATFORM[platform] | FILES_ON_ALL_PLATFORMS
     for name in expected:
         touch(tmp_path / name)
     found = find_client_files(tmp_path, {}, platform)
@@ -57,7 +57,7 @@ def test_every_client_is_found_in_its_usual_place(tmp_path: Path, platform: str)
         ("linux", "CLAUDE_CONFIG_DIR", ".claude.json"),
     ],
 )
-def test_the_environment_may_name_another_place(
+def test_environment_variables_can_move_the_client_files(
     tmp_path: Path, platform: str, variable: str, name: str
 ) -> None:
     path = touch(tmp_path / "elsewhere" / name)
@@ -65,34 +65,32 @@ def test_the_environment_may_name_another_place(
     assert [f.path for f in find_client_files(tmp_path, environ, platform)] == [path]
 
 
-def test_the_files_of_a_project_come_last(tmp_path: Path) -> None:
-    mine = touch(tmp_path / ".cursor" / "mcp.json")
+def test_project_files_come_last(tmp_path: Path) -> None:
+    user_file = touch(tmp_path / ".cursor" / "mcp.json")
     project = tmp_path / "project"
     names = (".mcp.json", ".cursor/mcp.json", ".vscode/mcp.json")
-    shared = [touch(project / name) for name in names]
+    project_files = [touch(project / name) for name in names]
     assert find_client_files(tmp_path, {}, "linux", project) == [
-        ClientFile("Cursor", mine),
-        ClientFile("Claude Code", shared[0]),
-        ClientFile("Cursor", shared[1]),
-        ClientFile("VS Code", shared[2]),
+        ClientFile("Cursor", user_file),
+        ClientFile("Claude Code", project_files[0]),
+        ClientFile("Cursor", project_files[1]),
+        ClientFile("VS Code", project_files[2]),
     ]
 
 
-def test_a_home_that_is_a_project_is_looked_at_once(tmp_path: Path) -> None:
+def test_a_home_folder_that_is_the_project_is_searched_once(tmp_path: Path) -> None:
     files = [touch(tmp_path / ".cursor" / "mcp.json"), touch(tmp_path / ".mcp.json")]
     found = find_client_files(tmp_path, {}, "linux", tmp_path)
     assert sorted(file.path for file in found) == sorted(files)
 
 
-def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
+def test_folders_and_broken_links_are_not_found(tmp_path: Path) -> None:
     (tmp_path / ".claude.json").mkdir()
     (tmp_path / ".cursor").symlink_to("gone")
     assert find_client_files(tmp_path, {}, "linux", tmp_path / "nope") == []
 
 
-def test_a_folder_that_may_not_be_looked_into_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_folder_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> bool:
         raise PermissionError(path)
 

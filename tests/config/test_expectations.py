@@ -1,11 +1,11 @@
-"""What a policy is expected to say: read with lines, and refused where it makes no sense."""
+"""Reading and validating the file of `trunkline policy test`."""
 
 from pathlib import Path
 
 import pytest
 
 from trunkline.config import ConfigErrors
-from trunkline.config.expectations import Expectation, read_expectations
+from trunkline.config.policy_tables import Expectation, read_expectations
 
 
 def read(folder: Path, text: str) -> tuple[Expectation, ...]:
@@ -14,7 +14,7 @@ def read(folder: Path, text: str) -> tuple[Expectation, ...]:
     return read_expectations(file)
 
 
-def test_what_is_expected_is_read_with_its_line(tmp_path: Path) -> None:
+def test_expectations_are_read_with_their_lines(tmp_path: Path) -> None:
     text = """[[expect]]
 tool = "a"
 expect = "allow"
@@ -37,7 +37,7 @@ rule = "policy[0]"
     assert second.annotations == {"readOnlyHint": True}
 
 
-def test_nothing_may_be_expected(tmp_path: Path) -> None:
+def test_an_empty_file_has_no_expectations(tmp_path: Path) -> None:
     assert read(tmp_path, "") == ()
 
 
@@ -55,7 +55,7 @@ def test_nothing_may_be_expected(tmp_path: Path) -> None:
         ("[[expect]", "Expected"),
     ],
 )
-def test_what_makes_no_sense_is_refused(tmp_path: Path, text: str, why: str) -> None:
-    with pytest.raises(ConfigErrors) as caught:
+def test_an_invalid_expectation_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    with pytest.raises(ConfigErrors) as raised:
         read(tmp_path, text)
-    assert why.lower() in str(caught.value).lower()
+    assert why.lower() in str(raised.value).lower()

@@ -1,10 +1,10 @@
-"""`gateway.surface`: what is listed, and what that needs."""
+"""`gateway.surface`: which tools are listed."""
 
 from pathlib import Path
 
 import pytest
 
-from trunkline.config import Config, ConfigErrors, load
+from trunkline.config import Config, ConfigErrors, load_config
 
 SEARCH = '[servers.search]\nbuiltin = "search"\n'
 
@@ -17,17 +17,17 @@ def write(folder: Path, surface: str, more: str = "") -> Path:
 
 def errors_of(folder: Path, surface: str, more: str = "") -> list[str]:
     file = write(folder, surface, more)
-    with pytest.raises(ConfigErrors) as caught:
-        load(file, {})
-    return [str(error).removeprefix(f"{file}:") for error in caught.value.errors]
+    with pytest.raises(ConfigErrors) as raised:
+        load_config(file, {})
+    return [str(error).removeprefix(f"{file}:") for error in raised.value.errors]
 
 
-def test_without_a_word_everything_is_listed() -> None:
+def test_by_default_all_tools_are_listed() -> None:
     assert Config().gateway.surface == "all"
 
 
 @pytest.mark.parametrize(
-    ("surface", "means"),
+    ("surface", "expected"),
     [
         ('"all"', "all"),
         ('"search"', "search"),
@@ -35,16 +35,16 @@ def test_without_a_word_everything_is_listed() -> None:
         ("[]", ()),
     ],
 )
-def test_a_word_or_a_list_of_patterns_says_what_is_listed(
-    tmp_path: Path, surface: str, means: object
+def test_the_surface_is_a_keyword_or_a_list_of_patterns(
+    tmp_path: Path, surface: str, expected: object
 ) -> None:
-    assert load(write(tmp_path, surface, SEARCH), {}).gateway.surface == means
+    assert load_config(write(tmp_path, surface, SEARCH), {}).gateway.surface == expected
 
 
 @pytest.mark.parametrize("more", ["", SEARCH + "disabled = true\n", '[servers.x]\ncommand = "x"\n'])
-def test_a_list_that_nothing_would_be_on_is_refused(tmp_path: Path, more: str) -> None:
+def test_the_search_surface_requires_a_search_server(tmp_path: Path, more: str) -> None:
     assert errors_of(tmp_path, '"search"', more) == [
-        '2: gateway.surface: there is no server with builtin = "search", so that nothing would be '
+        '2: gateway.surface: no server has builtin = "search", so no tool would be '
         'listed; add builtin = "search" below [servers.search]'
     ]
 
@@ -58,6 +58,6 @@ def test_a_list_that_nothing_would_be_on_is_refused(tmp_path: Path, more: str) -
         ("[1]", "gateway.surface[0]: expected text, got a whole number"),
     ],
 )
-def test_what_is_neither_is_refused(tmp_path: Path, surface: str, error: str) -> None:
-    (found,) = errors_of(tmp_path, surface)
-    assert error in found
+def test_an_invalid_surface_is_refused(tmp_path: Path, surface: str, error: str) -> None:
+    (message,) = errors_of(tmp_path, surface)
+    assert error in message

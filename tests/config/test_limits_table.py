@@ -1,10 +1,17 @@
-"""`[limits]`: how much anybody may ask for, and what is wrong with a table that says so."""
+"""Loading and validating `[limits]`."""
 
 from pathlib import Path
 
 import pytest
 
-from trunkline.config import Config, ConfigErrors, LimitsSettings, LimitTable, OwnLimitTable, load
+from trunkline.config import (
+    Config,
+    ConfigErrors,
+    LimitsSettings,
+    LimitTable,
+    SubjectLimitTable,
+    load_config,
+)
 
 SERVER = '\n[servers.fs]\ncommand = "x"\n'
 
@@ -17,22 +24,22 @@ def write(folder: Path, text: str) -> Path:
 
 def errors_of(folder: Path, text: str) -> list[str]:
     file = write(folder, text)
-    with pytest.raises(ConfigErrors) as caught:
-        load(file, {})
-    return [str(error).removeprefix(f"{file}:") for error in caught.value.errors]
+    with pytest.raises(ConfigErrors) as raised:
+        load_config(file, {})
+    return [str(error).removeprefix(f"{file}:") for error in raised.value.errors]
 
 
 def test_without_the_table_nothing_is_limited(tmp_path: Path) -> None:
     assert Config().limits is None
-    assert load(write(tmp_path, ""), {}).limits is None
+    assert load_config(write(tmp_path, ""), {}).limits is None
 
 
-def test_with_the_table_alone_each_tool_has_a_thousand_calls_a_minute(tmp_path: Path) -> None:
-    assert load(write(tmp_path, "[limits]"), {}).limits == LimitsSettings(default_rpm=1000)
+def test_an_empty_table_limits_each_tool_to_1000_calls_per_minute(tmp_path: Path) -> None:
+    assert load_config(write(tmp_path, "[limits]"), {}).limits == LimitsSettings(default_rpm=1000)
 
 
-def test_a_number_or_a_table_says_how_much(tmp_path: Path) -> None:
-    limits = load(
+def test_a_limit_is_a_number_or_a_table(tmp_path: Path) -> None:
+    limits = load_config(
         write(
             tmp_path,
             """
@@ -60,13 +67,13 @@ dev = 7
             "fs__read": LimitTable(rpm=1, concurrent=2, total_rpm=3, total_concurrent=4),
         },
         servers={"fs": LimitTable(total_rpm=5)},
-        subjects={"ci@example.com": OwnLimitTable(concurrent=6)},
+        subjects={"ci@example.com": SubjectLimitTable(concurrent=6)},
         roles={"dev": 7},
     )
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("limits = 3", "1: limits: expected a table, got a whole number; give it keys of its own"),
         ("[limits]\nrpm = 3", "2: limits.rpm: unknown key; known keys are default_rpm,"),
@@ -79,17 +86,22 @@ dev = 7
             "[limits.tools]\na = { concurent = 1 }",
             '2: limits.tools.a.concurent: unknown key; did you mean "concurrent"',
         ),
-        ("[limits.servers]\nfz = 1", "2: limits.servers.fz: no server has this name; correct it"),
+        (
+            "[limits.servers]\nfz = 1",
+            "2: limits.servers.fz: there is no server with this name; correct it",
+        ),
         ("[limits.subjects]\na = { total_rpm = 1 }", "2: limits.subjects.a.total_rpm: unknown key"),
         ('[limits.roles]\n" a" = 1', '2: limits.roles." a": expected up to 256 characters'),
     ],
 )
-def test_a_mistake_has_its_line_and_its_remedy(tmp_path: Path, text: str, said: str) -> None:
+def test_an_error_is_reported_with_its_line_and_remedy(
+    tmp_path: Path, text: str, expected: str
+) -> None:
     (error,) = errors_of(tmp_path, text)
-    assert error.startswith(said)
+    assert error.startswith(expected)
 
 
-def test_a_pattern_of_servers_may_fit_none_yet(tmp_path: Path) -> None:
-    limits = load(write(tmp_path, '[limits.servers]\n"web*" = 1'), {}).limits
+def test_a_server_pattern_may_match_no_server(tmp_path: Path) -> None:
+    limits = load_config(write(tmp_path, '[limits.servers]\n"web*" = 1'), {}).limits
     assert limits is not None
     assert limits.servers == {"web*": 1}

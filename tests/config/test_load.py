@@ -1,4 +1,4 @@
-"""From a file to a Config, or to everything that is wrong with it."""
+"""Loading a file into a Config, or into the list of all its errors."""
 
 import json
 import re
@@ -9,11 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.documents.test_toml_lines import DOCUMENTS
-from tests.jsonrpc.test_raw import JSON
+from tests.documents.test_parser import DOCUMENTS
+from tests.json_values import JSON
 from tests.test_docs import blocks
-from trunkline.config.gateway_table import GatewaySettings
-from trunkline.config.load import MAX_CLIENT_FILE, MAX_FILE, load, read
+from trunkline.config.gateway_tables import GatewaySettings
+from trunkline.config.load import (
+    MAX_CLIENT_FILE_BYTES,
+    MAX_CONFIG_BYTES,
+    load_config,
+    read_raw_config,
+)
 from trunkline.config.model import Config
 from trunkline.config.server_table import ServerSettings
 from trunkline.documents.errors import ConfigErrors
@@ -36,7 +41,7 @@ command = "npx"
 args = ["-y", "server-filesystem", "${DATA:-/data}"]
 env.NODE_ENV = "production"
 prefix = ""
-era = "handshake"
+protocol = "session"
 max_restarts = 3
 
 [servers.sources]
@@ -78,18 +83,18 @@ def write(folder: Path, text: str | bytes, name: str = "trunkline.toml") -> Path
 
 
 def errors_of(path: Path, **environ: str) -> list[str]:
-    with pytest.raises(ConfigErrors) as caught:
-        load(path, environ)
-    return [line.removeprefix(f"{path.parent}/") for line in str(caught.value).splitlines()]
+    with pytest.raises(ConfigErrors) as raised:
+        load_config(path, environ)
+    return [line.removeprefix(f"{path.parent}/") for line in str(raised.value).splitlines()]
 
 
-def test_without_a_file_there_are_defaults() -> None:
-    assert load(None, {}) == Config()
+def test_without_a_file_the_defaults_apply() -> None:
+    assert load_config(None, {}) == Config()
 
 
-def test_a_good_file_gives_what_it_says_in_its_order(tmp_path: Path) -> None:
+def test_a_valid_file_is_loaded_with_its_servers_in_order(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD)
-    config = load(path, {"TRACKER_TOKEN": "abc"})
+    config = load_config(path, {"TRACKER_TOKEN": "abc"})
     assert config.gateway == GatewaySettings(
         name="home", instructions="Be kind.", strict_lifecycle=False
     )
@@ -106,7 +111,7 @@ def test_a_good_file_gives_what_it_says_in_its_order(tmp_path: Path) -> None:
             args=("-y", "server-filesystem", "/data"),
             env={"NODE_ENV": "production"},
             prefix="",
-            era="handshake",
+            protocol="session",
             max_restarts=3,
         ),
         ServerSettings(name="sources", builtin="sources", disabled=True),
@@ -114,7 +119,7 @@ def test_a_good_file_gives_what_it_says_in_its_order(tmp_path: Path) -> None:
     assert (config.source, config.notes) == (path, ())
 
 
-def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
     assert errors_of(write(tmp_path, BAD)) == [
         'trunkline.toml:2: gateway.nam: unknown key; did you mean "name"?',
         'trunkline.toml:5: servers.fs.comand: unknown key; did you mean "command"?',
@@ -134,7 +139,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         'trunkline.toml:18: servers."no name": expected 1 to 40 letters, digits, _ or -; '
         "choose another",
         'trunkline.toml:18: servers."no name": no command and no url; add command = "…" for a '
-        'program, or url = "https://…" for a server elsewhere',
+        'program, or url = "https://…" for a remote server',
     ]
 
 
@@ -146,7 +151,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         ("[htp]", '1: htp: unknown key; did you mean "http"?'),
         (
             "[web]",
-            "1: web: unknown key; known keys are gateway, http, kill_switch, auth, journal, "
+            "1: web: unknown key; known keys are gateway, http, kill_switch, auth, audit, "
             "limits, servers, metrics, traces, log, roles, policy",
         ),
         ("servers = 3", "1: servers: expected a table; write [servers.NAME]"),
@@ -161,13 +166,13 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         (b"# fine\n# \xe9", "2: not UTF-8; save it as UTF-8"),
     ],
 )
-def test_a_mistake_has_its_line_and_its_remedy(
+def test_an_error_is_reported_with_its_line_and_remedy(
     tmp_path: Path, text: str | bytes, error: str
 ) -> None:
     assert errors_of(write(tmp_path, text)) == [f"trunkline.toml:{error}"]
 
 
-def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_an_error(tmp_path: Path) -> None:
     assert errors_of(tmp_path / "nope.toml") == [
         "nope.toml: there is no such file; check the name, or leave it out to start without servers"
     ]
@@ -179,33 +184,33 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_too_long_is_an_error(tmp_path: Path) -> None:
-    load(write(tmp_path, "#" * MAX_FILE), {})
-    assert errors_of(write(tmp_path, "#" * (MAX_FILE + 1))) == [
-        f"trunkline.toml: longer than {MAX_FILE} bytes; is it the right file?"
+    load_config(write(tmp_path, "#" * MAX_CONFIG_BYTES), {})
+    assert errors_of(write(tmp_path, "#" * (MAX_CONFIG_BYTES + 1))) == [
+        f"trunkline.toml: longer than {MAX_CONFIG_BYTES} bytes; is it the right file?"
     ]
-    load(write(tmp_path, "{}" + " " * MAX_FILE, ".claude.json"), {})
-    assert len(errors_of(write(tmp_path, " " * (MAX_CLIENT_FILE + 1), "x.json"))) == 1
+    load_config(write(tmp_path, "{}" + " " * MAX_CONFIG_BYTES, ".claude.json"), {})
+    assert len(errors_of(write(tmp_path, " " * (MAX_CLIENT_FILE_BYTES + 1), "x.json"))) == 1
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_no_mistake(tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_windows_line_endings_are_accepted(tmp_path: Path) -> None:
     text = b"\xef\xbb\xbf[servers.a]\r\ncommand = 'x'\r\nfoo = 1\r\n"
     (error,) = errors_of(write(tmp_path, text))
     assert error.startswith("trunkline.toml:3: servers.a.foo: unknown key")
 
 
 @pytest.mark.parametrize("name", ["mcp.json", "MCP.JSON", "mcp.jsonc", "mcp.conf", "mcp"])
-def test_a_clients_file_is_known_by_its_name_or_its_look(tmp_path: Path, name: str) -> None:
+def test_a_client_file_is_recognised_by_its_name_or_content(tmp_path: Path, name: str) -> None:
     text = ' {"mcpServers": {"fs": {"command": "npx",}}} // x'
-    config = load(write(tmp_path, text, name), {})
+    config = load_config(write(tmp_path, text, name), {})
     assert config.servers == (ServerSettings(name="fs", command="npx"),)
 
 
-def test_a_file_of_ours_may_have_another_name(tmp_path: Path) -> None:
-    config = load(write(tmp_path, "[servers.fs]\ncommand = 'x'", "gateway.conf"), {})
+def test_a_trunkline_file_may_have_any_name(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, "[servers.fs]\ncommand = 'x'", "gateway.conf"), {})
     assert [server.name for server in config.servers] == ["fs"]
 
 
-def test_a_file_of_vs_code_works_as_it_is(tmp_path: Path) -> None:
+def test_a_vscode_file_loads_unchanged(tmp_path: Path) -> None:
     (tmp_path / ".vscode").mkdir()
     (tmp_path / ".env").write_text("FROM_FILE=1\n")
     text = """{
@@ -224,7 +229,7 @@ def test_a_file_of_vs_code_works_as_it_is(tmp_path: Path) -> None:
       },
     }"""
     path = write(tmp_path / ".vscode", text, "mcp.json")
-    config = load(path, {"API_KEY": "k", "HOME": "/home/me", "X": "x$$y"})
+    config = load_config(path, {"API_KEY": "k", "HOME": "/home/me", "X": "x$$y"})
     assert config.servers == (
         ServerSettings(
             name="My_Files",
@@ -239,7 +244,7 @@ def test_a_file_of_vs_code_works_as_it_is(tmp_path: Path) -> None:
     assert config.notes == (f'{path}:11: servers."My Files".dev: unknown key, ignored',)
 
 
-def test_the_mistakes_of_a_clients_file_are_told_in_its_own_words(tmp_path: Path) -> None:
+def test_errors_in_a_client_file_use_its_own_key_names(tmp_path: Path) -> None:
     text = """{
       "mcpServers": {
         "a b": { "serverUrl": "ftp://x", "envFile": 3 },
@@ -257,7 +262,7 @@ def test_the_mistakes_of_a_clients_file_are_told_in_its_own_words(tmp_path: Path
     ]
 
 
-def test_what_was_substituted_is_never_shown(tmp_path: Path) -> None:
+def test_substituted_values_are_never_shown(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cr3t\nX: y")
     text = """
     [servers.a]
@@ -269,45 +274,45 @@ def test_what_was_substituted_is_never_shown(tmp_path: Path) -> None:
     assert "s3cr3t" not in "".join(errors)
 
 
-def test_a_draft_is_read_without_any_variable(tmp_path: Path) -> None:
-    draft = read(write(tmp_path, GOOD))
-    assert draft.tables["gateway"]["name"] == "home"
-    assert draft.entries[0].table["headers"] == {"Authorization": "Bearer ${TRACKER_TOKEN}"}
+def test_a_raw_configuration_keeps_its_references(tmp_path: Path) -> None:
+    raw_config = read_raw_config(write(tmp_path, GOOD))
+    assert raw_config.tables["gateway"]["name"] == "home"
+    assert raw_config.entries[0].table["headers"] == {"Authorization": "Bearer ${TRACKER_TOKEN}"}
     with pytest.raises(ConfigErrors):
-        read(write(tmp_path, BAD))
+        read_raw_config(write(tmp_path, BAD))
     client = {"mcpServers": {"a": {"command": "x", "odd": 1}}}
-    assert len(read(write(tmp_path, json.dumps(client), "m.json")).notes) == 1
+    assert len(read_raw_config(write(tmp_path, json.dumps(client), "m.json")).notes) == 1
 
 
-def test_the_examples_of_the_manual_load(tmp_path: Path) -> None:
+def test_the_toml_examples_of_the_manual_load(tmp_path: Path) -> None:
     examples = blocks(PAGE, "toml")
     assert examples
     for line, text in examples:
         names = re.findall(r"\$\{([A-Z_]+)\}|token_env = \"([A-Z_]+)\"", text)
         (tmp_path / ".env").touch()
         (tmp_path / "token").touch()
-        config = load(write(tmp_path, text), dict.fromkeys(("".join(n) for n in names), "x"))
+        config = load_config(write(tmp_path, text), dict.fromkeys(("".join(n) for n in names), "x"))
         assert config.notes == (), line
 
 
-def test_the_clients_examples_of_the_manual_load(tmp_path: Path) -> None:
+def test_the_json_examples_of_the_manual_load(tmp_path: Path) -> None:
     for _, text in blocks(PAGE, "json"):
-        config = load(write(tmp_path, text, "mcp.json"), {"API_KEY": "k"})
+        config = load_config(write(tmp_path, text, "mcp.json"), {"API_KEY": "k"})
         assert config.servers
 
 
 @pytest.mark.parametrize("key", ["command", "args", "env", "headers", "disabled", "x"])
-def test_a_value_as_deep_as_json_allows_is_an_error_and_no_more(tmp_path: Path, key: str) -> None:
+def test_a_deeply_nested_value_is_an_ordinary_error(tmp_path: Path, key: str) -> None:
     for brackets in ("[]", "{}"):
         opening = '{"a":' if brackets == "{}" else "["
         value = opening * 900 + "1" + brackets[1] * 900
         text = f'{{"mcpServers": {{"a": {{"url": "http://a", "{key}": {value}}}}}}}'
-        outcome(write(tmp_path, text, "x.json"))
+        load_or_errors(write(tmp_path, text, "x.json"))
 
 
-def outcome(path: Path) -> Config | ConfigErrors:
+def load_or_errors(path: Path) -> Config | ConfigErrors:
     try:
-        return load(path, {"A": "1"})
+        return load_config(path, {"A": "1"})
     except ConfigErrors as errors:
         assert errors.errors
         assert len(str(errors).splitlines()) == len(errors.errors)
@@ -316,18 +321,18 @@ def outcome(path: Path) -> Config | ConfigErrors:
 
 @settings(deadline=None)  # it writes files
 @given(st.binary() | st.text().map(str.encode))
-def test_any_bytes_give_a_config_or_errors(folder: Path, data: bytes) -> None:
+def test_any_bytes_load_as_a_config_or_errors(folder: Path, data: bytes) -> None:
     for name in ("x.toml", "x.json", "x"):
-        outcome(write(folder, data, name))
+        load_or_errors(write(folder, data, name))
 
 
 @settings(deadline=None)  # it writes files
 @given(st.sampled_from([GOOD, BAD]), st.integers(0), st.text(max_size=3), st.integers(0, 9))
-def test_a_file_with_a_slip_gives_a_config_or_errors(
+def test_a_file_with_a_typo_loads_as_a_config_or_errors(
     folder: Path, text: str, at: int, new: str, cut: int
 ) -> None:
     at %= len(text)
-    outcome(write(folder, (text[:at] + new + text[at + cut :]).encode("utf-8", "replace")))
+    load_or_errors(write(folder, (text[:at] + new + text[at + cut :]).encode("utf-8", "replace")))
 
 
 KEYS = st.sampled_from("command args env env_file cwd url headers prefix era timeout x".split())
@@ -339,14 +344,14 @@ SERVERS = st.dictionaries(
 
 @settings(deadline=None)  # it writes files
 @given(SERVERS, JSON)
-def test_any_clients_file_gives_a_config_or_errors(
+def test_any_client_file_loads_as_a_config_or_errors(
     folder: Path, servers: dict[str, Any], inputs: Any
 ) -> None:
     tree = {"servers": servers, "inputs": inputs}
-    outcome(write(folder, json.dumps(tree), "x.json"))
+    load_or_errors(write(folder, json.dumps(tree), "x.json"))
 
 
 @settings(deadline=None)  # it writes files
 @given(DOCUMENTS.map(lambda text: re.sub(r"\ba\b", "servers", text)))
-def test_any_toml_gives_a_config_or_errors(folder: Path, text: str) -> None:
-    outcome(write(folder, text))
+def test_any_toml_loads_as_a_config_or_errors(folder: Path, text: str) -> None:
+    load_or_errors(write(folder, text))

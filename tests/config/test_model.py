@@ -1,11 +1,11 @@
-"""What a configuration says when nobody says anything, and what it never shows."""
+"""The defaults of a configuration, and its representation without secrets."""
 
-from trunkline.config.gateway_table import GatewaySettings
+from trunkline.config.gateway_tables import GatewaySettings
 from trunkline.config.model import Config
 from trunkline.config.server_table import ServerSettings
 
 
-def test_no_file_at_all_is_a_valid_configuration() -> None:
+def test_a_configuration_without_a_file_is_valid() -> None:
     config = Config()
     assert config.gateway == GatewaySettings(name="trunkline")
     assert config.gateway.instructions is None

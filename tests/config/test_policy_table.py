@@ -1,35 +1,35 @@
-"""Roles and rules in a file: what may stand there, what may not, and where it stands."""
+"""Loading and validating `[roles]` and `[[policy]]`, with their lines."""
 
 from pathlib import Path
 
 import pytest
 
-from trunkline.config import Config, ConfigErrors, load
-from trunkline.config.policy_table import PolicySettings, RoleSettings, RuleSettings
+from trunkline.config import Config, ConfigErrors, load_config
+from trunkline.config.policy_tables import PolicySettings, RoleSettings, RuleSettings
 
 SERVERS = '[servers.fs]\ncommand = "x"\n[servers.tracker]\ncommand = "y"\n'
 
 
-def loaded(folder: Path, text: str) -> Config:
+def load(folder: Path, text: str) -> Config:
     file = folder / "trunkline.toml"
     file.write_text(f"{text}\n{SERVERS}", encoding="utf-8")
-    return load(file, {"HOME": str(folder)})
+    return load_config(file, {"HOME": str(folder)})
 
 
 def errors_of(folder: Path, text: str) -> list[str]:
-    with pytest.raises(ConfigErrors) as caught:
-        loaded(folder, text)
+    with pytest.raises(ConfigErrors) as raised:
+        load(folder, text)
     file = folder / "trunkline.toml"
-    return [str(error).removeprefix(f"{file}:") for error in caught.value.errors]
+    return [str(error).removeprefix(f"{file}:") for error in raised.value.errors]
 
 
 def test_without_the_tables_there_is_no_policy(tmp_path: Path) -> None:
     assert Config().policy == PolicySettings()
-    assert loaded(tmp_path, "").policy == PolicySettings()
+    assert load(tmp_path, "").policy == PolicySettings()
 
 
-def test_what_the_tables_say_is_what_is_loaded(tmp_path: Path) -> None:
-    found = loaded(
+def test_every_key_of_the_tables_is_loaded(tmp_path: Path) -> None:
+    found = load(
         tmp_path,
         """[roles.dev]
 permissions = ["tools.execute", "prompts.read"]
@@ -65,9 +65,9 @@ annotations = { readOnlyHint = true, destructiveHint = false }
         deny="fs__write_*", roles=("dev",), when="args.path.startsWith('/etc')", line=7
     )
     assert first.patterns == ("fs__write_*",)
-    assert first.hints == ()
+    assert first.required_annotations == ()
     assert second.patterns == ("fs__*", "file:///docs/*")
-    assert second.hints == (("readOnlyHint", True), ("destructiveHint", False))
+    assert second.required_annotations == (("readOnlyHint", True), ("destructiveHint", False))
     assert (second.line, second.kinds, second.servers) == (12, ("tool", "resource"), ("fs",))
 
 
@@ -81,8 +81,8 @@ WRONG = [
     ('[roles." "]', "expected the name of a role"),
     ('[policy]\nallow = "*"', "expected a list of tables; write [[policy]], in double brackets"),
     ("policy = 1", "expected a list"),
-    ("[[policy]]", "a rule allows or denies: it does neither"),
-    (f'{RULE}deny = "x"', "a rule allows or denies: it says both"),
+    ("[[policy]]", "expected either allow or deny: it has neither"),
+    (f'{RULE}deny = "x"', "expected either allow or deny: it has both"),
     ("[[policy]]\nallow = []", "expected at least 1, got 0"),
     ("[[policy]]\nallow = [1]", "expected text, got a whole number"),
     ("[[policy]]\nallow = 1", "expected text, got a whole number"),
@@ -109,12 +109,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "why"), WRONG)
-def test_what_makes_no_sense_is_refused_with_a_reason(tmp_path: Path, text: str, why: str) -> None:
+def test_an_invalid_role_or_rule_is_refused_with_the_reason(
+    tmp_path: Path, text: str, why: str
+) -> None:
     (error,) = errors_of(tmp_path, text)
     assert why in error
 
 
-def test_a_condition_that_means_nothing_is_refused_with_line_and_column(tmp_path: Path) -> None:
+def test_an_invalid_condition_is_refused_with_line_and_column(tmp_path: Path) -> None:
     rule = f"{RULE}when = "
     assert errors_of(tmp_path, f"{rule}\"args.path.startsWith('/etc'\"") == [
         "3: policy[0].when: missing ')' at the end, in line 1, column 28 of the condition; "
@@ -124,18 +126,18 @@ def test_a_condition_that_means_nothing_is_refused_with_line_and_column(tmp_path
     assert "undeclared reference to 'arg.path', in line 2, column 9 of the condition" in error
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
     text = f"{RULE}when = 'x'\n\n[[policy]]\n\n[http]\npath = 1"
     assert [error.partition(":")[0] for error in errors_of(tmp_path, text)] == ["3", "5", "8"]
 
 
-def test_a_rule_that_breaks_the_types_hides_no_mistake_of_another(tmp_path: Path) -> None:
+def test_a_type_error_in_one_rule_does_not_hide_errors_in_others(tmp_path: Path) -> None:
     found = errors_of(tmp_path, '[roles.""]\n[[policy]]\nalow = "*"\n[[policy]]\nroles = ["dev"]')
     assert [error.split(": ")[1] for error in found] == ['roles.""', "policy[0].alow", "policy[1]"]
 
 
-def test_a_role_that_no_table_is_about_is_noted_where_there_are_tables(tmp_path: Path) -> None:
+def test_an_undefined_role_is_noted_if_any_role_is_defined(tmp_path: Path) -> None:
     rule = f'{RULE}roles = ["dve", "dev"]'
-    (note,) = loaded(tmp_path, f"{rule}\n[roles.dev]").notes
+    (note,) = load(tmp_path, f"{rule}\n[roles.dev]").notes
     assert 'there is no [roles."dve"]; check its spelling' in note
-    assert loaded(tmp_path, rule).notes == ()
+    assert load(tmp_path, rule).notes == ()

@@ -1,4 +1,4 @@
-"""The JSON Schema of trunkline.toml: fresh, of one mind with the loader, and in the manual."""
+"""The JSON Schema of trunkline.toml: up to date, consistent with the loader, and documented."""
 
 from pathlib import Path
 from typing import Any
@@ -10,22 +10,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trunkline.config
-from tests.jsonrpc.test_raw import JSON
+from tests.json_values import JSON
 from tests.test_docs import headings
-from trunkline.config.entry import Entry, check_entry
-from trunkline.config.model import ConfigTable
-from trunkline.config.schema import FILE, config_schema, schema_text, shipped_schema
-from trunkline.documents.fit import fit
-from trunkline.documents.lines import KeyPath
-from trunkline.documents.parse import as_table
+from trunkline.config.model import (
+    SCHEMA_FILE,
+    ConfigTable,
+    config_schema,
+    schema_text,
+    shipped_schema,
+)
+from trunkline.config.server_table import ServerEntry, check_server
+from trunkline.documents.errors import KeyPath
+from trunkline.documents.parser import as_table
+from trunkline.documents.validation import validate
 
 VALIDATOR: Any = jsonschema.Draft202012Validator(config_schema())
-WHOLE = msgspec.inspect.type_info(ConfigTable)
+ROOT_TYPE = msgspec.inspect.type_info(ConfigTable)
 
 
 def keys() -> list[str]:
     definitions = config_schema()["$defs"]
-    names = ("gateway", "http", "kill_switch", "auth", "auth.jwt", "auth.key", "journal", "limits")
+    names = (
+        "gateway",
+        "http",
+        "kill_switch",
+        "auth",
+        "auth.jwt",
+        "auth.api_keys",
+        "audit",
+        "limits",
+    )
     tables = {name: name for name in names}
     tables |= {"servers.NAME": "server", "servers.NAME.oauth": "oauth"}
     tables |= {"roles.NAME": "role", "policy": "rule"}
@@ -37,56 +51,60 @@ def keys() -> list[str]:
     ]
 
 
-def test_the_shipped_schema_is_the_one_of_the_types(update: bool) -> None:
-    shipped = Path(trunkline.config.__file__).with_name(FILE)
+def test_the_shipped_schema_matches_the_types(update: bool) -> None:
+    shipped = Path(trunkline.config.__file__).with_name(SCHEMA_FILE)
     if update:
         shipped.write_text(schema_text(), encoding="utf-8")
     assert shipped.read_text(encoding="utf-8") == schema_text(), "run `make update`"
     assert shipped_schema() == config_schema()
 
 
-def test_the_schema_is_a_schema_without_null() -> None:
+def test_the_schema_is_valid_and_without_null() -> None:
     jsonschema.Draft202012Validator.check_schema(config_schema())
     assert "null" not in schema_text()
     assert "ConfigTable" not in schema_text()
 
 
 @pytest.mark.parametrize("key", keys())
-def test_every_key_says_what_it_is(key: str) -> None:
-    named = {"servers.NAME": "server", "servers.NAME.oauth": "oauth", "roles.NAME": "role"}
+def test_every_key_has_a_description(key: str) -> None:
+    definition_names = {
+        "servers.NAME": "server",
+        "servers.NAME.oauth": "oauth",
+        "roles.NAME": "role",
+    }
     table = key.rpartition(".")[0]
-    table = "rule" if table == "policy" else named.get(table, table)
+    table = "rule" if table == "policy" else definition_names.get(table, table)
     entry = config_schema()["$defs"][table]["properties"][key.rpartition(".")[2]]
     assert entry["description"].endswith(".")
 
 
 @pytest.mark.parametrize("key", keys())
-def test_every_key_has_its_heading_in_the_manual(key: str) -> None:
+def test_every_key_has_a_heading_in_the_manual(key: str) -> None:
     assert f"### `{key}`" in headings("reference/config.md").splitlines()
 
 
 def is_valid(tree: dict[str, Any]) -> bool:
     found: list[KeyPath] = []
 
-    def complain(path: KeyPath, why: str, fix: str) -> None:
+    def report(path: KeyPath, why: str, fix: str) -> None:
         found.append(path)
 
-    fit(tree, WHOLE, (), complain)
+    validate(tree, ROOT_TYPE, (), report)
     for name, table in (as_table(tree.get("servers")) or {}).items():
         if as_table(table) is not None:
-            check_entry(Entry(name, table, ("servers", name)), complain)
+            check_server(ServerEntry(name, table, ("servers", name)), report)
     return not found
 
 
-# What a schema cannot tell apart, it is not asked about: 1.0 is an integer to it, a newline at the
-# end passes for nothing, and two headers may differ in case alone.
+# A JSON Schema cannot distinguish some values, so they are left out: 1.0 counts as an integer, a
+# trailing newline is ignored, and two headers may differ only in case.
 VALUES: st.SearchStrategy[Any] = JSON.filter(
     lambda value: not isinstance(value, float)
 ) | st.sampled_from(
     [
         *("npx", "auto", "search", "", "a" * 41, "127.0.0.1:80", "/mcp", "https://a.example"),
         *(1, 0, 90000, 0.5, True, ["x"], ["https://a.example"], {"A": "b"}, {"A=B": ""}),
-        *("none", ["jwt"], ["key", "jwt"], {"issuer": "x"}, {"audience": ["a"]}, {"file": "x"}),
+        *("none", ["jwt"], ["api_key", "jwt"], {"issuer": "x"}, {"audience": ["a"]}, {"file": "x"}),
         {"token_url": "https://a.example", "client_id": "g", "client_secret_env": "S"},
         {"token_url": "https://a.example", "client_id": "g"},
         *("*", ["*"], ["tool"], ["tools.read"], {"readOnlyHint": True}, {"readOnly": True}),
@@ -123,10 +141,10 @@ TREES = st.fixed_dictionaries(
 )
 
 
-def is_askable(value: Any) -> bool:
+def is_distinguishable(value: Any) -> bool:
     return not any(text in repr(value) for text in ("\\n'", '\\n"', "\\ud", "None"))
 
 
-@given(TREES.filter(is_askable))
+@given(TREES.filter(is_distinguishable))
 def test_schema_and_loader_agree_on_what_is_valid(tree: dict[str, Any]) -> None:
     assert VALIDATOR.is_valid(tree) == is_valid(tree)

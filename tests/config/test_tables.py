@@ -1,13 +1,12 @@
-"""The list of tables: none is missing, and each becomes a part of Config."""
+"""The table hooks: one for every table of the file."""
 
-from trunkline.config.model import Config, ConfigTable
-from trunkline.config.tables import TABLES
-
-
-def test_every_table_of_a_file_but_the_servers_has_its_line() -> None:
-    assert {*TABLES, "servers"} == set(ConfigTable.__struct_fields__)
+from trunkline.config.model import TABLE_HOOKS, Config, ConfigTable
 
 
-def test_what_is_filled_in_is_a_field_of_config() -> None:
-    filled = {name for name, ways in TABLES.items() if ways.fill}
-    assert filled <= set(Config.__struct_fields__)
+def test_every_table_except_servers_has_hooks() -> None:
+    assert {*TABLE_HOOKS, "servers"} == set(ConfigTable.__struct_fields__)
+
+
+def test_every_resolved_table_is_a_field_of_config() -> None:
+    resolved = {name for name, hooks in TABLE_HOOKS.items() if hooks.resolve}
+    assert resolved <= set(Config.__struct_fields__)

@@ -1,4 +1,4 @@
-"""A trunkline.toml that says what other files say."""
+"""Writing configuration files back as one trunkline.toml."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from trunkline.config.load import load, read
+from trunkline.config.load import load_config, read_raw_config
 from trunkline.config.model import Config
 from trunkline.config.write_toml import to_toml
 from trunkline.documents.errors import ConfigErrors
@@ -32,14 +32,14 @@ def client_file(folder: Path, tree: Any, name: str = "mcp.json") -> Path:
     return path
 
 
-def moved(folder: Path, *paths: Path) -> tuple[str, Config]:
-    text = to_toml(*map(read, paths))
+def write_and_load(folder: Path, *paths: Path) -> tuple[str, Config]:
+    text = to_toml(*map(read_raw_config, paths))
     target = folder / "new" / "trunkline.toml"
     target.write_text(text, encoding="utf-8")
-    return text, load(target, ENVIRON)
+    return text, load_config(target, ENVIRON)
 
 
-def test_what_was_written_loads_back_to_the_same_servers(folder: Path) -> None:
+def test_a_written_file_loads_the_same_servers(folder: Path) -> None:
     (folder / "old" / ".env").write_text("E=1")
     tree = {
         "inputs": [{"id": "api-key"}, {"id": "level", "default": "low"}],
@@ -59,8 +59,8 @@ def test_what_was_written_loads_back_to_the_same_servers(folder: Path) -> None:
         },
     }
     path = client_file(folder, tree)
-    text, config = moved(folder, path)
-    assert config.servers == load(path, ENVIRON).servers
+    text, config = write_and_load(folder, path)
+    assert config.servers == load_config(path, ENVIRON).servers
     assert [server.name for server in config.servers] == ["My_Server", "web", "off"]
     assert '"${API_KEY}"' in text
     assert '"${LEVEL:-low}"' in text
@@ -68,10 +68,10 @@ def test_what_was_written_loads_back_to_the_same_servers(folder: Path) -> None:
     assert "from a file" not in text
 
 
-def test_a_variable_that_a_server_finds_in_its_own_env_is_left_to_it(folder: Path) -> None:
+def test_a_variable_that_a_server_sets_in_env_is_not_resolved(folder: Path) -> None:
     tree = {
         "mcpServers": {
-            "tracker": {  # as the README of mcp-remote has it
+            "tracker": {  # as in the README of mcp-remote
                 "command": "npx",
                 "args": ["mcp-remote", "https://a.example", "--header", "Authorization:${AUTH}"],
                 "env": {"AUTH": "Bearer abc", "A": "${A}", "N": 5},
@@ -80,27 +80,27 @@ def test_a_variable_that_a_server_finds_in_its_own_env_is_left_to_it(folder: Pat
         }
     }
     path = client_file(folder, tree)
-    text, config = moved(folder, path)
-    for servers in (config.servers, load(path, ENVIRON).servers):
+    text, config = write_and_load(folder, path)
+    for servers in (config.servers, load_config(path, ENVIRON).servers):
         assert servers[0].args[-1] == "Authorization:${AUTH}"
         assert servers[1].args == (ENVIRON["A"], "b")
     assert '"Authorization:$${AUTH}"' in text
 
 
-def test_a_secret_stays_and_is_told_how_to_do_better(folder: Path) -> None:
+def test_a_secret_is_kept_with_a_hint_to_use_a_variable(folder: Path) -> None:
     tree = {
         "mcpServers": {
             "git": {"command": "x", "env": {"GIT_TOKEN": "abc", "SAFE_KEY": "${A}", "MODE": "a"}},
             "web": {"url": "https://a.example", "headers": {"authorization": "Bearer abc"}},
         }
     }
-    text = to_toml(read(client_file(folder, tree)))
+    text = to_toml(read_raw_config(client_file(folder, tree)))
     assert text.splitlines()[2:] == [
         "[servers.git]",
         'command = "x"',
         "",
         "[servers.git.env]",
-        '# could be "${GIT_TOKEN}": then the secret is not in this file',
+        '# could be "${GIT_TOKEN}": then this file has no secret',
         'GIT_TOKEN = "abc"',
         'SAFE_KEY = "${A}"',
         'MODE = "a"',
@@ -109,56 +109,56 @@ def test_a_secret_stays_and_is_told_how_to_do_better(folder: Path) -> None:
         'url = "https://a.example"',
         "",
         "[servers.web.headers]",
-        '# could be "${WEB_AUTHORIZATION}": then the secret is not in this file',
+        '# could be "${WEB_AUTHORIZATION}": then this file has no secret',
         'authorization = "Bearer abc"',
     ]
 
 
-def test_the_file_says_where_it_comes_from_on_one_line(folder: Path) -> None:
+def test_the_written_file_names_its_source_on_one_line(folder: Path) -> None:
     path = client_file(folder, {"mcpServers": {}}, "odd\nname.json")
-    assert to_toml(read(path)).splitlines() == [f"# from {json.dumps(str(path))}"]
+    assert to_toml(read_raw_config(path)).splitlines() == [f"# from {json.dumps(str(path))}"]
 
 
-def test_several_files_become_one_and_equal_servers_are_written_once(folder: Path) -> None:
+def test_several_files_are_merged_and_equal_servers_written_once(folder: Path) -> None:
     same = {"command": "x", "args": ["1"]}
     one = client_file(folder, {"mcpServers": {"a": same, "b": {"command": "y"}}}, "one.json")
     two = client_file(folder, {"servers": {"a": same, "b": {"command": "z"}}}, "two.json")
     three = client_file(folder, {"servers": {"b": {"command": "z"}, "a": same}}, "three.json")
-    _, config = moved(folder, one, two, three)
+    _, config = write_and_load(folder, one, two, three)
     assert [(s.name, s.command) for s in config.servers] == [("a", "x"), ("b", "y"), ("b_2", "z")]
 
 
-def test_a_file_of_ours_can_be_written_too(folder: Path) -> None:
+def test_a_trunkline_file_can_be_written_back(folder: Path) -> None:
     path = folder / "old" / "trunkline.toml"
     path.write_text(
         "[gateway]\nname = 'x'\nstrict_lifecycle = false\n"
         "[servers.a]\ncommand = '$$ ${A} $HOME $${'\ncwd = '~/x'\nprefix = ''\nmax_restarts = 3\n"
     )
-    _, config = moved(folder, path)
-    assert config.servers == load(path, ENVIRON).servers
-    assert config.gateway == load(path, ENVIRON).gateway
+    _, config = write_and_load(folder, path)
+    assert config.servers == load_config(path, ENVIRON).servers
+    assert config.gateway == load_config(path, ENVIRON).gateway
 
 
-def test_the_gateway_is_that_of_the_first_file(folder: Path) -> None:
+def test_the_gateway_table_comes_from_the_first_file(folder: Path) -> None:
     paths = [folder / "old" / "one.toml", folder / "old" / "two.toml"]
     for path in paths:
         path.write_text(f"gateway.name = '{path.stem}'")
-    assert moved(folder, *paths)[1].gateway.name == "one"
+    assert write_and_load(folder, *paths)[1].gateway.name == "one"
 
 
-def test_what_cannot_be_written_as_a_reference_is_left_as_it_was(folder: Path) -> None:
+def test_a_reference_that_cannot_be_converted_is_kept(folder: Path) -> None:
     tree = {
         "inputs": [{"id": "odd", "default": "{}"}],
         "servers": {"a": {"command": "x", "args": ["${input:odd}", "${command:y}"]}},
     }
-    text = to_toml(read(client_file(folder, tree)))
+    text = to_toml(read_raw_config(client_file(folder, tree)))
     assert 'args = ["${ODD}", "${command:y}"]' in text
     (folder / "old" / "{}").mkdir(exist_ok=True)
     path = folder / "old" / "{}" / "mcp.json"
     path.write_text('{"servers": {"a": {"command": "${file:x}"}}}')
-    assert 'command = "${file:x}"' in to_toml(read(path))
+    assert 'command = "${file:x}"' in to_toml(read_raw_config(path))
     path.write_text('{"servers": {"a": {"command": "${file:~/x}"}}}')
-    assert 'command = "${file:~/x}"' in to_toml(read(path))
+    assert 'command = "${file:~/x}"' in to_toml(read_raw_config(path))
 
 
 PIECES = st.sampled_from(
@@ -183,38 +183,38 @@ ENTRIES = st.fixed_dictionaries(
 
 @settings(deadline=None)  # it writes files
 @given(st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=50), ENTRIES, max_size=3))
-def test_whatever_loads_loads_back_the_same(folder: Path, servers: dict[str, Any]) -> None:
+def test_any_valid_file_loads_the_same_after_writing(folder: Path, servers: dict[str, Any]) -> None:
     path = client_file(folder, {"mcpServers": servers})
     try:
-        expected = load(path, ENVIRON)
+        expected = load_config(path, ENVIRON)
     except ConfigErrors:
         return
-    _, config = moved(folder, path)
+    _, config = write_and_load(folder, path)
     assert config.servers == expected.servers
 
 
-def test_what_http_names_by_a_path_is_found_from_anywhere(folder: Path) -> None:
+def test_paths_in_the_http_table_are_written_as_absolute(folder: Path) -> None:
     old = folder / "old" / "trunkline.toml"
     for name in ("cert.pem", "key.pem"):
         (folder / "old" / name).touch()
     old.write_text(
-        f'[http]\nlisten = "127.0.0.1:1"\nmax_body = 2048\ncertificate = "cert.pem"\n'
-        f'key = "{folder}/old/key.pem"\nallowed_hosts = ["a.example"]'
+        f'[http]\nlisten = "127.0.0.1:1"\nmax_body = 2048\ntls_cert = "cert.pem"\n'
+        f'tls_key = "{folder}/old/key.pem"\nallowed_hosts = ["a.example"]'
     )
-    _, config = moved(folder, old)
-    assert config.http == load(old, ENVIRON).http
-    assert config.http.certificate == str(folder / "old" / "cert.pem")
+    _, config = write_and_load(folder, old)
+    assert config.http == load_config(old, ENVIRON).http
+    assert config.http.tls_cert == str(folder / "old" / "cert.pem")
 
 
-def test_a_registry_is_found_from_anywhere(folder: Path) -> None:
+def test_the_path_of_a_registry_is_written_as_absolute(folder: Path) -> None:
     old = folder / "old" / "trunkline.toml"
     old.write_text('[servers.books]\nbuiltin = "sources"\nregistry = "sub/books.json"')
-    _, config = moved(folder, old)
-    assert config.servers == load(old, ENVIRON).servers
+    _, config = write_and_load(folder, old)
+    assert config.servers == load_config(old, ENVIRON).servers
     assert config.servers[0].registry == str(folder / "old" / "sub" / "books.json")
 
 
-GOVERNED = """\
+POLICY_AND_LIMITS = """\
 [limits]
 default_rpm = 5
 [limits.tools]
@@ -240,14 +240,14 @@ command = "x"
 """
 
 
-def test_who_may_do_what_and_how_much_is_not_lost(folder: Path) -> None:
+def test_policy_and_limits_are_written_back(folder: Path) -> None:
     old = folder / "old" / "trunkline.toml"
-    old.write_text(GOVERNED)
-    text, config = moved(folder, old)
-    expected = load(old, ENVIRON)
+    old.write_text(POLICY_AND_LIMITS)
+    text, config = write_and_load(folder, old)
+    expected = load_config(old, ENVIRON)
     assert config.limits == expected.limits
-    for ours, theirs in zip(config.policy.roles, expected.policy.roles, strict=True):
-        assert replace(ours, line=theirs.line) == theirs
-    for ours, theirs in zip(config.policy.rules, expected.policy.rules, strict=True):
-        assert replace(ours, line=theirs.line) == theirs
+    for written, original in zip(config.policy.roles, expected.policy.roles, strict=True):
+        assert replace(written, line=original.line) == original
+    for written, original in zip(config.policy.rules, expected.policy.rules, strict=True):
+        assert replace(written, line=original.line) == original
     assert "a__x = { rpm = 30, total_rpm = 300 }" in text

@@ -1,4 +1,4 @@
-"""A loop whose time passes only when nobody has anything to do: minutes take no time at all."""
+"""An event loop with simulated time: when idle, its clock jumps to the next timer."""
 
 import asyncio
 import selectors
@@ -6,33 +6,33 @@ from collections.abc import Coroutine
 from typing import Any
 
 
-class _Skipping(selectors.SelectSelector):
-    """Does not wait: it puts the clock forward to the moment for which somebody waits."""
+class _InstantSelector(selectors.SelectSelector):
+    """Never waits: moves the clock to the next timer instead."""
 
     now = 0.0
 
     def select(self, timeout: float | None = None) -> Any:
         if timeout is None:
-            raise AssertionError("nothing will ever happen again")
+            raise AssertionError("the loop is idle and has no timer")
         self.now += max(timeout, 0.0)
         return super().select(0)
 
 
 class ClockLoop(asyncio.SelectorEventLoop):
-    """An event loop for what is held in memory alone."""
+    """An event loop with simulated time, for tests without real I/O."""
 
     def __init__(self) -> None:
-        self._skipping = _Skipping()
-        super().__init__(self._skipping)
+        self._selector = _InstantSelector()
+        super().__init__(self._selector)
 
     def time(self) -> float:
-        return self._skipping.now
+        return self._selector.now
 
-    def play(self, doing: Coroutine[Any, Any, Any]) -> Any:
-        """Do something to its end, however long that takes."""
-        return self.run_until_complete(doing)
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine to its end and return its result."""
+        return self.run_until_complete(coroutine)
 
     def run_for(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Run the loop for this many simulated seconds."""
         self.call_later(seconds, self.stop)
         self.run_forever()

@@ -1,17 +1,13 @@
-"""No test waits for anything by the clock: ends have no grace, and restarts no delay."""
+"""Remove all delays: connections close at once, and servers restart at once."""
 
 import pytest
 
-from trunkline.backends import link
-from trunkline.gateway import gateway
-from trunkline.routing import backoff
+from trunkline.routing import breaker
 
 
 @pytest.fixture(autouse=True)
-def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    def at_once(failures: int, chance: float) -> float:
+def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_delay(failures: int, chance: float) -> float:
         return 0.0
 
-    monkeypatch.setattr(gateway, "GRACE", 0.0)
-    monkeypatch.setattr(link, "GRACE", 0.0)
-    monkeypatch.setattr(backoff, "delay", at_once)
+    monkeypatch.setattr(breaker, "backoff_delay", no_delay)

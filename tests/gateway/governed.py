@@ -1,4 +1,4 @@
-"""A gateway that is governed, for tests: a policy, callers with roles, and servers that listen."""
+"""A gateway with a policy, for tests: roles, callers with roles, and a server."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -6,20 +6,19 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.letters import Paper, meta
-from tests.gateway.servers import Server, gateway, running, tool
-from trunkline.gateway.authority import Authority
+from tests.gateway.servers import Server, make_gateway, running, tool
+from tests.gateway.stateless_callers import RecordingStream, meta
+from trunkline.gateway.enforcement import EnforcementChain, PolicyEnforcer
 from trunkline.gateway.gateway import Gateway
-from trunkline.gateway.governance import Governance
 from trunkline.gateway.session import Session
 from trunkline.jsonrpc import Notification, Raw, Request, RpcError, from_raw, to_raw
-from trunkline.mcp.meta import Params
-from trunkline.mcp.mirrors import Mirrors
-from trunkline.mcp.offer import Kind
-from trunkline.mcp.principal import Principal
+from trunkline.mcp.features import FeatureKind
+from trunkline.mcp.http_headers import HeaderCheck
+from trunkline.mcp.identity import Principal
+from trunkline.mcp.params import Params
 from trunkline.routing.conditions import Condition
 from trunkline.routing.policy import Policy, Role, Rule
-from trunkline.routing.view import View
+from trunkline.routing.visibility import Visibility
 
 DEV, OPS = Principal("anna", roles=("dev",)), Principal("otto", roles=("ops",))
 
@@ -39,13 +38,15 @@ ROLES = {
 }
 
 
-ERAS = pytest.mark.parametrize("version", ["2025-03-26", "2025-11-25", "2026-07-28"])
+ALL_VERSIONS = pytest.mark.parametrize("version", ["2025-03-26", "2025-11-25", "2026-07-28"])
 NO_ETC = Condition("args.path.startsWith('/etc')")
-READING = Policy([deny("fs__read", condition=NO_ETC, place="policy[0]"), allow(place="policy[1]")])
+CONDITIONAL_POLICY = Policy(
+    [deny("fs__read", condition=NO_ETC, location="policy[0]"), allow(location="policy[1]")]
+)
 
 
 def files() -> Server:
-    """Return a server that offers something of every kind."""
+    """Return a server with features of every kind."""
     server = Server(
         tools=[tool("read"), tool("delete_all")],
         prompts=[{"name": "plan"}],
@@ -56,59 +57,66 @@ def files() -> Server:
     return server
 
 
-def govern(made: Gateway, policy: Policy, searches: frozenset[str] = frozenset()) -> None:
-    """Have a gateway judge by a policy."""
-    authority = Authority(policy)
-    made.layers.governor = Governance(authority)
-    made.registry.show(View(None, searches, authority))
+def set_policy(gateway: Gateway, policy: Policy, searches: frozenset[str] = frozenset()) -> None:
+    """Make a gateway enforce a policy."""
+    enforcer = PolicyEnforcer(policy)
+    gateway.pipeline.enforcer = EnforcementChain(enforcer)
+    gateway.registry.set_visibility(Visibility(None, searches, enforcer))
 
 
 @asynccontextmanager
 async def governed(policy: Policy, **servers: Server) -> AsyncGenerator[Gateway]:
-    """Run a governed gateway before `servers`, once they are ready."""
-    made = gateway(**servers)
-    govern(made, policy)
-    async with running(made, *servers.values()):
-        made.registry.start()
-        await made.registry.wait_settled()
-        yield made
+    """Run a gateway with a policy; yield it when all `servers` are ready."""
+    gateway = make_gateway(**servers)
+    set_policy(gateway, policy)
+    async with running(gateway, *servers.values()):
+        gateway.registry.start()
+        await gateway.registry.wait_complete()
+        yield gateway
 
 
-class Member:
-    """One who asks in a session, or by letters, and is taken for somebody."""
+class GovernedClient:
+    """A client of one principal, with a session or with stateless requests."""
 
     def __init__(
-        self, made: Gateway, principal: Principal, version: str = "2025-11-25", client: str = "c"
+        self, gateway: Gateway, principal: Principal, version: str = "2025-11-25", client: str = "c"
     ) -> None:
-        self.gateway, self.principal, self.version, self.client = made, principal, version, client
-        self.paper = Paper()
+        self.gateway, self.principal, self.version, self.client = (
+            gateway,
+            principal,
+            version,
+            client,
+        )
+        self.stream = RecordingStream()
         self.session: Session | None = None
         if version != "2026-07-28":
-            self.session = made.open(self.paper, principal)  # type: ignore[arg-type]
+            self.session = gateway.open_session(self.stream, principal)  # type: ignore[arg-type]
             info = {"name": client, "version": "1"}
-            said = {"protocolVersion": version, "capabilities": {}, "clientInfo": info}
-            self.session.answer(Request(0, "initialize", to_raw(said)), None)
+            initialize_params = {"protocolVersion": version, "capabilities": {}, "clientInfo": info}
+            self.session.answer(Request(0, "initialize", to_raw(initialize_params)), None)
             self.session.notified(Notification("notifications/initialized"))
 
     async def ask(self, method: str, **params: Any) -> Any:
-        """Ask, and return the result."""
+        """Send a request; return its result."""
         return await self.ask_raw(method, to_raw(params))
 
     async def ask_raw(self, method: str, params: Raw) -> Any:
-        """Ask with params that are written already."""
+        """Send a request with encoded params; return its result."""
         if self.session is None:
-            named = {"io.modelcontextprotocol/clientInfo": {"name": self.client, "version": "1"}}
-            whole = {**from_raw(params, dict[str, Raw]), "_meta": meta(**named)}
-            request = Request(1, method, to_raw(whole))
-            outcome = self.gateway.answer(
+            client_info = {
+                "io.modelcontextprotocol/clientInfo": {"name": self.client, "version": "1"}
+            }
+            all_params = {**from_raw(params, dict[str, Raw]), "_meta": meta(**client_info)}
+            request = Request(1, method, to_raw(all_params))
+            outcome = self.gateway.handle_stateless(
                 request,
                 Params(request.params),
                 self.principal,
-                self.paper,
-                Mirrors({}, frozenset()),
+                self.stream,
+                HeaderCheck({}, frozenset()),
             )
         else:
-            outcome = self.session.answer(Request(1, method, params), self.paper)
+            outcome = self.session.answer(Request(1, method, params), self.stream)
         result = await outcome if hasattr(outcome, "__await__") else outcome
         return from_raw(to_raw(result))
 
@@ -116,21 +124,21 @@ class Member:
         """Call a tool."""
         return await self.ask("tools/call", name=name, arguments=arguments)
 
-    async def refusal(self, method: str, **params: Any) -> tuple[int, str]:
-        """Ask what is to be refused; return the code and the message."""
-        return await refused(self.ask(method, **params))
+    async def expect_error(self, method: str, **params: Any) -> tuple[int, str]:
+        """Send a request that must fail; return the code and the message."""
+        return await error_of(self.ask(method, **params))
 
     async def names(self, method: str = "tools/list") -> list[str]:
-        """List, and return the names or URIs alone."""
-        found = await self.ask(method)
-        (kind,) = (kind for kind in Kind if kind.method == method)
-        return [offer[kind.key] for offer in found[kind.value]]
+        """List features; return only their names or URIs."""
+        result = await self.ask(method)
+        (kind,) = (kind for kind in FeatureKind if kind.method == method)
+        return [feature[kind.key] for feature in result[kind.value]]
 
 
-async def refused(asking: Any) -> tuple[int, str]:
-    """Return how something was refused."""
+async def error_of(awaitable: Any) -> tuple[int, str]:
+    """Return the code and the message of the error that `awaitable` raises."""
     try:
-        answer = await asking
+        answer = await awaitable
     except RpcError as error:
         return error.code, error.message
-    raise AssertionError(f"expected a refusal, got {answer!r}")
+    raise AssertionError(f"expected an error, got {answer!r}")

@@ -1,46 +1,49 @@
-"""Servers for tests: MCP over an in-memory pipe, scripted in a few lines; clients as well."""
+"""Scripted MCP servers and clients over in-memory pipes, for tests."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
-from trunkline.backends.link import ChannelLink
-from trunkline.backends.remote import Remote
-from trunkline.gateway.backend import Backend, Listener
+from trunkline.backends.limits import BackendLimits
+from trunkline.backends.server_connection import TransportServerConnection
+from trunkline.backends.session_server import SessionServer
+from trunkline.gateway.backend import Backend, BackendListener
 from trunkline.gateway.gateway import Gateway
-from trunkline.gateway.session import Identity
-from trunkline.gateway.settings import Settings
+from trunkline.gateway.session import GatewayIdentity
+from trunkline.gateway.settings import GatewayLimits, UpstreamSettings
 from trunkline.jsonrpc import (
-    Channel,
     Connection,
     IdRemapper,
     Raw,
     Request,
     RpcError,
+    Transport,
     from_raw,
-    pipe,
+    memory_pipe,
 )
-from trunkline.mcp.cacheable import Freshness
+from trunkline.mcp.cache_hints import CacheHints
 
 Answer = Callable[[Any], Any]
+NO_DRAIN_LIMITS = BackendLimits(answer_drain_timeout=0.0)
 
 
 class Server:
-    """A server behind a pipe; what it offers and how it answers is up to the test."""
+    """A server behind a pipe; the test sets its features and its responses."""
 
     def __init__(self, version: str = "2025-11-25", **lists: list[dict[str, Any]]) -> None:
         self.version = version
         self.lists = lists
-        self.heard: list[tuple[str, Any]] = []
+        self.received: list[tuple[str, Any]] = []
         self.requests: list[Request] = []
-        self.news: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+        self.inbox: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
         self.methods: dict[str, Answer] = {}
         self.connection: Connection | None = None
-        self.channel: Channel
+        self.transport: Transport
         self.capabilities: dict[str, Any] = {
             name: {} for name in lists if name != "resourceTemplates"
         }
+        self.limits = NO_DRAIN_LIMITS
         self.starts = 0
         self.broken: Exception | None = None
         self.runs: list[asyncio.Task[None]] = []
@@ -49,7 +52,7 @@ class Server:
     def called(self, request: Any) -> Any:
         params = _read(request.params)
         self.requests.append(request)
-        self._hear(request.method, params)
+        self._record(request.method, params)
         if request.method in self.methods:
             return self.methods[request.method](params)
         if request.method == "initialize":
@@ -66,89 +69,93 @@ class Server:
         return {}
 
     def notified(self, notification: Any) -> None:
-        self._hear(notification.method, _read(notification.params))
+        self._record(notification.method, _read(notification.params))
 
     def violated(self, violation: Exception) -> None:
         self.violations.append(violation)
 
-    def _hear(self, method: str, params: Any) -> None:
-        self.heard.append((method, params))
-        self.news.put_nowait((method, params))
+    def _record(self, method: str, params: Any) -> None:
+        self.received.append((method, params))
+        self.inbox.put_nowait((method, params))
 
-    async def connect(self, listener: Listener, remapper: IdRemapper, capabilities: Any) -> Backend:
+    async def connect(
+        self, listener: BackendListener, remapper: IdRemapper, capabilities: Any
+    ) -> Backend:
         self.starts += 1
         if self.broken is not None:
             raise self.broken
-        near, far = pipe()
-        self.channel = far
-        self.connection = Connection(far, self, grace=0.0)
+        gateway_end, server_end = memory_pipe()
+        self.transport = server_end
+        self.connection = Connection(server_end, self, close_timeout=0.0)
         self.runs.append(asyncio.create_task(self.connection.run()))
-        remote = Remote(listener)
-        link = ChannelLink(near, "test", remapper, remote)
+        remote = SessionServer(listener, self.limits)
+        link = TransportServerConnection(
+            gateway_end, "test", remapper, remote, close_timeout=self.limits.answer_drain_timeout
+        )
         await remote.open(link, capabilities, {"name": "gateway", "version": "0"})
         return remote
 
-    # For tests
+    # Used by the tests
 
     @property
-    def line(self) -> Connection:
-        """The way to the gateway."""
+    def active_connection(self) -> Connection:
+        """The connection to the gateway."""
         assert self.connection is not None
         return self.connection
 
     async def ask(self, method: str, params: Any = None) -> Any:
-        return from_raw(await self.line.call(method, params), object)
+        return from_raw(await self.active_connection.call(method, params), object)
 
-    async def die(self) -> None:
-        """End, without a word and in the midst of whatever it does."""
-        await self.channel.aclose()
+    async def crash(self) -> None:
+        """Close the connection at once, without answering open requests."""
+        await self.transport.aclose()
 
     def count(self, method: str) -> int:
-        return [heard for heard, _ in self.heard].count(method)
+        return [received for received, _ in self.received].count(method)
 
-    async def until_heard(self, method: str) -> Any:
-        """Return the params of the next message of this method that was not waited for yet."""
+    async def wait_received(self, method: str) -> Any:
+        """Wait for the next message with this method; return its params."""
         while True:
-            heard, params = await self.news.get()
-            if heard == method:
+            received, params = await self.inbox.get()
+            if received == method:
                 return params
 
 
-class Silent:
-    """A backend to which nothing matters but what a test makes of it."""
+class SilentBackend:
+    """A backend that ignores everything; tests override what they need."""
 
     version = "2025-11-25"
-    freshness = Freshness()
-    left_out: tuple[str, ...] = ()
+    cache_hints = CacheHints()
+    skipped_features: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.capabilities: dict[str, Any] = {"tools": {}}
         self.ended = asyncio.Event()
 
-    def waits_since(self, client: object) -> None: ...
-    async def tell(self, method: str, params: Any) -> None: ...
+    def awaiting_client_since(self, client: object) -> None: ...
+    async def notify(self, method: str, params: Any) -> None: ...
     async def ping(self) -> None: ...
-    async def follow(self, uri: str) -> None: ...
-    async def unfollow(self, uri: str) -> None: ...
-    async def set_level(self, level: str) -> None: ...
+    async def subscribe(self, uri: str) -> None: ...
+    async def unsubscribe(self, uri: str) -> None: ...
+    async def set_log_level(self, level: str) -> None: ...
 
     async def wait_ended(self) -> None:
         await self.ended.wait()
 
 
-class Hold:
-    """An answer that comes when the test says so."""
+class HeldAnswer:
+    """A response that is held back until the test releases it."""
 
     def __init__(self, answer: Any = None) -> None:
         self.answer: Any = {"content": []} if answer is None else answer
-        self.begun = asyncio.Event()
-        self.let_go = asyncio.Event()
+        self.started = asyncio.Event()
+        self.released = asyncio.Event()
         self.cancelled = asyncio.Event()
 
     async def __call__(self, params: Any) -> Any:
-        self.begun.set()
+        self.started.set()
         try:
-            await self.let_go.wait()
+            await self.released.wait()
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
@@ -156,33 +163,42 @@ class Hold:
 
 
 def refuse(code: int, message: str = "no", data: Any = None) -> Answer:
-    """Return an answer that is an error."""
+    """Return a handler that raises this error."""
 
-    def refusing(params: Any) -> Any:
+    def raise_error(params: Any) -> Any:
         raise RpcError(code, message, data)
 
-    return refusing
+    return raise_error
 
 
 def _read(raw: Any) -> Any:
     return from_raw(raw, object) if isinstance(raw, Raw) else None
 
 
-def gateway(**servers: Server) -> Gateway:
-    made = Gateway(Identity("test-gateway", "1.0"), chance=lambda: 0.0)
+NO_GRACE = GatewayLimits(close_timeout=0.0)
+"""Calls end at once when their client closes the connection."""
+
+NO_STARTUP_WAIT = GatewayLimits(startup_timeout=0.0, close_timeout=0.0)
+"""Clients do not wait for servers that are starting."""
+
+
+def make_gateway(limits: GatewayLimits = NO_GRACE, /, **servers: Server) -> Gateway:
+    gateway = Gateway(GatewayIdentity("test-gateway", "1.0"), jitter=lambda: 0.0, limits=limits)
     for name, server in servers.items():
-        add(made, name, server)
-    return made
+        add(gateway, name, server)
+    return gateway
 
 
-def add(made: Gateway, name: str, server: Server, **settings: Any) -> None:
+def add(gateway: Gateway, name: str, server: Server, **settings: Any) -> None:
     prefix = settings.pop("prefix", name)
-    made.add(
-        Settings(name, prefix, **settings),
+    gateway.add_upstream(
+        UpstreamSettings(name, prefix, **settings),
         lambda owner: server.connect(
             owner,
-            made.remapper,
-            made.client_capabilities if owner.declares is None else owner.declares,
+            gateway.remapper,
+            gateway.client_capabilities
+            if owner.client_capabilities is None
+            else owner.client_capabilities,
         ),
     )
 
@@ -196,49 +212,51 @@ def one_tool(name: str = "echo") -> Server:
 
 
 @asynccontextmanager
-async def running(made: Gateway, *servers: Server) -> AsyncGenerator[Gateway]:
-    """Run a gateway for a moment, and see to it that nothing of it is left afterwards."""
+async def running(gateway: Gateway, *servers: Server) -> AsyncGenerator[Gateway]:
+    """Run a gateway; assert that it leaves no task and no pending request."""
     before = asyncio.all_tasks()
-    async with asyncio.timeout(20):  # a bound, not a measure: machines are busy at times
+    async with asyncio.timeout(20):  # only against hanging; the machine may be busy
         try:
-            yield made
+            yield gateway
         finally:
-            await made.aclose()
-            # Its servers' own ends are the test's, and learn of the end a moment later.
+            await gateway.aclose()
+            # The test owns the server ends of the pipes; they close a moment later.
             await asyncio.gather(*(run for server in servers for run in server.runs))
-        left = asyncio.all_tasks() - before
-        assert left == set(), left
-        assert made.remapper.pending_count() == 0
+        leftover_tasks = asyncio.all_tasks() - before
+        assert leftover_tasks == set(), leftover_tasks
+        assert gateway.remapper.pending_count() == 0
 
 
 @asynccontextmanager
-async def serving(**servers: Server) -> AsyncGenerator[Gateway]:
-    """Run a gateway before `servers`."""
-    async with running(gateway(**servers), *servers.values()) as made:
-        yield made
+async def serving(
+    limits: GatewayLimits = NO_GRACE, /, **servers: Server
+) -> AsyncGenerator[Gateway]:
+    """Run a gateway with `servers` as its upstreams."""
+    async with running(make_gateway(limits, **servers), *servers.values()) as gateway:
+        yield gateway
 
 
-class User:
-    """A client of the gateway over a pipe: it asks, and remembers what it was asked and told."""
+class SessionClient:
+    """A client of the gateway over a pipe; it records received requests and notifications."""
 
-    def __init__(self, made: Gateway, capabilities: dict[str, Any] | None = None) -> None:
-        near, far = pipe()
-        self.serving = asyncio.create_task(made.serve(far))
-        self.connection = Connection(near, self, grace=0.0)
+    def __init__(self, gateway: Gateway, capabilities: dict[str, Any] | None = None) -> None:
+        client_end, gateway_end = memory_pipe()
+        self.serving = asyncio.create_task(gateway.serve(gateway_end))
+        self.connection = Connection(client_end, self, close_timeout=0.0)
         self.capabilities = capabilities or {}
         self.answers: dict[str, Answer] = {}
-        self.asked: list[tuple[str, Any]] = []
+        self.asked_requests: list[tuple[str, Any]] = []
         self.requests: list[Request] = []
-        self.told: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+        self.notifications: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
         self.violations: list[Exception] = []
 
     def called(self, request: Any) -> Any:
-        self.asked.append((request.method, _read(request.params)))
+        self.asked_requests.append((request.method, _read(request.params)))
         self.requests.append(request)
         return self.answers[request.method](_read(request.params))
 
     def notified(self, notification: Any) -> None:
-        self.told.put_nowait((notification.method, _read(notification.params)))
+        self.notifications.put_nowait((notification.method, _read(notification.params)))
 
     def violated(self, violation: Exception) -> None:
         self.violations.append(violation)
@@ -259,21 +277,21 @@ class User:
         """Call a tool."""
         return await self.ask("tools/call", {"name": name, **members})
 
-    async def tell(self, method: str, params: Any = None) -> None:
+    async def notify(self, method: str, params: Any = None) -> None:
         await self.connection.notify(method, params)
 
-    async def refusal(self, method: str, params: Any = None) -> RpcError:
-        """Ask what is to be refused, and return how it was; its data as Python has it."""
+    async def expect_error(self, method: str, params: Any = None) -> RpcError:
+        """Send a request that must fail; return the error with decoded data."""
         try:
             answer = await self.ask(method, params)
         except RpcError as error:
             error.data = _read(error.data)
             return error
-        raise AssertionError(f"expected a refusal, got {answer!r}")
+        raise AssertionError(f"expected an error, got {answer!r}")
 
     async def unavailable(self, name: str) -> Any:
-        """Call a tool whose server is not there, and return the refusal."""
-        error: Any = await self.refusal("tools/call", {"name": name})
+        """Call a tool whose server is unavailable; return the error."""
+        error: Any = await self.expect_error("tools/call", {"name": name})
         assert error.code == -32007
         assert error.data["type"] == "upstream_unavailable"
         assert error.data["server"] in error.message
@@ -285,19 +303,19 @@ class User:
         return answer
 
     async def names(self, method: str = "tools/list") -> list[str]:
-        """List, and return the names or URIs alone."""
-        (found,) = (await self.ask(method)).values()
-        return [offer.get("uri") or offer["name"] for offer in found]
+        """List features; return only their names or URIs."""
+        (features,) = (await self.ask(method)).values()
+        return [feature.get("uri") or feature["name"] for feature in features]
 
-    async def until_told(self, method: str) -> Any:
+    async def wait_notification(self, method: str) -> Any:
         while True:
-            heard, params = await self.told.get()
-            if heard == method:
+            received, params = await self.notifications.get()
+            if received == method:
                 return params
 
-    def everything(self) -> list[tuple[str, Any]]:
-        """Return all that it was told and has not waited for."""
-        return [self.told.get_nowait() for _ in range(self.told.qsize())]
+    def take_notifications(self) -> list[tuple[str, Any]]:
+        """Return and clear all notifications received so far."""
+        return [self.notifications.get_nowait() for _ in range(self.notifications.qsize())]
 
 
 def hello(version: str = "2025-11-25", capabilities: Any = None) -> dict[str, Any]:
@@ -310,14 +328,14 @@ def hello(version: str = "2025-11-25", capabilities: Any = None) -> dict[str, An
 
 
 @asynccontextmanager
-async def user(
-    made: Gateway, version: str = "2025-11-25", **capabilities: Any
-) -> AsyncGenerator[User]:
-    """Let a client talk to the gateway, once all servers are ready or have failed."""
-    async with User(made, capabilities) as somebody:
-        await somebody.hello(version)
-        await made.registry.wait_settled()
-        yield somebody
+async def session_client(
+    gateway: Gateway, version: str = "2025-11-25", **capabilities: Any
+) -> AsyncGenerator[SessionClient]:
+    """Connect a session client; yield it when all servers are ready or have failed."""
+    async with SessionClient(gateway, capabilities) as client:
+        await client.hello(version)
+        await gateway.registry.wait_complete()
+        yield client
 
 
 def text_of(result: Any) -> str:

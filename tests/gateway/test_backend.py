@@ -1,25 +1,25 @@
-"""What every backend says of itself, so that calls can be told apart."""
+"""The announced features of backends."""
 
-from trunkline.backends.functions import Functions
-from trunkline.backends.remote import Remote
-from trunkline.gateway.backend import Backend, Listener
-
-
-class Ear:
-    """Hears nothing."""
-
-    def offers_changed(self, capability: str) -> None: ...
-
-    def session_renewed(self) -> None: ...
-
-    async def told(self, method: str, params: object) -> None: ...
-
-    async def asked(self, method: str, params: object, asker: object = None) -> object: ...
+from trunkline.backends.functions import FunctionBackend
+from trunkline.backends.session_server import SessionServer
+from trunkline.gateway.backend import Backend, BackendListener
 
 
-def test_functions_ask_nothing_and_a_server_may_ask_once_it_was_told_so() -> None:
-    functions: Backend = Functions()
-    assert (functions.declared, functions.tells_calls_apart) == (None, True)
-    ear: Listener = Ear()  # pyright: ignore[reportAssignmentType]  it is never heard
-    remote: Backend = Remote(ear)
-    assert (remote.declared, remote.tells_calls_apart) == (frozenset(), False)
+class Recorder:
+    """Ignores all messages."""
+
+    def on_features_changed(self, capability: str) -> None: ...
+
+    def on_session_renewed(self) -> None: ...
+
+    async def on_notification(self, method: str, params: object) -> None: ...
+
+    async def on_request(self, method: str, params: object, requester: object = None) -> object: ...
+
+
+def test_functions_send_no_requests_and_a_server_may_after_its_announcement() -> None:
+    functions: Backend = FunctionBackend()
+    assert (functions.announced_features, functions.has_per_call_streams) == (None, True)
+    listener: BackendListener = Recorder()  # pyright: ignore[reportAssignmentType]  never used
+    remote: Backend = SessionServer(listener)
+    assert (remote.announced_features, remote.has_per_call_streams) == (frozenset(), False)

@@ -1,93 +1,95 @@
-"""Whoever a call is for: a backend cannot tell whether it is a session or a single request."""
+"""The client of a call: a backend sees no difference between sessions and stateless requests."""
 
 import pytest
 
-from tests.gateway.letters import Paper, Poster, poster
-from tests.gateway.servers import gateway, hello, running, user
-from trunkline.backends.functions import Functions
-from trunkline.gateway.backend import Backend, Listener
-from trunkline.gateway.client import Client
-from trunkline.gateway.settings import Settings
-from trunkline.jsonrpc import Due, Raw, Request, RpcError, to_raw
-from trunkline.mcp.caller import Caller
-from trunkline.mcp.principal import Principal
-from trunkline.routing.call import Call
+from tests.gateway.servers import hello, make_gateway, running, session_client
+from tests.gateway.stateless_callers import RecordingStream, StatelessCaller, stateless_caller
+from trunkline.backends.functions import FunctionBackend
+from trunkline.gateway.backend import Backend, BackendListener
+from trunkline.gateway.client import DownstreamClient
+from trunkline.gateway.settings import UpstreamSettings
+from trunkline.jsonrpc import PendingResult, Raw, Request, RpcError, to_raw
+from trunkline.mcp.identity import Call, Caller, Principal
 
 
-class Curious(Functions):
-    """A backend that remembers for whom it was called, and asks and tells them something."""
+class AskingServer(FunctionBackend):
+    """A backend that records its clients, and sends them a request and a notification."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.clients: list[Client] = []
+        self.clients: list[DownstreamClient] = []
 
         @self.tool("t")
         def t() -> str:
             return "done"
 
-    def call(self, call: Call, client: Client) -> Due:
-        return Due.of(self._call(call, client))
+    def call(self, call: Call, client: DownstreamClient) -> PendingResult:
+        return PendingResult.from_awaitable(self._call(call, client))
 
-    async def _call(self, call: Call, client: Client) -> Raw:
+    async def _call(self, call: Call, client: DownstreamClient) -> Raw:
         self.clients.append(client)
-        await client.tell("notifications/message", {"level": "error", "data": "told"})
+        await client.notify("notifications/message", {"level": "error", "data": "text"})
         with pytest.raises(RpcError):
-            await client.ask("sampling/createMessage", {})
+            await client.send_request("sampling/createMessage", {})
         assert client.caller == call.caller
         return await super().call(call, client)
 
 
-async def test_a_conversation_is_one_party_and_a_request_that_stands_alone_is_another() -> None:
-    backend = Curious()
+async def test_a_session_is_one_call_group_and_a_stateless_request_is_another() -> None:
+    backend = AskingServer()
 
-    async def connect(listener: Listener) -> Backend:
+    async def connect(listener: BackendListener) -> Backend:
         return backend
 
-    made = gateway()
-    made.add(Settings("s", "s"), connect)
-    async with running(made), user(made) as old:
-        client: Poster = await poster(made)
-        (session,) = made.sessions
+    gateway = make_gateway()
+    gateway.add_upstream(UpstreamSettings("s", "s"), connect)
+    async with running(gateway), session_client(gateway) as session_user:
+        client: StatelessCaller = await stateless_caller(gateway)
+        (session,) = gateway.sessions
         for _ in range(2):
-            await old.call("s__t")
+            await session_user.call("s__t")
             await client.call("s__t")
-        outcome = session.answer(Request(9, "tools/call", to_raw({"name": "s__t"})), Paper())
+        outcome = session.answer(
+            Request(9, "tools/call", to_raw({"name": "s__t"})), RecordingStream()
+        )
         await outcome
-        first, one, second, two, on_line = backend.clients
-        assert first.party is second.party is on_line.party
-        assert len({first.party, one.party, two.party}) == 3
+        first, one, second, two, with_stream = backend.clients
+        assert first.call_group is second.call_group is with_stream.call_group
+        assert len({first.call_group, one.call_group, two.call_group}) == 3
         assert [c.caller.version for c in (first, one)] == ["2025-11-25", "2026-07-28"]
         assert [c.caller.principal.id for c in (first, one)] == ["local", "poster"]
 
 
-async def test_what_concerns_one_call_goes_on_its_own_line() -> None:
-    backend = Curious()
+async def test_messages_about_a_call_use_its_own_stream() -> None:
+    backend = AskingServer()
 
-    async def connect(listener: Listener) -> Backend:
+    async def connect(listener: BackendListener) -> Backend:
         return backend
 
-    made = gateway()
-    made.add(Settings("s", "s"), connect)
-    trunk, line = TrunkOfPaper(), Paper()
-    async with running(made):
-        session = made.open(trunk)
-        session.answer(Request(1, "initialize", to_raw(hello())), line)
-        await made.registry.wait_settled()
+    gateway = make_gateway()
+    gateway.add_upstream(UpstreamSettings("s", "s"), connect)
+    session_stream, request_stream = RecordingSessionStream(), RecordingStream()
+    async with running(gateway):
+        session = gateway.open_session(session_stream)
+        session.answer(Request(1, "initialize", to_raw(hello())), request_stream)
+        await gateway.registry.wait_complete()
         session.operational = True
-        await session.answer(Request(2, "tools/call", to_raw({"name": "s__t"})), line)
-        assert [method for method, _ in line.everything()] == ["notifications/message"]
-        assert trunk.everything() == []
+        await session.answer(Request(2, "tools/call", to_raw({"name": "s__t"})), request_stream)
+        assert [method for method, _ in request_stream.take_notifications()] == [
+            "notifications/message"
+        ]
+        assert session_stream.take_notifications() == []
         (client,) = backend.clients
-        client.post("notifications/message", {"level": "error"})
-        assert (await line.hear())[0] == "notifications/message"
-        await made.close(session)
-        assert trunk.everything() == []
+        client.queue_notification("notifications/message", {"level": "error"})
+        assert (await request_stream.next_notification())[0] == "notifications/message"
+        await gateway.close_session(session)
+        assert session_stream.take_notifications() == []
 
 
-class TrunkOfPaper(Paper):
-    def cancel(self, request_id: object) -> bool:
+class RecordingSessionStream(RecordingStream):
+    def cancel_request(self, request_id: object) -> bool:
         return False
 
 
-def test_a_caller_wants_no_messages_unless_it_says_so() -> None:
+def test_a_caller_gets_no_log_messages_unless_it_asks_for_them() -> None:
     assert Caller(Principal("p"), "2026-07-28", {}, Raw(b"{}")).log_level is None

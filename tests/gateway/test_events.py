@@ -1,167 +1,188 @@
-"""Telling what has happened: everybody who listens, and nobody is kept waiting by another."""
+"""The event bus: listeners, filters, batches and delayed delivery."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.gateway.test_passage import passage as passing
+from tests.gateway.test_call_context import make_context
 from trunkline.gateway.events import (
-    MANY,
-    MAX_UNTOLD,
-    WHILE,
-    CallEnded,
-    Event,
-    Events,
-    Switched,
+    CALL_EVENT_BATCH,
+    CALL_EVENT_DELAY,
+    MAX_PENDING_CALL_EVENTS,
+    CallSummary,
+    EventBus,
+    GatewayEvent,
+    KillSwitchChanged,
 )
 from trunkline.jsonrpc import Incident
 
-NEWS = Switched("tool", "a__b", off=True, by="ann")
+EVENT = KillSwitchChanged("tool", "a__b", stopped=True, by="ann")
 
 
-def test_everybody_who_listens_is_told_until_they_do_not_want_to_any_more() -> None:
-    events, one, two = Events(), list[Event](), list[Event]()
+def test_a_listener_receives_events_until_it_is_removed() -> None:
+    events, first, second = EventBus(), list[GatewayEvent](), list[GatewayEvent]()
     assert not events
-    end_one = events.listen(one.append)
-    events.listen(two.append)
+    remove_first = events.add_listener(first.append)
+    events.add_listener(second.append)
     assert events
-    events.tell(NEWS)
-    end_one()
-    end_one()
-    events.tell(NEWS)
-    assert (one, two) == ([NEWS], [NEWS, NEWS])
+    events.emit(EVENT)
+    remove_first()
+    remove_first()
+    events.emit(EVENT)
+    assert (first, second) == ([EVENT], [EVENT, EVENT])
 
 
-def call(status: str) -> CallEnded:
-    passage = passing()
-    passage.status = status
-    return passage.ended(1.0, None, None)
+def call(status: str) -> CallSummary:
+    context = make_context()
+    context.status = status
+    return context.summarize(1.0, None, None)
 
 
-def test_whoever_wants_the_failed_calls_alone_is_told_of_no_others() -> None:
-    events, everything, failed, no_calls = Events(), list[Event](), list[Event](), list[Event]()
-    assert not events.hears_failures
-    events.listen(no_calls.append, calls="none")
-    assert not events.hears_failures
-    end = events.listen(failed.append, calls="failed")
-    assert (events.hears_calls, events.hears_failures) == (False, True)
-    events.listen(everything.append)
-    assert (events.hears_calls, events.hears_failures) == (True, True)
+def test_a_listener_can_filter_for_failed_calls_or_no_calls() -> None:
+    events, all_events, failed, no_calls = (
+        EventBus(),
+        list[GatewayEvent](),
+        list[GatewayEvent](),
+        list[GatewayEvent](),
+    )
+    assert not events.wants_failures
+    events.add_listener(no_calls.append, call_filter="none")
+    assert not events.wants_failures
+    remove_failed = events.add_listener(failed.append, call_filter="failed")
+    assert (events.wants_calls, events.wants_failures) == (False, True)
+    events.add_listener(all_events.append)
+    assert (events.wants_calls, events.wants_failures) == (True, True)
     calls = [call(status) for status in ("success", "tool_error", "denied")]
-    for each in calls:
-        events.tell_later(each)
-    end()
-    events.tell_later(calls[-1])
-    events.tell(NEWS)
-    assert everything == [*calls, calls[-1], NEWS]
+    for summary in calls:
+        events.emit_call(summary)
+    remove_failed()
+    events.emit_call(calls[-1])
+    events.emit(EVENT)
+    assert all_events == [*calls, calls[-1], EVENT]
     assert failed == [calls[-1]]
-    assert no_calls == [NEWS]
+    assert no_calls == [EVENT]
 
 
-def test_one_who_fails_is_reported_and_keeps_the_others_from_nothing() -> None:
-    reports, told = list[Incident](), list[Event]()
-    events = Events(reports.append)
+def test_a_failing_listener_is_reported_and_the_others_receive_the_event() -> None:
+    reports, delivered = list[Incident](), list[GatewayEvent]()
+    events = EventBus(reports.append)
 
     def fail(event: Any) -> None:
         raise OSError("disk full")
 
-    events.listen(fail)
-    events.listen(told.append)
-    events.tell(NEWS)
-    assert told == [NEWS]
-    assert [(report.method, str(report.error)) for report in reports] == [("Switched", "disk full")]
+    events.add_listener(fail)
+    events.add_listener(delivered.append)
+    events.emit(EVENT)
+    assert delivered == [EVENT]
+    assert [(report.method, str(report.error)) for report in reports] == [
+        ("KillSwitchChanged", "disk full")
+    ]
 
 
-def test_what_is_put_off_is_told_before_anything_that_happens_later() -> None:
-    events, told, put_off = Events(), list[Event](), list[Callable[[], None]]()
-    events.listen(told.append)
-    calls = [call("success") for _ in range(MAX_UNTOLD + 1)]
-    events.tell_later(calls[0])
-    assert told == [calls[0]]  # nobody said how to put it off
-    events.later = lambda _, then: put_off.append(then)
-    for each in calls[:2]:
-        events.tell_later(each)
-    assert (len(told), len(put_off)) == (1, 1)
-    events.tell(NEWS)
-    assert told[1:] == [*calls[:2], NEWS]
-    put_off.pop()()
-    assert len(told) == 4  # nothing twice
-    for each in calls:
-        events.tell_later(each)
-    assert told[4:] == calls[:MAX_UNTOLD]  # so many are not put off any longer
-    put_off.pop()()
-    assert told[4:] == calls
+def test_delayed_calls_are_delivered_before_later_events() -> None:
+    events, delivered, scheduled = EventBus(), list[GatewayEvent](), list[Callable[[], None]]()
+    events.add_listener(delivered.append)
+    calls = [call("success") for _ in range(MAX_PENDING_CALL_EVENTS + 1)]
+    events.emit_call(calls[0])
+    assert delivered == [calls[0]]  # without a scheduler, delivery is immediate
+    events.schedule = lambda _, flush: scheduled.append(flush)
+    for summary in calls[:2]:
+        events.emit_call(summary)
+    assert (len(delivered), len(scheduled)) == (1, 1)
+    events.emit(EVENT)
+    assert delivered[1:] == [*calls[:2], EVENT]
+    scheduled.pop()()
+    assert len(delivered) == 4  # nothing is delivered twice
+    for summary in calls:
+        events.emit_call(summary)
+    assert delivered[4:] == calls[:MAX_PENDING_CALL_EVENTS]  # a full batch is delivered at once
+    scheduled.pop()()
+    assert delivered[4:] == calls
 
 
-def test_many_are_told_of_as_soon_as_their_answers_have_left() -> None:
-    events, told, put_off = Events(), list[Event](), list[tuple[float, Callable[[], None]]]()
-    events.listen(told.append)
-    events.later = lambda seconds, then: put_off.append((seconds, then))
-    calls = [call("success") for _ in range(MANY + 3)]
-    for each in calls:
-        events.tell_later(each)
-    assert ([seconds for seconds, _ in put_off], told) == ([WHILE, 0.0], [])
-    put_off.pop()[1]()
-    assert told == calls
-    events.tell_later(calls[0])
-    assert len(put_off) == 1  # which is still to come
-    put_off.pop()[1]()
-    assert told == [*calls, calls[0]]
+def test_a_full_batch_of_calls_is_delivered_in_the_next_loop_turn() -> None:
+    events, delivered, scheduled = (
+        EventBus(),
+        list[GatewayEvent](),
+        list[tuple[float, Callable[[], None]]](),
+    )
+    events.add_listener(delivered.append)
+    events.schedule = lambda seconds, flush: scheduled.append((seconds, flush))
+    calls = [call("success") for _ in range(CALL_EVENT_BATCH + 3)]
+    for summary in calls:
+        events.emit_call(summary)
+    assert ([seconds for seconds, _ in scheduled], delivered) == ([CALL_EVENT_DELAY, 0.0], [])
+    scheduled.pop()[1]()
+    assert delivered == calls
+    events.emit_call(calls[0])
+    assert len(scheduled) == 1  # the timer is still pending
+    scheduled.pop()[1]()
+    assert delivered == [*calls, calls[0]]
 
 
-def test_whoever_can_is_told_of_many_calls_at_once_and_everybody_of_each_in_its_order() -> None:
-    events, put_off = Events(), list[Callable[[], None]]()
-    one, many, failed = list[Event](), list[Sequence[CallEnded]](), list[Sequence[CallEnded]]()
-    other = list[Event]()
-    events.later = lambda _, then: put_off.append(then)
-    events.listen(one.append)
-    events.listen(other.append, many=many.append)
-    events.listen(other.append, calls="failed", many=failed.append)
-    events.listen(other.append, calls="none")
+def test_batch_listeners_receive_batches_and_others_single_calls_in_order() -> None:
+    events, scheduled = EventBus(), list[Callable[[], None]]()
+    first, many, failed = (
+        list[GatewayEvent](),
+        list[Sequence[CallSummary]](),
+        list[Sequence[CallSummary]](),
+    )
+    other = list[GatewayEvent]()
+    events.schedule = lambda _, flush: scheduled.append(flush)
+    events.add_listener(first.append)
+    events.add_listener(other.append, batch_listener=many.append)
+    events.add_listener(other.append, call_filter="failed", batch_listener=failed.append)
+    events.add_listener(other.append, call_filter="none")
     calls = [call(status) for status in ("success", "denied", "tool_error", "timeout")]
-    for each in calls:
-        events.tell_later(each)
-    put_off.pop()()
-    assert one == calls
-    assert [list(each) for each in many] == [calls]
-    assert [list(each) for each in failed] == [[calls[1], calls[3]]]
+    for summary in calls:
+        events.emit_call(summary)
+    scheduled.pop()()
+    assert first == calls
+    assert [list(summary) for summary in many] == [calls]
+    assert [list(summary) for summary in failed] == [[calls[1], calls[3]]]
     assert other == []
-    events.tell_later(calls[0])
-    events.tell(NEWS)
-    assert [list(each) for each in many[1:]] == [[calls[0]]]
-    assert (one[4:], other, len(failed)) == ([calls[0], NEWS], [NEWS] * 3, 1)
+    events.emit_call(calls[0])
+    events.emit(EVENT)
+    assert [list(summary) for summary in many[1:]] == [[calls[0]]]
+    assert (first[4:], other, len(failed)) == ([calls[0], EVENT], [EVENT] * 3, 1)
 
 
-def test_one_who_fails_at_many_calls_is_reported_once_and_the_others_are_told() -> None:
-    reports, told = list[Incident](), list[Event]()
-    events = Events(reports.append)
-    events.later = lambda _seconds, _then: None
+def test_a_failing_batch_listener_is_reported_once_and_the_others_receive_the_calls() -> None:
+    reports, delivered = list[Incident](), list[GatewayEvent]()
+    events = EventBus(reports.append)
+    events.schedule = lambda _seconds, _then: None
 
-    def fail(calls: Sequence[CallEnded]) -> None:
+    def fail(calls: Sequence[CallSummary]) -> None:
         raise OSError(f"no room for {len(calls)}")
 
-    events.listen(told.append, many=fail)
-    events.listen(told.append)
+    events.add_listener(delivered.append, batch_listener=fail)
+    events.add_listener(delivered.append)
     calls = [call("success"), call("denied")]
-    for each in calls:
-        events.tell_later(each)
-    events.tell_now()
-    events.tell_now()  # nothing twice
-    assert told == calls
-    assert [(each.method, str(each.error)) for each in reports] == [("CallEnded", "no room for 2")]
+    for summary in calls:
+        events.emit_call(summary)
+    events.flush()
+    events.flush()  # nothing is delivered twice
+    assert delivered == calls
+    assert [(summary.method, str(summary.error)) for summary in reports] == [
+        ("CallSummary", "no room for 2")
+    ]
 
 
-def test_there_is_one_who_tells_of_what_was_put_off_at_a_time() -> None:
-    events, told, put_off = Events(), list[Event](), list[tuple[float, Callable[[], None]]]()
-    events.listen(told.append)
-    events.later = lambda seconds, then: put_off.append((seconds, then))
-    calls = [call("success") for _ in range(MAX_UNTOLD + 2)]
-    for each in calls:
-        events.tell_later(each)
-    assert [seconds for seconds, _ in put_off] == [WHILE, 0.0]
-    assert (told, events.untold) == (calls[:MAX_UNTOLD], 2)
-    for _, then in put_off:
-        then()
-    assert (told, events.untold) == (calls, 0)
-    put_off.clear()
-    events.tell_later(calls[0])
-    assert (len(told), len(put_off)) == (len(calls), 1)
+def test_only_one_delivery_of_each_kind_is_scheduled_at_a_time() -> None:
+    events, delivered, scheduled = (
+        EventBus(),
+        list[GatewayEvent](),
+        list[tuple[float, Callable[[], None]]](),
+    )
+    events.add_listener(delivered.append)
+    events.schedule = lambda seconds, flush: scheduled.append((seconds, flush))
+    calls = [call("success") for _ in range(MAX_PENDING_CALL_EVENTS + 2)]
+    for summary in calls:
+        events.emit_call(summary)
+    assert [seconds for seconds, _ in scheduled] == [CALL_EVENT_DELAY, 0.0]
+    assert (delivered, events.pending_count) == (calls[:MAX_PENDING_CALL_EVENTS], 2)
+    for _, flush in scheduled:
+        flush()
+    assert (delivered, events.pending_count) == (calls, 0)
+    scheduled.clear()
+    events.emit_call(calls[0])
+    assert (len(delivered), len(scheduled)) == (len(calls), 1)

@@ -1,13 +1,23 @@
-"""A session from its handshake on: what is answered when, and what is not."""
+"""The lifecycle of a session: responses before and after `initialize`."""
 
 import json
 from typing import Any
 
 import pytest
 
-from tests.gateway.servers import Server, User, gateway, hello, one_tool, serving, tool, user
+from tests.gateway.servers import (
+    NO_GRACE,
+    Server,
+    SessionClient,
+    hello,
+    make_gateway,
+    one_tool,
+    serving,
+    session_client,
+    tool,
+)
 from trunkline.gateway.gateway import Engine, Gateway
-from trunkline.gateway.session import Identity
+from trunkline.gateway.session import GatewayIdentity
 from trunkline.jsonrpc import Connection, RpcError
 
 HELLO = hello()
@@ -18,32 +28,32 @@ def text(method: str, params: Any = None, id: Any = 1, **more: Any) -> str:
     return json.dumps(message if params is None else message | {"params": params})
 
 
-def news(method: str, **params: Any) -> str:
+def notification_text(method: str, **params: Any) -> str:
     return json.dumps({"jsonrpc": "2.0", "method": method, "params": params})
 
 
-async def say(engine: Engine, payload: str) -> Any:
+async def send_text(engine: Engine, payload: str) -> Any:
     answer = await engine.handle_json(payload)
     return None if answer is None else json.loads(answer)
 
 
-async def opened(
-    version: str = "2025-11-25", made: Gateway | None = None, capabilities: Any = None
+async def initialized_engine(
+    version: str = "2025-11-25", gateway: Gateway | None = None, capabilities: Any = None
 ) -> Engine:
-    engine = (made or gateway()).open_engine()
-    assert "result" in await say(engine, text("initialize", hello(version, capabilities)))
-    assert await say(engine, news("notifications/initialized")) is None
+    engine = (gateway or make_gateway()).open_engine()
+    assert "result" in await send_text(engine, text("initialize", hello(version, capabilities)))
+    assert await send_text(engine, notification_text("notifications/initialized")) is None
     return engine
 
 
 @pytest.mark.holds("S1.17", "S1.27", "S3.18", "S4.13", "C29")
-async def test_a_whole_conversation_is_text_in_and_text_out() -> None:
-    engine = gateway().open_engine()
-    assert (await say(engine, text("initialize", HELLO)))["id"] == 1
-    assert await engine.handle_json(news("notifications/initialized")) is None
-    listed = await say(engine, text("tools/list", id="two"))
+async def test_a_text_session_is_text_in_and_text_out() -> None:
+    engine = make_gateway().open_engine()
+    assert (await send_text(engine, text("initialize", HELLO)))["id"] == 1
+    assert await engine.handle_json(notification_text("notifications/initialized")) is None
+    listed = await send_text(engine, text("tools/list", id="two"))
     assert listed == {"jsonrpc": "2.0", "id": "two", "result": {"tools": []}}
-    assert (await say(engine, text("ping", id=3)))["result"] == {}
+    assert (await send_text(engine, text("ping", id=3)))["result"] == {}
 
 
 @pytest.mark.holds("S1.18", "S1.19", "S1.21", "S1.32")
@@ -58,8 +68,8 @@ async def test_a_whole_conversation_is_text_in_and_text_out() -> None:
         ('{"id": 1, "method": "ping"}', -32600, "Invalid Request"),
     ],
 )
-async def test_what_is_no_request_gets_one_error(payload: str, code: int, message: str) -> None:
-    answer = await say(gateway().open_engine(), payload)
+async def test_an_invalid_request_gets_one_error(payload: str, code: int, message: str) -> None:
+    answer = await send_text(make_gateway().open_engine(), payload)
     assert answer["jsonrpc"] == "2.0"
     assert answer["error"]["code"] == code
     assert answer["error"]["message"].startswith(message)
@@ -67,33 +77,33 @@ async def test_what_is_no_request_gets_one_error(payload: str, code: int, messag
 
 @pytest.mark.holds("S1.22", "C10")
 @pytest.mark.parametrize("ready", [False, True])
-async def test_what_has_no_id_is_never_answered(ready: bool) -> None:
-    engine = await opened() if ready else gateway().open_engine()
+async def test_notifications_are_never_answered(ready: bool) -> None:
+    engine = await initialized_engine() if ready else make_gateway().open_engine()
     for method in ("tools/list", "initialize", "foo/bar", "notifications/cancelled", "ping"):
-        assert await engine.handle_json(news(method, requestId=1)) is None
+        assert await engine.handle_json(notification_text(method, requestId=1)) is None
     bad = '{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": [1]}'
     assert await engine.handle_json(bad) is None
     assert engine.session.initialized is ready
 
 
 @pytest.mark.holds("S1.22", "C10")
-async def test_a_notification_that_names_a_request_is_carried_out_by_nobody() -> None:
+async def test_a_request_sent_as_a_notification_is_ignored() -> None:
     server = one_tool()
-    async with serving(only=server) as made, user(made) as somebody:
+    async with serving(only=server) as gateway, session_client(gateway) as user:
         for method in ("tools/call", "tools/list", "sampling/createMessage"):
-            await somebody.tell(method, {"name": "only__echo"})
-        await somebody.tell("vendor/news", {"a": 1})
-        assert await server.until_heard("vendor/news") == {"a": 1}
+            await user.notify(method, {"name": "only__echo"})
+        await user.notify("vendor/news", {"a": 1})
+        assert await server.wait_received("vendor/news") == {"a": 1}
         assert server.count("tools/call") == 0
         assert server.count("tools/list") == 1
         assert server.count("sampling/createMessage") == 0
 
 
 @pytest.mark.holds("C10")
-async def test_a_request_that_names_a_notification_is_refused() -> None:
+async def test_a_notification_sent_as_a_request_is_refused() -> None:
     server = one_tool()
-    async with serving(only=server) as made, user(made) as somebody:
-        error = await somebody.refusal("notifications/initialized")
+    async with serving(only=server) as gateway, session_client(gateway) as user:
+        error = await user.expect_error("notifications/initialized")
         assert error.code == -32601
         assert server.count("notifications/initialized") == 1
 
@@ -102,8 +112,8 @@ async def test_a_request_that_names_a_notification_is_refused() -> None:
 @pytest.mark.parametrize(
     "method", ["tools/list", "tools/call", "prompts/get", "logging/setLevel", "foo/bar"]
 )
-async def test_before_initialize_nothing_is_done(method: str) -> None:
-    answer = await say(gateway().open_engine(), text(method, {"name": "x"}, id="a"))
+async def test_before_initialize_no_request_is_executed(method: str) -> None:
+    answer = await send_text(make_gateway().open_engine(), text(method, {"name": "x"}, id="a"))
     assert answer["id"] == "a"
     assert answer["error"]["code"] == -32002
     assert "not initialized" in answer["error"]["message"]
@@ -111,39 +121,40 @@ async def test_before_initialize_nothing_is_done(method: str) -> None:
 
 
 @pytest.mark.holds("C13")
-@pytest.mark.parametrize("said", [False, True])
-async def test_the_code_of_a_missing_resource_never_means_that_nobody_said_hello(
-    said: bool,
+@pytest.mark.parametrize("initialized", [False, True])
+async def test_the_missing_resource_code_is_never_used_for_an_uninitialized_session(
+    initialized: bool,
 ) -> None:
-    engine = gateway().open_engine()
-    if said:
-        await say(engine, text("initialize", HELLO))
-    error = (await say(engine, text("resources/read", {"uri": "a:b"})))["error"]
+    engine = make_gateway().open_engine()
+    if initialized:
+        await send_text(engine, text("initialize", HELLO))
+    error = (await send_text(engine, text("resources/read", {"uri": "a:b"})))["error"]
     assert error["code"] == -32600
     assert error["data"] == {"type": "not_initialized"}
 
 
 @pytest.mark.holds("S3.17", "C11", "T59")
 async def test_a_ping_is_always_answered() -> None:
-    engine = gateway().open_engine()
-    assert await say(engine, text("ping")) == {"jsonrpc": "2.0", "id": 1, "result": {}}
-    await say(engine, text("initialize", HELLO))
-    assert (await say(engine, text("ping")))["result"] == {}
+    engine = make_gateway().open_engine()
+    assert await send_text(engine, text("ping")) == {"jsonrpc": "2.0", "id": 1, "result": {}}
+    await send_text(engine, text("initialize", HELLO))
+    assert (await send_text(engine, text("ping")))["result"] == {}
 
 
 @pytest.mark.holds("S1.26", "S3.21", "C12")
-async def test_an_unknown_method_is_named_in_its_refusal() -> None:
-    engine = gateway().open_engine()
-    await say(engine, text("initialize", HELLO))
-    error = (await say(engine, text("foo/bar")))["error"]
+async def test_an_unknown_method_is_named_in_the_error() -> None:
+    engine = make_gateway().open_engine()
+    await send_text(engine, text("initialize", HELLO))
+    error = (await send_text(engine, text("foo/bar")))["error"]
     assert error["code"] == -32601
     assert "foo/bar" in error["message"]
 
 
 @pytest.mark.holds("S1.29", "S3.16", "C18")
-async def test_initialize_says_who_answers_and_what_it_can() -> None:
-    made = Gateway(Identity("three-good-sources", "3.2.1", "Be kind."), chance=lambda: 0.0)
-    result = (await say(made.open_engine(), text("initialize", HELLO)))["result"]
+async def test_initialize_returns_the_servers_identity_and_capabilities() -> None:
+    identity = GatewayIdentity("three-good-sources", "3.2.1", "Be kind.")
+    gateway = Gateway(identity, jitter=lambda: 0.0, limits=NO_GRACE)
+    result = (await send_text(gateway.open_engine(), text("initialize", HELLO)))["result"]
     assert result == {
         "protocolVersion": "2025-11-25",
         "capabilities": {"tools": {"listChanged": True}},
@@ -154,15 +165,15 @@ async def test_initialize_says_who_answers_and_what_it_can() -> None:
 
 @pytest.mark.holds("C16", "T56")
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_every_revision_of_the_handshake_is_echoed(version: str) -> None:
-    answer = await say(gateway().open_engine(), text("initialize", hello(version)))
+async def test_every_session_revision_is_negotiated(version: str) -> None:
+    answer = await send_text(make_gateway().open_engine(), text("initialize", hello(version)))
     assert answer["result"]["protocolVersion"] == version
 
 
 @pytest.mark.holds("C16", "T57")
 @pytest.mark.parametrize("version", ["2026-07-28", "9999-01-01", "", "x"])
-async def test_any_other_revision_is_answered_with_the_latest(version: str) -> None:
-    answer = await say(gateway().open_engine(), text("initialize", hello(version)))
+async def test_an_unknown_revision_is_answered_with_the_latest(version: str) -> None:
+    answer = await send_text(make_gateway().open_engine(), text("initialize", hello(version)))
     assert answer["result"]["protocolVersion"] == "2025-11-25"
 
 
@@ -180,62 +191,63 @@ async def test_any_other_revision_is_answered_with_the_latest(version: str) -> N
     ],
 )
 async def test_a_failed_initialize_changes_nothing_and_can_be_repeated(params: Any) -> None:
-    made = gateway(a=Server())
-    engine = made.open_engine()
-    assert (await say(engine, text("initialize", params)))["error"]["code"] == -32602
+    gateway = make_gateway(a=Server())
+    engine = gateway.open_engine()
+    assert (await send_text(engine, text("initialize", params)))["error"]["code"] == -32602
     assert not engine.session.initialized
-    assert [upstream.state for upstream in made.registry] == ["idle"]
-    assert (await say(engine, text("tools/list")))["error"]["code"] == -32002
-    assert "result" in await say(engine, text("initialize", HELLO))
+    assert [upstream.state for upstream in gateway.registry] == ["idle"]
+    assert (await send_text(engine, text("tools/list")))["error"]["code"] == -32002
+    assert "result" in await send_text(engine, text("initialize", HELLO))
     assert engine.session.initialized
-    await made.aclose()
+    await gateway.aclose()
 
 
 @pytest.mark.holds("C15")
 async def test_a_second_initialize_is_refused_and_changes_nothing() -> None:
-    engine = await opened("2025-06-18")
-    error = (await say(engine, text("initialize", HELLO)))["error"]
+    engine = await initialized_engine("2025-06-18")
+    error = (await send_text(engine, text("initialize", HELLO)))["error"]
     assert (error["code"], error["message"]) == (-32600, "Already initialized")
     assert engine.session.caller.version == "2025-06-18"
 
 
 @pytest.mark.holds("S3.20", "S3.22", "C12")
-async def test_a_tool_is_called_only_once_the_client_says_that_it_is_ready() -> None:
+async def test_a_tool_is_called_only_after_the_initialized_notification() -> None:
     server = one_tool()
-    async with serving(a=server) as made, User(made) as somebody:
-        await somebody.ask("initialize", HELLO)
-        assert await somebody.names() == ["a__echo"]
-        error = await somebody.refusal("tools/call", {"name": "a__echo"})
+    async with serving(a=server) as gateway, SessionClient(gateway) as user:
+        await user.ask("initialize", HELLO)
+        assert await user.names() == ["a__echo"]
+        error = await user.expect_error("tools/call", {"name": "a__echo"})
         assert error.code == -32002
         assert "not initialized" in error.message
-        assert (await somebody.refusal("vendor/method")).code == -32002
+        assert (await user.expect_error("vendor/method")).code == -32002
         assert server.count("tools/call") + server.count("vendor/method") == 0
-        await somebody.tell("notifications/initialized")
-        assert "content" in await somebody.call("a__echo")
+        await user.notify("notifications/initialized")
+        assert "content" in await user.call("a__echo")
 
 
 @pytest.mark.holds("C12")
-async def test_a_lenient_gateway_does_not_wait_for_that() -> None:
-    made = Gateway(Identity("g", "1", strict_lifecycle=False), chance=lambda: 0.0)
-    engine = made.open_engine()
-    await say(engine, text("initialize", HELLO))
-    error = (await say(engine, text("tools/call", {"name": "x"})))["error"]
+async def test_a_lenient_gateway_does_not_wait_for_the_initialized_notification() -> None:
+    identity = GatewayIdentity("g", "1", strict_lifecycle=False)
+    gateway = Gateway(identity, jitter=lambda: 0.0, limits=NO_GRACE)
+    engine = gateway.open_engine()
+    await send_text(engine, text("initialize", HELLO))
+    error = (await send_text(engine, text("tools/call", {"name": "x"})))["error"]
     assert error["message"] == "No tools available"
 
 
 @pytest.mark.holds("C14")
-async def test_each_conversation_has_its_own_gate() -> None:
-    made = gateway()
-    assert (await opened(made=made)).session.operational
-    other = made.open_engine()
-    assert (await say(other, text("tools/list")))["error"]["code"] == -32002
+async def test_each_session_has_its_own_lifecycle_check() -> None:
+    gateway = make_gateway()
+    assert (await initialized_engine(gateway=gateway)).session.operational
+    other = gateway.open_engine()
+    assert (await send_text(other, text("tools/list")))["error"]["code"] == -32002
 
 
 @pytest.mark.holds("C4")
 @pytest.mark.parametrize("method", ["ping", "initialize", "tools/list"])
-async def test_a_request_whose_id_is_null_is_not_carried_out(method: str) -> None:
-    engine = gateway().open_engine()
-    answer = await say(engine, text(method, HELLO, id=None))
+async def test_a_request_with_a_null_id_is_not_executed(method: str) -> None:
+    engine = make_gateway().open_engine()
+    answer = await send_text(engine, text(method, HELLO, id=None))
     assert answer["id"] is None
     error = answer["error"]
     assert (error["code"], error["message"]) == (-32600, "Request id must not be null")
@@ -243,81 +255,86 @@ async def test_a_request_whose_id_is_null_is_not_carried_out(method: str) -> Non
 
 
 @pytest.mark.holds("S3.19", "C20")
-async def test_without_tools_every_call_says_so() -> None:
-    error = (await say(await opened(), text("tools/call", {"name": "x"})))["error"]
+async def test_without_tools_every_call_is_an_error() -> None:
+    error = (await send_text(await initialized_engine(), text("tools/call", {"name": "x"})))[
+        "error"
+    ]
     assert (error["code"], error["message"]) == (-32602, "No tools available")
 
 
 @pytest.mark.holds("C20")
 async def test_an_unknown_tool_or_prompt_is_named() -> None:
     server = Server(tools=[tool("a")], prompts=[{"name": "p"}])
-    async with serving(s=server) as made, user(made) as somebody:
-        error = await somebody.refusal("tools/call", {"name": "s__b"})
+    async with serving(s=server) as gateway, session_client(gateway) as user:
+        error = await user.expect_error("tools/call", {"name": "s__b"})
         assert (error.code, error.message) == (-32602, "Unknown tool: s__b")
-        error = await somebody.refusal("prompts/get", {"name": "q"})
+        error = await user.expect_error("prompts/get", {"name": "q"})
         assert (error.code, error.message) == (-32602, "Unknown prompt: q")
 
 
 @pytest.mark.holds("S3.23", "T78")
-async def test_to_cancel_what_is_not_there_is_no_error() -> None:
-    engine = await opened()
+async def test_cancelling_an_unknown_call_is_no_error() -> None:
+    engine = await initialized_engine()
     for id in (1, 99, "x", None, {"a": 1}, 1.5):
-        assert await say(engine, news("notifications/cancelled", requestId=id)) is None
-    assert await say(engine, news("notifications/cancelled")) is None
+        assert (
+            await send_text(engine, notification_text("notifications/cancelled", requestId=id))
+            is None
+        )
+    assert await send_text(engine, notification_text("notifications/cancelled")) is None
 
 
 @pytest.mark.holds("T69")
 @pytest.mark.parametrize("over_a_channel", [False, True])
 async def test_under_2025_03_26_a_batch_is_answered_in_order(over_a_channel: bool) -> None:
-    entries = [text("ping", id=2), news("foo"), text("tools/list", id="b"), "1"]
-    async with serving() as made:
+    entries = [text("ping", id=2), notification_text("foo"), text("tools/list", id="b"), "1"]
+    async with serving() as gateway:
         if over_a_channel:
-            async with user(made, "2025-03-26") as somebody:
-                (session,) = made.sessions
-                assert isinstance(session.trunk, Connection)
-                assert session.trunk.peer.batch == "allow"
-                assert await somebody.ask("ping") == {}
-        engine = await opened("2025-03-26", made)
-        answers = await say(engine, f"[{','.join(entries)}]")
+            async with session_client(gateway, "2025-03-26") as user:
+                (session,) = gateway.sessions
+                assert isinstance(session.session_stream, Connection)
+                assert session.session_stream.peer.batch_policy == "allow"
+                assert await user.ask("ping") == {}
+        engine = await initialized_engine("2025-03-26", gateway)
+        answers = await send_text(engine, f"[{','.join(entries)}]")
     assert [answer["id"] for answer in answers] == [2, "b", None]
     assert answers[2]["error"]["code"] == -32600
-    assert await engine.handle_json(f"[{news('foo')}]") is None
+    assert await engine.handle_json(f"[{notification_text('foo')}]") is None
 
 
 @pytest.mark.holds("T70")
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-06-18", "2025-11-25"])
-async def test_under_any_other_revision_a_batch_is_refused(version: str) -> None:
-    answer = await say(await opened(version), f"[{text('ping')}]")
+async def test_under_other_revisions_a_batch_is_refused(version: str) -> None:
+    answer = await send_text(await initialized_engine(version), f"[{text('ping')}]")
     assert answer["error"]["code"] == -32600
     assert answer["id"] is None
 
 
 @pytest.mark.holds("T71", "T72")
 async def test_an_empty_batch_and_initialize_in_a_batch_are_refused() -> None:
-    engine = await opened("2025-03-26")
-    assert (await say(engine, "[]"))["error"]["code"] == -32600
-    answers = await say(engine, f"[{text('initialize', HELLO)}]")
+    engine = await initialized_engine("2025-03-26")
+    assert (await send_text(engine, "[]"))["error"]["code"] == -32600
+    answers = await send_text(engine, f"[{text('initialize', HELLO)}]")
     assert [answer["error"]["code"] for answer in answers] == [-32600]
 
 
 @pytest.mark.holds("T79", "T80")
-async def test_results_are_those_of_the_handshake_era_and_no_more() -> None:
+async def test_results_for_session_clients_have_no_stateless_members() -> None:
     server = Server(tools=[tool("t")], resources=[{"uri": "a:b", "name": "r"}], logging=[])
-    async with serving(s=server) as made, user(made) as somebody:
-        assert await somebody.ask("ping") == {}
-        assert await somebody.ask("logging/setLevel", {"level": "debug"}) == {}
-        assert await somebody.ask("resources/subscribe", {"uri": "a:b"}) == {}
+    async with serving(s=server) as gateway, session_client(gateway) as user:
+        assert await user.ask("ping") == {}
+        assert await user.ask("logging/setLevel", {"level": "debug"}) == {}
+        assert await user.ask("resources/subscribe", {"uri": "a:b"}) == {}
         for method in ("tools/list", "resources/list", "prompts/list"):
-            assert len(await somebody.ask(method)) == 1
-        assert set(await somebody.call("s__t")) == {"content"}
+            assert len(await user.ask(method)) == 1
+        assert set(await user.call("s__t")) == {"content"}
 
 
-async def test_a_cursor_of_ours_was_never_given_out() -> None:
-    engine = await opened()
-    assert "result" in await say(engine, text("tools/list", {"cursor": None}))
-    assert (await say(engine, text("tools/list", {"cursor": "x"})))["error"]["code"] == -32602
+async def test_an_unknown_cursor_is_refused() -> None:
+    engine = await initialized_engine()
+    assert "result" in await send_text(engine, text("tools/list", {"cursor": None}))
+    assert (await send_text(engine, text("tools/list", {"cursor": "x"})))["error"]["code"] == -32602
 
 
-async def test_there_is_no_caller_before_the_handshake() -> None:
+async def test_there_is_no_caller_before_initialize() -> None:
     with pytest.raises(RpcError, match="not initialized"):
-        _ = gateway().open_engine().session.caller
+        _ = make_gateway().open_engine().session.caller

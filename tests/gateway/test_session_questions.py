@@ -1,26 +1,26 @@
-"""What servers ask clients: sampling, elicitation and roots, and who is asked."""
+"""Server requests: sampling, elicitation and roots, and which client gets them."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from tests.gateway.letters import CAPABILITIES, Poster, poster
 from tests.gateway.servers import (
-    Hold,
+    HeldAnswer,
     Server,
-    User,
+    SessionClient,
     add,
-    gateway,
+    make_gateway,
     one_tool,
     running,
     serving,
+    session_client,
     text_of,
     tool,
-    user,
 )
-from tests.gateway.test_session_lifecycle import opened, say, text
-from trunkline.gateway.settings import Settings
+from tests.gateway.stateless_callers import CAPABILITIES, StatelessCaller, stateless_caller
+from tests.gateway.test_session_lifecycle import initialized_engine, send_text, text
+from trunkline.gateway.settings import UpstreamSettings
 from trunkline.jsonrpc import RpcError, from_raw
 
 QUESTIONS = {
@@ -31,278 +31,288 @@ QUESTIONS = {
 
 
 def asking(server: Server, method: str, params: Any = None) -> None:
-    """Let every call of a tool of `server` ask its client something, and return what it said."""
+    """Have each tool call of `server` send a request, and return its answer."""
 
     async def ask(_: Any) -> Any:
         try:
-            said = await server.ask(method, params)
+            outcome = await server.ask(method, params)
         except RpcError as error:
-            said = error.code
-        return {"content": [{"type": "text", "text": str(said)}]}
+            outcome = error.code
+        return {"content": [{"type": "text", "text": str(outcome)}]}
 
     server.methods["tools/call"] = ask
 
 
 @pytest.mark.parametrize(("method", "capability"), QUESTIONS.items())
-async def test_a_question_during_a_call_reaches_its_client_and_the_answer_gets_back(
+async def test_a_request_during_a_call_reaches_its_client_and_the_answer_returns(
     method: str, capability: str
 ) -> None:
     server = one_tool()
     params = {"vendor": 1, "_meta": {"x/y": [1]}}
     asking(server, method, params)
     offered: dict[str, Any] = {capability: {}}
-    async with serving(s=server) as made, user(made, **offered) as somebody:
-        somebody.answers[method] = lambda _: {"answer": 42}
-        assert text_of(await somebody.call("s__echo")) == "{'answer': 42}"
-        assert somebody.asked == [(method, params)]
+    async with serving(s=server) as gateway, session_client(gateway, **offered) as user:
+        user.answers[method] = lambda _: {"answer": 42}
+        assert text_of(await user.call("s__echo")) == "{'answer': 42}"
+        assert user.asked_requests == [(method, params)]
 
 
 @pytest.mark.parametrize(("method", "capability"), QUESTIONS.items())
-async def test_a_client_that_did_not_offer_to_answer_is_not_asked(
+async def test_a_client_without_the_capability_gets_no_request(
     method: str, capability: str
 ) -> None:
     server = one_tool()
     asking(server, method)
     others: dict[str, Any] = {name: {} for name in QUESTIONS.values() if name != capability}
-    async with serving(s=server) as made, user(made, **others) as somebody:
-        assert text_of(await somebody.call("s__echo")) == "-32601"
-        assert somebody.asked == []
+    async with serving(s=server) as gateway, session_client(gateway, **others) as user:
+        assert text_of(await user.call("s__echo")) == "-32601"
+        assert user.asked_requests == []
 
 
-async def test_a_client_whose_revision_has_no_such_question_is_not_asked() -> None:
+async def test_a_client_gets_no_request_that_its_revision_does_not_have() -> None:
     server = one_tool()
     asking(server, "elicitation/create")
-    async with serving(s=server) as made, user(made, "2025-03-26", elicitation={}) as somebody:
-        assert text_of(await somebody.call("s__echo")) == "-32601"
-        assert somebody.asked == []
+    async with (
+        serving(s=server) as gateway,
+        session_client(gateway, "2025-03-26", elicitation={}) as user,
+    ):
+        assert text_of(await user.call("s__echo")) == "-32601"
+        assert user.asked_requests == []
 
 
-async def test_a_refused_question_is_refused_with_the_clients_own_words() -> None:
+async def test_a_declined_question_gets_the_clients_own_error() -> None:
     server = one_tool()
 
     def refuse(_: Any) -> Any:
         raise RpcError(-1, "User rejected")
 
     asking(server, "sampling/createMessage")
-    async with serving(s=server) as made, user(made, sampling={}) as somebody:
-        somebody.answers["sampling/createMessage"] = refuse
-        assert text_of(await somebody.call("s__echo")) == "-1"
+    async with serving(s=server) as gateway, session_client(gateway, sampling={}) as user:
+        user.answers["sampling/createMessage"] = refuse
+        assert text_of(await user.call("s__echo")) == "-1"
 
 
-async def test_an_unknown_question_is_left_to_the_client() -> None:
+async def test_an_unknown_server_request_goes_to_the_client() -> None:
     server = one_tool()
     asking(server, "vendor/ask", {"a": 1})
-    async with serving(s=server) as made, user(made) as somebody:
-        somebody.answers["vendor/ask"] = lambda params: {"said": params}
-        assert text_of(await somebody.call("s__echo")) == "{'said': {'a': 1}}"
+    async with serving(s=server) as gateway, session_client(gateway) as user:
+        user.answers["vendor/ask"] = lambda params: {"said": params}
+        assert text_of(await user.call("s__echo")) == "{'said': {'a': 1}}"
 
 
 @pytest.mark.parametrize("method", ["tools/call", "initialize", "resources/read"])
-async def test_what_only_clients_ask_is_asked_of_nobody(method: str) -> None:
+async def test_a_client_method_is_no_server_request(method: str) -> None:
     server = one_tool()
     asking(server, method)
-    async with serving(s=server) as made, user(made) as somebody:
-        assert text_of(await somebody.call("s__echo")) == "-32601"
-        assert somebody.asked == []
+    async with serving(s=server) as gateway, session_client(gateway) as user:
+        assert text_of(await user.call("s__echo")) == "-32601"
+        assert user.asked_requests == []
 
 
 async def test_a_server_may_ping() -> None:
     server = one_tool()
-    async with serving(s=server) as made, user(made):
+    async with serving(s=server) as gateway, session_client(gateway):
         assert await server.ask("ping") == {}
 
 
-async def test_two_clients_call_one_server_and_each_is_asked_about_its_own_call() -> None:
+async def test_two_clients_of_one_server_are_asked_about_their_own_calls() -> None:
     server = one_tool()
     lines: list[Any] = []
     begun = asyncio.Semaphore(0)
     go = asyncio.Event()
 
     async def call(_: Any) -> Any:
-        lines.append(server.line)
+        lines.append(server.active_connection)
         begun.release()
         await go.wait()
         return {"content": []}
 
     server.methods["tools/call"] = call
     async with (
-        serving(s=server) as made,
-        user(made, roots={}) as one,
-        user(made, roots={}) as two,
+        serving(s=server) as gateway,
+        session_client(gateway, roots={}) as one,
+        session_client(gateway, roots={}) as two,
     ):
-        for who in (one, two):
-            who.answers["roots/list"] = lambda _: {"roots": []}
+        for user in (one, two):
+            user.answers["roots/list"] = lambda _: {"roots": []}
         calls: list[asyncio.Task[Any]] = []
-        for who in (one, two):
-            calls.append(asyncio.create_task(who.call("s__echo")))
+        for user in (one, two):
+            calls.append(asyncio.create_task(user.call("s__echo")))
             await begun.acquire()
-        assert lines[0] is not lines[1]  # a conversation for each
-        for line, who in zip(lines, (one, two), strict=True):
+        assert lines[0] is not lines[1]  # a session for each
+        for line, user in zip(lines, (one, two), strict=True):
             await line.call("roots/list")
-            assert [len(each.asked) for each in (one, two)] == [1, int(who is two)]
+            assert [len(each.asked_requests) for each in (one, two)] == [1, int(user is two)]
         go.set()
         assert await asyncio.gather(*calls) == [{"content": []}, {"content": []}]
-        # Outside of any call it cannot be known, but where a conversation is one client's own.
+        # Outside of calls the target is known only in a session of one client.
         with pytest.raises(RpcError) as refused:
             await lines[0].call("roots/list")
         assert refused.value.code == -32601
         await lines[1].call("roots/list")
-        assert [len(each.asked) for each in (one, two)] == [1, 2]
-        two_hears = asyncio.create_task(server.until_heard("notifications/roots/list_changed"))
+        assert [len(each.asked_requests) for each in (one, two)] == [1, 2]
+        two_hears = asyncio.create_task(server.wait_received("notifications/roots/list_changed"))
         await two.connection.notify("notifications/roots/list_changed")
         await two_hears
 
 
-@pytest.mark.parametrize("modern", [False, True], ids=["handshake", "envelope"])
-async def test_what_one_client_answered_no_other_comes_to_know(modern: bool) -> None:
-    server, told = Server(tools=[tool("t")]), dict[Any, str]()
+@pytest.mark.parametrize("modern", [False, True], ids=["session", "stateless"])
+async def test_roots_of_one_client_reach_no_other(modern: bool) -> None:
+    server, cached_roots = Server(tools=[tool("t")]), dict[Any, str]()
 
     async def call(_: Any) -> Any:
-        line = server.line  # it asks once, and keeps what it was answered, as many do
-        if line not in told:
-            told[line] = str(from_raw(await line.call("roots/list")))
-        return {"content": [{"type": "text", "text": told[line]}]}
+        line = (
+            server.active_connection
+        )  # like many servers, it asks once per connection and caches the answer
+        if line not in cached_roots:
+            cached_roots[line] = str(from_raw(await line.call("roots/list")))
+        return {"content": [{"type": "text", "text": cached_roots[line]}]}
 
     server.methods["tools/call"] = call
-    made = gateway()
-    made.add(  # as over HTTP: the first conversation is for those who cannot be asked anything
-        Settings("s", "s"), lambda owner: server.connect(owner, made.remapper, owner.declares or {})
+    gateway = make_gateway()
+    # As over HTTP: the primary session is for clients without input features.
+    gateway.add_upstream(
+        UpstreamSettings("s", "s"),
+        lambda owner: server.connect(owner, gateway.remapper, owner.client_capabilities or {}),
     )
-    async with running(made, server):
-        await poster(made)
+    async with running(gateway, server):
+        await stateless_caller(gateway)
         for name in ("ann", "bob"):
             roots: Any = {"roots": [{"uri": f"file:///{name}"}]}
             if modern:
-                client, said = Poster(made, name), dict[str, Any]({CAPABILITIES: {"roots": {}}})
-                asked = await client.call("s__t", _meta=said)
-                answers = dict.fromkeys(asked["inputRequests"], roots)
-                state = asked["requestState"]
+                client, meta = (
+                    StatelessCaller(gateway, name),
+                    dict[str, Any]({CAPABILITIES: {"roots": {}}}),
+                )
+                suspended = await client.call("s__t", _meta=meta)
+                answers = dict.fromkeys(suspended["inputRequests"], roots)
+                state = suspended["requestState"]
                 found = await client.call(
-                    "s__t", _meta=said, requestState=state, inputResponses=answers
+                    "s__t", _meta=meta, requestState=state, inputResponses=answers
                 )
             else:
-                async with user(made, roots={}) as somebody:
-                    somebody.answers["roots/list"] = lambda _, roots=roots: roots
-                    found = await somebody.call("s__t")
+                async with session_client(gateway, roots={}) as user:
+                    user.answers["roots/list"] = lambda _, roots=roots: roots
+                    found = await user.call("s__t")
             assert text_of(found) == str(roots)
 
 
-async def test_the_one_of_two_clients_that_calls_is_asked() -> None:
+async def test_of_two_clients_the_one_with_a_call_is_asked() -> None:
     server = one_tool()
     asking(server, "roots/list")
     async with (
-        serving(s=server) as made,
-        user(made, roots={}) as one,
-        user(made, roots={}) as two,
+        serving(s=server) as gateway,
+        session_client(gateway, roots={}) as one,
+        session_client(gateway, roots={}) as two,
     ):
         two.answers["roots/list"] = lambda _: {"roots": []}
         assert text_of(await two.call("s__echo")) == "{'roots': []}"
-        assert one.asked == []
+        assert one.asked_requests == []
 
 
-async def test_a_question_outside_of_any_call_goes_to_the_only_client() -> None:
+async def test_a_request_outside_of_any_call_goes_to_the_only_client() -> None:
     server = one_tool()
     async with (
-        serving(s=server) as made,
-        user(made, roots={"listChanged": True}) as somebody,
-        User(made),  # has said nothing yet, so it is nobody
+        serving(s=server) as gateway,
+        session_client(gateway, roots={"listChanged": True}) as user,
+        SessionClient(gateway),  # not initialized yet
     ):
-        somebody.answers["roots/list"] = lambda _: {"roots": [{"uri": "file:///"}]}
+        user.answers["roots/list"] = lambda _: {"roots": [{"uri": "file:///"}]}
         assert await server.ask("roots/list") == {"roots": [{"uri": "file:///"}]}
-        initialize = next(params for method, params in server.heard if method == "initialize")
+        initialize = next(params for method, params in server.received if method == "initialize")
         assert initialize["capabilities"] == {"roots": {"listChanged": True}}
-        await somebody.tell("notifications/roots/list_changed")
-        await server.until_heard("notifications/roots/list_changed")
+        await user.notify("notifications/roots/list_changed")
+        await server.wait_received("notifications/roots/list_changed")
 
 
-async def test_a_server_that_cancels_its_question_cancels_ours() -> None:
+async def test_a_request_cancelled_by_the_server_is_cancelled_at_the_client() -> None:
     server = one_tool()
-    async with serving(s=server) as made, user(made, sampling={}) as somebody:
-        somebody.answers["sampling/createMessage"] = hold = Hold()
+    async with serving(s=server) as gateway, session_client(gateway, sampling={}) as user:
+        user.answers["sampling/createMessage"] = hold = HeldAnswer()
         question = asyncio.create_task(server.ask("sampling/createMessage"))
-        await hold.begun.wait()
+        await hold.started.wait()
         # A server's first question has id 1.
-        await server.line.notify("notifications/cancelled", {"requestId": 1})
-        cancelled = await somebody.until_told("notifications/cancelled")
-        assert cancelled["requestId"] == somebody.requests[-1].id
-        hold.let_go.set()
-        await somebody.ask("ping")
+        await server.active_connection.notify("notifications/cancelled", {"requestId": 1})
+        cancelled = await user.wait_notification("notifications/cancelled")
+        assert cancelled["requestId"] == user.requests[-1].id
+        hold.released.set()
+        await user.ask("ping")
         question.cancel()
-        await server.line.notify("notifications/cancelled")  # of nothing: ignored
-        await server.line.notify("notifications/cancelled", {"requestId": 99})
+        await server.active_connection.notify("notifications/cancelled")  # of nothing: ignored
+        await server.active_connection.notify("notifications/cancelled", {"requestId": 99})
         assert await server.ask("ping") == {}
 
 
-async def test_a_server_that_dies_takes_its_question_back() -> None:
+async def test_the_request_of_a_server_that_dies_is_cancelled() -> None:
     server = one_tool()
-    async with serving(s=server) as made, user(made, sampling={}) as somebody:
-        somebody.answers["sampling/createMessage"] = hold = Hold()
+    async with serving(s=server) as gateway, session_client(gateway, sampling={}) as user:
+        user.answers["sampling/createMessage"] = hold = HeldAnswer()
         question = asyncio.create_task(server.ask("sampling/createMessage"))
-        await hold.begun.wait()
-        await server.die()
-        await somebody.until_told("notifications/cancelled")
+        await hold.started.wait()
+        await server.crash()
+        await user.wait_notification("notifications/cancelled")
         await asyncio.gather(question, return_exceptions=True)
 
 
-async def test_a_client_that_leaves_has_not_answered() -> None:
+async def test_a_question_of_a_disconnected_client_has_no_answer() -> None:
     server = one_tool()
-    async with serving(s=server) as made:
-        async with user(made, roots={}) as somebody:
-            somebody.answers["roots/list"] = hold = Hold()
+    async with serving(s=server) as gateway:
+        async with session_client(gateway, roots={}) as user:
+            user.answers["roots/list"] = hold = HeldAnswer()
             question = asyncio.create_task(server.ask("roots/list"))
-            await hold.begun.wait()
+            await hold.started.wait()
         with pytest.raises(RpcError) as gone:
             await question
         assert gone.value.code == -32603
 
 
-async def test_progress_with_a_question_gets_back_under_the_servers_token() -> None:
+async def test_progress_on_a_server_request_returns_under_the_servers_token() -> None:
     server = one_tool()
-    async with serving(s=server) as made, user(made, sampling={}) as somebody:
-        somebody.answers["sampling/createMessage"] = hold = Hold({"role": "assistant"})
-        asked = {"_meta": {"progressToken": "mine", "x": 1}}
-        question = asyncio.create_task(server.ask("sampling/createMessage", asked))
-        await hold.begun.wait()
-        token = somebody.asked[-1][1]["_meta"]["progressToken"]
+    async with serving(s=server) as gateway, session_client(gateway, sampling={}) as user:
+        user.answers["sampling/createMessage"] = hold = HeldAnswer({"role": "assistant"})
+        sampling_params = {"_meta": {"progressToken": "mine", "x": 1}}
+        question = asyncio.create_task(server.ask("sampling/createMessage", sampling_params))
+        await hold.started.wait()
+        token = user.asked_requests[-1][1]["_meta"]["progressToken"]
         for wrong in ("mine", 99, None, True):
-            await somebody.tell("notifications/progress", {"progressToken": wrong, "progress": 0})
-        await somebody.tell("notifications/progress")
-        await somebody.tell("notifications/progress", {"progressToken": token, "progress": 1})
-        note = await server.until_heard("notifications/progress")
+            await user.notify("notifications/progress", {"progressToken": wrong, "progress": 0})
+        await user.notify("notifications/progress")
+        await user.notify("notifications/progress", {"progressToken": token, "progress": 1})
+        note = await server.wait_received("notifications/progress")
         assert note == {"progressToken": "mine", "progress": 1}
-        hold.let_go.set()
+        hold.released.set()
         assert await question == {"role": "assistant"}
-        await somebody.tell("notifications/progress", {"progressToken": token, "progress": 2})
-        await somebody.ask("ping")
+        await user.notify("notifications/progress", {"progressToken": token, "progress": 2})
+        await user.ask("ping")
         assert server.count("notifications/progress") == 1
 
 
-async def test_an_engine_of_texts_cannot_be_asked() -> None:
+async def test_a_text_engine_cannot_send_requests_to_the_client() -> None:
     server = one_tool()
     asking(server, "roots/list")
-    async with serving(s=server) as made:
-        engine = await opened(made=made, capabilities={"roots": {}})
-        await made.registry.wait_settled()
-        answer = await say(engine, text("tools/call", {"name": "s__echo"}))
+    async with serving(s=server) as gateway:
+        engine = await initialized_engine(gateway=gateway, capabilities={"roots": {}})
+        await gateway.registry.wait_complete()
+        answer = await send_text(engine, text("tools/call", {"name": "s__echo"}))
         assert text_of(answer["result"]) == "-32601"
 
 
-async def test_a_question_that_is_open_gives_no_more_time_to_calls_of_others_or_of_later() -> None:
-    curious, idle, made = one_tool(), one_tool(), gateway()
+async def test_an_open_question_extends_no_calls_of_others_or_later_ones() -> None:
+    curious, idle, gateway = one_tool(), one_tool(), make_gateway()
     asking(curious, "elicitation/create")
-    idle.methods["tools/call"] = Hold()
-    add(made, "s", curious, timeout=0.05)
-    add(made, "t", idle, timeout=0.05)
-    async with running(made, curious, idle), user(made, elicitation={}) as somebody:
-        somebody.answers["elicitation/create"] = thinking = Hold({"action": "decline"})
-        first = asyncio.create_task(somebody.call("s__echo"))
+    idle.methods["tools/call"] = HeldAnswer()
+    add(gateway, "s", curious, timeout=0.05)
+    add(gateway, "t", idle, timeout=0.05)
+    async with running(gateway, curious, idle), session_client(gateway, elicitation={}) as user:
+        user.answers["elicitation/create"] = thinking = HeldAnswer({"action": "decline"})
+        first = asyncio.create_task(user.call("s__echo"))
         async with asyncio.timeout(10):
-            await thinking.begun.wait()
-            other = await somebody.refusal("tools/call", {"name": "t__echo"})
-            curious.methods["tools/call"] = Hold()
-            later = await somebody.refusal("tools/call", {"name": "s__echo"})
+            await thinking.started.wait()
+            other = await user.expect_error("tools/call", {"name": "t__echo"})
+            curious.methods["tools/call"] = HeldAnswer()
+            later = await user.expect_error("tools/call", {"name": "s__echo"})
             assert other.message == "t did not answer within 0.05 s"
             assert later.message == "s did not answer within 0.05 s"
             assert not first.done()
-            thinking.let_go.set()
+            thinking.released.set()
             assert text_of(await first) == "{'action': 'decline'}"

@@ -1,4 +1,4 @@
-"""Requests that stand alone: each says who asks, and is answered with all that an answer needs."""
+"""Stateless requests: each has its caller, and each result has all required members."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,22 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.letters import (
-    CAPABILITIES,
-    CLIENT,
-    LOG_LEVEL,
-    SERVER,
-    VERSION,
-    EnvelopeServer,
-    Poster,
-    letter,
-    poster,
-)
 from tests.gateway.servers import (
-    Hold,
+    NO_GRACE,
+    NO_STARTUP_WAIT,
+    HeldAnswer,
     Server,
     add,
-    gateway,
+    make_gateway,
     one_tool,
     refuse,
     running,
@@ -29,12 +20,22 @@ from tests.gateway.servers import (
     text_of,
     tool,
 )
-from trunkline.backends.functions import Functions
-from trunkline.gateway import registry
-from trunkline.gateway.backend import Backend, Listener
+from tests.gateway.stateless_callers import (
+    CAPABILITIES,
+    CLIENT,
+    LOG_LEVEL,
+    SERVER,
+    VERSION,
+    StatelessCaller,
+    StatelessScriptedServer,
+    stateless_caller,
+    stateless_params,
+)
+from trunkline.backends.functions import FunctionBackend
+from trunkline.gateway.backend import Backend, BackendListener
 from trunkline.gateway.gateway import Gateway
-from trunkline.gateway.session import Identity
-from trunkline.gateway.settings import Settings
+from trunkline.gateway.session import GatewayIdentity
+from trunkline.gateway.settings import UpstreamSettings
 from trunkline.jsonrpc import Raw, Request, RpcError, to_raw
 
 FRESH = {"ttlMs": 0, "cacheScope": "private"}
@@ -48,7 +49,7 @@ UNKNOWN = """
 
 
 def everything() -> Server:
-    """Return a server that has one of everything."""
+    """Return a server with one feature of each kind."""
     server = Server(
         tools=[tool("t")],
         prompts=[{"name": "p"}],
@@ -63,9 +64,9 @@ def everything() -> Server:
 # Discovery
 
 
-async def test_a_client_discovers_what_there_is() -> None:
-    async with serving(s=one_tool()) as made:
-        client = await poster(made)
+async def test_a_client_discovers_the_capabilities() -> None:
+    async with serving(s=one_tool()) as gateway:
+        client = await stateless_caller(gateway)
         assert await client.ask("server/discover") == {
             "resultType": "complete",
             "supportedVersions": ["2026-07-28"],
@@ -75,24 +76,24 @@ async def test_a_client_discovers_what_there_is() -> None:
         }
 
 
-async def test_instructions_are_part_of_it() -> None:
-    made = Gateway(Identity("g", "1", "Use it."), chance=lambda: 0.0)
-    async with running(made):
-        assert (await Poster(made).ask("server/discover"))["instructions"] == "Use it."
+async def test_the_result_has_the_instructions() -> None:
+    gateway = Gateway(GatewayIdentity("g", "1", "Use it."), lambda: 0.0, limits=NO_GRACE)
+    async with running(gateway):
+        assert (await StatelessCaller(gateway).ask("server/discover"))["instructions"] == "Use it."
 
 
 async def test_the_first_request_starts_the_servers_and_waits_for_them() -> None:
     server = one_tool()
-    server.methods["tools/list"] = hold = Hold({"tools": [tool("t")]})
-    async with serving(s=server) as made:
-        client = Poster(made)
+    server.methods["tools/list"] = hold = HeldAnswer({"tools": [tool("t")]})
+    async with serving(s=server) as gateway:
+        client = StatelessCaller(gateway)
         asking = [
             asyncio.create_task(client.ask(method)) for method in ("server/discover", "tools/list")
         ]
         calling = asyncio.create_task(client.call("s__t"))
-        await hold.begun.wait()
+        await hold.started.wait()
         assert not [task for task in (*asking, calling) if task.done()]
-        hold.let_go.set()
+        hold.released.set()
         found, listed = await asyncio.gather(*asking)
         assert set(found["capabilities"]) == {"tools"}
         assert [t["name"] for t in listed["tools"]] == ["s__t"]
@@ -117,44 +118,44 @@ async def test_the_first_request_starts_the_servers_and_waits_for_them() -> None
         ({VERSION: "2026-07-28", CAPABILITIES: {}, LOG_LEVEL: "loud"}, -32602),
     ],
 )
-async def test_what_is_wrong_with_an_envelope_counts_before_all_else(meta: Any, code: int) -> None:
-    async with serving(s=one_tool()) as made:
-        client = await poster(made)
+async def test_an_invalid_envelope_is_checked_first(meta: Any, code: int) -> None:
+    async with serving(s=one_tool()) as gateway:
+        client = await stateless_caller(gateway)
         for method in ("tools/call", "tools/list", "server/discover", "vendor/unknown"):
             with pytest.raises(RpcError) as caught:
                 await client.send(Request(1, method, to_raw({"_meta": meta})))
             assert caught.value.code == code
 
 
-async def test_an_unsupported_version_names_those_that_discover_names() -> None:
-    async with serving(s=one_tool()) as made:
-        client = await poster(made)
-        error: Any = await client.refusal("tools/list", _meta={VERSION: "v999"})
+async def test_an_unsupported_version_error_names_the_discoverable_versions() -> None:
+    async with serving(s=one_tool()) as gateway:
+        client = await stateless_caller(gateway)
+        error: Any = await client.expect_error("tools/list", _meta={VERSION: "v999"})
         found = await client.ask("server/discover")
         assert error.data == {"supported": found["supportedVersions"], "requested": "v999"}
 
 
-async def test_a_request_whose_id_is_null_is_refused() -> None:
-    async with serving(s=one_tool()) as made:
-        client = await poster(made)
+async def test_a_request_with_a_null_id_is_refused() -> None:
+    async with serving(s=one_tool()) as gateway:
+        client = await stateless_caller(gateway)
         with pytest.raises(RpcError) as caught:
             await client.ask("tools/list", id=None)
         assert caught.value.code == -32600
 
 
-# What exists
+# Capabilities and features
 
 
 @pytest.mark.holds("T54")
 @pytest.mark.parametrize("method", [*UNKNOWN, "tasks/result"])
-async def test_what_this_revision_does_not_have_is_not_found(method: str) -> None:
+async def test_a_method_of_another_revision_is_not_found(method: str) -> None:
     server = everything()
-    async with serving(s=server) as made:
-        client = await poster(made)
-        before = len(server.heard)
-        error = await client.refusal(method, uri="x:1", taskId="t")
+    async with serving(s=server) as gateway:
+        client = await stateless_caller(gateway)
+        before = len(server.received)
+        error = await client.expect_error(method, uri="x:1", taskId="t")
         assert (error.code, method in error.message) == (-32601, True)
-        assert len(server.heard) == before
+        assert len(server.received) == before
 
 
 @pytest.mark.parametrize(
@@ -164,20 +165,20 @@ async def test_what_this_revision_does_not_have_is_not_found(method: str) -> Non
     completion/complete
     """.split(),
 )
-async def test_what_is_not_declared_does_not_exist(method: str) -> None:
-    async with serving(s=one_tool()) as made:
-        client = await poster(made)
-        assert (await client.refusal(method)).code == -32601
+async def test_undeclared_capabilities_do_not_exist(method: str) -> None:
+    async with serving(s=one_tool()) as gateway:
+        client = await stateless_caller(gateway)
+        assert (await client.expect_error(method)).code == -32601
 
 
 @pytest.mark.holds("T52")
-async def test_an_unknown_tool_prompt_or_resource_is_a_bad_param() -> None:
-    async with serving(s=everything(), t=everything()) as made:
-        client = await poster(made)
-        assert (await client.refusal("tools/call", name="zz")).message == "Unknown tool: zz"
+async def test_an_unknown_tool_prompt_or_resource_is_invalid_params() -> None:
+    async with serving(s=everything(), t=everything()) as gateway:
+        client = await stateless_caller(gateway)
+        assert (await client.expect_error("tools/call", name="zz")).message == "Unknown tool: zz"
         for method, key in (("tools/call", "name"), ("prompts/get", "name")):
-            assert (await client.refusal(method, **{key: "zz"})).code == -32602
-        missing = await client.refusal("resources/read", uri="zz:")
+            assert (await client.expect_error(method, **{key: "zz"})).code == -32602
+        missing = await client.expect_error("resources/read", uri="zz:")
         assert (missing.code, missing.data) == (-32602, {"uri": "zz:"})
 
 
@@ -185,9 +186,9 @@ async def test_an_unknown_tool_prompt_or_resource_is_a_bad_param() -> None:
 
 
 @pytest.mark.holds("T32")
-async def test_a_list_is_complete_and_says_how_long_it_may_be_kept() -> None:
-    async with serving(s=everything()) as made:
-        client = await poster(made)
+async def test_a_list_is_complete_and_has_cache_hints() -> None:
+    async with serving(s=everything()) as gateway:
+        client = await stateless_caller(gateway)
         for method, key, count in (
             ("tools/list", "tools", 1),
             ("prompts/list", "prompts", 1),
@@ -197,33 +198,33 @@ async def test_a_list_is_complete_and_says_how_long_it_may_be_kept() -> None:
             result = await client.ask(method)
             assert len(result.pop(key)) == count
             assert result == {"resultType": "complete", **FRESH, "_meta": {SERVER: GATEWAY}}
-            assert (await client.refusal(method, cursor="")).code == -32602
+            assert (await client.expect_error(method, cursor="")).code == -32602
             assert await client.ask(method, cursor=None)
 
 
 @pytest.mark.holds("T109")
-async def test_a_list_is_as_fresh_as_the_least_fresh_of_its_parts() -> None:
-    one, two, old = EnvelopeServer(tools=[]), EnvelopeServer(tools=[]), one_tool()
-    two.fresh = {"ttlMs": 3, "cacheScope": "public"}
-    async with serving(one=one, two=two) as made:
-        result = await (await poster(made)).ask("tools/list")
+async def test_a_list_has_the_shortest_cache_time_of_its_parts() -> None:
+    one, two, old = StatelessScriptedServer(tools=[]), StatelessScriptedServer(tools=[]), one_tool()
+    two.cache_fields = {"ttlMs": 3, "cacheScope": "public"}
+    async with serving(one=one, two=two) as gateway:
+        result = await (await stateless_caller(gateway)).ask("tools/list")
         assert (result["ttlMs"], result["cacheScope"]) == (3, "public")
-        two.fresh = {"ttlMs": 9, "cacheScope": "private"}
-        await two.tell("notifications/tools/list_changed")
+        two.cache_fields = {"ttlMs": 9, "cacheScope": "private"}
+        await two.notify_subscriber("notifications/tools/list_changed")
         while result["cacheScope"] == "public":
             await asyncio.sleep(0)
-            result = await Poster(made).ask("tools/list")
+            result = await StatelessCaller(gateway).ask("tools/list")
         assert (result["ttlMs"], result["cacheScope"]) == (5, "private")
-    async with serving(one=EnvelopeServer(tools=[]), old=old) as made:
-        result = await (await poster(made)).ask("tools/list")
+    async with serving(one=StatelessScriptedServer(tools=[]), old=old) as gateway:
+        result = await (await stateless_caller(gateway)).ask("tools/list")
         assert (result["ttlMs"], result["cacheScope"]) == (0, "private")
 
 
 @pytest.mark.holds("T110")
-async def test_a_list_that_is_asked_for_twice_is_the_same() -> None:
+async def test_a_list_requested_twice_is_the_same() -> None:
     servers = {name: Server(tools=[tool("z"), tool("a")]) for name in "cab"}
-    async with serving(**servers) as made:
-        client = await poster(made)
+    async with serving(**servers) as gateway:
+        client = await stateless_caller(gateway)
         first = await client.ask("tools/list")
         assert first == await client.ask("tools/list")
         assert [t["name"] for t in first["tools"]] == "c__z c__a a__z a__a b__z b__a".split()
@@ -233,12 +234,12 @@ async def test_a_list_that_is_asked_for_twice_is_the_same() -> None:
 
 
 @pytest.mark.holds("T98")
-async def test_a_server_of_the_handshake_sees_nothing_of_the_envelope() -> None:
+async def test_a_session_server_sees_nothing_of_the_envelope() -> None:
     server = everything()
     server.methods["tools/call"] = lambda _: {"content": [], "_meta": {"vendor/y": 2}}
     vendor = {"traceparent": "00-1-2-03", "vendor/x": [1]}
-    async with serving(s=server) as made:
-        client = await poster(made)
+    async with serving(s=server) as gateway:
+        client = await stateless_caller(gateway)
         result = await client.call(
             "s__t", arguments={"n": Raw(b"1.50")}, _meta={LOG_LEVEL: "info", **vendor}
         )
@@ -246,18 +247,18 @@ async def test_a_server_of_the_handshake_sees_nothing_of_the_envelope() -> None:
         sent = bytes(server.requests[-1].params)
         assert b"io.modelcontextprotocol" not in sent
         assert b'"arguments":{"n":1.50}' in sent
-        assert server.heard[-1][1] == {"name": "t", "arguments": {"n": 1.5}, "_meta": vendor}
+        assert server.received[-1][1] == {"name": "t", "arguments": {"n": 1.5}, "_meta": vendor}
 
 
-async def test_every_answer_through_a_server_of_the_handshake_has_what_it_needs() -> None:
-    async with serving(s=everything()) as made:
-        client = await poster(made)
+async def test_every_answer_of_a_session_server_has_the_stateless_members() -> None:
+    async with serving(s=everything()) as gateway:
+        client = await stateless_caller(gateway)
         ref = {"type": "ref/prompt", "name": "s__p"}
-        asked: list[tuple[str, dict[str, Any]]] = [
+        calls: list[tuple[str, dict[str, Any]]] = [
             ("prompts/get", {"name": "s__p"}),
             ("completion/complete", {"ref": ref, "argument": {"name": "a", "value": ""}}),
         ]
-        for method, params in asked:
+        for method, params in calls:
             assert await client.ask(method, **params) == {"resultType": "complete"}
         assert await client.ask("resources/read", uri="x:1") == {
             "contents": [{"uri": "x:1"}],
@@ -267,69 +268,69 @@ async def test_every_answer_through_a_server_of_the_handshake_has_what_it_needs(
 
 
 @pytest.mark.holds("T48", "T51")
-@pytest.mark.parametrize("kind", [Server, EnvelopeServer])
-async def test_codes_that_this_revision_has_taken_out_of_use_are_not_passed_on(
+@pytest.mark.parametrize("kind", [Server, StatelessScriptedServer])
+async def test_reserved_error_codes_of_this_revision_do_not_pass(
     kind: Callable[..., Server],
 ) -> None:
     server = kind(tools=[tool("t")], resources=[{"uri": "x:1", "name": "x"}])
-    async with serving(s=server) as made:
-        client = await poster(made)
+    async with serving(s=server) as gateway:
+        client = await stateless_caller(gateway)
         server.methods["resources/read"] = refuse(-32002, "gone", {"uri": "x:1"})
-        error = await client.refusal("resources/read", uri="x:1")
+        error = await client.expect_error("resources/read", uri="x:1")
         assert (error.code, error.data) == (-32602, {"uri": "x:1"})
         server.methods["tools/call"] = refuse(-32055, "odd")
-        error = await client.refusal("tools/call", name="s__t")
+        error = await client.expect_error("tools/call", name="s__t")
         assert (error.code, error.data) == (-32603, {"upstreamCode": -32055, "upstreamData": None})
 
 
-async def test_a_result_that_is_none_is_an_error() -> None:
+async def test_an_invalid_result_is_an_error() -> None:
     server = one_tool()
     server.methods["tools/call"] = lambda _: 7
-    async with serving(s=server) as made:
-        client = await poster(made)
-        assert (await client.refusal("tools/call", name="s__echo")).code == -32603
+    async with serving(s=server) as gateway:
+        client = await stateless_caller(gateway)
+        assert (await client.expect_error("tools/call", name="s__echo")).code == -32603
 
 
-async def test_a_server_that_is_not_there_is_said_not_to_be() -> None:
+async def test_a_server_that_is_down_is_reported_as_unavailable() -> None:
     server = one_tool()
-    async with serving(s=server) as made:
-        client = await poster(made)
+    async with serving(s=server) as gateway:
+        client = await stateless_caller(gateway)
         server.broken = OSError("no more")
-        await server.die()
-        while made.registry.upstream("s").ready:
+        await server.crash()
+        while gateway.registry.upstream("s").ready:
             await asyncio.sleep(0)
-        error: Any = await client.refusal("tools/call", name="s__echo")
+        error: Any = await client.expect_error("tools/call", name="s__echo")
         assert (error.code, error.data["type"]) == (5030, "upstream_unavailable")
 
 
-async def test_a_server_of_the_same_era_hears_who_asks() -> None:
-    server = EnvelopeServer(tools=[tool("t")])
+async def test_a_stateless_server_gets_the_callers_identity() -> None:
+    server = StatelessScriptedServer(tools=[tool("t")])
     asks = {"resultType": "input_required", "requestState": "s"}
     server.methods["tools/call"] = lambda _: asks
-    async with serving(s=server) as made:
-        client = await poster(made)
+    async with serving(s=server) as gateway:
+        client = await stateless_caller(gateway)
         meta: Any = {CAPABILITIES: {"elicitation": {}}, LOG_LEVEL: "error", "vendor/x": 1}
         result = await client.call("s__t", _meta=meta, requestState=Raw(b'"\\u0041"'))
         assert result["resultType"] == "input_required"
-        sent = server.heard[-1][1]
-        assert sent["_meta"] == letter(meta)["_meta"]
+        sent = server.received[-1][1]
+        assert sent["_meta"] == stateless_params(meta)["_meta"]
         assert b'"requestState":"\\u0041"' in bytes(server.requests[-1].params)
 
 
-async def test_functions_of_our_own_are_called_the_same_way() -> None:
-    functions = Functions()
+async def test_built_in_functions_are_called_the_same_way() -> None:
+    functions = FunctionBackend()
 
     @functions.tool("add")
     def add_up(a: int, b: int) -> dict[str, int]:
         return {"sum": a + b}
 
-    async def connect(listener: Listener) -> Backend:
+    async def connect(listener: BackendListener) -> Backend:
         return functions
 
-    made = gateway()
-    made.add(Settings("f", "f"), connect)
-    async with running(made):
-        client = await poster(made)
+    gateway = make_gateway()
+    gateway.add_upstream(UpstreamSettings("f", "f"), connect)
+    async with running(gateway):
+        client = await stateless_caller(gateway)
         result = await client.call("f__add", arguments={"a": 1, "b": 2})
         assert result["structuredContent"] == {"sum": 3}
         assert result["resultType"] == "complete"
@@ -338,75 +339,74 @@ async def test_functions_of_our_own_are_called_the_same_way() -> None:
 
 
 @pytest.mark.holds("T53")
-@pytest.mark.parametrize("kind", [Server, EnvelopeServer])
-async def test_a_wish_for_a_task_is_ignored(kind: Any) -> None:
+@pytest.mark.parametrize("kind", [Server, StatelessScriptedServer])
+async def test_a_request_for_a_task_is_ignored(kind: Any) -> None:
     server = kind(tools=[tool("t")])
-    async with serving(s=server) as made:
-        client = await poster(made)
+    async with serving(s=server) as gateway:
+        client = await stateless_caller(gateway)
         result = await client.call("s__t", arguments={"task": 1}, task={"ttl": 5})
         assert (text_of(result), result["resultType"]) == ("t ran", "complete")
-        assert "task" not in server.heard[-1][1]
-        assert server.heard[-1][1]["arguments"] == {"task": 1}
+        assert "task" not in server.received[-1][1]
+        assert server.received[-1][1]["arguments"] == {"task": 1}
 
 
-async def test_headers_that_do_not_say_what_the_arguments_say_are_refused() -> None:
+async def test_headers_that_contradict_the_arguments_are_refused() -> None:
     schema = {"type": "object", "properties": {"r": {"type": "string", "x-mcp-header": "R"}}}
     server = Server(tools=[{"name": "t", "inputSchema": schema}])
-    async with serving(s=server) as made:
-        client = await poster(made)
-        error = await client.refusal("tools/call", name="s__t", arguments={"r": "eu"})
+    async with serving(s=server) as gateway:
+        client = await stateless_caller(gateway)
+        error = await client.expect_error("tools/call", name="s__t", arguments={"r": "eu"})
         assert (error.code, server.count("tools/call")) == (-32020, 0)
         client.headers[b"mcp-param-r"] = b"eu"
         assert text_of(await client.call("s__t", arguments={"r": "eu"})) == "t ran"
 
 
-async def test_headers_are_compared_also_if_the_server_has_to_be_waited_for(
+async def test_headers_are_checked_also_after_waiting_for_the_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     schema = {"type": "object", "properties": {"r": {"type": "string", "x-mcp-header": "R"}}}
     server = Server()
     server.capabilities = {"tools": {}}
     listed = {"tools": [{"name": "t", "inputSchema": schema}]}
-    server.methods["tools/list"] = hold = Hold(listed)
-    async with serving(s=server) as made:
+    server.methods["tools/list"] = hold = HeldAnswer(listed)
+    async with serving(s=server) as gateway:
         early = asyncio.create_task(
-            Poster(made).refusal("tools/call", name="s__t", arguments={"r": "eu"})
+            StatelessCaller(gateway).expect_error("tools/call", name="s__t", arguments={"r": "eu"})
         )
-        await hold.begun.wait()
-        hold.let_go.set()
+        await hold.started.wait()
+        hold.released.set()
         assert (await early).code == -32020
 
 
-async def test_one_request_is_no_news_about_the_next() -> None:
-    server = EnvelopeServer(tools=[tool("t")])
-    async with serving(s=server) as made:
-        client = await poster(made)
+async def test_stateless_requests_are_independent_of_each_other() -> None:
+    server = StatelessScriptedServer(tools=[tool("t")])
+    async with serving(s=server) as gateway:
+        client = await stateless_caller(gateway)
         metas: list[Any] = [{CAPABILITIES: {"sampling": {}}, LOG_LEVEL: "debug"}, {}]
         for meta in metas:
             await client.call("s__t", _meta=meta)
-            assert server.heard[-1][1]["_meta"] == letter(meta)["_meta"]
+            assert server.received[-1][1]["_meta"] == stateless_params(meta)["_meta"]
 
 
-async def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "PATIENCE", 0.0)
+async def test_a_call_waits_for_a_start_up_to_a_timeout() -> None:
     server = one_tool()
-    server.methods["initialize"] = Hold()
-    made = gateway()
-    add(made, "s", server)
-    async with running(made, server):
-        client = Poster(made)
+    server.methods["initialize"] = HeldAnswer()
+    gateway = make_gateway(NO_STARTUP_WAIT)
+    add(gateway, "s", server)
+    async with running(gateway, server):
+        client = StatelessCaller(gateway)
         assert (await client.ask("tools/list"))["tools"] == []
         assert "resources" in (await client.ask("server/discover"))["capabilities"]
-        assert (await client.refusal("tools/call", name="s__echo")).code == 5030
+        assert (await client.expect_error("tools/call", name="s__echo")).code == 5030
 
 
-async def test_servers_are_told_what_the_first_client_that_comes_can() -> None:
+async def test_servers_learn_the_capabilities_of_the_first_client() -> None:
     server = one_tool()
-    async with serving(s=server) as made:
-        somebody = Poster(made)
+    async with serving(s=server) as gateway:
+        user = StatelessCaller(gateway)
         form: dict[str, Any] = {"elicitation": {"form": {}}, "vendor": {}}
         sampling: dict[str, Any] = {"sampling": {}}
         for can in (form, sampling):
-            await somebody.ask("tools/list", _meta={CAPABILITIES: can})
+            await user.ask("tools/list", _meta={CAPABILITIES: can})
         assert server.count("initialize") == 1
-        assert server.heard[0][1]["capabilities"] == {"elicitation": {"form": {}}}
+        assert server.received[0][1]["capabilities"] == {"elicitation": {"form": {}}}

@@ -1,4 +1,4 @@
-"""Payloads to messages: what is accepted, what is refused, and with which answer."""
+"""Payloads to messages: the fast path, the slow path, and the ids of unreadable responses."""
 
 import json
 import tracemalloc
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.json_values import DEEP, JSON
 from tests.jsonrpc.test_message import MESSAGES
-from tests.jsonrpc.test_raw import DEEP, JSON
 from trunkline.jsonrpc import (
     UNSET,
     Batch,
@@ -25,6 +25,7 @@ from trunkline.jsonrpc import (
     codec,
     decode,
 )
+from trunkline.jsonrpc.codec import ID_SCAN_BYTES, find_response_id
 
 
 def refusal(payload: bytes | str, **limits: int) -> RemoteProtocolError:
@@ -35,19 +36,19 @@ def refusal(payload: bytes | str, **limits: int) -> RemoteProtocolError:
 
 def answer(payload: bytes | str, **limits: int) -> dict[str, Any]:
     violation = refusal(payload, **limits)
-    assert violation.answer is not None
-    return json.loads(violation.answer)
+    assert violation.error_payload is not None
+    return json.loads(violation.error_payload)
 
 
 @pytest.mark.holds("S0.1", "S0.5", "S3.1", "S3.2")
-def test_a_request_with_a_number_for_an_id() -> None:
+def test_a_request_with_a_numeric_id_is_decoded() -> None:
     request = decode(b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
     assert isinstance(request, Request)
     assert (request.id, request.method, request.params) == (1, "ping", UNSET)
 
 
 @pytest.mark.holds("S0.2", "S3.4")
-def test_a_request_with_a_string_for_an_id() -> None:
+def test_a_request_with_a_string_id_is_decoded() -> None:
     request = decode(b'{"jsonrpc":"2.0","id":"abc-123","method":"ping","params":[1]}')
     assert isinstance(request, Request)
     assert (request.id, bytes(request.params)) == ("abc-123", b"[1]")
@@ -55,7 +56,7 @@ def test_a_request_with_a_string_for_an_id() -> None:
 
 @pytest.mark.holds("S0.3", "S2.18", "S3.5", "C4")
 @pytest.mark.parametrize("params", [b"", b',"params":{}'])
-def test_an_id_of_null_is_a_request_and_never_a_notification(params: bytes) -> None:
+def test_a_null_id_makes_a_request_not_a_notification(params: bytes) -> None:
     request = decode(b'{"jsonrpc":"2.0","id":null,"method":"ping"' + params + b"}")
     assert isinstance(request, Request)
     assert request.id is None
@@ -64,14 +65,14 @@ def test_an_id_of_null_is_a_request_and_never_a_notification(params: bytes) -> N
 
 @pytest.mark.holds("S0.4", "S2.18", "S3.1", "S3.3")
 @pytest.mark.parametrize("params", [b"", b',"params":{"a":1}'])
-def test_without_an_id_it_is_a_notification(params: bytes) -> None:
+def test_a_call_without_an_id_is_a_notification(params: bytes) -> None:
     message = decode(b'{"jsonrpc":"2.0","method":"notifications/initialized"' + params + b"}")
     assert isinstance(message, Notification)
     assert message.is_notification
 
 
 @pytest.mark.holds("S2.14", "C32")
-def test_answers_are_told_apart_by_their_members() -> None:
+def test_responses_and_errors_are_distinguished_by_their_members() -> None:
     response = decode(b'{"jsonrpc":"2.0","id":7,"result":null}')
     assert isinstance(response, Response)
     assert (response.id, bytes(response.result)) == (7, b"null")
@@ -96,7 +97,7 @@ EXACT = [b"1.0", b"1e400", b"-0", b"123456789012345678901234567890", b'"\\u0041\
 
 
 @pytest.mark.parametrize("value", EXACT)
-def test_values_come_out_to_the_byte(value: bytes) -> None:
+def test_raw_values_keep_their_bytes(value: bytes) -> None:
     for payload in (
         b'{"jsonrpc":"2.0","id":1,"method":"m","params":[' + value + b"]}",
         b'{"jsonrpc":"2.0","method":"m","params":[' + value + b"]}",
@@ -130,7 +131,7 @@ def test_values_come_out_to_the_byte(value: bytes) -> None:
     ],
 )
 @pytest.mark.parametrize("rest", [b'"method":"m"', b'"method":"m","params":{}', b'"result":1'])
-def test_an_id_comes_back_to_the_byte(id: bytes, rest: bytes) -> None:
+def test_an_id_keeps_its_bytes(id: bytes, rest: bytes) -> None:
     payload = b'{"jsonrpc":"2.0","id":' + id + b"," + rest + b"}"
     message = decode(payload)
     assert message.encode() == payload
@@ -139,7 +140,7 @@ def test_an_id_comes_back_to_the_byte(id: bytes, rest: bytes) -> None:
     assert repr(message)
 
 
-def test_a_long_id_has_its_value_all_the_same() -> None:
+def test_a_long_integer_id_has_its_value() -> None:
     message = decode(b'{"jsonrpc":"2.0","id":-1' + b"0" * 5000 + b',"method":"m"}')
     assert isinstance(message, Request)
     assert message.id == -(10**5000)
@@ -150,7 +151,7 @@ def test_a_long_id_has_its_value_all_the_same() -> None:
     "id", [b"true", b"false", b"1.5", b"1.0", b"1e2", b"{}", b"[]", b"[1]", b"1" * 65_537]
 )
 @pytest.mark.parametrize("rest", [b'"method":"m"', b'"method":"m","params":{}'])
-def test_what_is_no_id_is_refused_under_null(id: bytes, rest: bytes) -> None:
+def test_an_invalid_id_is_rejected_under_null(id: bytes, rest: bytes) -> None:
     reply = answer(b'{"jsonrpc":"2.0","id":' + id + b"," + rest + b"}")
     assert (reply["error"]["code"], reply["id"]) == (-32600, None)
     assert "id" in reply["error"]["message"]
@@ -189,14 +190,14 @@ def test_the_payload_may_be_text_or_any_kind_of_bytes() -> None:
         "\x00",
     ],
 )
-def test_what_is_not_json_is_a_parse_error_under_null(payload: bytes | str) -> None:
+def test_invalid_json_is_a_parse_error_under_null(payload: bytes | str) -> None:
     reply = answer(payload)
     assert (reply["error"]["code"], reply["id"], reply["jsonrpc"]) == (-32700, None, "2.0")
     assert reply["error"]["message"].startswith("Parse error: ")
 
 
 @pytest.mark.parametrize("result", [b'"\\ud800"', b"NaN", b'"\xff"', DEEP])
-def test_whose_answer_cannot_be_read_is_known(result: bytes) -> None:
+def test_the_id_of_an_unreadable_response_is_reported(result: bytes) -> None:
     assert refusal(b'{"jsonrpc":"2.0","id":7,"result":' + result + b"}").response_id == 7
     assert refusal(b'{"result":' + result + b',"jsonrpc":"2.0","id":7}').response_id == 7
     assert refusal(b'{"jsonrpc":"2.0","id":7,"method":' + result + b"}").response_id is UNSET
@@ -205,12 +206,12 @@ def test_whose_answer_cannot_be_read_is_known(result: bytes) -> None:
 @pytest.mark.parametrize(
     "text", [b"\\ud800", b"a\\udC00b", b"\\ud83d\\ud83d\\ude00", b"\\\\\\ud83d"]
 )
-def test_half_a_character_is_called_that(text: bytes) -> None:
+def test_a_lone_surrogate_is_named_in_the_error(text: bytes) -> None:
     why = refusal(b'{"jsonrpc":"2.0","id":7,"method":"m","params":["' + text + b'"]}')
     assert "expected a whole character, got half of one" in str(why)
 
 
-def test_what_is_too_large_is_a_parse_error() -> None:
+def test_a_payload_that_is_too_large_is_a_parse_error() -> None:
     payload = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
     assert decode(payload, max_payload=len(payload)) == Request(1, "ping")
     reply = answer(payload, max_payload=len(payload) - 1)
@@ -248,7 +249,7 @@ def test_what_is_too_large_is_a_parse_error() -> None:
         (b'{"jsonrpc":"2.0","id":1,"method":"m","error":{"code":1,"message":"x"}}', 1),
     ],
 )
-def test_json_that_is_no_message_is_an_invalid_request(payload: bytes, id: Any) -> None:
+def test_json_that_is_not_a_message_is_an_invalid_request(payload: bytes, id: Any) -> None:
     reply = answer(payload)
     assert (reply["error"]["code"], reply["id"], reply["jsonrpc"]) == (-32600, id, "2.0")
     assert reply["error"]["message"].startswith("Invalid Request: expected ")
@@ -278,10 +279,10 @@ def test_a_wrong_version_is_named_beside_the_right_one() -> None:
         (b'{"jsonrpc":"2.0","id":1,"id":2,"result":1}', UNSET),
     ],
 )
-def test_a_broken_answer_is_refused_but_never_answered(payload: bytes, id: Any) -> None:
+def test_a_malformed_response_is_rejected_but_never_answered(payload: bytes, id: Any) -> None:
     violation = refusal(payload)
     assert violation.error.code == -32600
-    assert violation.answer is None
+    assert violation.error_payload is None
     assert violation.response_id == id
 
 
@@ -298,7 +299,7 @@ def test_a_broken_answer_is_refused_but_never_answered(payload: bytes, id: Any) 
         (b'{"jsonrpc": "2.0", "id":1,"id":1,"method":"a","params":{}}', None),
     ],
 )
-def test_a_repeated_member_is_refused_however_it_is_spelled(payload: bytes, id: Any) -> None:
+def test_a_repeated_member_is_rejected_however_it_is_escaped(payload: bytes, id: Any) -> None:
     reply = answer(payload)
     assert (reply["error"]["code"], reply["id"]) == (-32600, id)
     assert "duplicate member" in reply["error"]["message"]
@@ -317,12 +318,12 @@ def test_a_repeated_member_is_refused_however_it_is_spelled(payload: bytes, id: 
         b'\n{ "jsonrpc" : "2.0" ,\r\n "id" : 1 , "method":"m", "params":{"_meta":{},"x":1} }\n',
     ],
 )
-def test_order_white_space_spelling_and_unknown_members_make_no_difference(payload: bytes) -> None:
+def test_order_white_space_escapes_and_unknown_members_are_accepted(payload: bytes) -> None:
     assert decode(payload) == Request(1, "m", {"_meta": {}, "x": 1})
 
 
 @pytest.mark.parametrize("answer", [b'"result":1', b'"error":{"code":1,"message":"m"}'])
-def test_params_or_a_method_of_an_answer_are_just_unknown_members(answer: bytes) -> None:
+def test_params_in_a_response_are_unknown_members(answer: bytes) -> None:
     plain = decode(b'{"jsonrpc":"2.0","id":1,' + answer + b"}")
     assert decode(b'{"jsonrpc":"2.0","id":1,' + answer + b',"params":"x"}') == plain
 
@@ -359,7 +360,7 @@ def test_a_batch_keeps_its_order_and_each_bad_entry_its_own_error() -> None:
     assert isinstance(batch, Batch)
     kinds = [type(entry) for entry in batch.entries]
     assert kinds == [Request, RemoteProtocolError, Notification, *[RemoteProtocolError] * 2]
-    answers = [e.answer for e in batch.entries if isinstance(e, RemoteProtocolError)]
+    answers = [e.error_payload for e in batch.entries if isinstance(e, RemoteProtocolError)]
     assert [json.loads(a or b"")["id"] for a in answers] == [None, None, 3]
     assert [json.loads(a or b"")["error"]["code"] for a in answers] == [-32600] * 3
     assert str(batch.entries[3]).endswith("expected an object, got a batch inside a batch")
@@ -392,24 +393,24 @@ def test_a_large_message_is_held_once(filler: str) -> None:
     finally:
         tracemalloc.stop()
     assert isinstance(message, Request)
-    assert max(held, peak) < 1.2 * len(payload)  # beside the payload itself
+    assert max(held, peak) < 1.2 * len(payload)  # without the payload itself
 
 
-# The first look may only say yes where the second look would; nothing else may ever be raised.
+# The fast path accepts only what the slow path accepts, and nothing raises another exception.
 
 
-def look_twice(payload: bytes) -> Any:
+def slow_outcome(payload: bytes) -> Any:
     try:
-        return codec.look_closely(payload, codec.MAX_BATCH)
+        return codec.decode_slow(payload, codec.MAX_BATCH_SIZE)
     except RemoteProtocolError as violation:
-        return violation.error, violation.answer
+        return violation.error, violation.error_payload
 
 
-def look(payload: bytes) -> Any:
+def outcome(payload: bytes) -> Any:
     try:
         return decode(payload)
     except RemoteProtocolError as violation:
-        return violation.error, violation.answer
+        return violation.error, violation.error_payload
 
 
 def same(one: Any, other: Any) -> bool:
@@ -439,13 +440,13 @@ def nearly_messages(draw: st.DrawFn) -> bytes:
 
 
 @given(nearly_messages())
-def test_the_first_look_never_disagrees_with_the_second(payload: bytes) -> None:
-    assert same(look(payload), look_twice(payload))
+def test_the_fast_path_agrees_with_the_slow_path(payload: bytes) -> None:
+    assert same(outcome(payload), slow_outcome(payload))
 
 
 @given(MESSAGES)
-def test_the_first_look_suffices_for_what_we_write_ourselves(message: Message) -> None:
-    assert same(decode(message.encode()), look_twice(message.encode()))
+def test_the_fast_path_accepts_what_we_encode(message: Message) -> None:
+    assert same(decode(message.encode()), slow_outcome(message.encode()))
 
 
 @given(
@@ -455,19 +456,19 @@ def test_the_first_look_suffices_for_what_we_write_ourselves(message: Message) -
         lambda payload: st.integers(0, len(payload)).map(lambda end: payload[:end])
     )
 )
-def test_any_bytes_give_messages_or_an_accusation(payload: bytes | str) -> None:
+def test_any_bytes_give_messages_or_a_violation(payload: bytes | str) -> None:
     try:
         message = decode(payload)
     except RemoteProtocolError as violation:
         assert violation.error.code in {-32700, -32600}
-        assert violation.answer is None or decode(violation.answer)
+        assert violation.error_payload is None or decode(violation.error_payload)
     else:
         assert isinstance(message, Batch) or decode(message.encode()) == message
 
 
 @given(nearly_messages())
-def test_two_readers_never_see_two_different_messages(payload: bytes) -> None:
-    """A reader that keeps the first of two equal keys sees what we see, or we refuse."""
+def test_decoder_and_json_module_see_the_same_message(payload: bytes) -> None:
+    """A parser that keeps the first of two equal keys sees the same message, or we reject it."""
     try:
         message = decode(payload)
     except RemoteProtocolError:
@@ -485,3 +486,77 @@ def test_two_readers_never_see_two_different_messages(payload: bytes) -> None:
     theirs = {key: value for key, value in first.items() if key in ours}
     if not isinstance(message, ErrorResponse):
         assert ours == theirs
+
+
+@given(nearly_messages())
+def test_decode_result_accepts_only_responses(payload: bytes) -> None:
+    found = codec.decode_result(payload)
+    if found is not None:
+        assert same(slow_outcome(payload), Response(found.id, found.result))
+
+
+@pytest.mark.parametrize("result", ['{"a": 1}', "null", '"\u00e9"', '"\U0001f600"'])
+def test_decode_result_reads_a_response_to_our_call(result: str) -> None:
+    payload = f'{{"result": {result}, "id": 7, "jsonrpc": "2.0"}}'.encode()
+    found = codec.decode_result(payload)
+    assert found is not None
+    assert (found.id, bytes(found.result).decode()) == (7, result)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"jsonrpc":"2.0","id":"7","result":1}',
+        b'{"jsonrpc":"2.0","id":7,"result":1,"id":7}',
+        b'{"jsonrpc":"2.0","id":7,"result":1,"error":{}}',
+        b'{"jsonrpc":"2.0","id":7,"result":1,"method":"a long name for a hidden member"}',
+        b'{"jsonrpc":"2.0","id":7,"error":{"code":1,"message":""}}',
+        b'{"jsonrpc":"2.0","id":7,"result":"\xff"}',
+        b'{"jsonrpc":"2.0","id":7,"result":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"jsonrpc":"2.0","id":7,"result":"' + b"x" * codec.MAX_PAYLOAD_BYTES + b'"}',
+    ],
+    ids=range(8),
+)
+def test_decode_result_returns_none_for_everything_else(payload: bytes) -> None:
+    assert codec.decode_result(payload) is None
+
+
+LONG = b"x" * 1000
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"jsonrpc":"2.0","id":7,"result":{"a":"' + LONG + b'"}}',
+        b'{"jsonrpc": "2.0", "id": 7, "error": {"a":"' + LONG + b'"}}',
+        b' {"id":7,"jsonrpc":"2.0","result":"' + LONG + b'"}',
+        b'{"id":7,"result":"' + LONG + b'","jsonrpc":"2.0"}',
+        b'{"result":{"a":"' + LONG + b'"},"jsonrpc":"2.0","id":7}',
+        b'{"result":{"a":"' + LONG + b'"},"jsonrpc":"2.0","id" : 7 } \r',
+        b'{"jsonrpc":"2.0","result":"' + LONG + b'","id":7}',
+    ],
+)
+def test_the_id_of_a_response_is_found_at_its_beginning_or_end(
+    payload: bytes,
+) -> None:
+    assert find_response_id(payload[:ID_SCAN_BYTES], payload[-ID_SCAN_BYTES:]) == 7
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"garbage",
+        b'{"jsonrpc":"2.0","id":7,"method":"x","params":{"a":"' + LONG + b'"}}',
+        b'{"method":"x","params":{"a":"' + LONG + b'"},"jsonrpc":"2.0","id":7}',
+        b'{"jsonrpc":"2.0","result":{"a":"' + LONG + b'","id":7}}',
+        b'{"jsonrpc":"2.0","result":{"a":"' + LONG + b'"},"id":"7"}',
+        b'{"jsonrpc":"2.0","result":{"a":"' + LONG + b'"},"id":7.0}',
+        b'{"jsonrpc":"2.0","result":{"a":"' + LONG + b'"},"my id":7}',
+        b'{"jsonrpc":"2.0","id":"7","result":"' + LONG + b'"}',
+        b'{"jsonrpc":"2.0","id":' + b"7" * 40 + b',"result":1}',
+        b'[{"jsonrpc":"2.0","id":7,"result":"' + LONG + b'"}]',
+    ],
+)
+def test_no_id_is_found_in_anything_but_a_response(payload: bytes) -> None:
+    assert find_response_id(payload[:ID_SCAN_BYTES], payload[-ID_SCAN_BYTES:]) is UNSET

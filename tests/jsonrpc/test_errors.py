@@ -1,4 +1,4 @@
-"""Codes, texts and blame."""
+"""Error codes and texts, exceptions by fault, and reports of unexpected exceptions."""
 
 import pytest
 
@@ -10,12 +10,15 @@ from trunkline.jsonrpc import (
     PARSE_ERROR,
     UNSET,
     ConnectionLost,
+    Incident,
     LocalProtocolError,
     ProtocolError,
     Raw,
     RemoteProtocolError,
     RpcError,
+    print_incident,
 )
+from trunkline.jsonrpc.errors import to_rpc_error
 
 
 @pytest.mark.holds("S0.10", "S3.9", "S4.9")
@@ -58,7 +61,7 @@ def test_an_error_shows_its_code_but_never_its_data() -> None:
     assert repr(RpcError(1, "x")) == "RpcError(1, 'x')"
 
 
-def test_bytes_as_data_are_json_already() -> None:
+def test_bytes_as_data_count_as_json() -> None:
     assert RpcError(1, "x", b"[1]").data == Raw(b"[1]")
 
 
@@ -69,11 +72,50 @@ def test_errors_are_equal_when_all_three_parts_are() -> None:
     assert hash(RpcError(1, "x", [1])) == hash(RpcError(1, "x", [2]))
 
 
-def test_the_type_of_an_exception_says_whose_fault_it_is() -> None:
+def test_the_type_of_an_exception_says_which_side_is_at_fault() -> None:
     assert issubclass(LocalProtocolError, ProtocolError)
     assert issubclass(RemoteProtocolError, ProtocolError)
     assert not issubclass(ConnectionLost, ProtocolError)
     violation = RemoteProtocolError(RpcError.parse_error("why"))
     assert str(violation) == "Parse error: why"
-    assert violation.answer is None
+    assert violation.error_payload is None
     assert violation.response_id is UNSET
+
+
+def test_an_rpc_error_is_its_own_response() -> None:
+    reports: list[Incident] = []
+    error = RpcError(1, "x")
+    assert to_rpc_error(error, "m", reports.append) is error
+    assert reports == []
+
+
+def test_response_and_report_share_only_the_incident_id() -> None:
+    reports: list[Incident] = []
+    bug = ValueError("secret")
+    answer = to_rpc_error(bug, "m", reports.append)
+    (incident,) = reports
+    assert incident.error is bug
+    assert incident.method == "m"
+    assert answer == RpcError.internal_error(data={"incident": incident.id})
+
+
+def test_a_failing_report_does_not_prevent_the_response() -> None:
+    def fail(_: Incident) -> None:
+        raise OSError("the log is full")
+
+    assert to_rpc_error(ValueError(), "m", fail).code == -32603
+
+
+def test_two_incidents_have_two_ids() -> None:
+    reports: list[Incident] = []
+    for _ in range(2):
+        to_rpc_error(ValueError(), "m", reports.append)
+    assert reports[0].id != reports[1].id
+
+
+def test_by_default_incidents_are_printed_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    print_incident(Incident("abc123", "m", ValueError("why")))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "incident abc123 in method 'm'" in err
+    assert "ValueError: why" in err

@@ -1,4 +1,4 @@
-"""Byte stream to payloads: cut anywhere, bounded, never out of step."""
+"""Byte stream to payloads: any chunking, bounded lines, and recovery after a long line."""
 
 import json
 
@@ -25,7 +25,7 @@ def test_a_line_is_a_payload() -> None:
     assert framer.close() == []
 
 
-def test_blank_lines_are_nothing() -> None:
+def test_blank_lines_are_ignored() -> None:
     assert Framer().feed(b"\n\r\n  \t\r\n1\n\n") == [b"1"]
 
 
@@ -42,7 +42,7 @@ def test_a_line_too_long_is_reported_once_and_the_next_is_read() -> None:
     assert found[0] == b"12345"
     assert isinstance(found[1], RemoteProtocolError)
     assert found[2:] == [b"1"]
-    answer = json.loads(found[1].answer or b"")
+    answer = json.loads(found[1].error_payload or b"")
     assert answer["id"] is None
     assert answer["error"] == {
         "code": -32700,
@@ -60,7 +60,7 @@ def test_a_line_too_long_costs_no_more_memory_than_the_limit() -> None:
     framer = Framer(max_line=1000)
     for _ in range(1000):
         assert framer.feed(b"x" * 100) == []
-        assert framer.held <= 1001
+        assert framer.buffered <= 1001
     assert show(framer.feed(b"\n1\n")) == [
         "Parse error: expected a line of at most 1000 bytes, got 100000",
         b"1",
@@ -86,7 +86,7 @@ def test_how_the_stream_is_cut_changes_nothing(lines: list[bytes], data: st.Data
 
 
 @given(LINES)
-def test_what_comes_out_is_what_went_in(lines: list[bytes]) -> None:
+def test_framed_payloads_come_back_unchanged(lines: list[bytes]) -> None:
     framer = Framer()
     stream = b"".join(line + b"\n" for line in lines)
     stripped = [line.removesuffix(b"\r") for line in lines]
@@ -107,7 +107,9 @@ def test_a_payload_is_sent_as_one_line() -> None:
         b'{"result":"' + b"x" * 2000 + b'","jsonrpc":"2.0","id":7}',
     ],
 )
-def test_whose_answer_was_too_long_is_told_however_it_is_cut(line: bytes, size: int) -> None:
+def test_the_id_of_a_response_that_is_too_long_is_found_in_any_chunking(
+    line: bytes, size: int
+) -> None:
     for limit in (100, len(line) - 1):
         framer, found = Framer(limit), list[object]()
         for at in range(0, len(line) + 1, size):
@@ -115,4 +117,4 @@ def test_whose_answer_was_too_long_is_told_however_it_is_cut(line: bytes, size: 
         (accusation,) = found
         assert isinstance(accusation, RemoteProtocolError)
         assert accusation.response_id == 7
-        assert framer.held == 0
+        assert framer.buffered == 0

@@ -1,4 +1,4 @@
-"""The messages as values: built in one line, written exactly."""
+"""The messages as values, and the exact payloads they encode to."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.jsonrpc.test_raw import JSON
+from tests.json_values import JSON
 from trunkline.jsonrpc import (
     UNSET,
     Batch,
@@ -23,7 +23,7 @@ from trunkline.jsonrpc import (
     RpcError,
     decode,
 )
-from trunkline.jsonrpc.message import response_pieces
+from trunkline.jsonrpc.message import encode_response_pieces
 
 IDS: st.SearchStrategy[Id] = st.none() | st.integers() | st.text()
 METHODS = st.text(min_size=1).filter(lambda text: text.strip(" \t\n\r") != "")
@@ -69,9 +69,9 @@ def test_a_response_has_a_result_and_no_error() -> None:
 def test_a_response_in_pieces_is_the_same(id: int | str | None) -> None:
     result = Raw(b'{"content": []}')
     payload = Response(id, result).encode()
-    assert response_pieces(id, result, len(result)) == (payload, ())
-    assert response_pieces(id, [1], 0) == (Response(id, [1]).encode(), ())
-    before, rest = response_pieces(id, result, len(result) - 1)
+    assert encode_response_pieces(id, result, len(result)) == (payload, ())
+    assert encode_response_pieces(id, [1], 0) == (Response(id, [1]).encode(), ())
+    before, rest = encode_response_pieces(id, result, len(result) - 1)
     assert len(rest) == 2
     assert b"".join((before, *rest)) == payload
     with pytest.raises(LocalProtocolError):
@@ -80,7 +80,7 @@ def test_a_response_in_pieces_is_the_same(id: int | str | None) -> None:
 
 @pytest.mark.parametrize("large", [0, 100])
 def test_a_response_in_pieces_has_its_result_to_the_byte(large: int) -> None:
-    payload, rest = response_pieces(1, Raw(b'{\n  "a": 1\n}'), large)
+    payload, rest = encode_response_pieces(1, Raw(b'{\n  "a": 1\n}'), large)
     assert b"".join((payload, *rest)).endswith(b'"result":{\n  "a": 1\n}}')
 
 
@@ -109,7 +109,7 @@ def test_params_of_none_are_left_out_and_an_empty_object_is_kept() -> None:
     assert b'"params":{}' in Request(1, "x", {}).encode()
 
 
-def test_bytes_are_json_already_and_stay_as_they_are() -> None:
+def test_bytes_count_as_json_and_stay_unchanged() -> None:
     assert Request(1, "x", b'{"a":1.0}').encode().endswith(b'"params":{"a":1.0}}')
     assert Notification("x", b"[1e400]").encode().endswith(b'"params":[1e400]}')
     assert Response(1, b"1.0").encode().endswith(b'"result":1.0}')
@@ -126,7 +126,7 @@ def test_a_payload_is_one_line_even_if_its_parts_were_not(lines: bytes) -> None:
 
 @pytest.mark.holds("S0.3", "C5")
 @pytest.mark.parametrize("id", [True, 1.0, 1.5, [], {}, b"x"])
-def test_what_is_no_id_is_our_own_fault(id: Any) -> None:
+def test_an_invalid_id_is_a_local_error(id: Any) -> None:
     for message in (
         Request(id, "x"),
         Request(id, "x", Raw(b"{}")),
@@ -138,14 +138,14 @@ def test_what_is_no_id_is_our_own_fault(id: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["", " ", "\t\n\r ", 5, None])
-def test_what_is_no_method_is_our_own_fault(method: Any) -> None:
+def test_an_invalid_method_is_a_local_error(method: Any) -> None:
     for message in (Request(1, method), Request(1, method, Raw(b"{}")), Notification(method)):
         with pytest.raises(LocalProtocolError, match="method name"):
             message.encode()
 
 
 @pytest.mark.parametrize("params", ["bar", 1, True, b'"bar"', b"1"])
-def test_params_that_are_no_container_are_our_own_fault(params: Any) -> None:
+def test_params_that_are_not_a_container_are_a_local_error(params: Any) -> None:
     for message in (Request(1, "x", params), Notification("x", params)):
         with pytest.raises(LocalProtocolError, match="as params"):
             message.encode()
@@ -165,7 +165,7 @@ def test_params_that_are_no_container_are_our_own_fault(params: Any) -> None:
         ErrorResponse(1, RpcError(1, "x", object())),
     ],
 )
-def test_what_json_cannot_express_is_our_own_fault(message: Message) -> None:
+def test_values_that_json_cannot_express_are_a_local_error(message: Message) -> None:
     with pytest.raises(LocalProtocolError):
         message.encode()
 
@@ -204,7 +204,7 @@ def test_an_id_can_be_changed_and_nothing_else_changes() -> None:
     assert ErrorResponse(1, RpcError(1, "x")).with_id(7) == ErrorResponse(7, RpcError(1, "x"))
 
 
-def test_an_answer_unwraps_to_its_result_or_raises_its_error() -> None:
+def test_unwrap_returns_the_result_or_raises_the_error() -> None:
     assert Response(1, 5).unwrap() == 5
     with pytest.raises(RpcError, match="nope"):
         ErrorResponse(1, RpcError(1, "nope")).unwrap()

@@ -1,10 +1,20 @@
-"""Batches: refused as one or answered as one."""
+"""Batches: rejected as a whole or answered as a whole."""
 
 from typing import Any
 
 import pytest
 
-from tests.jsonrpc.peer_talk import BROKEN, TELL, ask, batch, called, codes, result, sent, violation
+from tests.jsonrpc.peer_messages import (
+    MALFORMED_RESPONSE,
+    NOTIFICATION,
+    batch_payload,
+    called,
+    error_codes,
+    request_payload,
+    result_message,
+    sent_messages,
+    violation,
+)
 from trunkline.jsonrpc import (
     INVALID_REQUEST,
     OVERLOADED,
@@ -22,8 +32,8 @@ from trunkline.jsonrpc import (
 @pytest.mark.holds("C1")
 def test_a_batch_is_refused_as_one_unless_batches_are_allowed() -> None:
     peer = Peer()
-    assert violation(peer.receive(batch(ask(1), ask(2))))
-    (answer,) = sent(peer)
+    assert violation(peer.receive(batch_payload(request_payload(1), request_payload(2))))
+    (answer,) = sent_messages(peer)
     assert answer == {
         "jsonrpc": "2.0",
         "id": None,
@@ -33,30 +43,34 @@ def test_a_batch_is_refused_as_one_unless_batches_are_allowed() -> None:
 
 def test_the_batch_policy_may_change_during_a_conversation() -> None:
     peer = Peer()
-    peer.batch = "allow"
-    assert called(peer.receive(batch(ask(1))))
+    peer.batch_policy = "allow"
+    assert called(peer.receive(batch_payload(request_payload(1))))
 
 
 @pytest.mark.holds("S4.4", "C1")
-def test_answers_of_a_batch_leave_together_in_the_order_of_its_entries() -> None:
-    peer = Peer(batch="allow")
-    events = peer.receive(batch(ask(1), TELL, ask("b"), b"7", ask(3)))
+def test_responses_to_a_batch_are_sent_together_in_order() -> None:
+    peer = Peer(batch_policy="allow")
+    events = peer.receive(
+        batch_payload(
+            request_payload(1), NOTIFICATION, request_payload("b"), b"7", request_payload(3)
+        )
+    )
     assert [type(event) for event in events] == [Called, Notified, Called, Violated, Called]
-    asked = [event for event in events if isinstance(event, Called)]
-    peer.answer(asked[2], 3)
-    peer.fail(asked[0], RpcError(5, "no"))
-    assert sent(peer) == []
-    peer.answer(asked[1], 2)
-    (answers,) = sent(peer)
+    pending = [event for event in events if isinstance(event, Called)]
+    peer.respond(pending[2], 3)
+    peer.respond_error(pending[0], RpcError(5, "no"))
+    assert sent_messages(peer) == []
+    peer.respond(pending[1], 2)
+    (answers,) = sent_messages(peer)
     assert [answer["id"] for answer in answers] == [1, "b", None, 3]
-    assert codes([answers[0], answers[2]]) == [(1, 5), (None, INVALID_REQUEST)]
+    assert error_codes([answers[0], answers[2]]) == [(1, 5), (None, INVALID_REQUEST)]
 
 
 @pytest.mark.holds("S4.5", "C10")
-def test_a_batch_of_notifications_is_answered_with_nothing() -> None:
-    peer = Peer(batch="allow")
-    assert len(peer.receive(batch(TELL, TELL))) == 2
-    assert sent(peer) == []
+def test_a_batch_of_notifications_gets_no_response() -> None:
+    peer = Peer(batch_policy="allow")
+    assert len(peer.receive(batch_payload(NOTIFICATION, NOTIFICATION))) == 2
+    assert sent_messages(peer) == []
 
 
 @pytest.mark.holds("C1")
@@ -64,60 +78,67 @@ def test_a_batch_of_notifications_is_answered_with_nothing() -> None:
 def test_an_empty_batch_is_one_error_and_every_bad_entry_is_its_own(
     payload: bytes, answers: int | list[int]
 ) -> None:
-    peer = Peer(batch="allow")
+    peer = Peer(batch_policy="allow")
     peer.receive(payload)
-    (answer,) = sent(peer)
+    (answer,) = sent_messages(peer)
     assert isinstance(answer, list) == isinstance(answers, list)
     each: list[Any] = answer if isinstance(answers, list) else [answer]
-    assert codes(each) == [(None, INVALID_REQUEST)] * len(each)
+    assert error_codes(each) == [(None, INVALID_REQUEST)] * len(each)
     assert len(each) == (len(answers) if isinstance(answers, list) else 1)
 
 
 def test_a_batch_with_too_many_entries_is_refused_as_one() -> None:
-    peer = Peer(batch="allow", max_batch=2)
-    assert violation(peer.receive(batch(TELL, TELL, TELL)))
-    assert codes(sent(peer)) == [(None, INVALID_REQUEST)]
+    peer = Peer(batch_policy="allow", max_batch=2)
+    assert violation(peer.receive(batch_payload(NOTIFICATION, NOTIFICATION, NOTIFICATION)))
+    assert error_codes(sent_messages(peer)) == [(None, INVALID_REQUEST)]
 
 
-def test_answers_to_our_calls_may_come_in_a_batch_with_requests() -> None:
-    peer = Peer(batch="allow")
+def test_responses_to_our_calls_may_come_in_a_batch_with_requests() -> None:
+    peer = Peer(batch_policy="allow")
     first, second = peer.call("m"), peer.call("m")
-    sent(peer)
-    payload = batch(Response(second, 2).encode(), ask(1), BROKEN % first, Response(9, 1).encode())
+    sent_messages(peer)
+    payload = batch_payload(
+        Response(second, 2).encode(),
+        request_payload(1),
+        MALFORMED_RESPONSE % first,
+        Response(9, 1).encode(),
+    )
     events = peer.receive(payload)
     kinds = [type(event) for event in events]
     assert kinds == [Returned, Called, Violated, Failed, Violated]
-    peer.answer(called(events[1:2])[0], 1)
-    assert sent(peer) == [[result(1)]]
+    peer.respond(called(events[1:2])[0], 1)
+    assert sent_messages(peer) == [[result_message(1)]]
 
 
-def test_a_batch_is_answered_when_its_last_request_is_abandoned() -> None:
-    peer = Peer(batch="allow")
-    first, second = called(peer.receive(batch(ask(1), ask(2))))
-    peer.answer(first, 1)
-    peer.abandon(second)
-    assert sent(peer) == [[result(1)]]
-    only, _ = peer.receive(batch(ask(1), TELL))
-    peer.abandon(*called([only]))
-    assert sent(peer) == []
+def test_a_batch_is_answered_when_its_last_request_is_dropped() -> None:
+    peer = Peer(batch_policy="allow")
+    first, second = called(peer.receive(batch_payload(request_payload(1), request_payload(2))))
+    peer.respond(first, 1)
+    peer.drop_request(second)
+    assert sent_messages(peer) == [[result_message(1)]]
+    only, _ = peer.receive(batch_payload(request_payload(1), NOTIFICATION))
+    peer.drop_request(*called([only]))
+    assert sent_messages(peer) == []
 
 
 def test_the_limit_and_the_ids_in_use_hold_inside_a_batch_too() -> None:
-    peer = Peer(batch="allow", max_in_flight=1)
-    (first, violated) = peer.receive(batch(ask(1), ask(1), ask(2)))
+    peer = Peer(batch_policy="allow", max_in_flight=1)
+    (first, violated) = peer.receive(
+        batch_payload(request_payload(1), request_payload(1), request_payload(2))
+    )
     assert isinstance(violated, Violated)
-    peer.answer(called([first])[0], 1)
-    ((one, *others),) = sent(peer)
-    assert one == result(1)
-    assert codes(others) == [(None, INVALID_REQUEST), (2, OVERLOADED)]
+    peer.respond(called([first])[0], 1)
+    ((one, *others),) = sent_messages(peer)
+    assert one == result_message(1)
+    assert error_codes(others) == [(None, INVALID_REQUEST), (2, OVERLOADED)]
 
 
 def test_an_id_of_a_batch_is_in_use_until_the_batch_is_answered() -> None:
-    peer = Peer(batch="allow")
-    first, second = called(peer.receive(batch(ask(1), ask(2))))
-    peer.answer(first, 1)
-    assert violation(peer.receive(ask(1)))
-    assert codes(sent(peer)) == [(None, INVALID_REQUEST)]
-    peer.answer(second, 1)
-    assert sent(peer) == [[result(1), result(2)]]
-    assert len(called(peer.receive(ask(1)) + peer.receive(ask(2)))) == 2
+    peer = Peer(batch_policy="allow")
+    first, second = called(peer.receive(batch_payload(request_payload(1), request_payload(2))))
+    peer.respond(first, 1)
+    assert violation(peer.receive(request_payload(1)))
+    assert error_codes(sent_messages(peer)) == [(None, INVALID_REQUEST)]
+    peer.respond(second, 1)
+    assert sent_messages(peer) == [[result_message(1), result_message(2)]]
+    assert len(called(peer.receive(request_payload(1)) + peer.receive(request_payload(2)))) == 2

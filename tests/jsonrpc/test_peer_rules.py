@@ -1,4 +1,4 @@
-"""The rules of a Peer under any course of events: a machine tries them against a simple model."""
+"""The invariants of a Peer: a state machine compares it with a simple model."""
 
 from typing import Any, TypeAlias, cast
 
@@ -6,7 +6,13 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.jsonrpc.peer_talk import BROKEN, TELL, ask, batch, sent
+from tests.jsonrpc.peer_messages import (
+    MALFORMED_RESPONSE,
+    NOTIFICATION,
+    batch_payload,
+    request_payload,
+    sent_messages,
+)
 from trunkline.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -29,10 +35,10 @@ from trunkline.jsonrpc import (
 MAX_IN_FLIGHT = 4
 
 Sign: TypeAlias = tuple[Any, Any]
-"""A sent message in short: id and "result", error code or method."""
+"""A sent message as id and "result", error code or method."""
 
 Entry: TypeAlias = tuple[str, Any]
-"""What the other side says: a kind, and an id where the kind has one."""
+"""A message of the other side: its kind, and an id if the kind has one."""
 
 IDS = st.sampled_from([1, 2, 3, "1", "x", None])
 PICKS = st.integers(0, 9)
@@ -53,7 +59,7 @@ def sign(message: Any) -> Sign | list[Any]:
 
 
 class Slots:
-    """What the model expects as the answer to one payload of the other side."""
+    """What the model expects as the response to one payload of the other side."""
 
     def __init__(self, size: int, whole: bool) -> None:
         self.signs: dict[int, Sign | None] = dict.fromkeys(range(size))
@@ -63,20 +69,20 @@ class Slots:
 
 
 class Conversation(RuleBasedStateMachine):
-    """One Peer that allows batches, the calls it waits for, and the requests that wait for it."""
+    """A Peer that allows batches, the calls it waits for, and the requests that wait for it."""
 
     @initialize()
     def begin(self) -> None:
         self.remapper = IdRemapper()
         self.neighbour = Peer("web", self.remapper)
-        self.peer = Peer("fs", self.remapper, batch="allow", max_in_flight=MAX_IN_FLIGHT)
+        self.peer = Peer("fs", self.remapper, batch_policy="allow", max_in_flight=MAX_IN_FLIGHT)
         self.calls: dict[int, Id] = {}
         self.owed: dict[Called, tuple[Slots, int]] = {}
         self.in_use: set[Id] = set()
         self.expected: list[Any] = []
         self.retired: list[int] = []
 
-    # What this side does
+    # Actions of this side
 
     @rule(original=IDS)
     def call(self, original: Id) -> None:
@@ -113,16 +119,16 @@ class Conversation(RuleBasedStateMachine):
         slots, index = self.owed.pop(called)
         id = called.request.id
         if how == "answer":
-            self.peer.answer(called, 1)
+            self.peer.respond(called, 1)
             self.fill(slots, index, (id, "result"))
         elif how == "fail":
-            self.peer.fail(called, RpcError(7, "no"))
+            self.peer.respond_error(called, RpcError(7, "no"))
             self.fill(slots, index, (id, 7))
         else:
-            self.peer.abandon(called)
+            self.peer.drop_request(called)
             self.fill(slots, index, None)
 
-    # What the other side does
+    # Actions of the other side
 
     @rule(entry=ENTRIES)
     def receive_one(self, entry: Entry) -> None:
@@ -140,7 +146,7 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(close=st.booleans(), really=PICKS)
     def end(self, close: bool, really: int) -> None:
-        if really:  # not too often: all is quiet afterwards
+        if really:  # rarely, because nothing happens afterwards
             return
         lost = self.peer.close() if close else self.peer.end_input()
         assert lost == [Lost(id, original) for id, original in sorted(self.calls.items())]
@@ -149,11 +155,11 @@ class Conversation(RuleBasedStateMachine):
         if close:
             self.owed.clear()
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def nothing_is_lost_or_made_up(self) -> None:
-        assert [sign(message) for message in sent(self.peer)] == self.expected
+        assert [sign(message) for message in sent_messages(self.peer)] == self.expected
         self.expected.clear()
         assert self.peer.backlog == 0
 
@@ -161,23 +167,23 @@ class Conversation(RuleBasedStateMachine):
     def idle_means_that_nothing_is_owed(self) -> None:
         assert self.peer.idle == (not self.calls and not self.owed)
         assert self.remapper.pending_count() == len(self.calls)
-        assert all(self.peer.owes(called) for called in self.owed)
+        assert all(self.peer.is_pending(called) for called in self.owed)
         assert len(self.retired) == len(set(self.retired))
 
     def teardown(self) -> None:
         if hasattr(self, "peer"):
             self.peer.close()
             assert self.peer.idle
-            assert self.peer.outgoing() is None
+            assert self.peer.next_payload() is None
             assert self.remapper.pending_count() == 0
 
     # The model
 
     def receive(self, entries: list[Entry], whole: bool) -> None:
-        # Ids are chosen as the other side would: from the calls that it knows of by now.
+        # The other side can use the ids of calls that it has received.
         chosen = [self.choose(entry) for entry in entries]
         payloads = [self.payload(entry) for entry in chosen]
-        events = self.peer.receive(batch(*payloads) if whole else payloads[0])
+        events = self.peer.receive(batch_payload(*payloads) if whole else payloads[0])
         if self.peer.input_ended:
             assert events == []
             return
@@ -195,12 +201,12 @@ class Conversation(RuleBasedStateMachine):
     def payload(self, entry: Entry) -> bytes:
         kind, id = entry
         return {
-            "ask": lambda: ask(id),
+            "ask": lambda: request_payload(id),
             "result": lambda: Response(id, 1).encode(),
             "error": lambda: ErrorResponse(id, RpcError(9, "no")).encode(),
-            "broken": lambda: BROKEN % id,
+            "broken": lambda: MALFORMED_RESPONSE % id,
             "stray": lambda: Response(-1 - id, 1).encode(),
-            "tell": lambda: TELL,
+            "tell": lambda: NOTIFICATION,
             "junk": lambda: b"7",
         }[kind]()
 
@@ -251,7 +257,7 @@ class Conversation(RuleBasedStateMachine):
         return count
 
     def fill(self, slots: Slots, index: int, answer: Sign | None) -> None:
-        """Expect the answer, or all answers of the batch when this was the last."""
+        """Expect the response, or all responses of the batch if this was the last."""
         slots.signs[index] = answer
         slots.missing.remove(index)
         if slots.missing:

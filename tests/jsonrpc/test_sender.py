@@ -1,75 +1,86 @@
-"""What holds while a Connection cannot send: nobody is forgotten, and nothing piles up."""
+"""A connection that cannot send: no caller is forgotten, and the queue is bounded."""
 
 import asyncio
 import json
 
 import pytest
 
-from tests.jsonrpc.peer_talk import ask
-from tests.jsonrpc.test_channel import is_stuck, settle, stop, tidy
-from tests.jsonrpc.test_connection import Clock, Script, Table, withdrawn
-from trunkline.jsonrpc import Connection, ConnectionLost, Notification, Raw, Response, pipe
-
-LIMIT = "trunkline.jsonrpc.sender.MAX_BACKLOG"
+from tests.jsonrpc.peer_messages import request_payload
+from tests.jsonrpc.test_connection import (
+    LoopClock,
+    MethodTable,
+    ScriptedTransport,
+    cancelled_notification,
+)
+from tests.tasks import is_stuck, settle, stop, tidy
+from trunkline.jsonrpc import (
+    Connection,
+    ConnectionLost,
+    Notification,
+    Raw,
+    Response,
+    SendLimits,
+    memory_pipe,
+)
 
 
 @tidy
-async def test_nobody_is_kept_from_its_answer_by_what_others_have_to_send() -> None:
-    channel = Script(room=0)
-    async with Connection(channel, grace=0) as connection:
+async def test_no_caller_waits_for_the_payloads_of_others() -> None:
+    transport = ScriptedTransport(room=0)
+    async with Connection(transport, close_timeout=0) as connection:
         first = asyncio.create_task(connection.call("first"))
         await settle()
         second = asyncio.create_task(connection.call("second"))
         await settle()
-        channel.make_room()
+        transport.make_room()
         await settle()
-        assert [message["method"] for message in channel.sent] == ["first", "second"]
-        channel.say(Response(1, 1).encode())
+        assert [message["method"] for message in transport.sent] == ["first", "second"]
+        transport.deliver(Response(1, 1).encode())
         assert await first == Raw(b"1")  # although there is no room for the second
         await stop(second)
 
 
 @tidy
-async def test_what_waits_is_sent_though_the_one_who_sends_is_cancelled() -> None:
-    channel = Script(room=0)
-    async with Connection(channel, withdrawal=withdrawn) as connection:
+async def test_queued_payloads_are_sent_when_the_sending_task_is_cancelled() -> None:
+    transport = ScriptedTransport(room=0)
+    async with Connection(transport, cancellation=cancelled_notification) as connection:
         first = asyncio.create_task(connection.call("first"))
         await settle()
         await connection.notify("second")
         await stop(first)
-        channel.make_room(9)
+        transport.make_room(9)
         await settle()
-        methods = [message["method"] for message in channel.sent]
-        assert methods == ["first", "second", "withdrawn"]
+        methods = [message["method"] for message in transport.sent]
+        assert methods == ["first", "second", "cancelled"]
 
 
 @tidy
-async def test_what_waits_to_be_sent_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LIMIT, 3)
-    channel = Script(room=0)
-    async with Connection(channel, Table(), grace=0) as connection:
+async def test_the_send_queue_is_bounded() -> None:
+    transport, limits = ScriptedTransport(room=0), SendLimits(max_backlog=3)
+    connection = Connection(transport, MethodTable(), send_limits=limits, close_timeout=0)
+    async with connection:
         sender = asyncio.create_task(connection.notify("sent"))
         assert await is_stuck(sender)
-        channel.say(*(ask(n, "ping") for n in range(20)))
+        transport.deliver(*(request_payload(n, "ping") for n in range(20)))
         call = asyncio.create_task(connection.call("m"))
         await settle()
-        assert connection.peer.backlog == 4  # three answers, and the call that waits
-        assert channel.inbox.qsize() == 17  # it stopped reading
+        assert connection.peer.backlog == 4  # three responses and the waiting call
+        assert transport.inbox.qsize() == 17  # it stopped reading
         late = asyncio.create_task(connection.notify("late"))
-        channel.make_room()
+        transport.make_room()
         assert await is_stuck(late)
-        channel.make_room(30)
+        transport.make_room(30)
         await asyncio.gather(sender, late)
-        channel.say(Response(1, 1).encode())
+        transport.deliver(Response(1, 1).encode())
         await call
-        assert channel.inbox.empty()
-        assert len(channel.sent) == 23
+        assert transport.inbox.empty()
+        assert len(transport.sent) == 23
 
 
 @tidy
-async def test_a_side_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, channel = Clock(monkeypatch), Script(room=1)
-    connection = Connection(channel, send_timeout=1)
+async def test_a_peer_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, transport = LoopClock(monkeypatch), ScriptedTransport(room=1)
+    connection = Connection(transport, send_limits=SendLimits(timeout=1))
     async with connection:
         await connection.notify("read")
         await clock.advance(0.7)
@@ -80,29 +91,29 @@ async def test_a_side_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyP
         with pytest.raises(ConnectionLost, match="has not read for 1 s"):
             await call
         await connection.wait_ended()
-        assert channel.closed
+        assert transport.closed
 
 
 @tidy
-async def test_a_side_that_reads_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, channel = Clock(monkeypatch), Script()
-    async with Connection(channel, send_timeout=1) as connection:
+async def test_a_peer_that_reads_stays_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, transport = LoopClock(monkeypatch), ScriptedTransport()
+    async with Connection(transport, send_limits=SendLimits(timeout=1)) as connection:
         await connection.notify("read")
         await clock.advance(2)
         await connection.notify("read")
         await clock.advance(0.5)
-        assert not channel.closed
+        assert not transport.closed
 
 
 @pytest.mark.parametrize("failure", [ConnectionLost("gone"), BrokenPipeError("gone")])
 @tidy
 async def test_when_sending_fails_all_calls_are_lost(failure: Exception) -> None:
-    channel = Script()
-    connection = Connection(channel)
+    transport = ScriptedTransport()
+    connection = Connection(transport)
     async with connection:
         first = asyncio.create_task(connection.call("m"))
         await settle()
-        channel.failure = failure
+        transport.failure = failure
         second = asyncio.create_task(connection.call("m"))
         for call in (first, second):
             with pytest.raises(ConnectionLost, match="gone"):
@@ -115,12 +126,12 @@ async def test_when_sending_fails_all_calls_are_lost(failure: Exception) -> None
 
 
 @tidy
-async def test_a_connection_given_up_while_it_sends_sends_nothing_more(
+async def test_a_connection_aborted_while_sending_sends_nothing_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = Clock(monkeypatch)
-    near, far = pipe(0)
-    connection = Connection(near, send_timeout=1)
+    clock = LoopClock(monkeypatch)
+    near, far = memory_pipe(0)
+    connection = Connection(near, send_limits=SendLimits(timeout=1))
     async with connection:
         for _ in range(3):
             connection.peer.notify("m")
@@ -133,22 +144,19 @@ async def test_a_connection_given_up_while_it_sends_sends_nothing_more(
 
 
 @tidy
-async def test_the_end_waits_for_a_side_that_does_not_read_no_longer_than_the_grace() -> None:
-    channel = Script(room=0)
-    async with Connection(channel, Table(), grace=0.01):
-        channel.say(*(ask(n, "ping") for n in range(3)))
+async def test_closing_waits_for_a_slow_reader_no_longer_than_the_close_timeout() -> None:
+    transport = ScriptedTransport(room=0)
+    async with Connection(transport, MethodTable(), close_timeout=0.01):
+        transport.deliver(*(request_payload(n, "ping") for n in range(3)))
         await settle()
-    assert channel.closed
-    assert len(channel.sent) == 1
+    assert transport.closed
+    assert len(transport.sent) == 1
 
 
 @tidy
-async def test_those_who_wait_for_room_are_woken_by_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(LIMIT, 1)
-    channel = Script(room=0)
-    async with Connection(channel, grace=0) as connection:
+async def test_callers_that_wait_for_room_are_woken_by_the_end() -> None:
+    transport, limits = ScriptedTransport(room=0), SendLimits(max_backlog=1)
+    async with Connection(transport, send_limits=limits, close_timeout=0) as connection:
         calls = [asyncio.create_task(connection.call("m")) for _ in range(4)]
         await settle()
     for call in calls:
@@ -156,58 +164,58 @@ async def test_those_who_wait_for_room_are_woken_by_the_end(
             await call
 
 
-class Taking(Script):
-    """A Channel that can take so many payloads without waiting."""
+class ReadyTransport(ScriptedTransport):
+    """A Transport that accepts a number of payloads without waiting."""
 
-    def __init__(self, takes: int) -> None:
+    def __init__(self, capacity: int) -> None:
         super().__init__()
-        self.takes = takes
-        self.taken: list[str] = []
+        self.capacity = capacity
+        self.accepted: list[str] = []
 
-    def offer(self, payload: bytes, others: int) -> bool:
-        if not self.takes:
+    def try_send(self, payload: bytes, in_flight: int) -> bool:
+        if not self.capacity:
             return False
-        self.takes -= 1
-        self.taken.append(json.loads(payload)["method"])
+        self.capacity -= 1
+        self.accepted.append(json.loads(payload)["method"])
         return True
 
 
 @tidy
-async def test_what_a_channel_takes_at_once_is_sent_at_once_and_the_rest_follows() -> None:
-    channel = Taking(2)
-    async with Connection(channel) as connection:
-        asked = [connection.ask(method) for method in "abcd"]
-        assert channel.taken == ["a", "b"]
+async def test_payloads_that_the_transport_accepts_are_sent_at_once_and_the_rest_follows() -> None:
+    transport = ReadyTransport(2)
+    async with Connection(transport) as connection:
+        pending = [connection.send_request(method) for method in "abcd"]
+        assert transport.accepted == ["a", "b"]
         await settle()
-        assert [message["method"] for message in channel.sent] == ["c", "d"]
+        assert [message["method"] for message in transport.sent] == ["c", "d"]
         for id in (4, 1, 3, 2):
-            channel.say(Response(id, id).encode())
-        assert [await each for each in asked] == [Raw(b"%d" % id) for id in (1, 2, 3, 4)]
+            transport.deliver(Response(id, id).encode())
+        assert [await each for each in pending] == [Raw(b"%d" % id) for id in (1, 2, 3, 4)]
 
 
 @tidy
-async def test_nothing_overtakes_what_is_being_sent() -> None:
-    channel = Taking(9)
-    channel.room = asyncio.Semaphore(0)
-    async with Connection(channel, grace=0) as connection:
+async def test_no_payload_overtakes_one_being_sent() -> None:
+    transport = ReadyTransport(9)
+    transport.room = asyncio.Semaphore(0)
+    async with Connection(transport, close_timeout=0) as connection:
         first = asyncio.create_task(connection.notify("first"))
         await settle()
-        second = connection.ask("second")
-        assert channel.taken == []
-        channel.make_room(9)
+        second = connection.send_request("second")
+        assert transport.accepted == []
+        transport.make_room(9)
         await settle()
-        assert [message["method"] for message in channel.sent] == ["first", "second"]
+        assert [message["method"] for message in transport.sent] == ["first", "second"]
         await first
         second.cancel()
 
 
 @tidy
-async def test_who_asks_where_nobody_answers_any_more_is_told_at_once() -> None:
-    channel = Taking(0)
-    async with Connection(channel) as connection:
-        asked = connection.ask("m")
+async def test_a_call_on_a_closed_connection_fails_at_once() -> None:
+    transport = ReadyTransport(0)
+    async with Connection(transport) as connection:
+        pending = connection.send_request("m")
         await connection.aclose()
         with pytest.raises(ConnectionLost):
-            connection.ask("m")
+            connection.send_request("m")
         with pytest.raises(ConnectionLost):
-            await asked
+            await pending

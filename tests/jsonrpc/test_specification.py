@@ -7,7 +7,7 @@ import pytest
 
 from trunkline.jsonrpc import Dispatcher
 
-dispatcher = Dispatcher(batch="allow")
+dispatcher = Dispatcher(batch_policy="allow")
 
 
 @dispatcher.method("subtract")
@@ -110,7 +110,7 @@ EXAMPLES: list[tuple[str, str | None]] = [
 
 
 def without_detail(answer: dict[str, Any]) -> dict[str, Any]:
-    """Drop what follows ": " in an error message: the specification leaves it to us."""
+    """Drop the detail after ": " in an error message, which the specification leaves open."""
     if "error" in answer:
         message = answer["error"]["message"].partition(": ")[0]
         return answer | {"error": answer["error"] | {"message": message}}

@@ -1,4 +1,4 @@
-"""What a gateway may say that it can."""
+"""Capabilities that the gateway declares to clients and to servers."""
 
 from typing import Any
 
@@ -7,32 +7,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.mcp.capabilities import (
-    ASKABLE,
-    fingerprint,
-    for_revision,
-    from_fingerprint,
+    CLIENT_FEATURES,
+    capabilities_for_revision,
+    features_to_capabilities,
+    input_capabilities,
     merge_capabilities,
-    questions,
+    read_client_features,
 )
 from trunkline.mcp.versions import VERSIONS
 
 LISTED = {"listChanged": True}
 
 
-def test_a_gateway_without_backends_has_a_list_of_tools() -> None:
-    assert merge_capabilities([], settled=True) == {"tools": LISTED}
+def test_a_gateway_without_backends_declares_tools() -> None:
+    assert merge_capabilities([], all_known=True) == {"tools": LISTED}
 
 
-def test_what_one_backend_can_the_gateway_can() -> None:
+def test_the_gateway_declares_what_any_backend_declares() -> None:
     backends: list[dict[str, Any]] = [{"prompts": {}}, {"logging": {}}, {"completions": {}}]
-    merged = merge_capabilities(backends, settled=True)
+    merged = merge_capabilities(backends, all_known=True)
     assert merged == {"tools": LISTED, "prompts": LISTED, "completions": {}, "logging": {}}
 
 
-def test_resources_can_be_followed_if_any_backend_says_so() -> None:
+def test_resources_can_be_subscribed_to_if_any_backend_allows_it() -> None:
     for declared, followed in (({}, False), ({"subscribe": True}, True), (None, False), (1, False)):
         backends: list[dict[str, Any]] = [{"resources": {}}, {"resources": declared}, {}]
-        merged = merge_capabilities(backends, settled=True)
+        merged = merge_capabilities(backends, all_known=True)
         assert merged["resources"] == {"listChanged": True, "subscribe": followed}
 
 
@@ -51,11 +51,11 @@ def test_extensions_of_backends_are_declared_as_far_as_they_agree() -> None:
             "x.example/y": {"a": 1},
             "x.example/z": {},
         }
-    assert "extensions" not in merge_capabilities(backends[3:], settled=True)
+    assert "extensions" not in merge_capabilities(backends[3:], all_known=True)
 
 
-def test_while_some_are_not_known_everything_is_possible() -> None:
-    assert merge_capabilities([], settled=False) == {
+def test_while_some_backends_are_unknown_everything_is_declared() -> None:
+    assert merge_capabilities([], all_known=False) == {
         "tools": LISTED,
         "prompts": LISTED,
         "resources": {"listChanged": True, "subscribe": True},
@@ -64,13 +64,13 @@ def test_while_some_are_not_known_everything_is_possible() -> None:
     }
 
 
-def test_servers_hear_what_they_may_ask_and_nothing_else() -> None:
+def test_servers_learn_only_the_input_capabilities() -> None:
     client: dict[str, Any] = {
         "sampling": {"tools": {}},
         "experimental": {},
         "roots": {"listChanged": True},
     }
-    assert questions(client) == {"sampling": {"tools": {}}, "roots": {"listChanged": True}}
+    assert input_capabilities(client) == {"sampling": {"tools": {}}, "roots": {"listChanged": True}}
 
 
 CLIENT: dict[str, Any] = {
@@ -102,30 +102,37 @@ NEWEST = {
         ("2026-07-28", {"roots": {}, **NEWEST}),
     ],
 )
-def test_each_revision_has_its_own_words_for_what_a_client_can(
+def test_capabilities_are_declared_in_the_form_of_each_revision(
     version: str, declared: dict[str, Any]
 ) -> None:
-    assert for_revision(CLIENT, version) == declared
+    assert capabilities_for_revision(CLIENT, version) == declared
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_nothing_is_declared_that_the_client_did_not(version: str) -> None:
-    assert for_revision({}, version) == {}
+    assert capabilities_for_revision({}, version) == {}
     odd: dict[str, Any] = {"roots": None, "sampling": True, "elicitation": 7, "extensions": []}
-    assert for_revision(odd, version) == {}
-    assert for_revision({"extensions": {"io.modelcontextprotocol/tasks": {}}}, version) == {}
-    roots = for_revision({"roots": {"listChanged": False}}, version)
+    assert capabilities_for_revision(odd, version) == {}
+    assert (
+        capabilities_for_revision({"extensions": {"io.modelcontextprotocol/tasks": {}}}, version)
+        == {}
+    )
+    roots = capabilities_for_revision({"roots": {"listChanged": False}}, version)
     assert roots == {"roots": {}}
 
 
-def test_an_elicitation_of_no_mode_is_one_of_forms() -> None:
-    assert for_revision({"elicitation": {}}, "2026-07-28") == {"elicitation": {"form": {}}}
-    assert for_revision({"elicitation": {"url": {}}}, "2025-06-18") == {}
+def test_an_elicitation_without_a_mode_means_forms() -> None:
+    assert capabilities_for_revision({"elicitation": {}}, "2026-07-28") == {
+        "elicitation": {"form": {}}
+    }
+    assert capabilities_for_revision({"elicitation": {"url": {}}}, "2025-06-18") == {}
 
 
-def test_a_client_can_what_its_own_revision_knows_whatever_it_declares() -> None:
-    told = for_revision(for_revision(CLIENT, "2024-11-05"), "2026-07-28")
-    assert told == {"roots": {}, "sampling": {}, "extensions": EXTENSIONS}
+def test_a_client_has_only_the_features_of_its_revision() -> None:
+    converted = capabilities_for_revision(
+        capabilities_for_revision(CLIENT, "2024-11-05"), "2026-07-28"
+    )
+    assert converted == {"roots": {}, "sampling": {}, "extensions": EXTENSIONS}
 
 
 @pytest.mark.parametrize(
@@ -141,22 +148,22 @@ def test_a_client_can_what_its_own_revision_knows_whatever_it_declares() -> None
         ({"elicitation": {}}, "elicitation.form"),
         ({"elicitation": {"url": {}}}, "elicitation.url"),
         ({"elicitation": {"form": {}, "url": {}}}, "elicitation.form elicitation.url"),
-        (CLIENT, " ".join(ASKABLE)),
+        (CLIENT, " ".join(CLIENT_FEATURES)),
     ],
 )
-def test_a_fingerprint_names_what_may_be_asked(client: dict[str, Any], names: str) -> None:
-    assert fingerprint(client) == frozenset(names.split())
+def test_client_features_name_what_may_be_requested(client: dict[str, Any], names: str) -> None:
+    assert read_client_features(client) == frozenset(names.split())
 
 
-@given(st.frozensets(st.sampled_from(ASKABLE)))
-def test_a_fingerprint_is_that_of_what_is_made_from_it(names: frozenset[str]) -> None:
+@given(st.frozensets(st.sampled_from(CLIENT_FEATURES)))
+def test_features_survive_the_conversion_to_capabilities(names: frozenset[str]) -> None:
     implied = names | frozenset(["sampling"] if "sampling.tools" in names else [])
-    made = from_fingerprint(names)
-    assert fingerprint(made) == implied
-    assert fingerprint(for_revision(made, "2025-11-25")) == implied
-    assert fingerprint(for_revision(made, "2026-07-28")) == implied
+    made = features_to_capabilities(names)
+    assert read_client_features(made) == implied
+    assert read_client_features(capabilities_for_revision(made, "2025-11-25")) == implied
+    assert read_client_features(capabilities_for_revision(made, "2026-07-28")) == implied
 
 
-def test_a_fingerprint_is_declared_with_its_details() -> None:
+def test_features_are_declared_with_their_details() -> None:
     names = frozenset({"roots", "elicitation", "elicitation.url"})
-    assert from_fingerprint(names) == {"roots": {}, "elicitation": {"url": {}}}
+    assert features_to_capabilities(names) == {"roots": {}, "elicitation": {"url": {}}}

@@ -3,8 +3,8 @@
 import pytest
 
 from trunkline.mcp import methods
-from trunkline.mcp.methods import Method, Way
-from trunkline.mcp.versions import ENVELOPE_VERSIONS, HANDSHAKE_VERSIONS, VERSIONS
+from trunkline.mcp.methods import Method, RoutingMode
+from trunkline.mcp.versions import SESSION_VERSIONS, STATELESS_VERSIONS, VERSIONS
 
 TABLES = [
     methods.CLIENT_REQUESTS,
@@ -33,13 +33,13 @@ def test_notifications_are_named_so_and_requests_are_not() -> None:
         )
 
 
-def test_the_stateless_revision_has_no_handshake_no_ping_and_no_questions() -> None:
+def test_the_stateless_protocol_has_no_initialize_ping_or_server_requests() -> None:
     gone = {"initialize", "ping", "logging/setLevel", "resources/subscribe"}
     gone |= set(methods.SERVER_REQUESTS)
     for table in TABLES[:1] + TABLES[2:3]:
         for name in gone & set(table):
             assert table[name].versions == tuple(
-                v for v in HANDSHAKE_VERSIONS if v in table[name].versions
+                v for v in SESSION_VERSIONS if v in table[name].versions
             )
 
 
@@ -47,22 +47,22 @@ def test_elicitation_came_with_the_third_revision() -> None:
     assert methods.SERVER_REQUESTS["elicitation/create"].versions == ("2025-06-18", "2025-11-25")
 
 
-def test_what_names_something_goes_to_whoever_offers_it() -> None:
-    ways = {name: method.way for name, method in methods.CLIENT_REQUESTS.items()}
-    assert {name for name, way in ways.items() if way is Way.BY_NAME} == {
+def test_methods_with_a_name_go_to_the_backend_that_has_it() -> None:
+    ways = {name: method.mode for name, method in methods.CLIENT_REQUESTS.items()}
+    assert {name for name, way in ways.items() if way is RoutingMode.BY_NAME} == {
         "tools/call",
         "prompts/get",
     }
-    assert ways["resources/read"] is Way.BY_URI
-    assert ways["completion/complete"] is Way.BY_REF
+    assert ways["resources/read"] is RoutingMode.BY_URI
+    assert ways["completion/complete"] is RoutingMode.BY_REF
 
 
-def test_the_stateless_revision_discovers_and_listens_instead() -> None:
+def test_the_stateless_protocol_has_discover_and_listen_instead() -> None:
     for name in ("server/discover", "subscriptions/listen"):
-        assert methods.CLIENT_REQUESTS[name].versions == ENVELOPE_VERSIONS
+        assert methods.CLIENT_REQUESTS[name].versions == STATELESS_VERSIONS
     acknowledged = methods.SERVER_NOTIFICATIONS["notifications/subscriptions/acknowledged"]
-    assert acknowledged.versions == ENVELOPE_VERSIONS
+    assert acknowledged.versions == STATELESS_VERSIONS
 
 
-def test_nothing_is_known_of_tasks() -> None:
+def test_no_table_contains_tasks() -> None:
     assert not [name for table in TABLES for name in table if "task" in name]

@@ -3,30 +3,30 @@
 import pytest
 
 from trunkline.mcp.versions import (
-    HANDSHAKE_VERSIONS,
+    SESSION_VERSIONS,
     VERSIONS,
     Era,
     allows_batches,
     era_of,
-    negotiate,
+    negotiate_version,
 )
 
 
 @pytest.mark.holds("C16")
-@pytest.mark.parametrize("version", HANDSHAKE_VERSIONS)
+@pytest.mark.parametrize("version", SESSION_VERSIONS)
 def test_a_revision_that_is_known_is_echoed(version: str) -> None:
-    assert negotiate(version) == version
+    assert negotiate_version(version) == version
 
 
 @pytest.mark.holds("C16")
 @pytest.mark.parametrize("version", ["2026-07-28", "9999", "", "2024-10-07", "draft"])
-def test_any_other_is_answered_with_the_latest_handshake(version: str) -> None:
-    assert negotiate(version) == "2025-11-25"
+def test_unknown_revisions_get_the_latest_session_revision(version: str) -> None:
+    assert negotiate_version(version) == "2025-11-25"
 
 
 def test_every_revision_has_an_era_and_others_have_none() -> None:
     eras = [era_of(version) for version in VERSIONS]
-    assert eras == [Era.HANDSHAKE] * 4 + [Era.ENVELOPE]
+    assert eras == [Era.SESSION] * 4 + [Era.STATELESS]
     assert era_of("2023-01-01") is None
     assert list(VERSIONS) == sorted(VERSIONS)
 

@@ -1,11 +1,40 @@
-"""The circuit of a backend: it opens, lets one call find out, and closes."""
+"""Back-off and the circuit breaker."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from trunkline.routing.breaker import Breaker, Circuit
+from trunkline.routing.breaker import (
+    HEALTHY_UPTIME,
+    MAX_RETRY_DELAY,
+    Breaker,
+    CircuitState,
+    backoff_delay,
+    count_failure,
+)
+
+
+def test_each_failure_doubles_the_delay_up_to_a_minute() -> None:
+    assert [backoff_delay(n, 0.0) for n in range(1, 9)] == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_the_limits_of_the_delay_can_be_set() -> None:
+    assert [backoff_delay(n, 0.0, 0.25, 1.5) for n in range(1, 6)] == [0.25, 0.5, 1, 1.5, 1.5]
+    assert backoff_delay(9, 1.0, 0.25, 2.0) == 3.0
+
+
+@given(st.integers(1, 10**9), st.floats(0, 1))
+def test_jitter_adds_up_to_half_and_no_delay_is_longer(failures: int, chance: float) -> None:
+    least = backoff_delay(failures, 0.0)
+    assert 1.0 <= least <= backoff_delay(failures, chance) <= 1.5 * least <= 1.5 * MAX_RETRY_DELAY
+
+
+def test_a_long_uptime_resets_the_failures() -> None:
+    assert count_failure(0, 0.0) == 1
+    assert count_failure(7, HEALTHY_UPTIME - 0.1) == 8
+    assert count_failure(7, HEALTHY_UPTIME) == 1
+
 
 RECOVERY = 30.0
 
@@ -13,7 +42,7 @@ RECOVERY = 30.0
 def opened(at: float = 0.0, threshold: int = 1) -> Breaker:
     breaker = Breaker(threshold, RECOVERY)
     for _ in range(threshold):
-        breaker.fail(breaker.passing, at)
+        breaker.record_failure(breaker.generation, at)
     return breaker
 
 
@@ -24,117 +53,117 @@ def admitted(breaker: Breaker, now: float) -> int:
 
 
 @pytest.mark.holds("O0.12")
-def test_it_opens_after_so_many_failures_in_a_row() -> None:
+def test_it_opens_after_the_threshold_of_failures_in_a_row() -> None:
     breaker = Breaker(5, RECOVERY)
-    news = [breaker.fail(admitted(breaker, 0.0), 0.0) for _ in range(5)]
-    assert news == [False] * 4 + [True]
-    assert breaker.circuit is Circuit.OPEN
+    opened = [breaker.record_failure(admitted(breaker, 0.0), 0.0) for _ in range(5)]
+    assert opened == [False] * 4 + [True]
+    assert breaker.state is CircuitState.OPEN
     assert breaker.admit(29.9) is None
     assert breaker.retry_in(10.0) == 20.0
 
 
 @pytest.mark.holds("O0.12")
-def test_an_answer_in_between_begins_the_count_anew() -> None:
+def test_a_success_in_between_resets_the_count() -> None:
     breaker = Breaker(2, RECOVERY)
     for _ in range(9):
         passed = admitted(breaker, 0.0)
-        assert not breaker.fail(passed, 0.0)
-        assert not breaker.succeed(passed)
-    assert breaker.closed
+        assert not breaker.record_failure(passed, 0.0)
+        assert not breaker.record_success(passed)
+    assert breaker.is_closed
     assert breaker.failures == 0
     assert breaker.retry_in(0.0) == 0.0
 
 
-def test_with_a_threshold_of_nothing_it_never_opens() -> None:
+def test_with_a_threshold_of_zero_it_never_opens() -> None:
     breaker = Breaker(0, RECOVERY)
-    assert not any(breaker.fail(breaker.passing, 0.0) for _ in range(1000))
-    assert breaker.closed
+    assert not any(breaker.record_failure(breaker.generation, 0.0) for _ in range(1000))
+    assert breaker.is_closed
 
 
 @pytest.mark.holds("O0.12", "M12")
-def test_after_a_while_one_call_finds_out_and_nobody_else() -> None:
+def test_after_the_recovery_time_one_call_probes_alone() -> None:
     breaker = opened()
     probe = admitted(breaker, 30.0)
-    assert breaker.circuit is Circuit.HALF_OPEN
+    assert breaker.state is CircuitState.HALF_OPEN
     assert [breaker.admit(30.0 + n) for n in range(29)] == [None] * 29
-    assert breaker.succeed(probe)
-    assert breaker.circuit is Circuit.CLOSED
+    assert breaker.record_success(probe)
+    assert breaker.state is CircuitState.CLOSED
     assert breaker.failures == 0
 
 
 @pytest.mark.holds("O0.12")
-def test_a_failure_of_the_one_that_finds_out_opens_it_again() -> None:
+def test_a_failed_probe_opens_it_again() -> None:
     breaker = opened(threshold=3)
-    assert breaker.fail(admitted(breaker, 30.0), 31.0)
-    assert breaker.circuit is Circuit.OPEN
+    assert breaker.record_failure(admitted(breaker, 30.0), 31.0)
+    assert breaker.state is CircuitState.OPEN
     assert breaker.admit(60.9) is None
-    assert breaker.succeed(admitted(breaker, 61.0))
+    assert breaker.record_success(admitted(breaker, 61.0))
 
 
-def test_one_that_gives_up_leaves_it_to_the_next() -> None:
+def test_a_released_probe_lets_the_next_call_probe() -> None:
     breaker = opened()
     breaker.release(admitted(breaker, 30.0), 31.0)
-    assert breaker.circuit is Circuit.OPEN
-    assert breaker.succeed(admitted(breaker, 31.0))
+    assert breaker.state is CircuitState.OPEN
+    assert breaker.record_success(admitted(breaker, 31.0))
 
 
-def test_to_give_up_in_a_closed_circuit_means_nothing() -> None:
+def test_a_release_in_a_closed_circuit_means_nothing() -> None:
     breaker = Breaker(2, RECOVERY)
-    breaker.fail(breaker.passing, 0.0)
-    breaker.release(breaker.passing, 0.0)
-    assert (breaker.circuit, breaker.failures) == (Circuit.CLOSED, 1)
+    breaker.record_failure(breaker.generation, 0.0)
+    breaker.release(breaker.generation, 0.0)
+    assert (breaker.state, breaker.failures) == (CircuitState.CLOSED, 1)
 
 
-def test_one_that_never_says_what_came_of_it_is_not_waited_for() -> None:
+def test_a_probe_without_an_outcome_does_not_block_for_ever() -> None:
     breaker = opened()
     first = admitted(breaker, 30.0)
     second = admitted(breaker, 60.0)
-    assert not breaker.succeed(first)
-    assert not breaker.fail(first, 61.0)
+    assert not breaker.record_success(first)
+    assert not breaker.record_failure(first, 61.0)
     breaker.release(first, 61.0)
-    assert breaker.circuit is Circuit.HALF_OPEN
-    assert breaker.succeed(second)
+    assert breaker.state is CircuitState.HALF_OPEN
+    assert breaker.record_success(second)
 
 
-def test_calls_from_before_say_nothing_about_what_is_now() -> None:
+def test_outcomes_of_earlier_generations_are_ignored() -> None:
     breaker = Breaker(2, RECOVERY)
     old = admitted(breaker, 0.0)
-    breaker.fail(old, 0.0)
-    assert breaker.fail(old, 0.0)
-    assert not breaker.succeed(old)
-    assert breaker.circuit is Circuit.OPEN
-    assert breaker.succeed(admitted(breaker, 30.0))
-    assert not any(breaker.fail(old, 31.0) for _ in range(9))
-    assert breaker.closed
+    breaker.record_failure(old, 0.0)
+    assert breaker.record_failure(old, 0.0)
+    assert not breaker.record_success(old)
+    assert breaker.state is CircuitState.OPEN
+    assert breaker.record_success(admitted(breaker, 30.0))
+    assert not any(breaker.record_failure(old, 31.0) for _ in range(9))
+    assert breaker.is_closed
 
 
-def test_one_that_was_started_anew_may_be_asked_at_once() -> None:
+def test_a_restarted_backend_is_probed_immediately() -> None:
     breaker = opened()
-    breaker.hasten(5.0)
-    assert breaker.succeed(admitted(breaker, 5.0))
-    breaker.hasten(6.0)
-    assert breaker.closed
+    breaker.probe_now(5.0)
+    assert breaker.record_success(admitted(breaker, 5.0))
+    breaker.probe_now(6.0)
+    assert breaker.is_closed
 
 
 @given(st.integers(1, 20), st.lists(st.booleans(), max_size=60))
-def test_it_opens_at_the_first_run_of_failures_that_is_long_enough(
+def test_it_opens_at_the_first_long_enough_run_of_failures(
     threshold: int, answers: list[bool]
 ) -> None:
     breaker, run = Breaker(threshold, RECOVERY), 0
     for answered in answers:
         passed = admitted(breaker, 0.0)
         if answered:
-            breaker.succeed(passed)
+            breaker.record_success(passed)
         else:
-            breaker.fail(passed, 0.0)
+            breaker.record_failure(passed, 0.0)
         run = 0 if answered else run + 1
-        assert breaker.closed == (run < threshold)
+        assert breaker.is_closed == (run < threshold)
         if run == threshold:
             break
 
 
 class Life(RuleBasedStateMachine):
-    """Calls come, answer, fail, give up and are never heard of again, while time goes by."""
+    """A sequence of admissions, outcomes, releases and lost calls, while time passes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,11 +176,11 @@ class Life(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         could = self.breaker.retry_in(self.now) == 0.0
         self.now += seconds
-        assert not could or self.breaker.retry_in(self.now) == 0.0  # time alone never shuts it
+        assert not could or self.breaker.retry_in(self.now) == 0.0  # time alone never closes it
 
     @rule()
     def come(self) -> None:
-        closed, left = self.breaker.closed, self.breaker.retry_in(self.now)
+        closed, left = self.breaker.is_closed, self.breaker.retry_in(self.now)
         passed = self.breaker.admit(self.now)
         assert (passed is None) == (left > 0.0)
         if passed is None:
@@ -166,39 +195,39 @@ class Life(RuleBasedStateMachine):
     def end(self, data: st.DataObject, how: str) -> None:
         at = data.draw(st.integers(0, len(self.under_way) - 1))
         passed, probe = self.under_way.pop(at)
-        before, current = self.breaker.circuit, passed == self.breaker.passing
+        before, current = self.breaker.state, passed == self.breaker.generation
         if how == "answer":
-            assert self.breaker.succeed(passed) == (probe and current)
+            assert self.breaker.record_success(passed) == (probe and current)
         elif how == "fail":
             failures = self.breaker.failures
-            news = self.breaker.fail(passed, self.now)
-            assert news == (current and (probe or failures == 2))
+            opened = self.breaker.record_failure(passed, self.now)
+            assert opened == (current and (probe or failures == 2))
         elif how == "give up":
             self.breaker.release(passed, self.now)
         if not current or how == "vanish":
-            assert self.breaker.circuit is before
+            assert self.breaker.state is before
         if how != "vanish":
             self.probes = [each for each in self.probes if each[0] != passed]
 
     @rule()
     def start_anew(self) -> None:
-        self.breaker.hasten(self.now)
+        self.breaker.probe_now(self.now)
         self.probes.clear()
 
     @invariant()
     def it_is_open_only_for_a_reason(self) -> None:
-        assert self.breaker.closed or self.breaker.failures >= 3
+        assert self.breaker.is_closed or self.breaker.failures >= 3
         assert self.breaker.retry_in(self.now) <= RECOVERY + 1e-6
 
 
 TestLife = Life.TestCase
 
 
-def test_other_limits_hold_from_now_on() -> None:
+def test_new_settings_apply_from_now_on() -> None:
     breaker = Breaker(5, 30.0)
-    breaker.fail(breaker.passing, 0.0)
-    breaker.adopt(2, 1.0)
-    assert breaker.fail(breaker.passing, 0.0)
+    breaker.record_failure(breaker.generation, 0.0)
+    breaker.reconfigure(2, 1.0)
+    assert breaker.record_failure(breaker.generation, 0.0)
     assert breaker.retry_in(0.0) == 1.0
-    breaker.adopt(2, 60.0)
+    breaker.reconfigure(2, 60.0)
     assert breaker.retry_in(0.0) == 1.0

@@ -1,4 +1,4 @@
-"""The merge of all offers: every one callable, none renamed by those that come after."""
+"""The merge of all features: every one can be called, and none is renamed by later ones."""
 
 import json
 from typing import Any
@@ -8,97 +8,107 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.jsonrpc import from_raw, to_raw
-from trunkline.mcp.cacheable import Freshness
-from trunkline.mcp.headers import HeaderParam
-from trunkline.mcp.offer import Kind, Offer
-from trunkline.routing.catalog import Catalog, Listing, merge
+from trunkline.mcp.cache_hints import CacheHints
+from trunkline.mcp.features import Feature, FeatureKind
+from trunkline.mcp.http_headers import HeaderParam
+from trunkline.routing.catalog import Catalog, FeatureListing, merge_listings
 
 
-def offer(kind: Kind, key: str) -> Offer:
-    return Offer(kind, key, to_raw({kind.key: key, "description": f"{key} of old"}))
+def feature(kind: FeatureKind, key: str) -> Feature:
+    return Feature(kind, key, to_raw({kind.key: key, "description": f"{key} of old"}))
 
 
-def tools(backend: str, *names: str, prefix: str | None = None) -> Listing:
+def tools(backend: str, *names: str, prefix: str | None = None) -> FeatureListing:
     prefix = backend if prefix is None else prefix
-    return Listing(backend, prefix, tuple(offer(Kind.TOOL, name) for name in names))
+    return FeatureListing(backend, prefix, tuple(feature(FeatureKind.TOOL, name) for name in names))
 
 
-def resources(backend: str, *uris: str, kind: Kind = Kind.RESOURCE) -> Listing:
-    return Listing(backend, backend, tuple(offer(kind, uri) for uri in uris))
+def resources(backend: str, *uris: str, kind: FeatureKind = FeatureKind.RESOURCE) -> FeatureListing:
+    return FeatureListing(backend, backend, tuple(feature(kind, uri) for uri in uris))
 
 
-def names(catalog: Catalog, kind: Kind = Kind.TOOL) -> list[str]:
-    return [entry.public for entry in catalog.entries(kind)]
+def names(catalog: Catalog, kind: FeatureKind = FeatureKind.TOOL) -> list[str]:
+    return [entry.public_name for entry in catalog.entries(kind)]
 
 
-def test_offers_come_in_the_order_of_the_configuration_behind_their_prefix() -> None:
-    catalog = merge([tools("web", "get", "all"), tools("fs", "read")])
+def test_features_are_in_config_order_with_their_prefix() -> None:
+    catalog = merge_listings([tools("web", "get", "all"), tools("fs", "read")])
     assert names(catalog) == ["web__get", "web__all", "fs__read"]
-    found = catalog.find(Kind.TOOL, "fs__read")
+    found = catalog.find(FeatureKind.TOOL, "fs__read")
     assert found is not None
-    assert (found.backend, found.native) == ("fs", "read")
-    assert catalog.find(Kind.TOOL, "read") is None
-    assert catalog.find(Kind.PROMPT, "fs__read") is None
+    assert (found.backend, found.native_name) == ("fs", "read")
+    assert catalog.find(FeatureKind.TOOL, "read") is None
+    assert catalog.find(FeatureKind.PROMPT, "fs__read") is None
 
 
 def test_a_list_has_every_definition_under_its_public_name() -> None:
-    catalog = merge([tools("fs", "read"), resources("fs", "file:///a")])
-    assert from_raw(catalog.list_result(Kind.TOOL), object) == {
+    catalog = merge_listings([tools("fs", "read"), resources("fs", "file:///a")])
+    assert from_raw(catalog.list_result(FeatureKind.TOOL), object) == {
         "tools": [{"name": "fs__read", "description": "read of old"}]
     }
-    assert bytes(catalog.list_result(Kind.PROMPT)) == b'{"prompts":[]}'
+    assert bytes(catalog.list_result(FeatureKind.PROMPT)) == b'{"prompts":[]}'
 
 
-def test_a_list_is_written_once_for_each_revision_that_reads_it_otherwise() -> None:
+def test_a_list_is_encoded_once_per_differing_revision() -> None:
     definition = to_raw({"name": "a", "outputSchema": {"type": "array"}})
-    prompt = offer(Kind.PROMPT, "p")
-    catalog = merge([Listing("x", "", (Offer(Kind.TOOL, "a", definition), prompt))])
-    newest = catalog.list_result(Kind.TOOL)
+    prompt = feature(FeatureKind.PROMPT, "p")
+    catalog = merge_listings(
+        [FeatureListing("x", "", (Feature(FeatureKind.TOOL, "a", definition), prompt))]
+    )
+    newest = catalog.list_result(FeatureKind.TOOL)
     assert from_raw(newest) == {"tools": [{"name": "a", "outputSchema": {"type": "array"}}]}
-    assert catalog.list_result(Kind.TOOL, "2026-07-28") is newest
-    older = catalog.list_result(Kind.TOOL, "2025-11-25")
+    assert catalog.list_result(FeatureKind.TOOL, "2026-07-28") is newest
+    older = catalog.list_result(FeatureKind.TOOL, "2025-11-25")
     assert from_raw(older) == {"tools": [{"name": "a"}]}
-    assert catalog.list_result(Kind.TOOL, "2025-11-25") is older
-    assert catalog.list_result(Kind.PROMPT, "2024-11-05") is catalog.list_result(Kind.PROMPT)
+    assert catalog.list_result(FeatureKind.TOOL, "2025-11-25") is older
+    assert catalog.list_result(FeatureKind.PROMPT, "2024-11-05") is catalog.list_result(
+        FeatureKind.PROMPT
+    )
 
 
 def test_of_two_equal_names_the_first_keeps_it_and_both_can_be_called() -> None:
-    catalog = merge([tools("a", "get", prefix=""), tools("b", "get", "put", prefix="")])
+    catalog = merge_listings([tools("a", "get", prefix=""), tools("b", "get", "put", prefix="")])
     assert names(catalog) == ["get", "b__get", "put"]
     (collision,) = catalog.collisions
     assert (collision.wanted, collision.kept_by) == ("get", "a")
-    assert (collision.renamed.public, collision.renamed.native) == ("b__get", "get")
+    assert (collision.renamed.public_name, collision.renamed.native_name) == ("b__get", "get")
 
 
-def test_even_the_name_instead_may_be_taken() -> None:
-    catalog = merge(
+def test_the_alternative_name_may_be_taken_too() -> None:
+    catalog = merge_listings(
         [tools("x", "get", prefix=""), tools("y", "get", prefix="b"), tools("b", "get", prefix="")]
     )
     assert names(catalog)[:2] == ["get", "b__get"]
-    last = catalog.find(Kind.TOOL, names(catalog)[2])
+    last = catalog.find(FeatureKind.TOOL, names(catalog)[2])
     assert last is not None
-    assert (last.backend, last.native) == ("b", "get")
+    assert (last.backend, last.native_name) == ("b", "get")
 
 
 def test_a_backend_that_lists_something_twice_has_it_once() -> None:
-    catalog = merge([tools("a", "get", "get")])
+    catalog = merge_listings([tools("a", "get", "get")])
     assert names(catalog) == ["a__get"]
     assert catalog.collisions == ()
 
 
-def test_a_resource_keeps_its_uri_and_equal_ones_are_told_apart() -> None:
-    catalog = merge([resources("a", "file:///x"), resources("b", "file:///x", "file:///y")])
-    assert names(catalog, Kind.RESOURCE) == ["file:///x", "trunkline:b:file:///x", "file:///y"]
-    marked = catalog.find_reader("trunkline:b:file:///x")
+def test_a_resource_keeps_its_uri_and_equal_ones_are_prefixed() -> None:
+    catalog = merge_listings(
+        [resources("a", "file:///x"), resources("b", "file:///x", "file:///y")]
+    )
+    assert names(catalog, FeatureKind.RESOURCE) == [
+        "file:///x",
+        "trunkline:b:file:///x",
+        "file:///y",
+    ]
+    marked = catalog.find_resource("trunkline:b:file:///x")
     assert marked is not None
-    assert (marked.backend, marked.native) == ("b", "file:///x")
+    assert (marked.backend, marked.native_name) == ("b", "file:///x")
 
 
-def test_an_unlisted_resource_belongs_to_the_template_that_fits_best() -> None:
-    catalog = merge(
+def test_an_unlisted_resource_belongs_to_the_most_specific_template() -> None:
+    catalog = merge_listings(
         [
-            resources("a", "file:///{path}", kind=Kind.TEMPLATE),
-            resources("b", "file:///docs/{path}", "file:///{path}", kind=Kind.TEMPLATE),
+            resources("a", "file:///{path}", kind=FeatureKind.TEMPLATE),
+            resources("b", "file:///docs/{path}", "file:///{path}", kind=FeatureKind.TEMPLATE),
         ]
     )
     cases = {
@@ -107,44 +117,49 @@ def test_an_unlisted_resource_belongs_to_the_template_that_fits_best() -> None:
         "trunkline:b:file:///x": ("b", "file:///x"),
     }
     for uri, owner in cases.items():
-        found = catalog.find_reader(uri)
+        found = catalog.find_resource(uri)
         assert found is not None
-        assert (found.backend, found.native) == owner
-        assert found.public == uri
-    assert catalog.find_reader("http://x") is None
+        assert (found.backend, found.native_name) == owner
+        assert found.public_name == uri
+    assert catalog.find_resource("http://x") is None
 
 
-def test_what_changed_is_named_by_kind() -> None:
-    one = merge([tools("a", "x"), resources("a", "r:")])
-    assert one == merge([tools("a", "x"), resources("a", "r:")])
+def test_changes_are_reported_by_kind() -> None:
+    one = merge_listings([tools("a", "x"), resources("a", "r:")])
+    assert one == merge_listings([tools("a", "x"), resources("a", "r:")])
     assert one != "catalog"
-    assert one.changed_kinds(merge([tools("a", "y"), resources("a", "r:")])) == (Kind.TOOL,)
-    assert merge([]).changed_kinds(one) == (Kind.TOOL, Kind.RESOURCE)
-    assert Catalog().changed_kinds(merge([])) == ()
+    assert one.changed_kinds(merge_listings([tools("a", "y"), resources("a", "r:")])) == (
+        FeatureKind.TOOL,
+    )
+    assert merge_listings([]).changed_kinds(one) == (FeatureKind.TOOL, FeatureKind.RESOURCE)
+    assert Catalog().changed_kinds(merge_listings([])) == ()
 
 
 @pytest.mark.holds("T109")
-def test_the_whole_may_be_kept_as_long_as_the_shortest_and_by_nobody_if_one_is_private() -> None:
-    fresh = [Freshness(7, public=True), Freshness(5, public=True)]
-    listings = [tools(str(n), "x")._replace(freshness=f) for n, f in enumerate(fresh)]
-    assert merge(listings).freshness == Freshness(5, public=True)
-    private = tools("p", "x")._replace(freshness=Freshness(9, public=False))
-    assert merge([*listings, private]).freshness == Freshness(5, public=False)
-    assert merge([*listings, tools("silent", "x")]).freshness == Freshness()
-    assert merge([]).freshness == Freshness()
+def test_the_catalogue_has_the_strictest_cache_hints() -> None:
+    fresh = [CacheHints(7, public=True), CacheHints(5, public=True)]
+    listings = [tools(str(n), "x")._replace(cache_hints=f) for n, f in enumerate(fresh)]
+    assert merge_listings(listings).cache_hints == CacheHints(5, public=True)
+    private = tools("p", "x")._replace(cache_hints=CacheHints(9, public=False))
+    assert merge_listings([*listings, private]).cache_hints == CacheHints(5, public=False)
+    assert merge_listings([*listings, tools("silent", "x")]).cache_hints == CacheHints()
+    assert merge_listings([]).cache_hints == CacheHints()
 
 
 @pytest.mark.parametrize(
-    ("header", "mirrors"),
+    ("header", "header_params"),
     [("Region", (HeaderParam(b"mcp-param-region", ("r",), "string"),)), ("not a token", ())],
 )
-def test_a_tool_knows_which_arguments_are_repeated_in_headers(header: str, mirrors: Any) -> None:
+def test_an_entry_has_the_header_params_of_its_tool(header: str, header_params: Any) -> None:
     schema = {"properties": {"r": {"type": "string", "x-mcp-header": header}}}
     marked = to_raw({"name": "x", "uri": "u:", "inputSchema": schema})
-    offers = (Offer(Kind.TOOL, "x", marked), Offer(Kind.RESOURCE, "u:", marked))
-    catalog = merge([Listing("a", "a", offers)])
-    (tool,), (resource,) = catalog.entries(Kind.TOOL), catalog.entries(Kind.RESOURCE)
-    assert (tool.mirrors, resource.mirrors) == (mirrors, ())
+    features = (
+        Feature(FeatureKind.TOOL, "x", marked),
+        Feature(FeatureKind.RESOURCE, "u:", marked),
+    )
+    catalog = merge_listings([FeatureListing("a", "a", features)])
+    (tool,), (resource,) = catalog.entries(FeatureKind.TOOL), catalog.entries(FeatureKind.RESOURCE)
+    assert (tool.header_params, resource.header_params) == (header_params, ())
 
 
 KEYS = st.sampled_from(["get", "get ", "b__get", "__get", "x" * 70, "é", "a__b__get", "file:///a"])
@@ -155,17 +170,20 @@ LISTINGS = st.lists(
 )
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", list(FeatureKind))
 @given(LISTINGS)
-def test_every_offer_can_be_called_and_comes_back_to_its_owner(
-    kind: Kind, listings: list[tuple[str, str, list[str]]]
+def test_every_feature_can_be_called_and_leads_to_its_backend(
+    kind: FeatureKind, listings: list[tuple[str, str, list[str]]]
 ) -> None:
-    made = [Listing(b, p, tuple(offer(kind, key) for key in keys)) for b, p, keys in listings]
-    catalog = merge(made)
-    owners = {(entry.backend, entry.native) for entry in catalog.entries(kind)}
+    made = [
+        FeatureListing(b, p, tuple(feature(kind, key) for key in keys)) for b, p, keys in listings
+    ]
+    catalog = merge_listings(made)
+    owners = {(entry.backend, entry.native_name) for entry in catalog.entries(kind)}
     assert owners == {(backend, key) for backend, _, keys in listings for key in keys}
     listed: list[dict[str, Any]] = json.loads(bytes(catalog.list_result(kind)))[kind.value]
     assert [item[kind.key] for item in listed] == names(catalog, kind)
     assert (
-        names(merge(made[:-1]), kind) == names(catalog, kind)[: len(merge(made[:-1]).entries(kind))]
+        names(merge_listings(made[:-1]), kind)
+        == names(catalog, kind)[: len(merge_listings(made[:-1]).entries(kind))]
     )

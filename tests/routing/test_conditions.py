@@ -1,21 +1,123 @@
-"""Conditions: what they see, what is refused when they are read, and what they cost."""
+"""Conditions, and arguments that rules and servers read the same."""
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.routing.test_legible import VALUES
+from trunkline.jsonrpc import Raw, to_raw
 from trunkline.routing.conditions import (
-    MAX_LENGTH,
-    MAX_VALUES,
+    MAX_ARGUMENT_BYTES,
+    MAX_ARGUMENT_DEPTH,
+    MAX_CONDITION_LENGTH,
+    MAX_ITERATED_VALUES,
+    NO_ARGUMENTS,
     VARIABLES,
     Condition,
     ConditionError,
     ConditionFailed,
+    StrictArguments,
+    read_strict_arguments,
 )
-from trunkline.routing.legible import Arguments
+
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from("abc"), inner),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.sampled_from("xyz"), VALUES))
+def test_arguments_are_read_as_written(value: dict[str, Any]) -> None:
+    assert read_strict_arguments(to_raw(value)).members == value
+    spelled = json.dumps(value, ensure_ascii=True, indent=1).encode()
+    assert read_strict_arguments(Raw(spelled)).members == value
+
+
+def test_missing_arguments_are_empty() -> None:
+    assert read_strict_arguments(None) == NO_ARGUMENTS
+    assert read_strict_arguments(Raw(b"{}")).members == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("{}", 1), ('{"a": 1}', 2), ('{"a": [1, {"b": "c"}]}', 5)]
+)
+def test_all_values_are_counted(text: str, size: int) -> None:
+    assert read_strict_arguments(Raw(text.encode())).value_count == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1, "a": 2}',
+        '{"a": 1, "\\u0061": 1}',
+        '{"x": {"a": 1, "a": 1}}',
+        '{"x": [0, {"y": {"path": "/tmp", "pa\\u0074h": "/etc"}}]}',
+        '{"x": {"": 1, "": 1}}',
+    ],
+)
+def test_duplicate_keys_are_rejected_at_every_level(text: str) -> None:
+    with pytest.raises(ValueError, match="duplicate member"):
+        read_strict_arguments(Raw(text.encode()))
+
+
+def test_colons_in_texts_are_no_keys() -> None:
+    url = Raw(b'{"url": "http://a.example:80/", "::": 1}')
+    assert read_strict_arguments(url).members == {"url": "http://a.example:80/", "::": 1}
+    with pytest.raises(ValueError, match="duplicate member"):
+        read_strict_arguments(Raw(b'{"url": "http://a.example:80/", "a": 1, "a": 2}'))
+
+
+def test_equal_keys_in_two_objects_are_no_duplicates() -> None:
+    assert (
+        read_strict_arguments(Raw(b'{"a": {"a": 1}, "b": [{"a": 1}, {"a": 1}]}')).value_count == 8
+    )
+
+
+@pytest.mark.parametrize(
+    "number", [str(2**64), str(-(2**63) - 1), "9" * 30, "9" * 5000, "-" + "9" * 5000]
+)
+def test_an_integer_beyond_64_bits_is_rejected(number: str) -> None:
+    with pytest.raises(ValueError, match=r"64 bits|out of range"):
+        read_strict_arguments(Raw(f'{{"n": [{number}]}}'.encode()))
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e999"])
+def test_a_number_out_of_range_is_rejected(number: str) -> None:
+    with pytest.raises(ValueError, match="out of range"):
+        read_strict_arguments(Raw(f'{{"n": {number}}}'.encode()))
+
+
+@pytest.mark.parametrize("text", ['{"a": "/tmp\\u0000/../etc"}', '{"pa\\u0000th": 1}'])
+def test_a_nul_is_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        read_strict_arguments(Raw(text.encode()))
+
+
+@pytest.mark.parametrize("text", ['{"a": "\\ud800"}', '{"\\udc00": 1}', "[]", '"x"', "{"])
+def test_arguments_that_are_no_object_or_have_a_surrogate_are_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_strict_arguments(Raw(text.encode()))
+
+
+def test_depth_is_bounded() -> None:
+    inside = MAX_ARGUMENT_DEPTH - 1
+    assert read_strict_arguments(Raw(b'{"a":' * (inside - 1) + b"{}" + b"}" * (inside - 1)))
+    for depth in (MAX_ARGUMENT_DEPTH + 1, 700, 5000, 100_000):
+        with pytest.raises(ValueError, match=r"levels|deeply"):
+            read_strict_arguments(Raw(b'{"a":' + b"[" * depth + b"]" * depth + b"}"))
+
+
+def test_size_is_bounded() -> None:
+    with pytest.raises(ValueError, match="at most 1048576 bytes"):
+        read_strict_arguments(to_raw({"a": "x" * MAX_ARGUMENT_BYTES}))
+
 
 ARGS: dict[str, Any] = {
     "path": "/etc/passwd",
@@ -35,8 +137,8 @@ FACTS: dict[str, Any] = {
 }
 
 
-def given_args(args: dict[str, Any], size: int = 1) -> Arguments:
-    return Arguments(args, size)
+def given_args(args: dict[str, Any], size: int = 1) -> StrictArguments:
+    return StrictArguments(args, size)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +158,7 @@ def given_args(args: dict[str, Any], size: int = 1) -> Arguments:
         ("false", False),
     ],
 )
-def test_a_condition_sees_what_it_is_told(source: str, holds: bool) -> None:
+def test_a_condition_sees_its_inputs(source: str, holds: bool) -> None:
     assert Condition(source).holds(FACTS, given_args(ARGS)) is holds
 
 
@@ -70,39 +172,41 @@ def test_a_condition_sees_what_it_is_told(source: str, holds: bool) -> None:
         ("true", set[str]()),
     ],
 )
-def test_what_it_reads_is_known_before_it_is_asked(source: str, reads: set[str]) -> None:
-    assert Condition(source).reads == reads
+def test_the_variables_of_a_condition_are_known_when_compiled(source: str, reads: set[str]) -> None:
+    assert Condition(source).variables == reads
 
 
-def test_it_can_ask_about_every_variable() -> None:
-    assert Condition(" && ".join(f"{name} == {name}" for name in VARIABLES)).reads == {*VARIABLES}
+def test_it_can_read_every_variable() -> None:
+    assert Condition(" && ".join(f"{name} == {name}" for name in VARIABLES)).variables == {
+        *VARIABLES
+    }
 
 
 @pytest.mark.parametrize(
-    ("source", "why", "line", "column"),
+    ("source", "message", "line", "column"),
     [
         ("args.path.startsWith('/etc'", "missing ')' at the end", 1, 28),
         ("true &&\n  args.path ==", "mismatched input the end", 2, 15),
         ("arg.path == 1", "undeclared reference to 'arg.path'", 1, 4),
         ("nothing(1)", "undeclared reference to 'nothing'", 1, 8),
         ("1 + 'a' == 2", "found no matching overload for '_+_' applied to '(int, string)'", 1, 3),
-        ("1 + 2", "expected something that is true or false, got int", 1, 1),
-        ("args", "expected something that is true or false, got map<string, dyn>", 1, 1),
+        ("1 + 2", "expected a boolean result, got int", 1, 1),
+        ("args", "expected a boolean result, got map<string, dyn>", 1, 1),
         ("", "mismatched input the end", 1, 1),
         ("(" * 50 + "true" + ")" * 50, "nested too deeply", 1, 1),
         ("args" + ".a" * 60 + " == 1", "exceeded max recursion depth of 32 when parsing.", 1, 1),
-        ("a" * (MAX_LENGTH + 1), "expected at most 2000 characters, got 2001", 1, 1),
+        ("a" * (MAX_CONDITION_LENGTH + 1), "expected at most 2000 characters, got 2001", 1, 1),
     ],
 )
-def test_what_means_nothing_is_refused_with_its_place(
-    source: str, why: str, line: int, column: int
+def test_an_invalid_condition_is_rejected_with_its_position(
+    source: str, message: str, line: int, column: int
 ) -> None:
     with pytest.raises(ConditionError) as caught:
         Condition(source)
-    assert (caught.value.why, caught.value.line, caught.value.column) == (why, line, column)
+    assert (caught.value.reason, caught.value.line, caught.value.column) == (message, line, column)
 
 
-def test_what_the_library_says_in_other_words_is_refused_all_the_same(
+def test_other_errors_of_the_library_are_rejected_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Moody:
@@ -131,53 +235,55 @@ def test_what_the_library_says_in_other_words_is_refused_all_the_same(
         "annotations.destructiveHint",
     ],
 )
-def test_what_has_no_answer_fails(source: str) -> None:
+def test_a_condition_that_cannot_be_evaluated_fails(source: str) -> None:
     with pytest.raises(ConditionFailed):
         Condition(source).holds(FACTS, given_args(ARGS))
 
 
-def test_going_through_many_values_fails_and_looking_at_one_of_them_does_not() -> None:
-    many = given_args({"xs": list(range(MAX_VALUES + 1))}, MAX_VALUES + 2)
+def test_iterating_over_many_values_fails_but_reading_one_does_not() -> None:
+    many = given_args({"xs": list(range(MAX_ITERATED_VALUES + 1))}, MAX_ITERATED_VALUES + 2)
     assert Condition("args.xs[3] == 3").holds(FACTS, many)
-    assert Condition("args.xs.all(x, x >= 0)").holds(FACTS, given_args({"xs": [1]}, MAX_VALUES))
+    assert Condition("args.xs.all(x, x >= 0)").holds(
+        FACTS, given_args({"xs": [1]}, MAX_ITERATED_VALUES)
+    )
     for source in ("args.xs.all(x, x >= 0)", "args.xs.map(x, x) == []", "7 in args.xs"):
         with pytest.raises(ConditionFailed, match="at most 1000 values"):
             Condition(source).holds(FACTS, many)
 
 
-def test_going_round_without_end_fails() -> None:
+def test_endless_iteration_fails() -> None:
     many = given_args({"xs": list(range(900))}, 902)
     with pytest.raises(ConditionFailed, match="budget"):
         Condition("args.xs.all(x, args.xs.all(y, x + y >= 0))").holds({}, many)
 
 
 @pytest.mark.parametrize("name", ["tool", "client", "subject"])
-def test_a_fact_with_a_nul_in_it_fails_since_the_library_would_stop_there(name: str) -> None:
+def test_an_input_with_a_nul_fails(name: str) -> None:
     condition = Condition(f"{name} == 'trusted'")
     assert condition.holds(FACTS | {name: "trusted"})
     with pytest.raises(ConditionFailed, match="NUL"):
         condition.holds(FACTS | {name: "trusted\0evil"})
 
 
-def test_two_conditions_with_the_same_words_are_one() -> None:
+def test_conditions_with_equal_sources_are_equal() -> None:
     assert Condition("true") == Condition("true")
     assert len({Condition("true"), Condition("true"), Condition("false")}) == 2
     assert Condition("true") != "true"
 
 
 @given(st.dictionaries(st.sampled_from(["path", "n", "xs"]), VALUES))
-def test_any_arguments_give_an_answer_or_a_failure(args: dict[str, Any]) -> None:
+def test_any_arguments_give_a_result_or_a_failure(args: dict[str, Any]) -> None:
     for source in (
         "args.path.startsWith('/etc')",
         "args.n > 3 && args.xs.exists(x, x == args.n)",
         "size(args) > 0",
     ):
         try:
-            answer = Condition(source).holds({}, given_args(args))
+            result = Condition(source).holds({}, given_args(args))
         except ConditionFailed:
             continue
-        assert isinstance(answer, bool)
-        assert Condition(source).holds({}, given_args(args)) is answer
+        assert isinstance(result, bool)
+        assert Condition(source).holds({}, given_args(args)) is result
 
 
 @given(st.integers(-(2**63), 2**64 - 1), st.integers(-(2**63), 2**63 - 1))

@@ -1,4 +1,4 @@
-"""Policy: the order of rules, roles behind them, and nobody otherwise."""
+"""Policy: rules in order, then roles, and otherwise hidden."""
 
 from typing import Any
 
@@ -6,29 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.mcp.annotations import HINTS
-from trunkline.mcp.offer import Kind
-from trunkline.routing.conditions import Condition
-from trunkline.routing.legible import NO_ARGUMENTS, Arguments
+from trunkline.mcp.features import DEFAULT_HINTS, FeatureKind
+from trunkline.routing.conditions import NO_ARGUMENTS, Condition, StrictArguments
 from trunkline.routing.policy import (
-    MAX_NAME,
-    NO_RULE,
-    OPEN,
-    TOO_LONG,
-    Outcome,
+    MAX_TARGET_NAME_LENGTH,
+    NAME_TOO_LONG_REASON,
+    NO_RULE_REASON,
+    OPEN_POLICY_REASON,
     Policy,
+    PolicyDecision,
+    PolicyOutcome,
+    PolicyResult,
     Role,
     Rule,
-    Standing,
-    Verdict,
-    What,
-    Who,
+    Subject,
+    Target,
 )
 
-ALLOW, DENY, HIDDEN = Outcome.ALLOW, Outcome.DENY, Outcome.HIDDEN
-ANNA = Who(("dev",), "anna", "claude-code")
-READ = What(Kind.TOOL, "fs__read", "fs")
-ADMIN = Role(frozenset({"*"}), place="t.toml:1")
+ALLOW, DENY, HIDDEN = PolicyOutcome.ALLOW, PolicyOutcome.DENY, PolicyOutcome.HIDDEN
+ANNA = Subject(("dev",), "anna", "claude-code")
+READ = Target(FeatureKind.TOOL, "fs__read", "fs")
+ADMIN = Role(frozenset({"*"}), location="t.toml:1")
 
 
 def allow(*patterns: str, **more: Any) -> Rule:
@@ -43,12 +41,14 @@ def when(source: str) -> Condition:
     return Condition(source)
 
 
-def arguments(**members: Any) -> Arguments:
-    return Arguments(members, len(members) + 1)
+def arguments(**members: Any) -> StrictArguments:
+    return StrictArguments(members, len(members) + 1)
 
 
-def outcome(policy: Policy, who: Who = ANNA, what: What = READ, **args: Any) -> Outcome:
-    return policy.stand(who, what).judge(arguments(**args)).outcome
+def outcome(
+    policy: Policy, a_subject: Subject = ANNA, a_target: Target = READ, **args: Any
+) -> PolicyOutcome:
+    return policy.evaluate(a_subject, a_target).resolve(arguments(**args)).outcome
 
 
 # Rules
@@ -56,24 +56,26 @@ def outcome(policy: Policy, who: Who = ANNA, what: What = READ, **args: Any) -> 
 
 def test_without_rules_and_roles_everybody_may_call_everything() -> None:
     assert Policy().is_open
-    assert Policy().stand(ANNA, READ) == Standing(Verdict(ALLOW, OPEN))
+    assert Policy().evaluate(ANNA, READ) == PolicyDecision(PolicyResult(ALLOW, OPEN_POLICY_REASON))
 
 
 @pytest.mark.holds("M9")
-def test_what_no_rule_allows_is_hidden_once_there_is_any() -> None:
+def test_with_any_rule_what_is_not_allowed_is_hidden() -> None:
     for policy in (Policy([allow("other")]), Policy([deny("other")]), Policy(roles={"x": ADMIN})):
-        standing = policy.stand(ANNA, READ)
-        assert standing == Standing(Verdict(HIDDEN, NO_RULE))
-        assert not standing.visible
+        decision = policy.evaluate(ANNA, READ)
+        assert decision == PolicyDecision(PolicyResult(HIDDEN, NO_RULE_REASON))
+        assert not decision.is_visible
         assert not policy.is_open
 
 
 def test_the_first_rule_that_matches_decides_and_is_named() -> None:
-    rules = [deny("fs__write_*", place="1"), allow("fs__*", place="2"), deny(place="3")]
+    rules = [deny("fs__write_*", location="1"), allow("fs__*", location="2"), deny(location="3")]
     policy = Policy(rules)
-    assert policy.stand(ANNA, READ).final == Verdict(ALLOW, "2")
-    assert policy.stand(ANNA, READ._replace(name="fs__write_x")).final == Verdict(HIDDEN, "1")
-    assert policy.stand(ANNA, READ._replace(name="db__get")).final == Verdict(HIDDEN, "3")
+    assert policy.evaluate(ANNA, READ).final == PolicyResult(ALLOW, "2")
+    assert policy.evaluate(ANNA, READ._replace(name="fs__write_x")).final == PolicyResult(
+        HIDDEN, "1"
+    )
+    assert policy.evaluate(ANNA, READ._replace(name="db__get")).final == PolicyResult(HIDDEN, "3")
 
 
 @pytest.mark.parametrize(
@@ -94,8 +96,8 @@ def test_the_first_rule_that_matches_decides_and_is_named() -> None:
         (allow(clients=("cursor",)), False),
         (allow(backends=("db", "fs")), True),
         (allow(backends=("db",)), False),
-        (allow(kinds=frozenset({Kind.TOOL})), True),
-        (allow(kinds=frozenset({Kind.PROMPT, Kind.RESOURCE})), False),
+        (allow(kinds=frozenset({FeatureKind.TOOL})), True),
+        (allow(kinds=frozenset({FeatureKind.PROMPT, FeatureKind.RESOURCE})), False),
         (allow(hints=(("readOnlyHint", False), ("destructiveHint", True))), True),
         (allow(hints=(("readOnlyHint", True),)), False),
         (allow(condition=when("tool == 'fs__read' && subject == 'anna'")), True),
@@ -103,99 +105,116 @@ def test_the_first_rule_that_matches_decides_and_is_named() -> None:
         (allow(roles=("dev",), subjects=("bert",)), False),
     ],
 )
-def test_a_rule_is_about_what_fits_all_that_it_says(rule: Rule, matches: bool) -> None:
-    assert Policy([rule]).stand(ANNA, READ).visible is matches
+def test_a_rule_applies_if_all_its_criteria_match(rule: Rule, matches: bool) -> None:
+    assert Policy([rule]).evaluate(ANNA, READ).is_visible is matches
     assert (outcome(Policy([rule])) is ALLOW) is matches
 
 
-def test_a_rule_about_annotations_is_about_tools_alone() -> None:
+def test_a_rule_on_annotations_applies_only_to_tools() -> None:
     policy = Policy([deny(hints=(("destructiveHint", True),)), allow()])
     assert outcome(policy) is HIDDEN
-    assert outcome(policy, what=READ._replace(hints={**HINTS, "destructiveHint": False})) is ALLOW
-    assert outcome(policy, what=READ._replace(kind=Kind.PROMPT)) is ALLOW
+    assert (
+        outcome(policy, a_target=READ._replace(hints={**DEFAULT_HINTS, "destructiveHint": False}))
+        is ALLOW
+    )
+    assert outcome(policy, a_target=READ._replace(kind=FeatureKind.PROMPT)) is ALLOW
 
 
-def test_a_resource_is_known_by_both_its_uris() -> None:
-    marked = What(Kind.RESOURCE, "trunkline:b:file:///secret/x", "b", "file:///secret/x")
-    assert outcome(Policy([deny("file:///secret/*"), allow()]), what=marked) is HIDDEN
-    assert outcome(Policy([allow("file:///secret/*")]), what=marked) is ALLOW
-    assert outcome(Policy([allow("file:///public/*")]), what=marked) is HIDDEN
+def test_a_resource_matches_by_both_its_uris() -> None:
+    marked = Target(FeatureKind.RESOURCE, "trunkline:b:file:///secret/x", "b", "file:///secret/x")
+    assert outcome(Policy([deny("file:///secret/*"), allow()]), a_target=marked) is HIDDEN
+    assert outcome(Policy([allow("file:///secret/*")]), a_target=marked) is ALLOW
+    assert outcome(Policy([allow("file:///public/*")]), a_target=marked) is HIDDEN
 
 
-def test_a_name_that_is_too_long_to_be_looked_at_is_hidden() -> None:
-    what = What(Kind.RESOURCE, "x:" + "a" * MAX_NAME, "fs")
-    assert Policy([allow()]).stand(ANNA, what) == Standing(Verdict(HIDDEN, TOO_LONG))
+def test_a_name_that_is_too_long_is_hidden() -> None:
+    a_target = Target(FeatureKind.RESOURCE, "x:" + "a" * MAX_TARGET_NAME_LENGTH, "fs")
+    assert Policy([allow()]).evaluate(ANNA, a_target) == PolicyDecision(
+        PolicyResult(HIDDEN, NAME_TOO_LONG_REASON)
+    )
 
 
 # Conditions
 
 
-def test_a_rule_that_reads_arguments_waits_for_them() -> None:
+def test_a_rule_that_reads_arguments_decides_per_call() -> None:
     condition = when("args.path.startsWith('/etc')")
-    policy = Policy([deny(condition=condition, place="1"), allow(place="2")])
-    standing = policy.stand(ANNA, READ)
-    assert standing.visible
-    assert standing.judge(arguments(path="/etc/x")) == Verdict(DENY, "1")
-    assert standing.judge(arguments(path="/tmp/x")) == Verdict(ALLOW, "2")
+    policy = Policy([deny(condition=condition, location="1"), allow(location="2")])
+    decision = policy.evaluate(ANNA, READ)
+    assert decision.is_visible
+    assert decision.resolve(arguments(path="/etc/x")) == PolicyResult(DENY, "1")
+    assert decision.resolve(arguments(path="/tmp/x")) == PolicyResult(ALLOW, "2")
 
 
 @pytest.mark.holds("M9")
-def test_a_condition_without_an_answer_never_allows() -> None:
+def test_a_failing_condition_never_allows() -> None:
     condition = when("args.path.startsWith('/tmp')")
-    allowing = Policy([allow(condition=condition, place="1")]).stand(ANNA, READ)
-    denying = Policy([deny(condition=condition, place="1"), allow()]).stand(ANNA, READ)
+    allowing = Policy([allow(condition=condition, location="1")]).evaluate(ANNA, READ)
+    denying = Policy([deny(condition=condition, location="1"), allow()]).evaluate(ANNA, READ)
     for args in (NO_ARGUMENTS, arguments(path=3), arguments(Path="/tmp")):
-        assert allowing.judge(args) == Verdict(DENY, NO_RULE)
-        verdict = denying.judge(args)
-        assert verdict[:2] == (DENY, "1")
-        assert verdict.note.startswith("its condition failed: ")
-    assert allowing.judge(arguments(path="/tmp/x")).outcome is ALLOW
+        assert allowing.resolve(args) == PolicyResult(DENY, NO_RULE_REASON)
+        result = denying.resolve(args)
+        assert result[:2] == (DENY, "1")
+        assert result.note.startswith("its condition failed: ")
+    assert allowing.resolve(arguments(path="/tmp/x")).outcome is ALLOW
 
 
-def test_what_only_arguments_deny_and_nobody_allows_is_hidden() -> None:
-    denying = deny(condition=when("args.x == 1"), place="1")
-    assert Policy([denying]).stand(ANNA, READ) == Standing(Verdict(HIDDEN, NO_RULE))
-    assert not Policy([denying, deny()]).stand(ANNA, READ).visible
+def test_a_feature_that_is_only_denied_conditionally_is_hidden() -> None:
+    denying = deny(condition=when("args.x == 1"), location="1")
+    assert Policy([denying]).evaluate(ANNA, READ) == PolicyDecision(
+        PolicyResult(HIDDEN, NO_RULE_REASON)
+    )
+    assert not Policy([denying, deny()]).evaluate(ANNA, READ).is_visible
 
 
-def test_what_some_arguments_allow_is_visible_and_denied_for_others() -> None:
-    policy = Policy([allow(condition=when("args.x == 1"), place="1"), deny(place="2")])
-    standing = policy.stand(ANNA, READ)
-    assert standing.visible
-    assert standing.judge(arguments(x=1)) == Verdict(ALLOW, "1")
-    assert standing.judge(arguments(x=2)) == Verdict(DENY, "2")
+def test_a_feature_that_some_arguments_allow_is_visible() -> None:
+    policy = Policy([allow(condition=when("args.x == 1"), location="1"), deny(location="2")])
+    decision = policy.evaluate(ANNA, READ)
+    assert decision.is_visible
+    assert decision.resolve(arguments(x=1)) == PolicyResult(ALLOW, "1")
+    assert decision.resolve(arguments(x=2)) == PolicyResult(DENY, "2")
 
 
-def test_a_condition_that_reads_no_arguments_is_asked_once_and_for_all() -> None:
-    policy = Policy([allow(condition=when("role == 'dev' && 'dev' in roles"), place="1")])
-    assert policy.stand(ANNA, READ) == Standing(Verdict(ALLOW, "1"))
-    assert not policy.stand(Who(), READ).visible
+def test_a_condition_without_arguments_is_evaluated_once() -> None:
+    policy = Policy([allow(condition=when("role == 'dev' && 'dev' in roles"), location="1")])
+    assert policy.evaluate(ANNA, READ) == PolicyDecision(PolicyResult(ALLOW, "1"))
+    assert not policy.evaluate(Subject(), READ).is_visible
 
 
-def test_one_that_fails_before_any_arguments_never_allows_either() -> None:
+def test_a_condition_that_fails_early_never_allows_either() -> None:
     broken = when("annotations.nothing")
-    assert not Policy([allow(condition=broken)]).stand(ANNA, READ).visible
-    denied = Policy([deny(condition=broken, place="1"), allow()]).stand(ANNA, READ)
+    assert not Policy([allow(condition=broken)]).evaluate(ANNA, READ).is_visible
+    denied = Policy([deny(condition=broken, location="1"), allow()]).evaluate(ANNA, READ)
     assert denied.final[:2] == (HIDDEN, "1")
 
 
-@pytest.mark.parametrize("kind", [Kind.RESOURCE, Kind.TEMPLATE])
-def test_resources_have_no_arguments_to_wait_for(kind: Kind) -> None:
-    what = What(kind, "x:1", "fs")
-    assert not Policy([allow(condition=when("args.path == '/tmp'"))]).stand(ANNA, what).visible
-    assert Policy([allow(condition=when("size(args) == 0"))]).stand(ANNA, what).final[0] is ALLOW
+@pytest.mark.parametrize("kind", [FeatureKind.RESOURCE, FeatureKind.TEMPLATE])
+def test_conditions_on_resources_need_no_arguments(kind: FeatureKind) -> None:
+    a_target = Target(kind, "x:1", "fs")
+    assert (
+        not Policy([allow(condition=when("args.path == '/tmp'"))])
+        .evaluate(ANNA, a_target)
+        .is_visible
+    )
+    assert (
+        Policy([allow(condition=when("size(args) == 0"))]).evaluate(ANNA, a_target).final[0]
+        is ALLOW
+    )
     waiting = Policy([allow(condition=when("args.a == 1"))])
-    assert waiting.stand(ANNA, What(Kind.PROMPT, "p", "fs")).conditional
+    assert waiting.evaluate(ANNA, Target(FeatureKind.PROMPT, "p", "fs")).conditional
 
 
-def test_what_of_callers_a_policy_looks_at_is_known() -> None:
-    assert Policy([allow(roles=("dev",))]).reads == set()
-    assert Policy([allow(subjects=("a",)), allow(clients=("b",))]).reads == {"subject", "client"}
-    assert Policy([allow(backends=("a",), hints=(("readOnlyHint", True),))]).reads == {
+def test_the_variables_of_a_policy_are_known() -> None:
+    assert Policy([allow(roles=("dev",))]).variables == set()
+    assert Policy([allow(subjects=("a",)), allow(clients=("b",))]).variables == {
+        "subject",
+        "client",
+    }
+    assert Policy([allow(backends=("a",), hints=(("readOnlyHint", True),))]).variables == {
         "backend",
         "annotations",
     }
-    assert Policy([allow(condition=when("subject == args.user"))]).reads == {"subject", "args"}
+    assert Policy([allow(condition=when("subject == args.user"))]).variables == {"subject", "args"}
 
 
 # Roles
@@ -205,7 +224,7 @@ ROLES = {
     "dev": Role(frozenset({"tools.execute"}), ("fs__delete_*",), "t.toml:7"),
     "viewer": Role(frozenset({"tools.read"})),
     "reader": Role(frozenset({"prompts.read", "resources.read"})),
-    "nobody": Role(),
+    "none": Role(),
     "careful": Role(frozenset({"*"}), ("*__delete_*",)),
 }
 
@@ -218,7 +237,7 @@ ROLES = {
         ("dev", ALLOW, HIDDEN, HIDDEN),
         ("viewer", DENY, HIDDEN, HIDDEN),
         ("reader", HIDDEN, ALLOW, ALLOW),
-        ("nobody", HIDDEN, HIDDEN, HIDDEN),
+        ("none", HIDDEN, HIDDEN, HIDDEN),
         ("unknown", HIDDEN, HIDDEN, HIDDEN),
         ("", HIDDEN, HIDDEN, HIDDEN),
         ("unknown viewer reader", DENY, ALLOW, ALLOW),
@@ -226,32 +245,34 @@ ROLES = {
         ("Admin", HIDDEN, HIDDEN, HIDDEN),
     ],
 )
-def test_roles_may_do_what_their_permissions_say(
-    roles: str, tool: Outcome, prompt: Outcome, resource: Outcome
+def test_roles_have_their_permissions(
+    roles: str, tool: PolicyOutcome, prompt: PolicyOutcome, resource: PolicyOutcome
 ) -> None:
-    policy, who = Policy(roles=ROLES), Who(tuple(roles.split()))
-    assert outcome(policy, who) is tool
-    assert outcome(policy, who, What(Kind.PROMPT, "fs__p", "fs")) is prompt
-    for kind in (Kind.RESOURCE, Kind.TEMPLATE):
-        assert outcome(policy, who, What(kind, "x:1", "fs")) is resource
+    policy, a_subject = Policy(roles=ROLES), Subject(tuple(roles.split()))
+    assert outcome(policy, a_subject) is tool
+    assert outcome(policy, a_subject, Target(FeatureKind.PROMPT, "fs__p", "fs")) is prompt
+    for kind in (FeatureKind.RESOURCE, FeatureKind.TEMPLATE):
+        assert outcome(policy, a_subject, Target(kind, "x:1", "fs")) is resource
 
 
 @pytest.mark.holds("O0.9")
-def test_denied_tools_beat_every_permission_and_every_rule() -> None:
-    policy = Policy([allow(place="1")], ROLES)
+def test_denied_tools_override_every_permission_and_rule() -> None:
+    policy = Policy([allow(location="1")], ROLES)
     deleting = READ._replace(name="fs__delete_all")
-    assert outcome(policy, Who(("careful",)), deleting) is HIDDEN
-    assert outcome(policy, Who(("admin", "careful")), deleting) is HIDDEN
-    assert outcome(policy, Who(("dev", "admin")), deleting) is HIDDEN
-    assert outcome(policy, Who(("admin",)), deleting) is ALLOW
-    assert outcome(policy, Who(("careful",)), deleting._replace(kind=Kind.PROMPT)) is ALLOW
+    assert outcome(policy, Subject(("careful",)), deleting) is HIDDEN
+    assert outcome(policy, Subject(("admin", "careful")), deleting) is HIDDEN
+    assert outcome(policy, Subject(("dev", "admin")), deleting) is HIDDEN
+    assert outcome(policy, Subject(("admin",)), deleting) is ALLOW
+    assert (
+        outcome(policy, Subject(("careful",)), deleting._replace(kind=FeatureKind.PROMPT)) is ALLOW
+    )
 
 
 def test_the_permission_that_decided_is_named() -> None:
     policy = Policy(roles=ROLES)
 
-    def rule(role: str, what: What = READ) -> str:
-        return policy.stand(Who((role,)), what).final.rule
+    def rule(role: str, a_target: Target = READ) -> str:
+        return policy.evaluate(Subject((role,)), a_target).final.rule
 
     assert rule("admin") == "role admin: * (t.toml:1)"
     assert rule("dev") == "role dev: tools.execute (t.toml:7)"
@@ -261,17 +282,17 @@ def test_the_permission_that_decided_is_named() -> None:
 
 def test_rules_go_before_the_permissions_of_roles() -> None:
     policy = Policy([deny("fs__*", roles=("admin",)), allow("db__*")], ROLES)
-    assert outcome(policy, Who(("admin",))) is HIDDEN
-    assert outcome(policy, Who(("admin",)), READ._replace(name="x__y")) is ALLOW
-    assert outcome(policy, Who(("nobody",)), READ._replace(name="db__get")) is ALLOW
+    assert outcome(policy, Subject(("admin",))) is HIDDEN
+    assert outcome(policy, Subject(("admin",)), READ._replace(name="x__y")) is ALLOW
+    assert outcome(policy, Subject(("none",)), READ._replace(name="db__get")) is ALLOW
 
 
-def test_what_a_role_may_read_is_visible_whatever_conditions_say() -> None:
-    policy = Policy([deny(condition=when("args.x == 1"), place="1")], ROLES)
-    standing = policy.stand(Who(("viewer",)), READ)
-    assert standing.visible
-    assert standing.judge(arguments(x=1)) == Verdict(DENY, "1")
-    assert standing.judge(arguments(x=2)) == Verdict(DENY, "role viewer: tools.read")
+def test_what_a_role_may_read_is_visible_whatever_the_conditions() -> None:
+    policy = Policy([deny(condition=when("args.x == 1"), location="1")], ROLES)
+    decision = policy.evaluate(Subject(("viewer",)), READ)
+    assert decision.is_visible
+    assert decision.resolve(arguments(x=1)) == PolicyResult(DENY, "1")
+    assert decision.resolve(arguments(x=2)) == PolicyResult(DENY, "role viewer: tools.read")
 
 
 # Properties
@@ -297,107 +318,125 @@ RULES = st.builds(
     st.sampled_from([(), ("anna",), ("b*",)]),
     st.sampled_from([(), ("claude*",)]),
     st.sampled_from([(), ("fs",), ("db",)]),
-    st.sampled_from([frozenset[Kind](), frozenset({Kind.TOOL}), frozenset({Kind.RESOURCE})]),
+    st.sampled_from(
+        [frozenset[FeatureKind](), frozenset({FeatureKind.TOOL}), frozenset({FeatureKind.RESOURCE})]
+    ),
     st.sampled_from([(), (("readOnlyHint", True),)]),
     CONDITIONS,
 )
-WHO = st.builds(
-    Who,
+SUBJECTS = st.builds(
+    Subject,
     st.lists(st.sampled_from([*ROLES, "ops"]), max_size=3, unique=True).map(tuple),
     st.sampled_from(["anna", "bert"]),
     st.sampled_from(["claude", "cursor"]),
 )
-WHAT = st.builds(
-    What,
-    st.sampled_from(Kind),
+TARGETS = st.builds(
+    Target,
+    st.sampled_from(FeatureKind),
     NAMES,
     st.sampled_from(["fs", "db"]),
     st.sampled_from(["", "x:1"]),
-    st.sampled_from([HINTS, {**HINTS, "readOnlyHint": True}]),
+    st.sampled_from([DEFAULT_HINTS, {**DEFAULT_HINTS, "readOnlyHint": True}]),
 )
 TABLES = st.sampled_from([{}, ROLES])
 GIVEN = st.sampled_from([{}, {"x": 1}, {"x": 2}, {"x": "1"}]).map(lambda x: arguments(**x))
 
 
-@given(st.lists(RULES), TABLES, WHO, WHAT, GIVEN)
-def test_the_same_question_has_the_same_answer(
-    rules: list[Rule], roles: dict[str, Role], who: Who, what: What, args: Arguments
+@given(st.lists(RULES), TABLES, SUBJECTS, TARGETS, GIVEN)
+def test_equal_questions_have_equal_answers(
+    rules: list[Rule],
+    roles: dict[str, Role],
+    a_subject: Subject,
+    a_target: Target,
+    args: StrictArguments,
 ) -> None:
-    first = Policy(rules, roles).stand(who, what)
-    assert first == Policy(rules, roles).stand(who, what)
-    assert first.judge(args) == first.judge(args)
+    first = Policy(rules, roles).evaluate(a_subject, a_target)
+    assert first == Policy(rules, roles).evaluate(a_subject, a_target)
+    assert first.resolve(args) == first.resolve(args)
 
 
-@given(st.lists(RULES, min_size=1), TABLES, st.tuples(WHO, WHAT), GIVEN, st.data())
+@given(st.lists(RULES, min_size=1), TABLES, st.tuples(SUBJECTS, TARGETS), GIVEN, st.data())
 def test_a_rule_after_the_first_that_matches_changes_nothing(
     rules: list[Rule],
     roles: dict[str, Role],
-    asked: tuple[Who, What],
-    args: Arguments,
+    question: tuple[Subject, Target],
+    args: StrictArguments,
     data: st.DataObject,
 ) -> None:
-    (who, what), another = asked, data.draw(RULES)
-    rules = [rule._replace(place=str(number)) for number, rule in enumerate(rules)]
-    verdict = Policy(rules, roles).stand(who, what).judge(args)
-    if not verdict.rule.isdigit():
-        return  # no rule matched, so that there is no place after it
-    place = data.draw(st.integers(int(verdict.rule) + 1, len(rules)))
-    longer = [*rules[:place], another._replace(place="another"), *rules[place:]]
-    after = Policy(longer, roles).stand(who, what).judge(args)
-    # What is denied may become visible, since others could be allowed; it is denied all the same.
-    assert (after.outcome is ALLOW, after.rule) == (verdict.outcome is ALLOW, verdict.rule)
+    (a_subject, a_target), another = question, data.draw(RULES)
+    rules = [rule._replace(location=str(number)) for number, rule in enumerate(rules)]
+    result = Policy(rules, roles).evaluate(a_subject, a_target).resolve(args)
+    if not result.rule.isdigit():
+        return  # no rule matched
+    place = data.draw(st.integers(int(result.rule) + 1, len(rules)))
+    longer = [*rules[:place], another._replace(location="another"), *rules[place:]]
+    after = Policy(longer, roles).evaluate(a_subject, a_target).resolve(args)
+    # A denied feature may become visible, because other arguments are allowed.
+    assert (after.outcome is ALLOW, after.rule) == (result.outcome is ALLOW, result.rule)
 
 
-@given(st.lists(RULES), TABLES, WHO, WHAT, GIVEN)
+@given(st.lists(RULES), TABLES, SUBJECTS, TARGETS, GIVEN)
 def test_nothing_is_allowed_that_neither_a_rule_nor_a_role_allows(
-    rules: list[Rule], roles: dict[str, Role], who: Who, what: What, args: Arguments
+    rules: list[Rule],
+    roles: dict[str, Role],
+    a_subject: Subject,
+    a_target: Target,
+    args: StrictArguments,
 ) -> None:
     denying = [rule._replace(allows=False) for rule in rules]
     idle = dict.fromkeys(roles, Role(frozenset({"tools.read"})))
     policy = Policy(denying, idle)
     if not policy.is_open:
-        assert policy.stand(who, what).judge(args).outcome is not ALLOW
+        assert policy.evaluate(a_subject, a_target).resolve(args).outcome is not ALLOW
 
 
-@given(st.lists(RULES), WHO, NAMES, GIVEN)
-def test_denied_tools_beat_all(rules: list[Rule], who: Who, name: str, args: Arguments) -> None:
+@given(st.lists(RULES), SUBJECTS, NAMES, GIVEN)
+def test_denied_tools_override_everything(
+    rules: list[Rule], a_subject: Subject, name: str, args: StrictArguments
+) -> None:
     roles = ROLES | {"banned": Role(frozenset({"*"}), (name,))}
-    banned = who._replace(roles=(*who.roles, "banned"))
-    standing = Policy([*rules, allow()], roles).stand(banned, What(Kind.TOOL, name, "fs"))
-    assert standing.judge(args).outcome is HIDDEN
-    assert not standing.visible
+    banned = a_subject._replace(roles=(*a_subject.roles, "banned"))
+    decision = Policy([*rules, allow()], roles).evaluate(
+        banned, Target(FeatureKind.TOOL, name, "fs")
+    )
+    assert decision.resolve(args).outcome is HIDDEN
+    assert not decision.is_visible
 
 
-@given(st.lists(RULES), TABLES, WHO, WHAT, GIVEN)
-def test_what_is_hidden_is_hidden_whatever_the_arguments_and_the_rest_never(
-    rules: list[Rule], roles: dict[str, Role], who: Who, what: What, args: Arguments
+@given(st.lists(RULES), TABLES, SUBJECTS, TARGETS, GIVEN)
+def test_hidden_features_are_hidden_for_all_arguments_and_visible_ones_never(
+    rules: list[Rule],
+    roles: dict[str, Role],
+    a_subject: Subject,
+    a_target: Target,
+    args: StrictArguments,
 ) -> None:
-    standing = Policy(rules, roles).stand(who, what)
-    verdict = standing.judge(args)
-    assert standing.visible is (verdict.outcome is not HIDDEN)
-    if verdict.outcome is ALLOW:
-        assert standing.visible
+    decision = Policy(rules, roles).evaluate(a_subject, a_target)
+    result = decision.resolve(args)
+    assert decision.is_visible is (result.outcome is not HIDDEN)
+    if result.outcome is ALLOW:
+        assert decision.is_visible
 
 
-@given(st.lists(RULES), TABLES, WHO, WHAT)
-def test_what_is_visible_could_be_allowed_or_may_be_read(
-    rules: list[Rule], roles: dict[str, Role], who: Who, what: What
+@given(st.lists(RULES), TABLES, SUBJECTS, TARGETS)
+def test_a_visible_feature_could_be_allowed_or_may_be_read(
+    rules: list[Rule], roles: dict[str, Role], a_subject: Subject, a_target: Target
 ) -> None:
-    standing = Policy(rules, roles).stand(who, what)
-    could = standing.final.outcome is ALLOW or any(rule.allows for rule in standing.conditional)
-    may_read = standing.final.rule.endswith("tools.read")
-    assert standing.visible is (could or may_read)
+    decision = Policy(rules, roles).evaluate(a_subject, a_target)
+    could = decision.final.outcome is ALLOW or any(rule.allows for rule in decision.conditional)
+    may_read = decision.final.rule.endswith("tools.read")
+    assert decision.is_visible is (could or may_read)
 
 
-@given(st.lists(RULES), TABLES, WHO, WHO, WHAT)
-def test_those_are_judged_alike_whom_nothing_that_is_read_tells_apart(
-    rules: list[Rule], roles: dict[str, Role], who: Who, other: Who, what: What
+@given(st.lists(RULES), TABLES, SUBJECTS, SUBJECTS, TARGETS)
+def test_callers_that_agree_in_all_read_variables_get_equal_decisions(
+    rules: list[Rule], roles: dict[str, Role], a_subject: Subject, other: Subject, a_target: Target
 ) -> None:
     policy = Policy(rules, roles)
-    same = other._replace(roles=who.roles)
-    if "subject" in policy.reads:
-        same = same._replace(subject=who.subject)
-    if "client" in policy.reads:
-        same = same._replace(client=who.client)
-    one, another = policy.stand(who, what), policy.stand(same, what)
+    same = other._replace(roles=a_subject.roles)
+    if "subject" in policy.variables:
+        same = same._replace(subject=a_subject.subject)
+    if "client" in policy.variables:
+        same = same._replace(client=a_subject.client)
+    one, another = policy.evaluate(a_subject, a_target), policy.evaluate(same, a_target)
     assert (one.final, one.conditional) == (another.final, another.conditional)

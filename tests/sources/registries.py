@@ -1,12 +1,12 @@
-"""Registries for tests: the ten topics of the reference scores, as a file would have them."""
+"""Registries for tests: the ten topics of the reference scores, as in a file."""
 
 import copy
 import json
 from pathlib import Path
 from typing import Any
 
-from tests.routing.classic_topics import TOPICS
-from trunkline.sources.keys import REGISTRY, Signer
+from tests.sources.scored_topics import TOPICS
+from trunkline.sources.signing import REGISTRY_KIND, RegistrySigner
 
 PUBKEY = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
 """The public key of the first test vector of RFC 8032, 7.1."""
@@ -41,7 +41,7 @@ TREE: dict[str, Any] = {
 
 
 def tree(**changes: Any) -> dict[str, Any]:
-    """Return a copy of the registry to change."""
+    """Return a changed copy of the registry."""
     return copy.deepcopy(TREE) | changes
 
 
@@ -51,7 +51,7 @@ def write(path: Path, value: object) -> Path:
     return path
 
 
-def signed(signer: Signer, **changes: Any) -> dict[str, Any]:
-    """Return a registry of this signer's."""
+def signed(signer: RegistrySigner, **changes: Any) -> dict[str, Any]:
+    """Return a registry that this signer signed."""
     unsigned = tree(curator={"name": "Ada", "pubkey": signer.pubkey}, **changes)
-    return signer.sign(REGISTRY, unsigned)
+    return signer.sign(REGISTRY_KIND, unsigned)

@@ -1,18 +1,17 @@
-"""Key sets: the keys by which an issuer's tokens are known, and where they come from.
+"""The keys that verify an issuer's tokens: a shared secret, a JWKS file, or a JWKS URL.
 
-    find ──> the keys that may have signed a token, None while there are none to look among
-    seek ──> look again, for somebody waits: a token of a new key, or no keys at all
-    look ──> look again, since time has passed
-    edition ──> another number as soon as the keys are others
+    candidate_keys ──> the keys that may have signed a token, None while there is no key set
+    fetch_now ──> fetch for a waiting request: the token names an unknown key, or there are no keys
+    poll ──> fetch because time has passed
+    generation ──> changes whenever the keys change
 
-Refuses to hurry: an issuer is asked at most once in `MIN_INTERVAL` seconds, however many tokens
-name keys that nobody has.
+However many tokens name unknown keys, an issuer is asked at most once in MIN_FETCH_INTERVAL.
 
-Rules upheld here:
-1. What was good is used until something else is good, but no longer than `MAX_AGE`.
-2. Only public keys for signatures are taken: no secrets, no private keys, nothing weak.
-3. What is read is bounded, in bytes, in keys and in time. Redirects are not followed.
-4. A file that others may write to is not read: its keys could be theirs.
+Invariants:
+1. Valid keys are used until newer valid keys arrive, but no longer than MAX_KEY_AGE.
+2. Only public signature keys are accepted: no secrets, no private keys, no weak keys.
+3. Reading is bounded in bytes, keys and time. Redirects are not followed.
+4. A file that others may write to is not read: they could add their own keys.
 """
 
 import asyncio
@@ -26,32 +25,38 @@ import msgspec
 from joserfc.jwk import ECKey, Key, OctKey, OKPKey, RSAKey
 from msgspec import Struct
 
-from trunkline.auth.signatures import MIN_RSA, PUBLIC, SHARED, Header, fits
-from trunkline.files import Watched, read_file
+from trunkline.auth.signatures import (
+    MIN_RSA_BITS,
+    PUBLIC_KEY_ALGORITHMS,
+    SYMMETRIC_ALGORITHMS,
+    TokenHeader,
+    key_supports,
+)
+from trunkline.files import WatchedFile, read_file
+from trunkline.http.client import ClientLimits, HttpClient
 from trunkline.jsonrpc import ConnectionLost
-from trunkline.transports.http_client import ClientLimits, HttpClient
 
-MIN_INTERVAL = 10.0
-"""How many seconds pass at least between two questions to an issuer."""
+# How many seconds pass at least between two fetches from an issuer.
+MIN_FETCH_INTERVAL = 10.0
 
-MAX_AGE = 86400.0
-"""For how many seconds keys are used when no newer ones can be had."""
+# For how many seconds keys are used while newer ones cannot be fetched.
+MAX_KEY_AGE = 86400.0
 
-MAX_SIZE = 256 * 1024
+MAX_KEY_SET_BYTES = 256 * 1024
 MAX_KEYS = 64
-MAX_RSA = 8192
-MAX_TRIED = 4
-"""How many keys are tried for one token, at most."""
+MAX_RSA_BITS = 8192
+# How many keys are tried for one token.
+MAX_CANDIDATE_KEYS = 4
 
-_WITHIN = 5.0
-"""How many seconds an issuer has to answer."""
+# How many seconds an issuer has to respond.
+FETCH_TIMEOUT = 5.0
 
-_KINDS: dict[str, type[RSAKey | ECKey | OKPKey]] = {"RSA": RSAKey, "EC": ECKey, "OKP": OKPKey}
+_KEY_TYPES: dict[str, type[RSAKey | ECKey | OKPKey]] = {"RSA": RSAKey, "EC": ECKey, "OKP": OKPKey}
 _log = logging.getLogger(__name__)
 
 
 class PublicKey(Struct, frozen=True):
-    """One key of a set."""
+    """One key of a JWKS."""
 
     key: Key
     kid: str | None
@@ -59,153 +64,165 @@ class PublicKey(Struct, frozen=True):
 
 
 class KeySource(Protocol):
-    """Where keys come from."""
+    """Supplies the keys that verify tokens."""
 
     @property
     def algorithms(self) -> frozenset[str]:
-        """The algorithms for which its keys may be used."""
+        """The algorithms that its keys may be used with."""
         ...
 
-    def find(self, header: Header) -> list[Key] | None:
-        """Return the keys that may have signed a token; None while there are none at all."""
+    def candidate_keys(self, header: TokenHeader) -> list[Key] | None:
+        """Return the keys that may have signed a token, None while there is no key set."""
         ...
 
-    async def seek(self) -> None:
-        """Look for more, if it is not too soon."""
+    async def fetch_now(self) -> None:
+        """Fetch newer keys, unless the last fetch was too recent."""
         ...
 
     @property
-    def edition(self) -> int:
-        """How often there have been others: what was proven by an earlier one may not hold."""
+    def generation(self) -> int:
+        """How often the keys have changed; what older keys verified may not hold any more."""
         ...
 
-    async def look(self) -> None:
-        """Look whether there are others by now, if it is time."""
+    async def poll(self) -> None:
+        """Check for newer keys if it is time to."""
         ...
 
 
 class SharedSecret:
-    """A secret that the issuer has as well."""
+    """A secret shared with the issuer."""
 
-    algorithms = SHARED
-    edition = 0
+    algorithms = SYMMETRIC_ALGORITHMS
+    generation = 0
 
     def __init__(self, key: OctKey) -> None:
         self._key = key
 
-    def find(self, header: Header) -> list[Key] | None:
-        """Return the secret, however a token calls it."""
+    def candidate_keys(self, header: TokenHeader) -> list[Key] | None:
+        """Return the secret, whatever key id a token names."""
         return [self._key]
 
-    async def seek(self) -> None:
-        """Do nothing: there is no other."""
+    async def fetch_now(self) -> None:
+        """Do nothing: there is one secret."""
 
-    async def look(self) -> None:
-        """Do nothing: it stays the same."""
+    async def poll(self) -> None:
+        """Do nothing: the secret does not change."""
 
 
-class FileKeys:
-    """A set in a file, read again when it has changed."""
+class FileKeySet:
+    """A JWKS file, read again when it changes."""
 
-    algorithms = PUBLIC
+    algorithms = PUBLIC_KEY_ALGORITHMS
 
     def __init__(self, path: Path) -> None:
-        """Read it; raises ValueError or OSError."""
-        self.edition = 0
-        self._file = Watched(path)
+        """Read the file; raises ValueError or OSError."""
+        self.generation = 0
+        self._file = WatchedFile(path)
         self._keys = read_key_set(path)
 
-    def find(self, header: Header) -> list[Key] | None:
-        """Return the keys of the set that may have signed a token."""
-        return _matching(self._keys, header)
+    def candidate_keys(self, header: TokenHeader) -> list[Key] | None:
+        """Return the keys that may have signed a token."""
+        return _matching_keys(self._keys, header)
 
-    async def seek(self) -> None:
-        """Do nothing: `look` does, every second."""
+    async def fetch_now(self) -> None:
+        """Do nothing: `poll` checks the file every second."""
 
-    async def look(self) -> None:
-        """Read the file again if it has another stamp; what is no good is not taken."""
+    async def poll(self) -> None:
+        """Read the file again if it has changed; an invalid file changes nothing."""
         if not await self._file.has_changed():
             return
         path = self._file.path
         try:
             self._keys = await asyncio.to_thread(read_key_set, path)
-            self.edition += 1
-        except (OSError, ValueError) as why:
-            _log.warning("%s: no good, so that the old keys are kept: %s", path, why)
+            self.generation += 1
+        except (OSError, ValueError) as error:
+            _log.warning("%s: invalid, so the old keys are kept: %s", path, error)
 
 
-class RemoteKeys:
-    """A set that an issuer publishes."""
+class RemoteKeySet:
+    """The JWKS at an issuer's URL."""
 
-    algorithms = PUBLIC
+    algorithms = PUBLIC_KEY_ALGORITHMS
 
     def __init__(
-        self, url: str, refresh: float = 300.0, clock: Callable[[], float] = time.monotonic
+        self,
+        url: str,
+        refresh: float = 300.0,
+        clock: Callable[[], float] = time.monotonic,
+        fetch_timeout: float = FETCH_TIMEOUT,
     ) -> None:
-        """Begin without keys; they are asked for again after `refresh` seconds."""
-        self.edition = 0
+        """Start without keys; fetched keys are refreshed after `refresh` seconds."""
+        self.generation = 0
         self._url = url
         self._refresh = refresh
         self._now = clock
+        self._fetch_timeout = fetch_timeout
         self._keys: tuple[PublicKey, ...] | None = None
         self._body = b""
-        self._good = self._asked = float("-inf")
-        self._asking: asyncio.Task[None] | None = None
-        self._problem = ""
+        self._valid_at = self._fetched_at = float("-inf")
+        self._fetch_task: asyncio.Task[None] | None = None
+        self._last_problem = ""
 
-    def find(self, header: Header) -> list[Key] | None:
-        """Return the keys of the set that may have signed a token; None without a set."""
-        return None if self._keys is None else _matching(self._keys, header)
+    def candidate_keys(self, header: TokenHeader) -> list[Key] | None:
+        """Return the keys that may have signed a token, None while there is no key set."""
+        return None if self._keys is None else _matching_keys(self._keys, header)
 
-    async def seek(self) -> None:
-        """Ask the issuer, unless it was asked just now; many who wait share one question."""
-        if self._asking is None and self._now() - self._asked >= MIN_INTERVAL:
-            self._asking = asyncio.create_task(self._ask())
-        if self._asking is not None:
-            await asyncio.shield(self._asking)
+    async def fetch_now(self) -> None:
+        """Fetch the keys, unless that was done just now; concurrent callers share one fetch."""
+        if self._fetch_task is None and self._now() - self._fetched_at >= MIN_FETCH_INTERVAL:
+            self._fetch_task = asyncio.create_task(self._fetch())
+        if self._fetch_task is not None:
+            # Shielded: a request that is cancelled must not cancel the fetch for all others.
+            await asyncio.shield(self._fetch_task)
 
-    async def look(self) -> None:
-        """Ask the issuer if the keys are old, unless it was asked just now."""
-        if self._now() - self._good < self._refresh:
+    async def poll(self) -> None:
+        """Fetch the keys if they are old; drop them when they exceed MAX_KEY_AGE."""
+        if self._now() - self._valid_at < self._refresh:
             return
-        await self.seek()
-        if self._keys is not None and self._now() - self._good > MAX_AGE:
-            self._take(None)
-            self._complain("the last ones are too old")
+        await self.fetch_now()
+        if self._keys is not None and self._now() - self._valid_at > MAX_KEY_AGE:
+            # Otherwise an attacker who blocks the issuer could keep a stolen key valid.
+            self._set_keys(None)
+            self._warn_once("the last keys are too old")
 
-    async def _ask(self) -> None:
-        self._asked = self._now()
+    async def _fetch(self) -> None:
+        # Set before the fetch: a failed fetch counts, too, for MIN_FETCH_INTERVAL.
+        self._fetched_at = self._now()
         try:
-            body = await fetch_key_set(self._url)
+            body = await fetch_key_set(self._url, self._fetch_timeout)
+            # Unchanged keys must not change the generation: that would clear the cache of
+            # identities.
             if body != self._body or self._keys is None:
-                self._take(parse_key_set(body))
+                self._set_keys(parse_key_set(body))
                 self._body = body
-            self._good, self._problem = self._now(), ""
-        except (OSError, ValueError, ConnectionLost) as why:  # a timeout is an OSError
-            self._complain(str(why) or "no answer in time")
+            self._valid_at, self._last_problem = self._now(), ""
+        except (OSError, ValueError, ConnectionLost) as error:  # a timeout is an OSError
+            self._warn_once(str(error) or "no response in time")
         finally:
-            self._asking = None
+            self._fetch_task = None
 
-    def _take(self, keys: tuple[PublicKey, ...] | None) -> None:
+    def _set_keys(self, keys: tuple[PublicKey, ...] | None) -> None:
         self._keys = keys
-        self.edition += 1
+        self.generation += 1
 
-    def _complain(self, why: str) -> None:
-        """Say what is wrong, once."""
-        if why != self._problem:
-            self._problem = why
-            kept = "there are none yet" if self._keys is None else "the last ones are kept"
-            _log.warning("no keys from %s, %s: %s", self._url, kept, why)
+    def _warn_once(self, problem: str) -> None:
+        if problem != self._last_problem:
+            self._last_problem = problem
+            kept = "there are none yet" if self._keys is None else "the last keys are kept"
+            _log.warning("no keys from %s, %s: %s", self._url, kept, problem)
 
 
-async def fetch_key_set(url: str) -> bytes:
-    """Return what is at a url; raises ValueError, ConnectionLost or OSError."""
+async def fetch_key_set(url: str, timeout: float = FETCH_TIMEOUT) -> bytes:
+    """Return the document at a URL; raises ValueError, ConnectionLost or OSError."""
     limits = ClientLimits(
-        connect_timeout=_WITHIN, head_timeout=_WITHIN, idle_timeout=_WITHIN, max_body=MAX_SIZE
+        connect_timeout=timeout,
+        head_timeout=timeout,
+        idle_timeout=timeout,
+        max_body=MAX_KEY_SET_BYTES,
     )
     client = HttpClient(url, ((b"accept", b"application/json"),), limits)
     try:
-        async with asyncio.timeout(_WITHIN):
+        async with asyncio.timeout(timeout):
             response = await client.request("GET", idempotent=True)
             body = await response.read()
     finally:
@@ -216,26 +233,26 @@ async def fetch_key_set(url: str) -> bytes:
 
 
 def read_key_set(path: Path) -> tuple[PublicKey, ...]:
-    """Return the keys of a JWKS in a file, as `parse_key_set` does; raises OSError or ValueError.
+    """Return the keys of a JWKS file, as `parse_key_set` does; raises OSError or ValueError.
 
-    The latter is Exposed if others may write to it.
+    A file that others may write to is a ValueError.
     """
-    return parse_key_set(read_file(path, MAX_SIZE, own=True))
+    return parse_key_set(read_file(path, MAX_KEY_SET_BYTES, owner_only=True))
 
 
 def parse_key_set(body: bytes) -> tuple[PublicKey, ...]:
-    """Return the keys of a JWKS that can be used, leaving out the others; raises ValueError."""
-    if len(body) > MAX_SIZE:
-        raise ValueError(f"expected at most {MAX_SIZE} bytes")
+    """Return the usable keys of a JWKS, ignoring all others; raises ValueError."""
+    if len(body) > MAX_KEY_SET_BYTES:
+        raise ValueError(f"expected at most {MAX_KEY_SET_BYTES} bytes")
     try:
-        found = msgspec.json.decode(body, type=dict[str, Any]).get("keys")
-    except (msgspec.DecodeError, RecursionError) as why:
+        keys = msgspec.json.decode(body, type=dict[str, Any]).get("keys")
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(
-            f'expected a JWKS, a JSON object with "keys": {str(why).lower()}'
+            f'expected a JWKS, a JSON object with "keys": {str(error).lower()}'
         ) from None
-    if not isinstance(found, list):
+    if not isinstance(keys, list):
         raise ValueError('expected a JWKS, a JSON object with "keys", a list')  # noqa: TRY004
-    entries = cast("list[object]", found)
+    entries = cast("list[object]", keys)
     if len(entries) > MAX_KEYS:
         raise ValueError(f"expected at most {MAX_KEYS} keys, got {len(entries)}")
     read = (_read_key(cast("dict[str, Any]", each)) for each in entries if isinstance(each, dict))
@@ -243,30 +260,32 @@ def parse_key_set(body: bytes) -> tuple[PublicKey, ...]:
 
 
 def _read_key(entry: dict[str, Any]) -> PublicKey | None:
-    """Return a key, None for one that is for something else, or should not be where it is."""
+    """Return a key; None if it is weak, private or not for verification."""
     kid, alg = entry.get("kid"), entry.get("alg")
-    kind, operations = _KINDS.get(str(entry.get("kty"))), entry.get("key_ops", ["verify"])
+    key_type, operations = _KEY_TYPES.get(str(entry.get("kty"))), entry.get("key_ops", ["verify"])
     are_names = isinstance(kid, str | None) and isinstance(alg, str | None)
-    if kind is None or not are_names or "d" in entry or entry.get("use", "sig") != "sig":
+    if key_type is None or not are_names or "d" in entry or entry.get("use", "sig") != "sig":
         return None
     if not isinstance(operations, list) or "verify" not in operations:
         return None
-    size = len(str(entry.get("n", "")))  # six bits each: looked at before any arithmetic is done
-    if kind is RSAKey and not MIN_RSA // 6 <= size <= MAX_RSA // 6 + 1:
+    size = len(str(entry.get("n", "")))  # base64, 6 bits each: checked before any arithmetic
+    if key_type is RSAKey and not MIN_RSA_BITS // 6 <= size <= MAX_RSA_BITS // 6 + 1:
         return None
     try:
-        key = kind.import_key(entry)
-        _ = key.public_key  # which may be a point that is on no curve
-    except Exception:  # one that is strange must not take the others with it
+        key = key_type.import_key(entry)
+        _ = key.public_key  # fails for a point that is not on the curve
+    except Exception:  # one bad key must not disable the others
         return None
     return PublicKey(key, kid, alg)
 
 
-def _matching(keys: Iterable[PublicKey], header: Header) -> list[Key]:
-    """Return the keys that a token names; one that names none must leave no doubt."""
-    fitting = [
-        each for each in keys if each.alg in {None, header.alg} and fits(each.key, header.alg)
+def _matching_keys(keys: Iterable[PublicKey], header: TokenHeader) -> list[Key]:
+    """Return the keys with the token's `kid`; without one, the key if only one is usable."""
+    usable = [
+        each
+        for each in keys
+        if each.alg in {None, header.alg} and key_supports(each.key, header.alg)
     ]
     if header.kid is None:
-        return [fitting[0].key] if len(fitting) == 1 else []
-    return [each.key for each in fitting if each.kid == header.kid][:MAX_TRIED]
+        return [usable[0].key] if len(usable) == 1 else []
+    return [each.key for each in usable if each.kid == header.kid][:MAX_CANDIDATE_KEYS]

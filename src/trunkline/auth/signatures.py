@@ -1,15 +1,15 @@
-"""Signatures: whose a token is, by joserfc; and tokens of our own.
+"""JWT signatures, with joserfc: verifies tokens of issuers and signs our own.
 
-    token ──> read_header ──> Header(alg, kid) ──> whoever has the key ──> check(token, key, alg)
+    token ──> parse_token_header ──> TokenHeader(alg, kid) ──> key ──> verify_signature
 
-Refuses to trust a header: it says which of our keys to try, never what a key is, nor where one
-could be had (`jwk`, `jku`, `x5c` and `x5u` are not looked at).
+The header is a hint: it selects one of our keys, and never supplies one (`jwk`, `jku`, `x5c` and
+`x5u` are ignored).
 
-Rules upheld here:
-1. An algorithm belongs to one type of key, and that is checked before any bytes are: a public key
-   never becomes a secret, and `none` is no algorithm.
-2. What a token declares critical is not understood, so it is refused.
-3. No message has any part of a token in it.
+Invariants:
+1. An algorithm belongs to one type of key, which is checked before any bytes. So a public key is
+   never used as a secret, and `none` is not an algorithm.
+2. A token with critical extensions (`crit`) is rejected: none is supported.
+3. No error message contains any part of a token.
 """
 
 import re
@@ -24,24 +24,24 @@ from joserfc.jwk import ECKey, Key, OctKey, OKPKey, RSAKey
 from joserfc.jws import JWSRegistry
 from msgspec import Struct
 
-from trunkline.auth.proof import Forged, Unproven
+from trunkline.auth.claims import AuthenticationError, BadSignature
 
-MAX_TOKEN = 16 * 1024
-"""How long a token may be, in bytes."""
+# The maximum length of a token, in bytes.
+MAX_TOKEN_BYTES = 16 * 1024
 
-MIN_SECRET = 32
-"""How many bytes a secret has at least; RFC 7518, 3.2: as many as the hash has."""
+# The minimum length of a secret, in bytes: that of the hash (RFC 7518, 3.2).
+MIN_SECRET_BYTES = 32
 
-MIN_RSA = 2048
-"""How many bits an RSA key has at least; RFC 7518, 3.3."""
+# The minimum size of an RSA key, in bits (RFC 7518, 3.3).
+MIN_RSA_BITS = 2048
 
-SHARED = frozenset(("HS256",))
-"""The algorithms for which both sides have the same secret."""
+# Algorithms with a shared secret.
+SYMMETRIC_ALGORITHMS = frozenset(("HS256",))
 
-PUBLIC = frozenset(("RS256", "ES256", "EdDSA", "Ed25519"))
-"""The algorithms for which we have the issuer's public keys."""
+# Algorithms with a public key of the issuer.
+PUBLIC_KEY_ALGORITHMS = frozenset(("RS256", "ES256", "EdDSA", "Ed25519"))
 
-_TYPES: dict[str, type[Key]] = {
+_KEY_TYPES: dict[str, type[Key]] = {
     "HS256": OctKey,
     "RS256": RSAKey,
     "ES256": ECKey,
@@ -49,86 +49,90 @@ _TYPES: dict[str, type[Key]] = {
     "Ed25519": OKPKey,
 }
 _CURVES = {"ES256": "P-256", "EdDSA": "Ed25519", "Ed25519": "Ed25519"}
-_PARTS = re.compile(r"([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
-_KINDS = frozenset(("jwt", "at+jwt", "application/at+jwt", "application/jwt"))
-"""What a token for us may call itself; others are for other purposes. RFC 8725, 3.11."""
+_TOKEN_PARTS = re.compile(r"([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+# The accepted values of `typ`; other tokens serve other purposes (RFC 8725, 3.11).
+_TOKEN_TYPES = frozenset(("jwt", "at+jwt", "application/at+jwt", "application/jwt"))
 
 
-class _Registry(JWSRegistry):
-    """As strict as the library's own, but for how long a header may be and what else is in it."""
+class _TokenRegistry(JWSRegistry):
+    """The library's checks, with our limits for the size of header and payload."""
 
     max_header_length = 4096
-    max_payload_length = MAX_TOKEN
+    max_payload_length = MAX_TOKEN_BYTES
 
 
-class Header(Struct, frozen=True):
-    """What a token says about its signature: taken for a hint, and for nothing else."""
+class TokenHeader(Struct, frozen=True):
+    """The header of a token, used only to select a key."""
 
     alg: str
     kid: str | None = None
     typ: str | None = None
 
 
-_decode = msgspec.json.Decoder(Header).decode
-_decode_any = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_header = msgspec.json.Decoder(TokenHeader).decode
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def read_header(token: str) -> Header:
-    """Return what a token says about itself; raises Unproven for what is no token."""
-    found = _PARTS.fullmatch(token) if len(token) <= MAX_TOKEN else None
-    if found is None:
-        raise Unproven("expected a token in three parts, or a key of this gateway")
+def parse_token_header(token: str) -> TokenHeader:
+    """Return the header of a token; raises AuthenticationError."""
+    match = _TOKEN_PARTS.fullmatch(token) if len(token) <= MAX_TOKEN_BYTES else None
+    if match is None:
+        raise AuthenticationError("expected a token in three parts, or a key of this gateway")
     try:
-        raw = _from_base64(found[1])
-        header = _decode(raw)
-        critical = "crit" in _decode_any(raw)
+        raw = _decode_base64(match[1])
+        header = _decode_header(raw)
+        critical = "crit" in _decode_object(raw)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        raise Unproven("the header of the token cannot be read") from None
+        raise AuthenticationError("the header of the token cannot be read") from None
     if critical:
-        raise Unproven("the token declares something critical (crit) that is not known here")
-    if header.typ is not None and header.typ.lower() not in _KINDS:
-        raise Unproven("the token is for another purpose (typ)")
+        raise AuthenticationError("the token has a critical extension (crit) that is not supported")
+    # Media types ignore case (RFC 7519, 5.1).
+    if header.typ is not None and header.typ.lower() not in _TOKEN_TYPES:
+        raise AuthenticationError("the type of the token (typ) is not supported")
     return header
 
 
-def check(token: str, key: Key, alg: str) -> bytes:
-    """Return the payload of a token that `key` signed by `alg`; raises Forged, or Unproven."""
-    if not fits(key, alg):
-        raise Unproven("the token is signed by an algorithm that is not for this key")
+def verify_signature(token: str, key: Key, alg: str) -> bytes:
+    """Return the payload of a token signed with `key`; raises BadSignature or its base class."""
+    # Before joserfc sees the token: RFC 8725, 3.1, algorithm confusion.
+    if not key_supports(key, alg):
+        raise AuthenticationError("the signature algorithm of the token does not fit the key")
     try:
         with warnings.catch_warnings():
-            # The name EdDSA is deprecated, in favour of Ed25519; issuers use it all the same.
+            # The name EdDSA is deprecated in favour of Ed25519, but issuers still use it.
             warnings.simplefilter("ignore", SecurityWarning)
-            registry = _Registry(algorithms=[alg], strict_check_header=False)
+            registry = _TokenRegistry(algorithms=[alg], strict_check_header=False)
             return bytes(jws.deserialize_compact(token, key, registry=registry).payload or b"")
     except (JoseError, ValueError, TypeError):
-        raise Forged from None
+        raise BadSignature from None
 
 
-def fits(key: Key, alg: str) -> bool:
-    """Tell whether an algorithm is one of those for which a key is."""
-    kind = _TYPES.get(alg)
-    if kind is None or not isinstance(key, kind):
+def key_supports(key: Key, alg: str) -> bool:
+    """Return whether a key is of the type, size and curve that an algorithm needs."""
+    key_type = _KEY_TYPES.get(alg)
+    if key_type is None or not isinstance(key, key_type):
         return False
     if isinstance(key, RSAKey):
-        return key.public_key.key_size >= MIN_RSA
+        return key.public_key.key_size >= MIN_RSA_BITS
     if isinstance(key, ECKey | OKPKey):
         return key.curve_name == _CURVES[alg]
     return True
 
 
 def secret_key(secret: bytes) -> OctKey:
-    """Return a secret as a key; raises ValueError for one that can be guessed."""
-    if len(secret) < MIN_SECRET:
-        raise ValueError(f"expected a secret of at least {MIN_SECRET} bytes, got {len(secret)}")
+    """Return a secret as a key; raises ValueError if it is too short."""
+    if len(secret) < MIN_SECRET_BYTES:
+        raise ValueError(
+            f"expected a secret of at least {MIN_SECRET_BYTES} bytes, got {len(secret)}"
+        )
     return OctKey.import_key(secret)
 
 
-def sign(claims: dict[str, Any], key: OctKey) -> str:
-    """Return a token of our own."""
+def sign_token(claims: dict[str, Any], key: OctKey) -> str:
+    """Return a token with these claims, signed with HS256."""
     payload = msgspec.json.encode(claims)
     return jws.serialize_compact({"alg": "HS256", "typ": "JWT"}, payload, key, algorithms=["HS256"])
 
 
-def _from_base64(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))

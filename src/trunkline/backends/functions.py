@@ -1,15 +1,15 @@
-"""Functions: Python functions as the tools of a backend of our own.
+"""FunctionBackend: Python functions as the tools of a built-in server.
 
-    tools = Functions()
+    tools = FunctionBackend()
 
     @tools.tool("status")
     def status() -> dict[str, str]:
-        "Say how the gateway is."          # the docstring is what the model reads
+        "Report the gateway's status."     # the docstring is the tool's description
 
-The input schema comes from the annotations, and so does the check of the arguments: a function
-never runs with what does not fit. A function that returns an Answer chooses its own words.
+The annotations give the input schema and the check of the arguments: a function never runs with
+invalid ones. A function may return a `ToolResult` to choose text and structured content itself.
 
-Refuses to be slow on behalf of a tool: what takes time is async.
+Functions that take time must be async.
 """
 
 import asyncio
@@ -20,43 +20,43 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from trunkline.gateway.client import Client
-from trunkline.jsonrpc import INVALID_PARAMS, Due, Raw, RpcError, to_raw
-from trunkline.jsonrpc.params import Invoke, invoker, params_type
-from trunkline.jsonrpc.raw import first_byte
-from trunkline.mcp.cacheable import Freshness
-from trunkline.mcp.caller import Caller
-from trunkline.mcp.offer import Kind, Offer
-from trunkline.mcp.versions import LATEST_HANDSHAKE, V2025_06_18, V2025_11_25
-from trunkline.routing.call import Call
+from trunkline.gateway.client import DownstreamClient
+from trunkline.jsonrpc import INVALID_PARAMS, PendingResult, Raw, RpcError, to_raw
+from trunkline.jsonrpc.dispatcher import ParamsInvoker, bind_params, params_type
+from trunkline.jsonrpc.raw_json import first_byte
+from trunkline.mcp.cache_hints import CacheHints
+from trunkline.mcp.features import Feature, FeatureKind
+from trunkline.mcp.identity import Call, Caller
+from trunkline.mcp.versions import LATEST_SESSION_VERSION, V2025_06_18, V2025_11_25
 
 _OBJECT = ord("{")
-_asking: ContextVar[Caller] = ContextVar("asking")
+# A context variable, since async functions of several callers run at the same time.
+_current_caller: ContextVar[Caller] = ContextVar("current_caller")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Answer(NamedTuple):
-    """What a tool says: text for people, the same as a structure for programs, or why it cannot."""
+class ToolResult(NamedTuple):
+    """A tool's result: text for people, structured content for programs, or an error."""
 
     text: str
-    structure: Any = None
+    structured: Any = None
     is_error: bool = False
 
 
-class Functions:
-    """A backend that is a table of functions."""
+class FunctionBackend:
+    """A backend whose tools are functions."""
 
     def __init__(self) -> None:
-        self._tools: dict[str, tuple[Invoke, Raw]] = {}
+        self._tools: dict[str, tuple[ParamsInvoker, Raw]] = {}
         self._ended = asyncio.Event()
 
     def tool(
         self, name: str, *, output: type | None = None, **annotations: bool
     ) -> Callable[[Function], Function]:
-        """Offer the decorated function, sync or async; annotations such as readOnlyHint=True.
+        """Register the decorated function, sync or async, as a tool.
 
-        `output` is the type of the structure that it answers with.
+        `output` is the type of its structured content; `annotations` are such as readOnlyHint=True.
         """
 
         def register(function: Function) -> Function:
@@ -69,121 +69,121 @@ class Functions:
                 definition["outputSchema"] = output_schema(output)
             if annotations:
                 definition["annotations"] = annotations
-            self._tools[name] = (invoker(function), to_raw(definition))
+            # Schemas and bindings are built here, once, and not for each listing or call.
+            self._tools[name] = (bind_params(function), to_raw(definition))
             return function
 
         return register
 
     @property
     def version(self) -> str:
-        """The latest revision: it speaks them all."""
-        return LATEST_HANDSHAKE
+        """The latest session revision; results are written for each caller's revision."""
+        return LATEST_SESSION_VERSION
 
     @property
     def capabilities(self) -> dict[str, Any]:
-        """It has tools."""
+        """Tools only."""
         return {"tools": {}}
 
-    async def offers(self) -> tuple[Offer, ...]:
-        """List the functions."""
-        found = self._tools.items()
-        return tuple(Offer(Kind.TOOL, name, definition) for name, (_, definition) in found)
+    async def list_features(self) -> tuple[Feature, ...]:
+        """List the tools."""
+        tools = self._tools.items()
+        return tuple(Feature(FeatureKind.TOOL, name, definition) for name, (_, definition) in tools)
 
-    def call(self, call: Call, client: Client) -> Due:
-        """Run a function, on behalf of whoever asks."""
-        return Due.of(self._run_for(call))
+    def call(self, call: Call, client: DownstreamClient) -> PendingResult:
+        """Run a function for the caller."""
+        return PendingResult.from_awaitable(self._run_for(call))
 
     async def _run_for(self, call: Call) -> Raw:
-        token = _asking.set(call.caller)
+        token = _current_caller.set(call.caller)
         try:
             return await self._run(call)
         finally:
-            _asking.reset(token)
+            _current_caller.reset(token)
 
     async def _run(self, call: Call) -> Raw:
         if call.method != "tools/call":
             raise RpcError.method_not_found(call.method)
         params = call.params
-        name = params.text("name")
+        name = params.require_text("name")
         if name not in self._tools:
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {name}")
         invoke, _ = self._tools[name]
         version = call.caller.version
         arguments = params.get("arguments") or Raw(b"{}")
         try:
-            if first_byte(arguments) != _OBJECT:  # by position they would be guessed at
+            if first_byte(arguments) != _OBJECT:  # no positional arguments
                 raise RpcError(INVALID_PARAMS, "Invalid params: expected arguments as an object")
             outcome = invoke(arguments)
         except RpcError as error:
-            # Models read results; since 2025-11-25 that is where a bad argument is explained.
+            # Since 2025-11-25 invalid arguments are a tool error, which the model can read.
             if error.code == INVALID_PARAMS and version >= V2025_11_25:
-                return tool_result(Answer(error.message, is_error=True), version)
+                return tool_result(ToolResult(error.message, is_error=True), version)
             raise
         if hasattr(outcome, "__await__"):
             outcome = await outcome
         return tool_result(outcome, version)
 
-    left_out: tuple[str, ...] = ()
-    declared: frozenset[str] | None = None
-    tells_calls_apart = True
-    """There is nothing to tell apart: nobody asks on the way."""
+    skipped_features: tuple[str, ...] = ()
+    announced_features: frozenset[str] | None = None
+    has_per_call_streams = True  # always true: functions send no requests
 
-    def waits_since(self, client: Client) -> float | None:
-        """Nobody is asked anything."""
+    def awaiting_client_since(self, client: DownstreamClient) -> float | None:
+        """Return None: functions send no requests."""
         return None
 
     @property
-    def freshness(self) -> Freshness:
-        """Nothing may be kept: what is built in can change with the configuration."""
-        return Freshness()
+    def cache_hints(self) -> CacheHints:
+        """No hints: the built-in tools may change with the configuration."""
+        return CacheHints()
 
     async def ping(self) -> None:
-        """Do nothing: it is here."""
+        """Do nothing."""
 
-    async def tell(self, method: str, params: Any) -> None:
-        """Ignore it: functions want to know nothing."""
+    async def notify(self, method: str, params: Any) -> None:
+        """Ignore the notification."""
 
-    async def follow(self, uri: str) -> None:
+    async def subscribe(self, uri: str) -> None:
         """Refuse: there are no resources."""
         raise RpcError.method_not_found("resources/subscribe")
 
-    async def unfollow(self, uri: str) -> None:
-        """Ignore it."""
+    async def unsubscribe(self, uri: str) -> None:
+        """Do nothing."""
 
-    async def set_level(self, level: str) -> None:
-        """Ignore it: functions do not log."""
+    async def set_log_level(self, level: str) -> None:
+        """Do nothing: functions do not log to clients."""
 
     async def wait_ended(self) -> None:
         """Wait until it is closed."""
         await self._ended.wait()
 
     async def aclose(self) -> None:
-        """End."""
+        """Close it."""
         self._ended.set()
 
 
-def asking() -> Caller:
-    """Return who has the function called that asks this."""
-    return _asking.get()
+def current_caller() -> Caller:
+    """Return the caller on whose behalf the current function runs."""
+    return _current_caller.get()
 
 
 def tool_result(value: Any, version: str) -> Raw:
-    """Return the result of a tool: text for people, and structure for programs that know of it."""
+    """Return a tool's result as JSON; structured content only for revisions that have it."""
     if isinstance(value, str):
-        value = Answer(value)
-    if not isinstance(value, Answer):
+        value = ToolResult(value)
+    if not isinstance(value, ToolResult):
         raw = to_raw(value)
-        value = Answer(bytes(raw).decode(), raw if bytes(raw).startswith(b"{") else None)
+        value = ToolResult(bytes(raw).decode(), raw if bytes(raw).startswith(b"{") else None)
     result: dict[str, Any] = {"content": [{"type": "text", "text": value.text}]}
-    if version >= V2025_06_18 and value.structure is not None:
-        result["structuredContent"] = value.structure
+    if version >= V2025_06_18 and value.structured is not None:
+        result["structuredContent"] = value.structured
     if value.is_error:
         result["isError"] = True
     return to_raw(result)
 
 
 def input_schema(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the JSON Schema of the arguments of `function`."""
+    """Return the JSON Schema of a function's arguments."""
     kind = params_type(function)
     (_,), definitions = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     schema = definitions.pop("Params")
@@ -192,7 +192,7 @@ def input_schema(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def output_schema(kind: type) -> dict[str, Any]:
-    """Return the JSON Schema of a structure: an object, as MCP wants it."""
+    """Return the JSON Schema of a type: an object, as MCP requires."""
     (_,), definitions = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     schema = definitions.pop(kind.__name__)
     return schema | ({"$defs": definitions} if definitions else {})

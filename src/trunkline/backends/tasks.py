@@ -1,116 +1,128 @@
-"""Tasks: calls that a server carries out as tasks only, followed until there is a result.
+"""Calls that a server runs only as tasks, from creation to result.
 
-    handshake era   tools/call ──> task ──> tasks/result, which waits ──────────────────────> result
-                                              └─ what the server asks meanwhile ──> the client
-    envelope era    tools/call ──> task ──> tasks/get ──> wait ──> tasks/get … ─────────────> result
-                                              └─ inputRequests ──> answer ──> tasks/update
+    session protocol   tools/call ──> task ──> tasks/result, which waits ─────────────────> result
+                                       └─ the server's requests ──> the client
+    stateless          tools/call ──> task ──> tasks/get ──> wait ──> tasks/get … ────────> result
+                                       └─ inputRequests ──> answers ──> tasks/update
 
-In the handshake era `tasks/result` is asked at once, and not `tasks/get` until there is something
-to fetch: it is the only way on which servers built with the Python and TypeScript SDKs ask their
-questions, it answers the moment the task ends, and one message does for many. `tasks/get` says what
-became of a task where that is unclear: when a server does not wait, has nothing to give, or was cut
-off in between.
+In the session protocol, `tasks/result` is sent at once, instead of polling `tasks/get`. Servers
+built with the Python and TypeScript SDKs send their requests only during `tasks/result`. It answers
+when the task ends, and one message replaces many. `tasks/get` follows where the state is unclear:
+the server did not wait, returned nothing, or the connection was lost.
 
-Refuses to make a call twice, and to keep a task that nobody waits for.
-
-Rules upheld here:
-1. The tool is called once, and its task is followed to its end or cancelled; if nobody waits any
-   more before its name is known, it is cancelled as soon as it is.
-2. Whoever waits for a task is not kept by its cancellation.
-3. A server that ends is noticed at once, however seldom it wants to be asked.
+Invariants:
+1. The tool is called once, and its task is followed to its end or cancelled. If the caller leaves
+   before the task id is known, the task is cancelled as soon as it is.
+2. A caller never waits for the cancellation of its task.
+3. The end of the server is noticed at once, however long its polling interval is.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from trunkline.gateway.client import Client
-from trunkline.jsonrpc import INVALID_PARAMS, ConnectionLost, Due, Raw, Request, RpcError
-from trunkline.mcp.questions import Question
-from trunkline.mcp.rounds import MAX_ROUNDS
+from trunkline.backends.http_responses import UpstreamStatusError
+from trunkline.backends.limits import DEFAULT_LIMITS
+from trunkline.gateway.client import DownstreamClient
+from trunkline.jsonrpc import INVALID_PARAMS, ConnectionLost, PendingResult, Raw, Request, RpcError
+from trunkline.mcp.input_required import MAX_INPUT_ROUNDS
+from trunkline.mcp.server_requests import ServerRequest
 from trunkline.mcp.tasks import (
-    Task,
+    PollIntervals,
+    TaskState,
     has_content,
-    lost,
-    outcome,
-    plain_result,
-    read_created,
-    read_state,
-    related_task,
+    lost_task_error,
+    read_created_task,
+    read_task_state,
+    related_task_id,
+    strip_related_task,
+    task_result,
 )
 from trunkline.mcp.versions import Era
-from trunkline.transports.http_refused import HttpRefused
 
-MAX_LOSSES = 3
-"""How often in a row a look at a task may get lost on its way; the task does not end by that."""
-
-PATIENCE = 10.0
-"""How long, in seconds, a server may take to create a task that nobody waits for any more, and then
-to cancel it."""
-
-MAX_CANCELLING = 256
-"""How many tasks of one server may be being cancelled; further ones are left to themselves."""
-
-GRACE = 0.5
-"""How long, in seconds, the end waits until tasks are cancelled."""
-
-Ask: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Raw]]
-"""Asks a server about a task; what it says meanwhile goes to the client of the call."""
-
-Answer: TypeAlias = Callable[[Mapping[str, Question]], Awaitable[Mapping[str, Raw]]]
-"""Has the client of a call answer what its task wants to know."""
+MAX_LOSSES = 3  # how many `tasks/get` in a row may fail before the task is given up
 
 
-async def nobody_answers(questions: Mapping[str, Question]) -> Mapping[str, Raw]:
-    """Refuse: the seam for whoever will ask clients on behalf of servers of the other form."""
+class CancelLimits(NamedTuple):
+    """How much effort goes into cancelling abandoned tasks."""
+
+    # How long, in seconds, a task may take to be created, and then to be cancelled
+    timeout: float = 10.0
+    # How many tasks of one server may be in cancellation; further ones are left running
+    max_running: int = 256
+    close_timeout: float = 0.5  # how long, in seconds, closing waits for the cancellations
+
+
+DEFAULT_CANCEL_LIMITS = CancelLimits()
+
+# Sends a request about a task; messages meanwhile go to the client of the call
+SendAboutTask: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Raw]]
+# Gets the answers of the call's client to the questions of its task
+AnswerQuestions: TypeAlias = Callable[[Mapping[str, ServerRequest]], Awaitable[Mapping[str, Raw]]]
+
+
+async def refuse_questions(questions: Mapping[str, ServerRequest]) -> Mapping[str, Raw]:
+    """Refuse all questions: used where a task cannot reach its client."""
     methods = ", ".join(sorted({question.method for question in questions.values()}))
-    text = f"the server's task wants to know more, which cannot be asked: {methods}"
+    text = f"the server's task needs input that the client cannot give: {methods}"
     raise RpcError.internal_error(text)
 
 
-class Tasks:
-    """All tasks under way at one server."""
+class TaskTracker:
+    """All tasks in progress at one server."""
 
-    def __init__(self, era: Era, wait_ended: Callable[[], Awaitable[None]]) -> None:
-        """Begin with none; `wait_ended` waits until the server cannot be asked any more."""
+    def __init__(
+        self,
+        era: Era,
+        wait_ended: Callable[[], Awaitable[None]],
+        limits: CancelLimits = DEFAULT_CANCEL_LIMITS,
+        intervals: PollIntervals = DEFAULT_LIMITS.poll_intervals,
+    ) -> None:
+        """Start empty; `wait_ended` waits until the server cannot be reached any more."""
         self._era = era
         self._wait_ended = wait_ended
-        self._clients: dict[str, Client] = {}
+        self._limits = limits
+        self._intervals = intervals
+        self._clients: dict[str, DownstreamClient] = {}
         self._cancelling: set[asyncio.Task[None]] = set()
 
-    def whose(self, request: Request) -> Client | None:
-        """Return whom a question is for that says of which task it is."""
-        id = related_task(request.params)
+    def client_of(self, request: Request) -> DownstreamClient | None:
+        """Return the client of the task that a request names, or None."""
+        id = related_task_id(request.params)
         return None if id is None else self._clients.get(id)
 
-    async def follow(
-        self, creating: Due, ask: Ask, client: Client, answer: Answer = nobody_answers
+    async def run(
+        self,
+        creating: PendingResult,
+        send: SendAboutTask,
+        client: DownstreamClient,
+        answer_questions: AnswerQuestions = refuse_questions,
     ) -> Raw:
-        """Return what comes of a call that may be answered with a task; raises as calls do."""
+        """Return the result of a call that may be answered with a task; raises as calls do."""
         try:
             await creating.wait()
         except asyncio.CancelledError:
-            if not self._cancel(self._cancel_created(creating, ask)):
+            # The task has no id yet: wait for the id in the background, then cancel the task.
+            if not self._cancel(self._cancel_created(creating, send)):
                 creating.cancel()
             raise
-        task = read_created(await creating, self._era)
+        task = read_created_task(await creating, self._era, self._intervals)
         if task is None:
             return creating.result
-        pursuit = _Pursuit(ask, answer, self._wait_ended)
+        poller = _TaskPoller(send, answer_questions, self._wait_ended, self._intervals)
         self._clients[task.id] = client
         try:
-            if self._era is Era.HANDSHAKE:
-                return await pursuit.wait(task)
-            return await pursuit.poll(task)
+            if self._era is Era.SESSION:
+                return await poller.wait_result(task)
+            return await poller.poll(task)
         finally:
             self._clients.pop(task.id, None)
-            if not pursuit.over:
-                self._cancel(_cancel_task(task, ask))
+            if not poller.finished:
+                self._cancel(self._cancel_task(task, send))
 
     def _cancel(self, cancelling: Coroutine[Any, Any, None]) -> bool:
-        """Cancel a task, while nobody waits for that; tell whether it is being done."""
-        if len(self._cancelling) >= MAX_CANCELLING:
+        if len(self._cancelling) >= self._limits.max_running:
             cancelling.close()
             return False
         task = asyncio.create_task(cancelling)
@@ -118,130 +130,137 @@ class Tasks:
         task.add_done_callback(self._cancelling.discard)
         return True
 
-    async def _cancel_created(self, creating: Due, ask: Ask) -> None:
-        """Cancel a task that is still to be created, or the call if that takes too long."""
+    async def _cancel_created(self, creating: PendingResult, send: SendAboutTask) -> None:
+        """Cancel a task once it is created, or the call if that takes too long."""
         with suppress(RpcError, ConnectionLost, TimeoutError):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self._limits.timeout):
                 created = await creating
-            task = read_created(created, self._era)
-            if task is not None and not task.over:
-                await _cancel_task(task, ask)
+            task = read_created_task(created, self._era, self._intervals)
+            if task is not None and not task.is_finished:
+                await self._cancel_task(task, send)
+
+    async def _cancel_task(self, task: TaskState, send: SendAboutTask) -> None:
+        with suppress(RpcError, ConnectionLost, TimeoutError):
+            async with asyncio.timeout(self._limits.timeout):
+                await send("tasks/cancel", {"taskId": task.id})
 
     async def aclose(self) -> None:
-        """Leave no task behind, as far as that can be done in a moment."""
+        """Wait briefly for the cancellations, then stop them."""
         if self._cancelling:
-            await asyncio.wait(self._cancelling, timeout=GRACE)
+            await asyncio.wait(self._cancelling, timeout=self._limits.close_timeout)
         for cancelling in self._cancelling:
             cancelling.cancel()
         await asyncio.gather(*self._cancelling, return_exceptions=True)
 
 
-async def _cancel_task(task: Task, ask: Ask) -> None:
-    with suppress(RpcError, ConnectionLost, TimeoutError):
-        async with asyncio.timeout(PATIENCE):
-            await ask("tasks/cancel", {"taskId": task.id})
-
-
-class _Pursuit:
-    """One task, followed to its end."""
-
-    def __init__(self, ask: Ask, answer: Answer, wait_ended: Callable[[], Awaitable[None]]) -> None:
-        self.over = False
-        """Whether the server has ended it: then there is nothing to cancel."""
-        self._ask = ask
-        self._answer = answer
+class _TaskPoller:
+    def __init__(
+        self,
+        send: SendAboutTask,
+        answer_questions: AnswerQuestions,
+        wait_ended: Callable[[], Awaitable[None]],
+        intervals: PollIntervals,
+    ) -> None:
+        # Whether the server has ended the task: then there is nothing to cancel
+        self.finished = False
+        self._send = send
+        self._answer_questions = answer_questions
         self._wait_ended = wait_ended
+        self._intervals = intervals
         self._losses = 0
 
-    # The handshake era
+    # Session protocol
 
-    async def wait(self, task: Task) -> Raw:
-        """Return the result for which a server has us wait."""
+    async def wait_result(self, task: TaskState) -> Raw:
+        """Return the result in the session protocol, where the server makes us wait for it."""
         while True:
             result: Raw | None = None
             failure: RpcError | ConnectionLost | None = None
             try:
-                result = plain_result(await self._ask("tasks/result", {"taskId": task.id}))
+                result = strip_related_task(await self._send("tasks/result", {"taskId": task.id}))
                 if has_content(result):
-                    self.over = True
+                    self.finished = True
                     return result
-            except (RpcError, ConnectionLost) as why:
-                failure = why
-            task = await self._look(task, failure)
-            self.over = task.over
-            if self.over and not isinstance(failure, ConnectionLost):
+            except (RpcError, ConnectionLost) as error:
+                failure = error
+            task = await self._get_state(task, failure)
+            self.finished = task.is_finished
+            if self.finished and not isinstance(failure, ConnectionLost):
                 if failure is not None and task.status != "cancelled":
-                    raise failure  # the tool's own
-                return outcome(task._replace(result=result))
-            await self._rest(task)
+                    raise failure  # the tool's own error
+                return task_result(task._replace(result=result))
+            await self._wait_interval(task)
 
-    async def _look(self, task: Task, failure: RpcError | ConnectionLost | None) -> Task:
-        """Return how a task is that has given no result; raises why, if nobody can say."""
+    async def _get_state(
+        self, task: TaskState, failure: RpcError | ConnectionLost | None
+    ) -> TaskState:
+        """Return the state of a task without a result; raises the failure if it is unknown."""
         try:
-            found = await self._ask_of("tasks/get", task)
+            found = await self._send_about("tasks/get", task)
         except RpcError:
             if isinstance(failure, RpcError) and failure.code != INVALID_PARAMS:
-                self.over = True  # the tool's own, of a server that says nothing beside
+                self.finished = True  # the tool's own error, from a server without tasks/get
                 raise failure from None
             raise
-        return read_state(task, found, Era.HANDSHAKE)
+        return read_task_state(task, found, Era.SESSION, self._intervals)
 
-    # The envelope era
+    # Stateless protocol
 
-    async def poll(self, task: Task) -> Raw:
-        """Return the result of a task that is looked at as often as its server wants."""
+    async def poll(self, task: TaskState) -> Raw:
+        """Return the result in the stateless protocol, by polling at the server's interval."""
         answered: set[str] = set()
         rounds = 0
-        resting = task.status == "working"
+        wait_first = task.status == "working"
         while True:
-            if resting:
-                await self._rest(task)
-            resting = True
-            state = await self._look_again(task)
+            if wait_first:
+                await self._wait_interval(task)
+            wait_first = True
+            state = await self._poll_state(task)
             if state is None:
                 continue
             task = state
-            if task.over:
-                self.over = True
-                return outcome(task)
-            questions = {k: asked for k, asked in task.questions.items() if k not in answered}
+            if task.is_finished:
+                self.finished = True
+                return task_result(task)
+            questions = {
+                k: question for k, question in task.input_requests.items() if k not in answered
+            }
             if questions:
                 rounds += 1
-                if rounds > MAX_ROUNDS:
-                    text = f"the server's task asked more than {MAX_ROUNDS} times"
+                if rounds > MAX_INPUT_ROUNDS:
+                    text = f"the server's task asked more than {MAX_INPUT_ROUNDS} times"
                     raise RpcError.internal_error(text)
-                answers = await self._answer(questions)
+                answers = await self._answer_questions(questions)
                 answered |= answers.keys()
-                await self._ask_of("tasks/update", task, inputResponses=dict(answers))
+                await self._send_about("tasks/update", task, inputResponses=dict(answers))
 
-    async def _look_again(self, task: Task) -> Task | None:
-        """Return how a task is now, None if what we asked got lost."""
+    async def _poll_state(self, task: TaskState) -> TaskState | None:
         try:
-            found = await self._ask_of("tasks/get", task)
-        except ConnectionLost as why:
+            found = await self._send_about("tasks/get", task)
+        except ConnectionLost as error:
             self._losses += 1
-            final = isinstance(why, HttpRefused) and not why.passes
+            final = isinstance(error, UpstreamStatusError) and not error.is_temporary
             if final or self._losses > MAX_LOSSES:
                 raise
             return None
         self._losses = 0
-        return read_state(task, found, Era.ENVELOPE)
+        return read_task_state(task, found, Era.STATELESS, self._intervals)
 
-    # Both
+    # Both protocols
 
-    async def _ask_of(self, method: str, task: Task, **members: Any) -> Raw:
-        """Ask about a task that the server has to know."""
+    async def _send_about(self, method: str, task: TaskState, **members: Any) -> Raw:
+        """Send a request about a task; a server that does not know the task has lost it."""
         try:
-            return await self._ask(method, {"taskId": task.id, **members})
-        except RpcError as why:
-            if why.code != INVALID_PARAMS:
+            return await self._send(method, {"taskId": task.id, **members})
+        except RpcError as error:
+            if error.code != INVALID_PARAMS:
                 raise
-            self.over = True
-            raise lost(why) from None
+            self.finished = True
+            raise lost_task_error(error) from None
 
-    async def _rest(self, task: Task) -> None:
-        """Leave a task alone for as long as its server wants; raises ConnectionLost if it ends."""
+    async def _wait_interval(self, task: TaskState) -> None:
+        """Wait for the server's polling interval; raises ConnectionLost if the server ends."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(task.interval):
+            async with asyncio.timeout(task.poll_interval):
                 await self._wait_ended()
                 raise ConnectionLost("the server ended before its task did")

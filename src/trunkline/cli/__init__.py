@@ -1,10 +1,10 @@
-"""The command line: reads arguments, has `app` do it, and says plainly how it went.
+"""The command line: parses arguments, runs a command, and reports how it went.
 
-    main ──> serve                  as clients start it, by the shortest way
-         └─> program (typer) ──> every command, each in a module of its own
+    main ──> serve                  when a client starts it: the fastest path
+         └─> program (typer) ──> all commands, each imported when it runs
 
-Exit codes: 0 when all went well, 1 when something did not work, 2 for arguments or a configuration
-that make no sense. stdout has what was asked for; all else is on stderr.
+Exit codes: 0 success, 1 failure, 2 invalid arguments or configuration. Results go to stdout,
+everything else to stderr.
 """
 
 import sys
@@ -16,34 +16,35 @@ from trunkline import __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that `arguments` name; return the exit code, or raise SystemExit."""
+    """Run the command in `arguments`; return the exit code, or raise SystemExit."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    # Without typer, which is slow to import.
     if list(arguments) == ["--version"]:
         print(f"trunkline {__version__}")
         return 0
-    plain = plain_serve(arguments)
+    plain = parse_plain_serve(arguments)
     if plain is not None:
-        from trunkline.cli.serve import serve  # noqa: PLC0415  others do not need it
+        from trunkline.cli.serve import serve  # noqa: PLC0415  other commands do not need it
 
         return serve(plain.config, plain.stdio)
-    from trunkline.cli.program import program  # noqa: PLC0415  it takes longer than all the rest
+    from trunkline.cli.program import program  # noqa: PLC0415  imports typer, which is slow
 
     program(args=list(arguments), prog_name="trunkline")
     return 0
 
 
-class Plain(NamedTuple):
-    """A `serve` that needs no help with its arguments."""
+class PlainServe(NamedTuple):
+    """The arguments of a `serve` that needs no typer."""
 
     config: Path | None
     stdio: bool = False
 
 
-def plain_serve(arguments: Sequence[str]) -> Plain | None:
-    """Read what clients pass: `serve`, `--stdio`, `--config FILE`; None if there is more to it.
+def parse_plain_serve(arguments: Sequence[str]) -> PlainServe | None:
+    """Parse `serve [--stdio] [--config FILE]`; return None for anything else.
 
-    Reading arguments with typer takes longer than all else until the first answer, and a client
-    waits for that. What is not read here, wrong arguments above all, is left to typer.
+    Importing typer takes longer than everything else before the first answer, and a client waits
+    for that. All other arguments, also invalid ones, are left to typer.
     """
     if not arguments or arguments[0] != "serve":
         return None
@@ -53,6 +54,7 @@ def plain_serve(arguments: Sequence[str]) -> Plain | None:
         name, equals, value = argument.partition("=")
         if name == "--config":
             value = value if equals else next(rest, "")
+            # The value is missing: typer reports that.
             if not value or value.startswith("-"):
                 return None
             config = Path(value)
@@ -60,4 +62,4 @@ def plain_serve(arguments: Sequence[str]) -> Plain | None:
             stdio = True
         else:
             return None
-    return Plain(config, stdio)
+    return PlainServe(config, stdio)

@@ -1,12 +1,12 @@
-"""`trunkline audit query | verify | export`: the journal, asked afterwards.
+"""`trunkline audit query | verify | export | tail`: reads the audit log, and never changes it.
 
-Refuses to change anything: a journal is opened to be read.
+`tail` reads the store, not the gateways: it shows what all gateways write to it, wherever they run.
 """
 
 import os
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -14,35 +14,42 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from trunkline.assembly.journal import Place, place_of, state_of, store_at
-from trunkline.cli.config_choice import choose_config
-from trunkline.cli.screen import (
-    FAILED,
-    WRONG,
+from trunkline.app.audit import AuditLocation, build_store, find_audit_log, state_folder
+from trunkline.audit.call_batch import newest_records, search_records
+from trunkline.audit.store import (
+    HASH_BYTES,
+    AuditRow,
+    AuditStore,
+    ChainTip,
+    RecordFilter,
+    StoreError,
+    all_rows,
+)
+from trunkline.audit.verification import ChainVerifier
+from trunkline.cli.locations import choose_config, user_state_dir
+from trunkline.cli.output import (
+    EXIT_FAILURE,
+    EXIT_USAGE,
     fail,
     json_lines,
     print_json,
     print_lines,
+    print_message,
     print_table,
-    say,
 )
-from trunkline.cli.state_folder import state_folder
-from trunkline.cli.when import moment, shown
-from trunkline.gateway.events import STATUSES
-from trunkline.gateway.switches import PAUSE
-from trunkline.journal.audit import Auditor
-from trunkline.journal.chain import SIZE, Head
-from trunkline.journal.search import newest, search
-from trunkline.journal.store import Filter, Row, Store, StoreError, each_row
+from trunkline.cli.times import format_time, parse_past_time
+from trunkline.gateway.events import PAUSE, STATUSES
 from trunkline.jsonrpc import Raw, from_raw
+from trunkline.printable import printable
 
-_COLUMNS = ("time", "status", "took", "subject", "server", "what", "why")
-_STEP = 2000
-_TURNED_AWAY = "turned_away"
+_QUERY_COLUMNS = ("time", "status", "took", "subject", "server", "what", "why")
+# Records per write.
+_EXPORT_BATCH = 2000
+_AUTH_REJECTED = "auth_rejected"
 
 
-class Wanted(NamedTuple):
-    """Which records somebody wants, as they wrote it."""
+class RecordSelection(NamedTuple):
+    """The selection options of a command, as given."""
 
     tool: str | None = None
     subject: str | None = None
@@ -51,128 +58,132 @@ class Wanted(NamedTuple):
     since: str | None = None
     until: str | None = None
 
-    def as_filter(self) -> Filter:
-        """Return the same for a store; if it makes no sense, say so, and end."""
+    def to_filter(self) -> RecordFilter:
+        """Return the options as a filter; exit if they are invalid."""
         for status in self.status:
             if status not in STATUSES:
-                fail(WRONG, f"--status: expected one of {', '.join(STATUSES)}, got {status!r}")
-        since, until = _moment("--since", self.since), _moment("--until", self.until)
-        return Filter(self.tool, self.subject, self.server, self.status, since, until)
+                fail(EXIT_USAGE, f"--status: expected one of {', '.join(STATUSES)}, got {status!r}")
+        since, until = _time_option("--since", self.since), _time_option("--until", self.until)
+        return RecordFilter(self.tool, self.subject, self.server, self.status, since, until)
 
 
-def _moment(option: str, text: str | None) -> float | None:
+def _time_option(option: str, text: str | None) -> float | None:
     try:
-        return None if text is None else moment(text, time.time())
-    except ValueError as wrong:
-        fail(WRONG, f"{option}: {wrong}")
+        return None if text is None else parse_past_time(text, time.time())
+    except ValueError as error:
+        fail(EXIT_USAGE, f"{option}: {error}")
 
 
-class Shown(msgspec.Struct, frozen=True):
-    """A record for programs."""
+class ExportedRecord(msgspec.Struct, frozen=True):
+    """A record as JSON output."""
 
     seq: int
     hash: str
     record: Raw
 
 
-def query(option: Path | None, wanted: Wanted, limit: int, as_json: bool) -> None:
-    """Print the newest records that are wanted, oldest first."""
-    chosen = wanted.as_filter()
-    with journal(option) as (store, _):
-        rows = newest(store, chosen, limit)
+def run_query(option: Path | None, selection: RecordSelection, limit: int, as_json: bool) -> None:
+    """Print the newest selected records, oldest first."""
+    chosen = selection.to_filter()
+    with open_audit_log(option) as (store, _):
+        rows = newest_records(store, chosen, limit)
     if as_json:
-        print_json([for_programs(row) for row in rows])
+        print_json([to_exported(row) for row in rows])
     else:
-        print_table(_COLUMNS, [cells(row) for row in rows], ("took",))
+        print_table(_QUERY_COLUMNS, [table_row(row) for row in rows], ("took",))
     if len(rows) == limit:
-        say(f"the newest {limit}; --limit N shows more")
+        print_message(f"showing the newest {limit}; --limit N shows more")
 
 
-def export(option: Path | None, wanted: Wanted, stored: bool) -> None:
-    """Print all records that are wanted, a line of JSON each; or all rows as they are stored."""
-    chosen = wanted.as_filter()
-    if stored and chosen != Filter():
-        fail(WRONG, "--stored: expected no other wishes: a row may hold many records")
+def run_export(option: Path | None, selection: RecordSelection, stored: bool) -> None:
+    """Print all selected records as JSON lines, or all rows as stored."""
+    chosen = selection.to_filter()
+    if stored and chosen != RecordFilter():
+        fail(EXIT_USAGE, "--stored: expected no selection options: a row may hold many records")
+    # Bytes: JSON lines are UTF-8 in every locale.
     out = sys.stdout.buffer
-    with journal(option) as (store, _):
-        rows = each_row(store) if stored else search(store, chosen)
-        while some := [*islice(rows, _STEP)]:
-            out.write(json_lines(map(for_programs, some)).encode())
+    with open_audit_log(option) as (store, _):
+        rows = all_rows(store) if stored else search_records(store, chosen)
+        while some := [*islice(rows, _EXPORT_BATCH)]:
+            out.write(json_lines(map(to_exported, some)).encode())
     out.flush()
 
 
-def verify(option: Path | None, expected: str | None, as_json: bool) -> None:
-    """Walk the chain, and say whether it is whole; end with 1 if it is not."""
-    known = [] if expected is None else [_head(expected)]
-    with journal(option) as (store, place):
-        noted = None if place.head is None else place.head.read()
-        known += [] if noted is None else [noted]
-        end = store.end()
-        # What is written while we look is not looked at, and not missed.
-        audit = Auditor(end, known, shown).walk(each_row(store))
-    if noted is None:
-        audit.notes.append("the end of the chain is not noted in a second place")
+def run_verify(option: Path | None, expected: str | None, as_json: bool) -> None:
+    """Verify the hash chain; exit with 1 if it is not intact."""
+    known = [] if expected is None else [_parse_tip(expected)]
+    with open_audit_log(option) as (store, location):
+        noted_tip = None if location.tip_file is None else location.tip_file.read()
+        # Only a tip noted elsewhere reveals that the last records were removed.
+        known += [] if noted_tip is None else [noted_tip]
+        tip = store.tip()
+        # The tip is read first: records written meanwhile are not missed.
+        audit = ChainVerifier(tip, known, format_time).verify(all_rows(store))
+    if noted_tip is None:
+        audit.notes.append("the tip of the chain is not noted in a tip file")
     if as_json:
-        print_json({"ok": audit.ok, "journal": place.shown} | msgspec.to_builtins(audit))
+        print_json({"ok": audit.ok, "audit_log": location.display_url} | msgspec.to_builtins(audit))
     else:
         print_lines(*(finding.text for finding in audit.findings))
-        if audit.more:
-            print_lines(f"and {audit.more} more")
-        say(*audit.notes)
-        verdict = "whole" if audit.ok else "NOT whole"
-        print_lines(
-            f"{place.shown}: {audit.records} records, {verdict}; the end is {audit.end or 'none'}"
-        )
+        if audit.omitted:
+            print_lines(f"and {audit.omitted} more")
+        print_message(*audit.notes)
+        state = "intact" if audit.ok else "NOT intact"
+        summary = f"{audit.records} records, {state}; the tip is {audit.tip or 'none'}"
+        print_lines(f"{location.display_url}: {summary}")
     if not audit.ok:
-        raise SystemExit(FAILED)
+        raise SystemExit(EXIT_FAILURE)
 
 
-def _head(text: str) -> Head:
-    """Read what `verify` has printed before; if it makes no sense, say so, and end."""
+def _parse_tip(text: str) -> ChainTip:
+    """Parse an end of the chain as `verify` prints it; exit if it is invalid."""
     seq, _, digest = text.partition(":")
     try:
-        head = Head("", int(seq), bytes.fromhex(digest))
+        tip = ChainTip("", int(seq), bytes.fromhex(digest))
     except ValueError:
-        head = None
-    if head is None or head.seq < 1 or len(head.hash) != SIZE:
-        fail(WRONG, f"--expect: expected NUMBER:HASH, as verify prints it, got {text!r}")
-    return head
+        tip = None
+    if tip is None or tip.seq < 1 or len(tip.hash) != HASH_BYTES:
+        fail(EXIT_USAGE, f"--expect: expected NUMBER:HASH, as verify prints it, got {text!r}")
+    return tip
 
 
-def place_for(option: Path | None) -> Place:
-    """Return where the journal of a configuration is; if there is none, say so, and end."""
+def locate_audit_log(option: Path | None) -> AuditLocation:
+    """Return where the audit log is; exit if it is turned off."""
     config = choose_config(option)
-    place = place_of(config, state_of(config, state_folder(os.environ, sys.platform)))
-    if place is None:
-        fail(FAILED, "there is no journal: journal.url or gateway.state turns it off")
-    return place
+    location = find_audit_log(
+        config, state_folder(config, user_state_dir(os.environ, sys.platform))
+    )
+    if location is None:
+        fail(EXIT_FAILURE, "there is no audit log: audit.url or gateway.state_dir turns it off")
+    return location
 
 
 @contextmanager
-def journal(option: Path | None) -> Generator[tuple[Store, Place]]:
-    """Open the journal of a configuration to read it; if that fails, say so, and end."""
-    place = place_for(option)
-    store = store_at(place)
+def open_audit_log(option: Path | None) -> Generator[tuple[AuditStore, AuditLocation]]:
+    """Open the audit log for reading; exit if that fails."""
+    location = locate_audit_log(option)
+    store = build_store(location)
     try:
         store.open(create=False)
-        yield store, place
-    except StoreError as why:
-        fail(FAILED, str(why))
+        yield store, location
+    except StoreError as error:
+        fail(EXIT_FAILURE, str(error))
     finally:
         store.close()
 
 
-# How records are shown
+# Formatting records
 
 
-def for_programs(row: Row) -> Shown:
-    """Return a record with the number and the hash of the row that it is in."""
-    return Shown(row.seq, row.hash.hex(), Raw(row.body.encode()))
+def to_exported(row: AuditRow) -> ExportedRecord:
+    """Return a record with the number and hash of its row."""
+    return ExportedRecord(row.seq, row.hash.hex(), Raw(row.body.encode()))
 
 
-class _Seen(msgspec.Struct, frozen=True):
-    """As much of a record as is shown on a line."""
+class _RecordDetails(msgspec.Struct, frozen=True):
+    """The members of a record that are shown on a line."""
 
+    # All are optional: each kind of record has other members.
     gateway: str = ""
     gateway_ms: float | None = None
     upstream_ms: float | None = None
@@ -183,58 +194,167 @@ class _Seen(msgspec.Struct, frozen=True):
     problem: str | None = None
     count: int | None = None
     in_flight: int | None = None
-    what: str | None = None
+    target: str | None = None
 
 
-def seen(row: Row) -> _Seen:
-    """Return what a line shows beside the columns."""
+def read_details(row: AuditRow) -> _RecordDetails:
+    """Return the shown members of a record, none if it is malformed."""
     try:
-        return from_raw(row.body.encode(), _Seen)
+        return from_raw(row.body.encode(), _RecordDetails)
     except ValueError:
-        return _Seen()
+        return _RecordDetails()
 
 
-def cells(row: Row) -> tuple[str, ...]:
-    """Return a record as the cells of a table."""
-    found = seen(row)
-    end = (row.subject, row.backend, topic(row, found), why(row, found))
-    return (shown(row.at), status(row), took(found), *end)
+def table_row(row: AuditRow) -> tuple[str, ...]:
+    """Return a record as the cells of a table row."""
+    found = read_details(row)
+    tip = (row.subject, row.backend, target_text(row, found), reason_text(row, found))
+    return (format_time(row.at), status_text(row), duration_text(found), *tip)
 
 
-def status(row: Row) -> str:
-    """Say how something ended; that somebody was turned away has a reason instead."""
-    return "" if row.kind == _TURNED_AWAY else row.status
+def status_text(row: AuditRow) -> str:
+    """Return the status; rejected requests have none, but a reason."""
+    return "" if row.kind == _AUTH_REJECTED else row.status
 
 
-def took(found: _Seen) -> str:
-    """Say how long a call took; nothing of what is none."""
+def duration_text(found: _RecordDetails) -> str:
+    """Return how long a call took, an empty string for other records."""
     if found.gateway_ms is None or found.upstream_ms is None:
         return ""
     return f"{found.gateway_ms + found.upstream_ms:.1f} ms"
 
 
-def topic(row: Row, found: _Seen) -> str:
-    """Say what a record is about."""
+def target_text(row: AuditRow, found: _RecordDetails) -> str:
+    """Return what a record is about."""
     if row.kind == "call":
         return row.name
-    what = _switched(row, found) if row.kind == "switched" else row.name or row.backend
+    what = _switch_text(row, found) if row.kind == "switched" else row.name or row.backend
     return f"({row.kind}) {what}".rstrip()
 
 
-def _switched(row: Row, found: _Seen) -> str:
-    """Say what was switched, and which way: to switch a pause off would be to resume."""
+def _switch_text(row: AuditRow, found: _RecordDetails) -> str:
+    """Return what a kill switch record says; a released pause is a resume."""
     off = row.status == "off"
-    if found.what == PAUSE:
+    if found.target == PAUSE:
         return "gateway: paused" if off else "gateway: resumed"
-    thing = f"{found.what or ''} {row.name}".strip()
+    thing = f"{found.target or ''} {row.name}".strip()
     return f"{thing}: {'stopped' if off else 'revived'}"
 
 
-def why(row: Row, found: _Seen) -> str:
-    """Say why something ended as it did, and what else there is to say."""
-    parts: list[Any] = [row.status if row.kind == _TURNED_AWAY else found.error or found.problem]
+def reason_text(row: AuditRow, found: _RecordDetails) -> str:
+    """Return the reason of a status, and other details."""
+    parts: list[Any] = [row.status if row.kind == _AUTH_REJECTED else found.error or found.problem]
     parts.append(None if found.code is None else f"code {found.code}")
     parts.append(None if found.rule is None else f"rule {found.rule}")
     parts.append(None if found.count is None else f"{found.count} times")
     parts.append(None if found.in_flight is None else f"{found.in_flight} in flight")
     return ", ".join(part for part in parts if part)
+
+
+# In seconds.
+TAIL_POLL_INTERVAL = 0.2
+
+_STATUS_STYLES = {
+    "success": "green",
+    "tool_error": "yellow",
+    "cancelled": "dim",
+    "denied": "bold red",
+    "disabled": "bold red",
+    "rate_limited": "magenta",
+    "unknown": "yellow",
+    "invalid_arguments": "yellow",
+}
+_FAILED_STYLE = "red"
+
+
+def run_tail(option: Path | None, selection: RecordSelection, lines: int, as_json: bool) -> None:
+    """Print records as they are written, after the last of those already there."""
+    chosen = selection.to_filter()
+    location = locate_audit_log(option)
+    show = _print_json_line if as_json else _line_printer()
+    try:
+        for row in follow_records(build_store(location), chosen, lines, time.sleep):
+            show(row)
+    except KeyboardInterrupt:
+        # 128 + SIGINT, as a shell reports it.
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough.
+        raise SystemExit(0) from None
+
+
+def follow_records(
+    store: AuditStore, selection: RecordFilter, lines: int, sleep: Callable[[float], None]
+) -> Generator[AuditRow]:
+    """Yield the last selected records, then new ones; wait while the store is missing."""
+    after: int | None = None
+    chain: str | None = None
+    last_error: str | None = None
+    is_open = False
+    try:
+        while True:
+            try:
+                if not is_open:
+                    store.open(create=False)
+                    is_open = True
+                tip = store.tip()
+                if chain not in {None, tip.chain}:  # another log: all its records are new
+                    after = 0
+                chain = tip.chain
+                for row in _new_records(store, selection, after, lines):
+                    yield row
+                    after = row.seq
+                after = max(after or 0, tip.seq)  # also skip the rows that did not match
+                last_error = None
+            except StoreError as error:
+                is_open = False
+                if str(error) != last_error:
+                    last_error = str(error)
+                    print_message(f"trunkline: {last_error}; waiting for it")
+            sleep(TAIL_POLL_INTERVAL)
+    finally:
+        store.close()
+
+
+def _new_records(
+    store: AuditStore, selection: RecordFilter, after: int | None, lines: int
+) -> Iterable[AuditRow]:
+    if after is None:
+        return newest_records(store, selection, lines)
+    return search_records(store, msgspec.structs.replace(selection, after=after))
+
+
+def _print_json_line(row: AuditRow) -> None:
+    print(json_lines([to_exported(row)]), end="", flush=True)
+
+
+def _line_printer() -> Callable[[AuditRow], None]:
+    if not sys.stdout.isatty():
+        return lambda row: print("  ".join(text for text, _ in record_line(row)), flush=True)
+    from rich.console import Console  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console = Console()
+
+    def show(row: AuditRow) -> None:
+        parts = [part for text, style in record_line(row) for part in ((text, style), ("  ", ""))]
+        console.print(Text.assemble(*parts[:-1]), soft_wrap=True, highlight=False)
+
+    return show
+
+
+def record_line(row: AuditRow) -> list[tuple[str, str]]:
+    """Return the parts of a line that shows a record, each with its style."""
+    found = read_details(row)
+    is_call = row.kind == "call"
+    style = _STATUS_STYLES.get(row.status, _FAILED_STYLE) if is_call else "cyan"
+    parts = [
+        (format_time(row.at), "dim"),
+        (f"{status_text(row) or row.kind:<12}", style),
+        (f"{duration_text(found):>10}", ""),
+        (found.gateway.partition("@")[0], "dim"),
+        (row.subject, "blue"),
+        (target_text(row, found), "bold" if is_call else "cyan"),
+        (reason_text(row, found), style),
+    ]
+    return [(printable(text.replace("\n", " ")), style) for text, style in parts if text]

@@ -1,4 +1,4 @@
-"""`trunkline check`: tells whether the configuration and its keys are good and servers start."""
+"""`trunkline check`: checks the configuration and its keys, and whether its servers start."""
 
 import asyncio
 import os
@@ -8,23 +8,22 @@ from typing import Any
 
 from msgspec import Struct
 
-from trunkline.app import App
-from trunkline.assembly.key_material import Material, examine_keys
-from trunkline.cli.config_choice import choose_config, place
-from trunkline.cli.screen import (
-    FAILED,
+from trunkline.app.application import App
+from trunkline.app.auth import KeyMaterial, examine_keys
+from trunkline.app.control import ServerStatus, server_statuses
+from trunkline.cli.locations import choose_config, describe_source, user_state_dir
+from trunkline.cli.output import (
+    EXIT_FAILURE,
     first_line,
     print_heading,
     print_json,
     print_table,
     progress,
 )
-from trunkline.cli.startup import Startup
-from trunkline.cli.state_folder import state_folder
+from trunkline.cli.startup import StartupWatcher
 from trunkline.config import Config
-from trunkline.control import ServerStatus, server_statuses
-from trunkline.gateway.arguments import unchecked
-from trunkline.mcp.offer import Kind
+from trunkline.gateway.enforcement import find_unchecked_tools
+from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.versions import era_of
 from trunkline.routing.catalog import Catalog, Collision
 
@@ -32,7 +31,7 @@ _READY, _DISABLED = "ready", "disabled"
 
 
 class ServerReport(Struct, frozen=True, kw_only=True):
-    """What became of one server; `seconds` is how long it took to be ready or to fail."""
+    """The result for one server; `seconds` is how long it took to be ready or to fail."""
 
     name: str
     state: str
@@ -45,138 +44,146 @@ class ServerReport(Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     error: str | None = None
     stderr: str | None = None
-    left_out: tuple[str, ...] = ()
-    """What nobody can use of what it lists, and why."""
+    skipped: tuple[str, ...] = ()
 
 
-class Report(Struct, frozen=True):
-    """What became of all servers, and of what else the configuration names."""
+class CheckReport(Struct, frozen=True):
+    """The result for all servers, and for what else the configuration names."""
 
     ok: bool
     config: str
     servers: tuple[ServerReport, ...]
-    keys: tuple[Material, ...]
-    """What `[auth]` names keys in."""
+    # The keys that `[auth]` refers to.
+    keys: tuple[KeyMaterial, ...]
     collisions: tuple[dict[str, str], ...]
+    # Tools whose arguments cannot be checked, and why.
     unchecked: dict[str, str]
-    """The tools whose arguments cannot be checked, and why not."""
     notes: tuple[str, ...]
 
 
-def check(option: Path | None, as_json: bool, timeout: float | None) -> None:
-    """Start everything once, and print how that went."""
+def run_check(option: Path | None, as_json: bool, timeout: float | None) -> None:
+    """Start everything once, and print the result."""
     config = choose_config(option)
-    report = asyncio.run(examine(config, timeout))
+    report = asyncio.run(check_servers(config, timeout))
     if as_json:
         print_json(report)
     else:
-        _print(report)
+        _print_report(report)
     if not report.ok:
-        raise SystemExit(FAILED)
+        raise SystemExit(EXIT_FAILURE)
 
 
-async def examine(config: Config, timeout: float | None = None) -> Report:
-    """Start all servers, wait for them no longer than `timeout`, and end them."""
-    app = App(config, state_folder(os.environ, sys.platform))
+async def check_servers(config: Config, timeout: float | None = None) -> CheckReport:
+    """Start all servers, wait for them at most `timeout` seconds, and stop them."""
+    # `running` starts the servers only: no audit log, no address, no control socket.
+    app = App(config, user_state_dir(os.environ, sys.platform))
     with progress("starting") as show:
         async with app.running() as gateway:
-            startup = Startup(gateway.registry, show)
+            startup = StartupWatcher(gateway.registry, show)
             await startup.wait(timeout)
+            # Read before the servers stop.
             catalog = gateway.registry.catalog
             found = {s.name: s for s in server_statuses(app)}
-            show("ending what was started")
+            show("stopping the servers")
     servers = tuple(
-        _report(found[server.name], catalog, startup.seconds.get(server.name), timeout)
+        _server_report(found[server.name], catalog, startup.seconds.get(server.name), timeout)
         if server.name in found
         else ServerReport(name=server.name, state=_DISABLED)
         for server in config.servers
     )
     keys = examine_keys(config.auth)
-    return Report(
+    return CheckReport(
         all(server.state in {_READY, _DISABLED} for server in servers)
         and all(each.ok for each in keys),
-        place(config),
+        describe_source(config),
         servers,
         keys,
-        tuple(map(_collision, catalog.collisions)),
-        _unchecked(config, catalog),
+        tuple(map(_collision_json, catalog.collisions)),
+        _unchecked_tools(config, catalog),
         config.notes,
     )
 
 
-def _report(
+def _server_report(
     status: ServerStatus, catalog: Catalog, seconds: float | None, timeout: float | None
 ) -> ServerReport:
     counts = {
-        kind: sum(entry.backend == status.name for entry in catalog.entries(kind)) for kind in Kind
+        # From the catalogue: it holds what clients can use, without skipped features.
+        kind: sum(entry.backend == status.name for entry in catalog.entries(kind))
+        for kind in FeatureKind
     }
     error = status.error
     if error is None and status.state != _READY:
-        error = "it has ended" if timeout is None else f"it was not ready within {timeout:g} s"
+        error = "it has exited" if timeout is None else f"it was not ready within {timeout:g} s"
     return ServerReport(
         name=status.name,
         state=status.state,
         revision=status.revision,
         era=era_of(status.revision) if status.revision else None,
-        tools=counts[Kind.TOOL],
-        prompts=counts[Kind.PROMPT],
-        resources=counts[Kind.RESOURCE],
-        templates=counts[Kind.TEMPLATE],
+        tools=counts[FeatureKind.TOOL],
+        prompts=counts[FeatureKind.PROMPT],
+        resources=counts[FeatureKind.RESOURCE],
+        templates=counts[FeatureKind.TEMPLATE],
         seconds=None if seconds is None else round(seconds, 2),
         error=error,
         stderr=status.stderr,
-        left_out=status.left_out,
+        skipped=status.skipped,
     )
 
 
-def _unchecked(config: Config, catalog: Catalog) -> dict[str, str]:
+def _unchecked_tools(config: Config, catalog: Catalog) -> dict[str, str]:
     builtin = {server.name for server in config.servers if server.builtin}
     if not config.gateway.check_arguments:
         return {}
-    return unchecked(each for each in catalog.entries(Kind.TOOL) if each.backend not in builtin)
+    # Built-in tools check their arguments themselves.
+    return find_unchecked_tools(
+        each for each in catalog.entries(FeatureKind.TOOL) if each.backend not in builtin
+    )
 
 
-def _collision(collision: Collision) -> dict[str, str]:
+def _collision_json(collision: Collision) -> dict[str, str]:
     return {
         "kind": collision.kind.value,
         "name": collision.wanted,
         "kept_by": collision.kept_by,
         "server": collision.renamed.backend,
-        "renamed": collision.renamed.public,
+        "renamed": collision.renamed.public_name,
     }
 
 
-def _print(report: Report) -> None:
+def _print_report(report: CheckReport) -> None:
     print_heading(report.config)
     numbers = ("tools", "prompts", "resources", "start")
     columns = ("server", "state", "revision", "era", *numbers, "error")
-    print_table(columns, map(_row, report.servers), numbers)
+    print_table(columns, map(_server_row, report.servers), numbers)
     if any(server.templates for server in report.servers):
-        print("resources: those that are listed + templates for others")
+        print("resources: listed + templates")
     for server in report.servers:
         if server.stderr and server.state not in {_READY, _DISABLED}:
-            print(f"{server.name} last said: {first_line(server.stderr)}")
-        for why in server.left_out:
-            print(f"left out: {server.name}: {first_line(why)}")
+            print(f"{server.name}: stderr: {first_line(server.stderr)}")
+        for reason in server.skipped:
+            print(f"skipped: {server.name}: {first_line(reason)}")
     for each in report.keys:
-        place, told = first_line(each.place), first_line(each.told)
-        print(f"{'keys' if each.ok else 'bad keys'}: {each.setting}: {place}: {told}")
+        place, detail = first_line(each.location), first_line(each.detail)
+        print(f"{'keys' if each.ok else 'bad keys'}: {each.setting}: {place}: {detail}")
     for collision in report.collisions:
         print(
-            f"collision: {collision['kind']}: {first_line(collision['name'])} is that of"
-            f" {collision['kept_by']}; that of {collision['server']} is called"
+            f"collision: {collision['kind']}: {first_line(collision['name'])} belongs to"
+            f" {collision['kept_by']}; that of {collision['server']} is renamed to"
             f" {first_line(collision['renamed'])}"
         )
-    for tool, why in report.unchecked.items():
-        print(f"unchecked: {first_line(tool)}: its arguments are not checked: {first_line(why)}")
+    for tool, reason in report.unchecked.items():
+        print(f"unchecked: {first_line(tool)}: its arguments are not checked: {first_line(reason)}")
     for note in report.notes:
         print(f"note: {first_line(note)}")
 
 
-def _row(server: ServerReport) -> tuple[str, ...]:
+def _server_row(server: ServerReport) -> tuple[str, ...]:
     def count(number: int) -> str:
+        # A server that was never reached may have features: 0 would be misleading.
         return str(number) if server.revision else ""
 
+    # Most servers have none, so the number is left out then.
     more = f" + {server.templates}" if server.templates else ""
     values: tuple[Any, ...] = (
         server.name,

@@ -1,6 +1,6 @@
-"""`trunkline client-config`: what to paste into an MCP client, and where.
+"""`trunkline client-config`: prints the entry for an MCP client's settings, and names the file.
 
-Knows where clients keep their settings and how they write them down; reads and changes no file.
+It knows the settings files of clients and their formats, but reads and changes none.
 """
 
 import json
@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from trunkline.cli.config_choice import locate
-from trunkline.cli.screen import WRONG, fail, say
-from trunkline.config import ConfigErrors, HttpSettings, read
-from trunkline.config.addresses import is_web
+from trunkline.cli.locations import locate_config
+from trunkline.cli.output import EXIT_USAGE, fail, fail_config, print_message
+from trunkline.config import ConfigErrors, HttpSettings, read_raw_config
+from trunkline.config.formats import is_http_url
 
-NAME = "trunkline"
-"""What the gateway is called in a client's settings."""
+# The name of the gateway in a client's settings.
+ENTRY_NAME = "trunkline"
 
 
-class Client(NamedTuple):
-    """An MCP client: `file` is below its settings folder, or below home if it begins with ~.
+class ClientApp(NamedTuple):
+    """An MCP client. `file` is below the settings folder, or below home if it starts with `~`.
 
-    `url_key` is what its file calls the address of a server elsewhere, None if it has no word.
+    `url_key` is the key for the URL of a remote server, None if the client has none.
     """
 
     title: str
@@ -35,73 +35,83 @@ class Client(NamedTuple):
     url_key: str | None = "url"
 
     def snippet(self, command: list[str]) -> dict[str, Any]:
-        """Return what its file says to have `command` run."""
-        return self._entry("stdio", {"command": command[0], "args": command[1:]})
+        """Return the settings that make the client start `command`."""
+        return self._wrap("stdio", {"command": command[0], "args": command[1:]})
 
     def url_snippet(self, url: str) -> dict[str, Any]:
-        """Return what its file says to have it come to `url`."""
-        return self._entry("http", {self.url_key or "url": url})
+        """Return the settings that make the client connect to `url`."""
+        return self._wrap("http", {self.url_key or "url": url})
 
-    def _entry(self, kind: str, entry: dict[str, Any]) -> dict[str, Any]:
-        return {self.member: {NAME: {"type": kind, **entry} if self.is_typed else entry}}
+    def _wrap(self, kind: str, entry: dict[str, Any]) -> dict[str, Any]:
+        return {self.member: {ENTRY_NAME: {"type": kind, **entry} if self.is_typed else entry}}
 
 
 CLIENTS = {
-    "claude-desktop": Client("Claude Desktop", "Claude/claude_desktop_config.json", url_key=None),
-    "claude-code": Client("Claude Code", "~/.claude.json", is_typed=True),
-    "cursor": Client("Cursor", "~/.cursor/mcp.json"),
-    "vscode": Client("VS Code", "Code/User/mcp.json", "servers", is_typed=True),
-    "windsurf": Client("Windsurf", "~/.codeium/windsurf/mcp_config.json", url_key="serverUrl"),
+    "claude-desktop": ClientApp(
+        "Claude Desktop", "Claude/claude_desktop_config.json", url_key=None
+    ),
+    "claude-code": ClientApp("Claude Code", "~/.claude.json", is_typed=True),
+    "cursor": ClientApp("Cursor", "~/.cursor/mcp.json"),
+    "vscode": ClientApp("VS Code", "Code/User/mcp.json", "servers", is_typed=True),
+    "windsurf": ClientApp("Windsurf", "~/.codeium/windsurf/mcp_config.json", url_key="serverUrl"),
 }
 
 
-def client_config(
+def run_client_config(
     name: str, option: Path | None, stdio: bool = False, http: str | None = None
 ) -> None:
-    """Print the snippet for one client on stdout, and its file on stderr."""
+    """Print the settings for one client on stdout, and their file on stderr."""
     client = CLIENTS.get(name)
     if client is None:
-        fail(WRONG, f"no client {name!r} is known here; known are: {', '.join(CLIENTS)}")
+        fail(EXIT_USAGE, f"unknown client {name!r}; known clients: {', '.join(CLIENTS)}")
     if stdio and http is not None:
-        fail(WRONG, "give --stdio or --http URL, not both: a client has one entry for us")
+        fail(EXIT_USAGE, "give --stdio or --http URL, not both")
     if http is not None and client.url_key is None:
-        fail(WRONG, f"{client.title} starts servers itself: its file has no place for a url")
-    if http is not None and not is_web(http):
-        fail(WRONG, "--http: expected http:// or https:// and a host; write the whole address")
-    path = locate(option, os.environ, Path.cwd())
-    url = http if http is not None or stdio or path is None else _url(path)
-    say(f"{client.title}: merge this into {config_path(client)}, then restart it.")
+        fail(EXIT_USAGE, f"{client.title} starts servers itself: its settings cannot contain a url")
+    if http is not None and not is_http_url(http):
+        fail(EXIT_USAGE, "--http: expected http:// or https:// and a host; write the whole address")
+    path = locate_config(option, os.environ, Path.cwd())
+    url = http if http is not None or stdio or path is None else _configured_url(path)
+    # On stderr: stdout has nothing but the snippet.
+    print_message(f"{client.title}: merge this into {settings_path(client)}, then restart it.")
     if url is not None and client.url_key is not None:
-        say(f"`trunkline serve` must be running at {url}; with --stdio, it is started instead.")
-        print(as_json(client.url_snippet(url)))
+        print_message(
+            f"`trunkline serve` must be running at {url}; with --stdio, the client starts it."
+        )
+        print(format_snippet(client.url_snippet(url)))
     else:
-        print(as_json(client.snippet(command_line(path.absolute() if path else None))))
+        print(format_snippet(client.snippet(serve_command(path.absolute() if path else None))))
 
 
-def _url(path: Path) -> str | None:
-    """Return where a configuration has MCP over HTTP, None if nowhere that is known before."""
+def _configured_url(path: Path) -> str | None:
+    """Return the URL of MCP over HTTP, None if it is off or its port is not fixed."""
     try:
-        http = msgspec.convert(read(path).tables.get("http", {}), HttpSettings)
-    except ConfigErrors as wrong:
-        fail(WRONG, *map(str, wrong.errors))
+        # Unresolved: variables may be set only where the gateway runs.
+        http = msgspec.convert(read_raw_config(path).tables.get("http", {}), HttpSettings)
+    except ConfigErrors as error:
+        fail_config(error)
+    # Port 0 is another port at every start, so no entry can name it.
     if http.listen is None or http.listen.endswith(":0"):
         return None
-    scheme = "http" if http.certificate is None else "https"
+    scheme = "http" if http.tls_cert is None else "https"
     return f"{scheme}://{http.listen}{http.path}"
 
 
-def as_json(snippet: dict[str, Any]) -> str:
-    """Write a snippet as people do."""
+def format_snippet(snippet: dict[str, Any]) -> str:
+    """Return settings as indented JSON."""
     return json.dumps(snippet, indent=2, ensure_ascii=False)
 
 
-def config_path(client: Client) -> Path:
-    """Return the file of a client, on this system and for this user."""
-    return path_on(sys.platform, client, Path.home(), os.environ)
+def settings_path(client: ClientApp) -> Path:
+    """Return the settings file of a client for this user."""
+    return settings_path_on(sys.platform, client, Path.home(), os.environ)
 
 
-def path_on(platform: str, client: Client, home: Path, environ: Mapping[str, str]) -> Path:
-    """Return the file of a client; `platform` is as sys.platform says."""
+def settings_path_on(
+    platform: str, client: ClientApp, home: Path, environ: Mapping[str, str]
+) -> Path:
+    """Return the settings file of a client on a `platform`, as in sys.platform."""
+    # Claude Code moves its settings to this folder.
     if client.file == "~/.claude.json" and (folder := environ.get("CLAUDE_CONFIG_DIR")):
         return Path(folder, ".claude.json")
     if client.file.startswith("~/"):
@@ -113,16 +123,16 @@ def path_on(platform: str, client: Client, home: Path, environ: Mapping[str, str
     return Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / client.file
 
 
-def command_line(config: Path | None) -> list[str]:
-    """Return the command that serves `config`, as it can be run from anywhere."""
+def serve_command(config: Path | None) -> list[str]:
+    """Return the command that serves `config`, runnable from any folder."""
     arguments = ["serve", "--stdio"]
-    return [*_program(), *arguments, *(["--config", str(config)] if config else [])]
+    return [*_executable(), *arguments, *(["--config", str(config)] if config else [])]
 
 
-def _program() -> list[str]:
-    """Return this program, by its absolute path: clients know no PATH."""
+def _executable() -> list[str]:
+    """Return this program by absolute path: clients may have no PATH."""
     started = Path(sys.argv[0])
-    if started.name == NAME and (found := shutil.which(sys.argv[0])):
-        return [str(Path(found).absolute())]  # links are kept: what they point to may move
-    beside = Path(sys.executable).with_name(NAME)
-    return [str(beside)] if beside.is_file() else [sys.executable, "-m", "trunkline"]
+    if started.name == ENTRY_NAME and (found := shutil.which(sys.argv[0])):
+        return [str(Path(found).absolute())]  # not resolved: the target of a link may move
+    script = Path(sys.executable).with_name(ENTRY_NAME)
+    return [str(script)] if script.is_file() else [sys.executable, "-m", "trunkline"]

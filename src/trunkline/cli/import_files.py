@@ -1,10 +1,9 @@
-"""`trunkline import`: the servers of the clients that are there, as one `trunkline.toml`.
+"""`trunkline import`: writes the servers of installed MCP clients into one `trunkline.toml`.
 
-Rules upheld here:
-1. No file is overwritten unless that was asked for, and none is left half written.
-2. What is written may hold secrets: it is for its owner alone. On a terminal, values that were
-   given in confidence are not shown.
-3. The gateway is not put behind itself.
+Invariants:
+1. An existing file is overwritten only with `--force`, and no file is left half written.
+2. The file may contain secrets: only its owner may read it. On a terminal, secrets are masked.
+3. Entries that start or address this gateway are left out.
 """
 
 import os
@@ -16,171 +15,179 @@ from typing import Any, cast
 
 import msgspec
 
-from trunkline.cli.client_config import NAME
-from trunkline.cli.config_choice import locate
-from trunkline.cli.screen import FAILED, WRONG, fail, say
+from trunkline.audit.redaction import RedactionRules, Redactor, redact_text, redact_uri
+from trunkline.cli.client_config import ENTRY_NAME
+from trunkline.cli.locations import locate_config
+from trunkline.cli.output import EXIT_FAILURE, count_text, fail, fail_config, print_message
 from trunkline.config import (
     ClientFile,
     ConfigErrors,
-    Draft,
     HttpSettings,
+    RawConfig,
     find_client_files,
     is_loopback,
-    is_ourselves,
-    read,
+    is_own_address,
+    read_raw_config,
     to_toml,
 )
-from trunkline.config.addresses import split_url
-from trunkline.documents.parse import table_in
+from trunkline.config.formats import split_url
+from trunkline.documents.parser import get_table
 from trunkline.files import create_file, replace_file
-from trunkline.journal.redact import Redactor, Rules, shorten, without_credentials
-from trunkline.visible import visible_lines
+from trunkline.printable import printable_lines
 
-_USUAL = HttpSettings()
-_HIDDEN = "…"
-_NAMES = ("_env", "_url", "_file", "_claim")
-"""How keys end that only say where something is, or what it is called."""
+_DEFAULT_HTTP = HttpSettings()
+_MASK = "…"
+# Suffixes of keys whose values are names or locations, not secrets.
+_REFERENCE_SUFFIXES = ("_env", "_url", "_file", "_claim")
 
 
-def import_files(source: Path | None, target: Path | None, force: bool) -> None:
-    """Write, or print, a configuration with the servers of one file, or of all that are found."""
+def run_import(source: Path | None, target: Path | None, force: bool) -> None:
+    """Write or print a configuration with the servers of one file, or of all that are found."""
     if source is not None:
-        drafts = [_only(source)]
+        configs = [_read_file(source)]
     else:
-        drafts = _found(find_client_files(Path.home(), os.environ, sys.platform, Path.cwd()))
-    listens = list(map(_listen, (*drafts, *_here())))
-    drafts = [_without_us(draft, listens) for draft in drafts]
-    if not any(draft.entries for draft in drafts):
-        fail(FAILED, "no servers were found; name a file with --from FILE")
+        configs = _read_found(find_client_files(Path.home(), os.environ, sys.platform, Path.cwd()))
+    # Also the configuration in use: a client may connect to that gateway already.
+    addresses = list(map(_listen_address, (*configs, *_existing_config())))
+    configs = [_drop_own_entries(config, addresses) for config in configs]
+    if not any(config.entries for config in configs):
+        fail(EXIT_FAILURE, "no servers were found; name a file with --from FILE")
     if target is None:
-        _print(drafts)
+        _print_config(configs)
     else:
-        text = to_toml(*drafts)
-        write(target, text, force)
-        count = len(tomllib.loads(text)["servers"])  # those that are equal are there once
-        servers = "1 server" if count == 1 else f"{count} servers"
-        say(f"wrote {target}, {servers}; try `trunkline check --config {target}`")
+        text = to_toml(*configs)
+        write_config(target, text, force)
+        # Counted in the result: servers that several clients have are written once.
+        count = len(tomllib.loads(text)["servers"])
+        servers = count_text(count, "server")
+        print_message(f"wrote {target}, {servers}; try `trunkline check --config {target}`")
 
 
-def _only(file: Path) -> Draft:
+def _read_file(file: Path) -> RawConfig:
     try:
-        return _told(read(file), "")
-    except ConfigErrors as wrong:
-        fail(WRONG, *map(str, wrong.errors))
+        return _announce(read_raw_config(file), "")
+    except ConfigErrors as error:
+        fail_config(error)
 
 
-def _found(files: list[ClientFile]) -> list[Draft]:
-    """Read what can be read, and say what there was."""
-    drafts: list[Draft] = []
+def _read_found(files: list[ClientFile]) -> list[RawConfig]:
+    """Read all files that can be read, and report each."""
+    configs: list[RawConfig] = []
     for file in files:
         try:
-            drafts.append(_told(read(file.path), f"{file.client}: "))
-        except ConfigErrors as wrong:
-            say(f"{file.client}: {file.path}: left out")
-            say(*(f"  {error}" for error in wrong.errors))
-    return drafts
+            configs.append(_announce(read_raw_config(file.path), f"{file.client}: "))
+        except ConfigErrors as error:
+            print_message(f"{file.client}: {file.path}: left out")
+            print_message(*(f"  {error}" for error in error.errors))
+    return configs
 
 
-def _told(draft: Draft, client: str) -> Draft:
-    names = ", ".join(entry.name for entry in draft.entries) or "no servers"
-    say(f"{client}{draft.file}: {names}", *(f"  note: {note}" for note in draft.notes))
-    return draft
+def _announce(config: RawConfig, client: str) -> RawConfig:
+    names = ", ".join(entry.name for entry in config.entries) or "no servers"
+    print_message(f"{client}{config.file}: {names}", *(f"  note: {note}" for note in config.notes))
+    return config
 
 
-def _here() -> list[Draft]:
-    """Return the configuration that is there already, if one is that can be read."""
-    path = locate(None, os.environ, Path.cwd())
+def _existing_config() -> list[RawConfig]:
+    """Return the configuration that is in use, if it can be read."""
+    path = locate_config(None, os.environ, Path.cwd())
     try:
-        return [] if path is None else [read(path)]
+        return [] if path is None else [read_raw_config(path)]
     except ConfigErrors:
-        return []  # it is not what was asked for
+        return []  # the user did not ask for this file
 
 
-def _listen(draft: Draft) -> object:
-    return table_in(draft.tables, "http").get("listen")
+def _listen_address(config: RawConfig) -> object:
+    return get_table(config.tables, "http").get("listen")
 
 
-def _without_us(draft: Draft, listens: Sequence[object]) -> Draft:
-    reasons = {entry.name: why_ours(entry.name, entry.table, listens) for entry in draft.entries}
-    for name, why in reasons.items():
-        if why is not None:
-            say(f"  left out: {name}, which is Trunkline itself: {why}")
-    others = tuple(entry for entry in draft.entries if reasons[entry.name] is None)
-    return msgspec.structs.replace(draft, entries=others)
+def _drop_own_entries(config: RawConfig, addresses: Sequence[object]) -> RawConfig:
+    reasons = {
+        entry.name: own_entry_reason(entry.name, entry.table, addresses) for entry in config.entries
+    }
+    for name, reason in reasons.items():
+        if reason is not None:
+            print_message(f"  left out: {name}, which is Trunkline itself: {reason}")
+    others = tuple(entry for entry in config.entries if reasons[entry.name] is None)
+    return msgspec.structs.replace(config, entries=others)
 
 
-def why_ours(name: str, table: dict[str, Any], listens: Sequence[object]) -> str | None:
+def own_entry_reason(name: str, table: dict[str, Any], addresses: Sequence[object]) -> str | None:
     """Return why an entry is this gateway, None if it is another server.
 
-    `listens` are the addresses at which it is known to listen. Elsewhere on this machine a url is
-    ours only if all of it is as we have it pasted: other servers have `/mcp` as well.
+    `addresses` are those at which the gateway listens. Another loopback URL is ours only
+    with our name and paths: other servers use `/mcp` as well.
     """
-    if _starts_us(table):
+    if _starts_trunkline(table):
         return "its command is this program"
     url = table.get("url")
-    if any(is_ourselves(url, listen) for listen in listens):
-        return "its url is where http.listen has it listen"
+    if any(is_own_address(url, listen) for listen in addresses):
+        return "its url is the address in http.listen"
     parts = split_url(url) if isinstance(url, str) else None
-    if parts is None or name.lower() != NAME or not is_loopback(parts.hostname or ""):
+    if parts is None or name.lower() != ENTRY_NAME or not is_loopback(parts.hostname or ""):
         return None
-    ways_in = {_USUAL.path, _USUAL.sse_path}
-    return "its name and its url are those to paste" if parts.path in ways_in else None
+    paths = {_DEFAULT_HTTP.path, _DEFAULT_HTTP.sse_path}
+    return "it has the name and url that `client-config` prints" if parts.path in paths else None
 
 
-def _starts_us(table: dict[str, Any]) -> bool:
-    """Tell whether an entry starts this very program."""
+def _starts_trunkline(table: dict[str, Any]) -> bool:
+    """Return whether an entry starts this program."""
     words = [str(table.get("command", "")), *map(str, table.get("args", ()))]
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
+        # Anywhere in the command: another program may start ours, as in `uvx trunkline serve`.
         is_name = Path(word).name in {"trunkline", "trunkline.exe"}
-        if is_name and "serve" in words[place + 1 :]:
+        if is_name and "serve" in words[index + 1 :]:
             return True
     return False
 
 
-def _print(drafts: list[Draft]) -> None:
+def _print_config(configs: list[RawConfig]) -> None:
+    # Elsewhere the output may become a configuration, so it needs the real values.
     if sys.stdout.isatty():
-        say("what may be secret is not shown here; --write PATH writes it")
-        print(visible_lines(to_toml(*map(_discreet, drafts))))
+        print_message("possible secrets are masked here; --write PATH writes them")
+        print(printable_lines(to_toml(*map(_mask_config, configs))))
     else:
-        print(to_toml(*drafts))
+        print(to_toml(*configs))
 
 
-def _discreet(draft: Draft) -> Draft:
-    redactor = Redactor(Rules())
+def _mask_config(config: RawConfig) -> RawConfig:
+    redactor = Redactor(RedactionRules())
     entries = [
-        msgspec.structs.replace(entry, table=_table(entry.table, redactor))
-        for entry in draft.entries
+        msgspec.structs.replace(entry, table=_mask_table(entry.table, redactor))
+        for entry in config.entries
     ]
-    tables = _table(draft.tables, redactor)
-    return msgspec.structs.replace(draft, entries=tuple(entries), tables=tables)
+    tables = _mask_table(config.tables, redactor)
+    return msgspec.structs.replace(config, entries=tuple(entries), tables=tables)
 
 
-def _table(table: dict[str, Any], redactor: Redactor) -> dict[str, Any]:
-    return {key: _shown(key, value, redactor) for key, value in table.items()}
+def _mask_table(table: dict[str, Any], redactor: Redactor) -> dict[str, Any]:
+    return {key: _mask_value(key, value, redactor) for key, value in table.items()}
 
 
-def _shown(key: str, value: Any, redactor: Redactor) -> Any:
-    """Return what may be seen of a value: the shape of all, and the text of what is no secret."""
+def _mask_value(key: str, value: Any, redactor: Redactor) -> Any:
+    """Return a value with its secrets masked, but its structure kept."""
     if isinstance(value, dict):
         table = cast("dict[str, Any]", value)
+        # All values: names do not show reliably which of them are secret.
         hidden = key in {"env", "headers"}
-        return dict.fromkeys(table, _HIDDEN) if hidden else _table(table, redactor)
+        return dict.fromkeys(table, _MASK) if hidden else _mask_table(table, redactor)
     if isinstance(value, list):
-        return [_shown(key, item, redactor) for item in cast("list[Any]", value)]
-    if not isinstance(value, str) or key.endswith(_NAMES):
+        return [_mask_value(key, item, redactor) for item in cast("list[Any]", value)]
+    if not isinstance(value, str) or key.endswith(_REFERENCE_SUFFIXES):
         return value
-    if redactor.hides(key):
-        return _HIDDEN
-    return shorten(value) if key == "args" else without_credentials(value)
+    if redactor.is_secret_key(key):
+        return _MASK
+    return redact_text(value) if key == "args" else redact_uri(value)
 
 
-def write(target: Path, text: str, force: bool) -> None:
-    """Write a file that only its owner can read; one that is there is left alone unless forced."""
+def write_config(target: Path, text: str, force: bool) -> None:
+    """Write a file that only its owner can read; exit if it exists, unless forced."""
     if target.exists() and not force:
-        fail(FAILED, f"{target} is there already; --force overwrites it")
+        fail(EXIT_FAILURE, f"{target} already exists; --force overwrites it")
     try:
+        # create_file fails if the file has appeared since the check.
         (replace_file if force else create_file)(target, text.encode())
     except FileExistsError:
-        fail(FAILED, f"{target} is there already; --force overwrites it")
-    except OSError as why:
-        fail(FAILED, f"cannot write {target}: {why.strerror or why}")
+        fail(EXIT_FAILURE, f"{target} already exists; --force overwrites it")
+    except OSError as error:
+        fail(EXIT_FAILURE, f"cannot write {target}: {error.strerror or error}")

@@ -1,47 +1,47 @@
-"""The commands and their arguments, as typer reads them; what they do is elsewhere.
+"""The command line as typer reads it; the commands themselves are in other modules.
 
-Each command imports what it needs when it is run: nobody waits for what others need.
+Each command imports its module when it runs, so that none pays for the imports of another.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from trunkline import __version__
-from trunkline.cli.audit_program import (
-    Server,
-    Status,
-    Subject,
-    Tool,
+from trunkline.cli.command_groups import (
+    ConfigOption,
+    JsonOption,
+    TimeoutOption,
     audit_program,
+    explain,
+    key_program,
+    policy_program,
+    sources_program,
+    tail,
+    token_program,
 )
-from trunkline.cli.identity_program import key_program, token_program
-from trunkline.cli.options import Config, Json
-from trunkline.cli.policy_program import policy_program
-from trunkline.cli.sources_program import sources_program
 
 program = typer.Typer(
-    help="A governed MCP gateway: every MCP server behind one line.",
+    help="A governed MCP gateway: every MCP server behind one address.",
     no_args_is_help=True,
     add_completion=False,
+    # A formatted traceback may show local variables, which may hold secrets.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 all went well, 1 something did not work, 2 bad arguments or config.",
+    epilog="Exit codes: 0 success, 1 failure, 2 invalid arguments or configuration.",
 )
 
-Timeout = Annotated[
-    float | None,
-    typer.Option(metavar="SECONDS", min=0.0, help="Wait no longer than this; else as configured."),
+PidOption = Annotated[
+    int | None, typer.Option(metavar="PID", help="Only the gateway with this process id.")
 ]
-Pid = Annotated[
-    int | None, typer.Option(metavar="PID", help="Only the gateway with this process number.")
+AllOption = Annotated[bool, typer.Option("--all", help="All of your running gateways.")]
+TargetArgument = Annotated[
+    str, typer.Argument(metavar="WHAT", help="tool, server, subject, or all.")
 ]
-Every = Annotated[bool, typer.Option("--all", help="All of your gateways, if several are running.")]
-What = Annotated[str, typer.Argument(metavar="WHAT", help="tool, server, subject, or all.")]
-Name = Annotated[
+TargetNameArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[NAME]", help="Its name; of a tool also a pattern with * and ?."),
+    typer.Argument(metavar="[NAME]", help="Its name; for tools also a pattern with * and ?."),
 ]
 
 
@@ -55,249 +55,207 @@ def _version(wanted: bool) -> None:
 def options(
     version: Annotated[
         bool,
+        # Eager: before typer complains that the command is missing.
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Read what goes before a command."""
+    """Handle options that precede a command."""
 
 
 @program.command()
 def serve(
-    config: Config = None,
+    config: ConfigOption = None,
     stdio: Annotated[
         bool,
-        typer.Option("--stdio", help="Over stdin and stdout; the default without \\[http] listen."),
+        # The backslash: help texts are rich markup, in which brackets are styles.
+        typer.Option("--stdio", help="Serve stdin and stdout; default without \\[http] listen."),
     ] = False,
     http: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Over HTTP at this address, whatever \\[http] listen says; with --stdio, both.",
+            help="Serve HTTP at this address instead of \\[http] listen; with --stdio, both.",
         ),
     ] = None,
 ) -> None:
-    """Serve MCP clients, over stdin and stdout or over HTTP, until they end or a signal comes."""
+    """Serve MCP clients over stdio or HTTP, until stdin closes or a signal arrives."""
     from trunkline.cli.serve import serve  # noqa: PLC0415
 
     serve(config, stdio, http)
 
 
 @program.command()
-def check(config: Config = None, json: Json = False, timeout: Timeout = None) -> None:
-    """Check the configuration, start every server once, and show how that went."""
-    from trunkline.cli.check import check  # noqa: PLC0415
+def check(
+    config: ConfigOption = None, json: JsonOption = False, timeout: TimeoutOption = None
+) -> None:
+    """Check the configuration: start every server once, and report the result."""
+    from trunkline.cli.check import run_check  # noqa: PLC0415
 
-    check(config, json, timeout)
+    run_check(config, json, timeout)
 
 
 @program.command()
 def tools(
-    server: Annotated[str | None, typer.Argument(help="Only the tools of this server.")] = None,
-    config: Config = None,
-    json: Json = False,
-    timeout: Timeout = None,
+    server: Annotated[str | None, typer.Argument(help="Only tools of this server.")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    timeout: TimeoutOption = None,
 ) -> None:
     """List the tools of all servers, or of one."""
-    from trunkline.cli.tools import tools  # noqa: PLC0415
+    from trunkline.cli.tools import run_tools  # noqa: PLC0415
 
-    tools(config, json, server, timeout)
+    run_tools(config, json, server, timeout)
 
 
 @program.command()
 def call(
     name: Annotated[str, typer.Argument(help="The tool, as `trunkline tools` shows it.")],
     arguments: Annotated[
-        str | None, typer.Argument(metavar="[JSON]", help="Its arguments, as a JSON object.")
+        str | None, typer.Argument(metavar="[JSON]", help="The arguments, as a JSON object.")
     ] = None,
     arg: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="One argument; JSON if it is any, else text."),
+        typer.Option(metavar="KEY=VALUE", help="One argument; VALUE is JSON or else text."),
     ] = None,
     *,
-    config: Config = None,
-    json: Json = False,
-    timeout: Timeout = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    timeout: TimeoutOption = None,
 ) -> None:
-    """Call a tool, and print what it says."""
-    from trunkline.cli.call import call, read_arguments  # noqa: PLC0415
+    """Call a tool, and print its result."""
+    from trunkline.cli.tools import parse_arguments, run_call  # noqa: PLC0415
 
-    call(name, read_arguments(arguments, arg or ()), config, json, timeout)
+    run_call(name, parse_arguments(arguments, arg or ()), config, json, timeout)
 
 
 @program.command()
 def find(
     query: Annotated[str, typer.Argument(help='What the tool should do: "create a pull request".')],
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=50, help="How many to show.")] = 5,
-    config: Config = None,
-    json: Json = False,
-    timeout: Timeout = None,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=50, help="How many tools to show.")
+    ] = 5,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    timeout: TimeoutOption = None,
 ) -> None:
-    """Find the tools that do something, best match first."""
-    from trunkline.cli.find import find  # noqa: PLC0415
+    """Find tools by what they do, best match first."""
+    from trunkline.cli.tools import run_find  # noqa: PLC0415
 
-    find(query, config, json, limit, timeout)
+    run_find(query, config, json, limit, timeout)
 
 
 @program.command()
-def ps(json: Json = False) -> None:
-    """Show the gateways that you are running, and how their servers are."""
-    from trunkline.cli.ps import ps  # noqa: PLC0415
+def ps(json: JsonOption = False) -> None:
+    """Show your running gateways and the state of their servers."""
+    from trunkline.cli.gateways import run_ps  # noqa: PLC0415
 
-    ps(json)
+    run_ps(json)
 
 
 @program.command()
 def reload(
-    pid: Pid = None,
-    json: Json = False,
+    pid: PidOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Have the gateways that you are running take their configuration as it is by now."""
-    from trunkline.cli.reload import reload  # noqa: PLC0415
+    """Make your running gateways reload their configuration."""
+    from trunkline.cli.gateways import run_reload  # noqa: PLC0415
 
-    reload(pid, json)
-
-
-@program.command()
-def status(pid: Pid = None, json: Json = False) -> None:
-    """Show how your running gateways are: whether they are paused, and what is stopped."""
-    from trunkline.cli.operate import status  # noqa: PLC0415
-
-    status(pid, json)
+    run_reload(pid, json)
 
 
 @program.command()
-def pause(pid: Pid = None, json: Json = False) -> None:
-    """Have every call answered with an error until `resume`; calls under way go on."""
-    from trunkline.cli.operate import Choice, pause  # noqa: PLC0415
+def status(pid: PidOption = None, json: JsonOption = False) -> None:
+    """Show whether your running gateways are paused, and list the kill switches."""
+    from trunkline.cli.gateways import run_status  # noqa: PLC0415
 
-    pause(Choice(pid), json)
-
-
-@program.command()
-def resume(pid: Pid = None, every: Every = False, json: Json = False) -> None:
-    """Have calls answered again."""
-    from trunkline.cli.operate import Choice, resume  # noqa: PLC0415
-
-    resume(Choice(pid, every), json)
+    run_status(pid, json)
 
 
 @program.command()
-def kill(what: What, name: Name = None, pid: Pid = None, json: Json = False) -> None:
-    """Stop a tool, a server, a subject or all, at once and until it is revived."""
-    from trunkline.cli.operate import Choice, kill  # noqa: PLC0415
+# No --all: `pause` and `kill` go to all gateways anyway.
+def pause(pid: PidOption = None, json: JsonOption = False) -> None:
+    """Refuse all calls until `resume`; calls in flight go on."""
+    from trunkline.cli.gateways import GatewaySelection, run_pause  # noqa: PLC0415
 
-    kill(what, name, Choice(pid), json)
+    run_pause(GatewaySelection(pid), json)
+
+
+@program.command()
+def resume(pid: PidOption = None, every: AllOption = False, json: JsonOption = False) -> None:
+    """Allow calls again."""
+    from trunkline.cli.gateways import GatewaySelection, run_resume  # noqa: PLC0415
+
+    run_resume(GatewaySelection(pid, every), json)
+
+
+@program.command()
+def kill(
+    what: TargetArgument,
+    name: TargetNameArgument = None,
+    pid: PidOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Disable a tool, a server, a subject or everything, until `revive`."""
+    from trunkline.cli.gateways import GatewaySelection, run_kill  # noqa: PLC0415
+
+    run_kill(what, name, GatewaySelection(pid), json)
 
 
 @program.command()
 def revive(
-    what: What, name: Name = None, pid: Pid = None, every: Every = False, json: Json = False
+    what: TargetArgument,
+    name: TargetNameArgument = None,
+    pid: PidOption = None,
+    every: AllOption = False,
+    json: JsonOption = False,
 ) -> None:
-    """Let something go on that was killed."""
-    from trunkline.cli.operate import Choice, revive  # noqa: PLC0415
+    """Enable again what was killed."""
+    from trunkline.cli.gateways import GatewaySelection, run_revive  # noqa: PLC0415
 
-    revive(what, name, Choice(pid, every), json)
-
-
-@program.command()
-def bench(
-    seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", min=5.0, max=600.0, help="How long to measure.")
-    ] = 20.0,
-    json: Json = False,
-) -> None:
-    """Measure how fast the gateway is here, beside no gateway, nginx and the FastMCP proxy."""
-    from trunkline.cli.bench import bench  # noqa: PLC0415
-
-    raise typer.Exit(bench(seconds, json))
-
-
-program.add_typer(sources_program, name="sources")
-program.add_typer(token_program, name="token")
-program.add_typer(key_program, name="key")
-program.add_typer(audit_program, name="audit")
-
-
-@program.command()
-def tail(
-    *,
-    tool: Tool = None,
-    subject: Subject = None,
-    server: Server = None,
-    status: Status = None,
-    lines: Annotated[
-        int, typer.Option(metavar="N", min=0, max=1000, help="How many of those before.")
-    ] = 10,
-    config: Config = None,
-    json: Json = False,
-) -> None:
-    """Show calls as they go through, until Ctrl-C."""
-    from trunkline.cli.audit import Wanted  # noqa: PLC0415
-    from trunkline.cli.tail import tail  # noqa: PLC0415
-
-    tail(config, Wanted(tool, subject, server, tuple(status or ())), lines, json)
-
-
-program.add_typer(policy_program, name="policy")
+    run_revive(what, name, GatewaySelection(pid, every), json)
 
 
 @program.command("client-config")
 def client_config(
     client: Annotated[str, typer.Argument(help="The client, such as claude-desktop or cursor.")],
-    config: Config = None,
+    config: ConfigOption = None,
     stdio: Annotated[
         bool,
-        typer.Option("--stdio", help="The client starts it; the default without \\[http] listen."),
+        typer.Option("--stdio", help="The client starts it; default without \\[http] listen."),
     ] = False,
     http: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The client comes to this URL; else as \\[http] has it."),
+        typer.Option(
+            metavar="URL", help="The client connects to this URL. Default: \\[http] listen."
+        ),
     ] = None,
 ) -> None:
-    """Print what to paste into an MCP client's settings, and say where."""
-    from trunkline.cli.client_config import client_config  # noqa: PLC0415
+    """Print the entry for an MCP client's settings, and where it belongs."""
+    from trunkline.cli.client_config import run_client_config  # noqa: PLC0415
 
-    client_config(client, config, stdio, http)
-
-
-@program.command()
-def why(
-    tool: Annotated[str, typer.Argument(help="The tool, as `trunkline tools` shows it.")],
-    *,
-    subject: Annotated[str, typer.Option("--as", metavar="SUBJECT", help="Who would call it.")],
-    role: Annotated[
-        list[str] | None, typer.Option(metavar="ROLE", help="A role that they have; repeat it.")
-    ] = None,
-    client: Annotated[str, typer.Option(metavar="NAME", help="What their client is called.")] = "",
-    args: Annotated[
-        str | None, typer.Option(metavar="JSON", help="The arguments, as a JSON object.")
-    ] = None,
-    kind: Annotated[
-        Literal["tool", "prompt", "resource", "template"],
-        typer.Option(help="What it is, if it is not a tool."),
-    ] = "tool",
-    config: Config = None,
-    json: Json = False,
-    timeout: Timeout = None,
-) -> None:
-    """Say whether somebody may call a tool, and which rule in which line decides."""
-    from trunkline.cli.why import read_asked, why  # noqa: PLC0415
-
-    asked = read_asked(tool, kind, (subject, role or (), client), args)
-    why(asked, config, json, timeout)
+    run_client_config(client, config, stdio, http)
 
 
 @program.command("import")
 def import_files(
     source: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Only from this file.")
+        Path | None, typer.Option("--from", metavar="FILE", help="Import this file only.")
     ] = None,
     write: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Write it there; else it is printed.")
+        Path | None, typer.Option(metavar="PATH", help="Write to this file. Default: print.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Gather the servers of the MCP clients on this machine into one trunkline.toml."""
-    from trunkline.cli.import_files import import_files  # noqa: PLC0415
+    """Collect the servers of the MCP clients on this machine into one trunkline.toml."""
+    from trunkline.cli.import_files import run_import  # noqa: PLC0415
 
-    import_files(source, write, force)
+    run_import(source, write, force)
+
+
+program.command("tail", help="Short form of `audit tail`.")(tail)
+program.command("why", help="Short form of `policy explain`.")(explain)
+program.add_typer(audit_program, name="audit")
+program.add_typer(policy_program, name="policy")
+program.add_typer(token_program, name="token")
+program.add_typer(key_program, name="key")
+program.add_typer(sources_program, name="sources")

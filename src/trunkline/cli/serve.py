@@ -1,6 +1,6 @@
-"""`trunkline serve`: the gateway, over stdio for whoever started it, or over HTTP, or both.
+"""`trunkline serve`: runs the gateway over stdio, over HTTP, or both.
 
-stdout carries JSON-RPC only. A person who starts it at a terminal is told what it is for.
+On stdio, stdout carries JSON-RPC only. On a terminal, help for people goes to stderr.
 """
 
 import asyncio
@@ -16,14 +16,27 @@ from typing import Any
 
 import msgspec
 
-from trunkline import __version__, control
-from trunkline.app import App
-from trunkline.assembly.builtin import builtin
-from trunkline.assembly.reload import Outcome, Reloader
-from trunkline.cli.client_config import CLIENTS, Client, as_json, command_line, config_path
-from trunkline.cli.config_choice import choose_config, place
-from trunkline.cli.screen import FAILED, WRONG, fail, say
-from trunkline.cli.state_folder import state_folder
+from trunkline import __version__
+from trunkline.app import control
+from trunkline.app.application import App
+from trunkline.app.build import build_builtin
+from trunkline.app.reload import ConfigReloader, ReloadResult
+from trunkline.cli.client_config import (
+    CLIENTS,
+    ClientApp,
+    format_snippet,
+    serve_command,
+    settings_path,
+)
+from trunkline.cli.locations import choose_config, describe_source, user_state_dir
+from trunkline.cli.output import (
+    EXIT_FAILURE,
+    EXIT_USAGE,
+    count_text,
+    fail,
+    fail_config,
+    print_message,
+)
 from trunkline.config import (
     AddressError,
     Config,
@@ -32,123 +45,136 @@ from trunkline.config import (
     is_loopback,
     split_address,
 )
-from trunkline.loop import keep_memory, new_loop, thriftily
-from trunkline.observe.records import held_back
 from trunkline.routing.naming import public_name
+from trunkline.runtime import create_event_loop, run_trimming, tune_memory
+from trunkline.telemetry.log import buffer_logging
 
 
 def serve(option: Path | None, stdio: bool = False, address: str | None = None) -> int:
-    """Serve until stdin ends or a signal comes; return the exit code."""
+    """Serve until stdin ends or a signal arrives; return the exit code."""
     config = choose_config(option)
-    http = _choose_http(config, stdio, address)
+    http = _http_settings(config, stdio, address)
     stdio = stdio or http is None
     for number, name in enumerate(("stdin", "stdout") if stdio else ()):
-        if _is_nowhere(number):
-            fail(FAILED, f"cannot serve: {name} is a file; expected a pipe to an MCP client")
+        if _cannot_be_polled(number):
+            fail(EXIT_FAILURE, f"cannot serve: {name} is a file; expected a pipe to an MCP client")
     try:
-        with blocking_again():
-            # uvloop cannot wait for a terminal.
-            run(_serve(config, stdio, http), fast=not (stdio and sys.stdin.isatty()))
-    except (OSError, ValueError) as why:
-        fail(FAILED, f"cannot serve: {why}")
-    except ConfigErrors as wrong:
-        fail(WRONG, *map(str, wrong.errors))
+        with restore_blocking():
+            # uvloop cannot poll a terminal.
+            run_event_loop(_serve(config, stdio, http), fast=not (stdio and sys.stdin.isatty()))
+    except (OSError, ValueError) as error:
+        fail(EXIT_FAILURE, f"cannot serve: {error}")
+    except ConfigErrors as error:
+        fail_config(error)
     return 0
 
 
-def _choose_http(config: Config, stdio: bool, address: str | None) -> HttpSettings | None:
-    """Return how to serve over HTTP, None if not at all: options go before the configuration."""
+def _http_settings(config: Config, stdio: bool, address: str | None) -> HttpSettings | None:
+    """Return the HTTP settings, None to not serve HTTP; options override the configuration."""
     http = config.http
     if address is None:
         return None if stdio or http.listen is None else http
     try:
-        host, _ = split_address(address, config.auth is not None and config.auth.asks)
+        host, _ = split_address(address, config.auth is not None and config.auth.is_required)
         config.metrics.check_host(host)
-    except AddressError as wrong:
-        fail(WRONG, f"--http: {wrong}")
-    if not is_loopback(host) and http.certificate is None:
-        say("trunkline: --http: tokens travel in the clear; have a proxy in front that does TLS")
+    except AddressError as error:
+        fail(EXIT_USAGE, f"--http: {error}")
+    if not is_loopback(host) and http.tls_cert is None:
+        print_message("trunkline: --http: tokens are sent unencrypted; put a TLS proxy in front")
     return msgspec.structs.replace(http, listen=address)
 
 
-def run(serving: Coroutine[Any, Any, None], fast: bool) -> None:
-    """Run, on the fastest loop there is if that is wanted."""
-    keep_memory()
-    with asyncio.Runner(loop_factory=new_loop if fast else None) as runner:
-        runner.run(thriftily(serving))
+def run_event_loop(serving: Coroutine[Any, Any, None], fast: bool) -> None:
+    """Run a coroutine, with `fast` on uvloop if it is installed."""
+    tune_memory()
+    with asyncio.Runner(loop_factory=create_event_loop if fast else None) as runner:
+        runner.run(run_trimming(serving))
 
 
 async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None:
     async with AsyncExitStack() as stack:
-        with held_back():
-            app = App(config, state_folder(os.environ, sys.platform))
-            principal = await app.identify(os.environ) if stdio else None  # before all else
-            await stack.enter_async_context(app.observation.watching(stdio))
-        tell = _announce(app, config)
-        reloader = app.reloader(os.environ, partial(_tell_of_reload, app))
+        # Keeps what the parts log until the log itself is open.
+        with buffer_logging():
+            app = App(config, user_state_dir(os.environ, sys.platform))
+            principal = (
+                await app.identify(os.environ) if stdio else None
+            )  # before any server starts
+            await stack.enter_async_context(app.telemetry.running(stdio))
+        announce = _announcer(app, config)
+        reloader = app.create_reloader(os.environ, partial(_announce_reload, app))
         app.commands["reload"] = reloader.reload
-        await stack.enter_async_context(reloading(reloader))
+        await stack.enter_async_context(reload_triggers(reloader))
         try:
-            commands = {"snapshot": control.status_of(app), **app.commands}
-            await stack.enter_async_context(control.listening(commands, os.environ, app.report))
-        except OSError as why:
-            tell(f"trunkline: `trunkline ps` will not show this gateway: {why}")
+            commands = {"snapshot": control.status_reader(app), **app.commands}
+            folder, *_ = control.socket_folders(os.environ)
+            await stack.enter_async_context(control.serve_control(commands, folder, app.report))
+        except OSError as error:  # serving matters more than the commands for operators
+            announce(f"trunkline: `trunkline ps` will not show this gateway: {error}")
         if stdio:
             if http is not None:
+                # Before anything is announced: the address may be in use.
                 await stack.enter_async_context(app.listening(http))
-            tell(*greeting(config, stdio, http is not None))
+            announce(*startup_lines(config, stdio, http is not None))
             if http is not None:
-                tell(*where(app.origins, http))
+                announce(*address_lines(app.origins, http))
             if sys.stdin.isatty():
-                tell(*await welcome(app, config))
+                announce(*await terminal_help(app, config))
             await app.serve_stdio(principal)
         elif http is not None:
-            tools = await built_in(app, config)
+            tools = await builtin_tool_names(app, config)
 
             def opened() -> None:
-                tell(*greeting(config, stdio=False, http=True), *where(app.origins, http))
+                announce(
+                    *startup_lines(config, stdio=False, http=True),
+                    *address_lines(app.origins, http),
+                )
                 if sys.stderr.isatty():
-                    tell(f"Built-in tools: {tools}", "", *paste(app.origins[0] + http.path))
+                    announce(
+                        f"Built-in tools: {tools}",
+                        "",
+                        *http_client_help(app.origins[0] + http.path),
+                    )
 
             await app.serve_http(http, opened)
 
 
-def _tell_of_reload(app: App, outcome: Outcome) -> None:
-    """Tell people; programs have it in the log."""
-    log = app.observation.log
-    if log is None or not log.for_programs:
-        say(*reloaded(outcome))
+def _announce_reload(app: App, result: ReloadResult) -> None:
+    """Print the result of a reload; programs read it in the log."""
+    log = app.telemetry.log
+    if log is None or not log.is_json:
+        print_message(*reload_lines(result))
     else:
-        later = outcome.postponed
-        log.announce(*([f"waits for the next start: {', '.join(later)}"] if later else ()))
-        log.announce(*outcome.notes)
+        later = result.postponed
+        log.announce(*([f"takes effect at the next start: {', '.join(later)}"] if later else ()))
+        log.announce(*result.notes)
 
 
-def _announce(app: App, config: Config) -> Callable[..., None]:
-    """Return what tells people something, or programs if those read the log."""
+def _announcer(app: App, config: Config) -> Callable[..., None]:
+    """Return a function that prints lines for people, or logs them in JSON mode."""
 
     def announce(*lines: str) -> None:
-        if config.log.format == "json" and app.observation.log is not None:
-            app.observation.log.announce(*lines)
+        if config.log.format == "json" and app.telemetry.log is not None:
+            app.telemetry.log.announce(*lines)
         else:
-            say(*lines)
+            print_message(*lines)
 
     return announce
 
 
 @asynccontextmanager
-async def reloading(reloader: Reloader) -> AsyncGenerator[None]:
-    """Reload when SIGHUP comes or a file changes, until the end of the context."""
+async def reload_triggers(reloader: ConfigReloader) -> AsyncGenerator[None]:
+    """Reload on SIGHUP and when a file changes, until the context ends."""
     at_terminal = _has_terminal()
 
-    def hung_up() -> None:
+    def on_hangup() -> None:
+        # SIGHUP has two senders: a closed terminal, and an operator who wants a reload.
         if at_terminal and not _has_terminal():
-            os.kill(os.getpid(), signal.SIGTERM)  # that was its end, and whoever sat there has gone
+            os.kill(os.getpid(), signal.SIGTERM)  # the terminal was closed
         else:
-            reloader.ask()
+            reloader.request_reload()
 
-    with suppress(AttributeError, NotImplementedError):  # not on every system
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
+    with suppress(AttributeError, NotImplementedError):  # Windows has no SIGHUP
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
     task = asyncio.create_task(reloader.run())
     try:
         yield
@@ -161,16 +187,17 @@ def _has_terminal() -> bool:
     return any(os.isatty(number) for number in (0, 2))
 
 
-def reloaded(outcome: Outcome) -> list[str]:
-    """Return what is to be said of a reload beside what the log says of it."""
-    waiting = [f"{key}: waits for the next start" for key in outcome.postponed]
-    return [f"trunkline: {line}" for line in (*waiting, *outcome.notes)]
+def reload_lines(result: ReloadResult) -> list[str]:
+    """Return the lines about a reload that the log does not have."""
+    waiting = [f"{key}: takes effect at the next start" for key in result.postponed]
+    return [f"trunkline: {line}" for line in (*waiting, *result.notes)]
 
 
-def where(origins: Sequence[str], http: HttpSettings) -> list[str]:
-    """Return where clients find the gateway."""
+def address_lines(origins: Sequence[str], http: HttpSettings) -> list[str]:
+    """Return the URLs at which clients find the gateway."""
     lines: list[str] = []
     for origin in origins:
+        # http becomes ws, and https becomes wss.
         socket = origin.replace("http", "ws", 1) + http.ws_path
         lines += [
             f"MCP at {origin}{http.path}",
@@ -180,61 +207,63 @@ def where(origins: Sequence[str], http: HttpSettings) -> list[str]:
     return lines
 
 
-def greeting(config: Config, stdio: bool = True, http: bool = False) -> list[str]:
-    """Return what the log of a client shows."""
+def startup_lines(config: Config, stdio: bool = True, http: bool = False) -> list[str]:
+    """Return the first lines on stderr."""
     count = sum(not server.disabled for server in config.servers)
-    servers = "1 server" if count == 1 else f"{count} servers"
+    servers = count_text(count, "server")
     ways = " and ".join(way for way, is_open in (("stdio", stdio), ("HTTP", http)) if is_open)
-    lines = [f"trunkline {__version__}: MCP over {ways}, {servers} ({place(config)})"]
+    lines = [f"trunkline {__version__}: MCP over {ways}, {servers} ({describe_source(config)})"]
     return [*lines, *(f"trunkline: {note}" for note in config.notes)]
 
 
-async def welcome(app: App, config: Config) -> list[str]:
-    """Return what a person at a terminal wants to know."""
+async def terminal_help(app: App, config: Config) -> list[str]:
+    """Return help for a person who started `serve` on a terminal."""
     client = CLIENTS["claude-desktop"]
     path = config.source.absolute() if config.source else None
     return [
         "It waits for an MCP client on stdin; Ctrl-C or Ctrl-D ends it.",
-        f"Built-in tools: {await built_in(app, config)}",
+        f"Built-in tools: {await builtin_tool_names(app, config)}",
         "",
-        f"Clients start it themselves; for {client.title} put this into {config_path(client)}",
-        f"(for {_others(client)}: `trunkline client-config CLIENT`):",
-        as_json(client.snippet(command_line(path))),
+        f"Clients start it themselves; for {client.title} put this into {settings_path(client)}",
+        f"(for {_other_clients(client)}: `trunkline client-config CLIENT`):",
+        format_snippet(client.snippet(serve_command(path))),
     ]
 
 
-async def built_in(app: App, config: Config) -> str:
-    """Return the names of the tools that need no server, for people to read."""
+async def builtin_tool_names(app: App, config: Config) -> str:
+    """Return the names of tools that need no server."""
     tools = [
-        public_name(server.shown_prefix, offer.key)
+        public_name(server.effective_prefix, offer.key)
         for server in config.servers
         if server.builtin is not None and not server.disabled
-        for offer in await builtin(server, app.desk).offers()
+        for offer in await build_builtin(server, app.admin).list_features()
     ]
     return ", ".join(tools) or "none"
 
 
-def paste(url: str) -> list[str]:
-    """Return what a person at a terminal does with a url."""
+def http_client_help(url: str) -> list[str]:
+    """Return help for connecting a client to a URL."""
     client = CLIENTS["cursor"]
     return [
-        f"It serves until Ctrl-C ends it. For {client.title} put this into {config_path(client)}",
-        f"(for {_others(client)}: `trunkline client-config CLIENT --http {url}`):",
-        as_json(client.url_snippet(url)),
+        f"It serves until Ctrl-C ends it. For {client.title} put this into {settings_path(client)}",
+        f"(for {_other_clients(client)}: `trunkline client-config CLIENT --http {url}`):",
+        format_snippet(client.url_snippet(url)),
     ]
 
 
-def _others(client: Client) -> str:
-    """Return the clients beside one that can be told the same."""
+def _other_clients(client: ClientApp) -> str:
+    """Return the clients that can be configured in the same way."""
     return ", ".join(
         name
         for name, each in CLIENTS.items()
+        # A client without a key for URLs can only start the gateway itself.
         if each is not client and (each.url_key or not client.url_key)
     )
 
 
-def _is_nowhere(number: int) -> bool:
-    """Tell whether a descriptor is one that the event loop cannot wait for, as /dev/null is."""
+def _cannot_be_polled(number: int) -> bool:
+    """Return whether the event loop cannot wait for a descriptor, such as /dev/null."""
+    # asyncio accepts pipes, sockets and terminals; epoll refuses regular files.
     mode = os.fstat(number).st_mode
     return not (
         stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or (stat.S_ISCHR(mode) and os.isatty(number))
@@ -242,8 +271,8 @@ def _is_nowhere(number: int) -> bool:
 
 
 @contextmanager
-def blocking_again() -> Generator[None]:
-    """Leave stdin and stdout as they were: a terminal is shared with the shell that comes back."""
+def restore_blocking() -> Generator[None]:
+    """Restore the blocking mode of stdin and stdout: a shell may share the terminal."""
     before = [(number, os.get_blocking(number)) for number in (0, 1)]
     try:
         yield
@@ -252,4 +281,4 @@ def blocking_again() -> Generator[None]:
             try:
                 os.set_blocking(number, blocking)
             except OSError:
-                continue  # it has been closed, as pipes are
+                continue  # closed meanwhile

@@ -1,8 +1,8 @@
-"""Starting backends, for commands that have a question and no client's patience.
+"""Starts upstreams for commands that need the catalogue, and shows progress.
 
-    Config ──> started ──> a gateway whose backends are ready, have failed, or are not waited for
+    Config ──> start_gateway ──> a gateway whose upstreams are ready, have failed, or timed out
 
-Refuses to decide what it means that one is not ready: it says so in a line, and its command knows.
+What a failed server means is left to the command.
 """
 
 import asyncio
@@ -12,96 +12,105 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from trunkline.app import App
-from trunkline.cli.screen import first_line, progress
-from trunkline.cli.state_folder import state_folder
+from trunkline.app.application import App
+from trunkline.app.control import ServerStatus, server_statuses
+from trunkline.cli.locations import user_state_dir
+from trunkline.cli.output import first_line, progress
 from trunkline.config import Config
-from trunkline.control import ServerStatus, server_statuses
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.registry import Registry
-from trunkline.mcp.offer import Kind
-from trunkline.routing.naming import SEPARATOR
+from trunkline.mcp.features import FeatureKind
+from trunkline.routing.naming import NAME_SEPARATOR
 
-_LOOK = 0.02
-"""How many seconds pass between two looks: how exact the times are that are noted."""
+# In seconds; also the precision of recorded start times.
+_POLL_INTERVAL = 0.02
 
 
-class Startup:
-    """Looks on while the backends of a registry start."""
+class StartupWatcher:
+    """Watches the upstreams of a registry start."""
 
     def __init__(self, registry: Registry, show: Callable[[str], None]) -> None:
-        """Begin now; `show` is told what is still awaited."""
+        """Start the clock; `show` gets the names of upstreams that are not ready."""
         self._registry = registry
         self._show = show
-        self._began = asyncio.get_running_loop().time()
+        self._started_at = asyncio.get_running_loop().time()
         self.seconds: dict[str, float] = {}
 
     async def wait(
         self, timeout: float | None = None, enough: Callable[[], bool] = lambda: False
     ) -> None:
-        """Wait until all backends have been ready or have failed, or it is `enough`, or time."""
+        """Wait until every upstream has been tried, `enough()` is true, or the timeout."""
         while True:
-            elapsed = asyncio.get_running_loop().time() - self._began
-            self._note(elapsed)
-            if self._registry.settled or enough() or (timeout is not None and elapsed >= timeout):
+            elapsed = asyncio.get_running_loop().time() - self._started_at
+            self._record(elapsed)
+            if (
+                self._registry.catalog_complete
+                or enough()
+                or (timeout is not None and elapsed >= timeout)
+            ):
                 return
-            await self._registry.wait_settled(elapsed + _LOOK)
+            # Short waits keep the progress and the recorded times up to date.
+            await self._registry.wait_complete(elapsed + _POLL_INTERVAL)
 
-    def _note(self, elapsed: float) -> None:
+    def _record(self, elapsed: float) -> None:
         for upstream in self._registry:
-            if upstream.settled:
+            if upstream.has_been_tried:
                 self.seconds.setdefault(upstream.name, elapsed)
-        late = [upstream.name for upstream in self._registry if not upstream.settled]
+        late = [upstream.name for upstream in self._registry if not upstream.has_been_tried]
         self._show(f"starting {', '.join(late)} ({elapsed:.0f} s)")
 
 
-class Started(NamedTuple):
-    """A gateway for one question, and what tells a person how far that is."""
+class StartedGateway(NamedTuple):
+    """A started gateway, and a function that shows progress."""
 
     app: App
     show: Callable[[str], None]
 
     @property
     def gateway(self) -> Gateway:
-        """Whom to ask."""
+        """The gateway itself."""
         return self.app.gateway
 
     def statuses(self) -> tuple[ServerStatus, ...]:
-        """Return how the servers are."""
+        """Return the state of the servers."""
         return server_statuses(self.app)
 
 
 @asynccontextmanager
-async def started(
+async def start_gateway(
     config: Config,
     timeout: float | None = None,
     enough: Callable[[Registry], bool] = lambda _: False,
-) -> AsyncGenerator[Started]:
-    """Start what a configuration names and wait for it, as Startup does, until the context ends."""
-    app = App(config, state_folder(os.environ, sys.platform))
+) -> AsyncGenerator[StartedGateway]:
+    """Start a configuration's gateway, wait as StartupWatcher does, and stop it at the end."""
+    app = App(config, user_state_dir(os.environ, sys.platform))
+    # Outside of `running`: the spinner stays until the servers have stopped.
     with progress("starting") as show:
         async with app.running() as gateway:
-            await Startup(gateway.registry, show).wait(timeout, lambda: enough(gateway.registry))
-            yield Started(app, show)
-            show("ending what was started")
+            await StartupWatcher(gateway.registry, show).wait(
+                timeout, lambda: enough(gateway.registry)
+            )
+            yield StartedGateway(app, show)
+            show("stopping the servers")
 
 
-def is_found(registry: Registry, name: str) -> bool:
-    """Tell whether a tool is there, and no server that is still starting could claim its name."""
-    entry = registry.catalog.find(Kind.TOOL, name)
+def is_tool_available(registry: Registry, name: str) -> bool:
+    """Return whether a tool exists, and no server still starting could claim its name."""
+    entry = registry.catalog.find(FeatureKind.TOOL, name)
     if entry is None:
         return False
+    # In the order of the configuration: of two servers with one name, the first keeps it.
     for upstream in registry:
         if upstream.name == entry.backend:
             return True
         prefix = upstream.settings.prefix
-        if not upstream.settled and (not prefix or name.startswith(prefix + SEPARATOR)):
+        if not upstream.has_been_tried and (not prefix or name.startswith(prefix + NAME_SEPARATOR)):
             return False
     return True
 
 
-def unready(statuses: Iterable[ServerStatus], note: str = "") -> list[str]:
-    """Return a line for each server that is not ready: how it is, a note, and why."""
+def unready_lines(statuses: Iterable[ServerStatus], note: str = "") -> list[str]:
+    """Return a line for each server that is not ready: state, a note, and reason."""
     return [
         f"{status.name} is {status.state}{note}: {first_line(status.error or 'not ready')}"
         for status in statuses

@@ -1,46 +1,60 @@
-"""The `[auth]` table: who is asked for what, before anybody may call anything.
+"""The `[auth]` table: which credentials the gateway accepts.
 
-    [auth] ── check_auth ──> complaints ── fill_auth ──> AuthSettings, secrets and all
+    [auth] ── check_auth ──> errors ── resolve_auth ──> AuthSettings, with secrets
 
-Refuses to verify anything, and to ask an issuer: whoever uses the settings does.
+Tokens are verified elsewhere, and no issuer is contacted here.
 
-Rules upheld here:
-1. Secrets stand in variables, never in the file; one that can be guessed is refused.
-2. Nobody is asked only where that is said, and only on loopback.
-3. Keys are fetched over TLS, or from this machine: whoever could change them could be anybody.
-4. Printing the settings shows no secret.
+Invariants:
+1. The HS256 secret is in an environment variable, never in the file, and has at least 32 bytes.
+2. Authentication is off only if the file says so, and then only on loopback.
+3. Public keys are fetched over TLS or from this machine.
+4. The repr of the settings shows no secret.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, ClassVar, Literal, cast
 
 import msgspec
 from msgspec import Meta, Struct
 
-from trunkline.config.addresses import UNSENT, is_safe, names_user
-from trunkline.config.forms import NOT_BLANK, EnvName, Text, form, form_beside_list
-from trunkline.config.paths import anchored, check_readable, path_from
-from trunkline.config.surroundings import Surroundings
-from trunkline.documents.errors import Complain, Report
-from trunkline.documents.lines import KeyPath
-from trunkline.documents.parse import Table, as_table, table_in
+from trunkline.config.formats import (
+    CREDENTIALS_IN_URL,
+    NOT_BLANK_PATTERN,
+    EnvName,
+    NonBlankText,
+    has_credentials,
+    is_confidential,
+    text_format,
+    text_format_in_union,
+)
+from trunkline.config.references import (
+    ResolveContext,
+    check_readable,
+    resolve_path,
+    with_absolute_paths,
+)
+from trunkline.documents.errors import AddError, ErrorCollector, KeyPath
+from trunkline.documents.parser import Table, as_table, get_table
 
-MIN_SECRET = 32
-"""How many bytes a secret has at least."""
+MIN_SECRET_BYTES = 32
 
-OURS = "trunkline"
-"""The issuer and the audience of tokens that `trunkline token mint` makes, unless set."""
+# The issuer and audience of tokens from `trunkline token mint`, unless configured.
+DEFAULT_ISSUER = "trunkline"
 
-_SOURCES = ("secret_env", "jwks_url", "jwks_file")
+# The table of each mode.
+_MODE_TABLES = {"jwt": "jwt", "api_key": "api_keys"}
 
-OneText = Annotated[str, form_beside_list(NOT_BLANK, "text that is not blank")]
-Url = Annotated[
+_KEY_SOURCES = ("secret_env", "jwks_url", "jwks_file")
+
+SingleText = Annotated[str, text_format_in_union(NOT_BLANK_PATTERN, "text that is not blank")]
+HttpUrl = Annotated[
     str,
-    form(r"^https?://[^/\s?#\x22\\]+[^\s#\x22\\]*$", 'a url, such as "https://id.example"'),
+    text_format(r"^https?://[^/\s?#\x22\\]+[^\s#\x22\\]*$", 'a url, such as "https://id.example"'),
 ]
-Scope = Annotated[
+ScopeText = Annotated[
     str,
-    form(
+    text_format(
         r"^[\x21\x23-\x5b\x5d-\x7e]+$",  # RFC 6749, 3.3
         'one scope, without spaces and quotes, such as "mcp:tools"',
     ),
@@ -48,72 +62,81 @@ Scope = Annotated[
 
 
 class JwtTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which tokens are good; exactly one of secret_env, jwks_url and jwks_file must be set."""
+    """Which tokens are accepted; set exactly one of secret_env, jwks_url and jwks_file."""
 
     issuer: Annotated[
-        Text | None,
-        Meta(description='Who gives out the tokens (`iss`); "trunkline" beside a secret_env.'),
+        NonBlankText | None,
+        Meta(description='The issuer (`iss`) of tokens; "trunkline" with secret_env unless set.'),
     ] = None
     audience: Annotated[
-        OneText | tuple[Text, ...] | None,
-        Meta(description="For whom they must be (`aud`): one of these; the resource unless set."),
+        SingleText | tuple[NonBlankText, ...] | None,
+        Meta(description="The accepted audiences (`aud`); `resource` unless set."),
     ] = None
     secret_env: Annotated[
-        EnvName | None, Meta(description="The variable that has the secret, for HS256.")
+        EnvName | None, Meta(description="The environment variable with the HS256 secret.")
     ] = None
     jwks_url: Annotated[
-        Url | None, Meta(description="Where the issuer has its public keys, as a JWKS.")
+        HttpUrl | None, Meta(description="The URL of the issuer's public keys (JWKS).")
     ] = None
-    jwks_file: Annotated[Text | None, Meta(description="A file with the issuer's JWKS.")] = None
+    jwks_file: Annotated[
+        NonBlankText | None, Meta(description="A file with the issuer's public keys (JWKS).")
+    ] = None
     jwks_refresh: Annotated[
         float,
-        Meta(ge=10, le=86400, description="Seconds after which the issuer is asked again."),
+        Meta(ge=10, le=86400, description="Seconds after which the keys are fetched again."),
     ] = 300.0
     role_claim: Annotated[
-        Text,
-        Meta(description="The claim with the role, or the roles; dots lead into a claim."),
+        NonBlankText,
+        Meta(description="The claim with the role or roles; dots address nested claims."),
     ] = "role"
     clock_skew: Annotated[
         float, Meta(ge=0, le=300, description="Seconds by which clocks may differ.")
     ] = 30.0
     authorization_servers: Annotated[
-        tuple[Url, ...],
-        Meta(description="Who gives out tokens, for clients to read; the issuer unless set."),
+        tuple[HttpUrl, ...],
+        Meta(description="Authorization servers in the metadata; the issuer unless set."),
     ] = ()
 
 
-class KeyTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the keys are that `trunkline key add` gives out."""
+class ApiKeysTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where API keys of `trunkline key add` are stored."""
 
-    file: Annotated[
-        Text, Meta(description="The file, seen from the config file; it has digests only.")
-    ] = "keys.json"
+    file: Annotated[NonBlankText, Meta(description="The file with the digests of the keys.")] = (
+        "keys.json"
+    )
 
 
 class AuthTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who is asked for what; without it, loopback serves everybody, and nothing else is served."""
+    """Who may connect; without this table any local user can."""
+
+    KEY_FIXES: ClassVar[Mapping[str, str]] = {"key": "write [auth.api_keys]"}
 
     mode: Annotated[
-        Literal["jwt", "key", "none"] | tuple[Literal["jwt", "key"], ...] | None,
-        Meta(description='What is accepted; what has a table unless set. "none": nobody is asked.'),
+        Literal["jwt", "api_key", "none"] | tuple[Literal["jwt", "api_key"], ...] | None,
+        Meta(
+            description=(
+                'The accepted credentials; those with a table unless set. "none": no '
+                "authentication."
+            )
+        ),
     ] = None
     resource: Annotated[
-        Url | None,
-        Meta(description="Where clients reach MCP, for issuers; as each client does unless set."),
+        HttpUrl | None,
+        Meta(description="The URL of this gateway for clients and issuers."),
     ] = None
     required_scopes: Annotated[
-        tuple[Scope, ...], Meta(description="What every token must have been issued for.")
+        tuple[ScopeText, ...], Meta(description="Scopes that every token needs.")
     ] = ()
     max_failures: Annotated[
         int,
-        Meta(ge=1, le=100_000, description="Bad tokens from one address in a minute."),
+        Meta(ge=1, le=100_000, description="Invalid tokens per minute from one address."),
     ] = 60
     jwt: Annotated[JwtTable | None, Meta(description=JwtTable.__doc__)] = None
-    key: Annotated[KeyTable | None, Meta(description=KeyTable.__doc__)] = None
+    api_keys: Annotated[ApiKeysTable | None, Meta(description=ApiKeysTable.__doc__)] = None
 
 
 class JwtSettings(Struct, frozen=True, kw_only=True):
-    """Which tokens are good, with everything filled in."""
+    """Which tokens are accepted, with defaults and the secret filled in."""
 
     issuer: str
     audiences: tuple[str, ...]
@@ -130,103 +153,115 @@ class JwtSettings(Struct, frozen=True, kw_only=True):
 
 
 class AuthSettings(Struct, frozen=True, kw_only=True):
-    """Who is asked for what; nobody is asked if there is neither `jwt` nor `keys`."""
+    """Who may connect; everyone if there is neither `jwt` nor `api_keys`."""
 
     jwt: JwtSettings | None = None
-    keys: Path | None = None
-    """The file of keys."""
+    # The file with digests of API keys.
+    api_keys: Path | None = None
     resource: str | None = None
     required_scopes: tuple[str, ...] = ()
     max_failures: int = 60
 
     @property
-    def asks(self) -> bool:
-        """Tell whether anybody is asked."""
-        return self.jwt is not None or self.keys is not None
+    def is_required(self) -> bool:
+        """Whether callers must authenticate."""
+        return self.jwt is not None or self.api_keys is not None
 
 
-def modes_of(table: Table) -> tuple[str, ...]:
-    """Return what is accepted: what `mode` says, or else what there are tables for."""
+def auth_modes(table: Table) -> tuple[str, ...]:
+    """Return the accepted credentials: `mode`, or else those that have a table."""
     mode = table.get("mode")
     if isinstance(mode, list):
         return tuple(map(str, cast("list[object]", mode)))
     if mode is None:
-        return tuple(key for key in ("jwt", "key") if key in table)
-    return (mode,) if mode in ("jwt", "key") else ()
+        return tuple(mode for mode, key in _MODE_TABLES.items() if key in table)
+    return (mode,) if mode in ("jwt", "api_key") else ()
 
 
-def check_auth(tree: Table, report: Report) -> None:
-    """Complain about all that can be told without looking; what breaks the types is passed over."""
+def check_auth(tree: Table, report: ErrorCollector) -> None:
+    """Report errors that need no environment; values of wrong type are skipped."""
     table = as_table(tree.get("auth"))
     if table is None:
         return
-    complain, modes = report.error, modes_of(table)
+    add_error, modes = report.add_error, auth_modes(table)
     if table.get("mode") == "none":
-        fix = 'name "jwt" or "key" unless everybody on this machine may call everything'
-        report.note(("auth", "mode"), "nobody is asked who they are", fix)
-    elif not modes and table.get("mode") in (None, []):  # all else breaks the type
-        complain(("auth",), "nothing says who is let in", 'set mode to "key", "jwt" or "none"')
+        fix = 'set "jwt" or "api_key" unless every local user may call everything'
+        report.add_note(("auth", "mode"), "any local user can connect", fix)
+    # To go without authentication must be a decision: an empty [auth] is an error.
+    elif not modes and table.get("mode") in (None, []):  # otherwise the type is wrong
+        add_error(
+            ("auth",), "no credentials are configured", 'set mode to "api_key", "jwt" or "none"'
+        )
     if "jwt" in modes and "jwt" not in table:
-        complain(("auth", "mode"), "there is no table for jwt", "add [auth.jwt]")
+        add_error(("auth", "mode"), "there is no table for jwt", "add [auth.jwt]")
     elif "jwt" in modes:
-        _check_jwt(table_in(table, "jwt"), "resource" in table, complain)
+        _check_jwt(get_table(table, "jwt"), "resource" in table, add_error)
     if table.get("required_scopes") and "jwt" not in modes:
         fix = 'leave it out, or add "jwt" to mode'
-        complain(("auth", "required_scopes"), "only tokens have scopes", fix)
-    _check_shown(table, complain)
+        add_error(("auth", "required_scopes"), "only tokens have scopes", fix)
+    _check_public_urls(table, add_error)
 
 
-def _check_shown(table: Table, complain: Complain) -> None:
-    """Complain of passwords in what everybody may read: the metadata for clients."""
-    shown: dict[KeyPath, object] = {("auth", "resource"): table.get("resource")}
-    servers = table_in(table, "jwt").get("authorization_servers")
+def _check_public_urls(table: Table, add_error: AddError) -> None:
+    """Report passwords in URLs of the public metadata."""
+    public_urls: dict[KeyPath, object] = {("auth", "resource"): table.get("resource")}
+    servers = get_table(table, "jwt").get("authorization_servers")
     for number, url in enumerate(
         cast("list[object]", servers) if isinstance(servers, list) else ()
     ):
-        shown["auth", "jwt", "authorization_servers", number] = url
-    for path, url in shown.items():
-        if names_user(url):
-            why = "a name or a password is in it, and everybody is shown it"
-            complain(path, why, "leave that out")
+        public_urls["auth", "jwt", "authorization_servers", number] = url
+    for path, url in public_urls.items():
+        if has_credentials(url):
+            reason = "it contains a user name or password, and it is public"
+            add_error(path, reason, "remove it")
 
 
-def _check_jwt(jwt: Table, has_resource: bool, complain: Complain) -> None:
-    given = [key for key in _SOURCES if key in jwt]
-    if len(given) != 1:
-        why = "expected one of secret_env, jwks_url and jwks_file"
-        complain(("auth", "jwt"), f"{why}, got {len(given)}", "say how tokens are signed")
+def _check_jwt(jwt: Table, has_resource: bool, add_error: AddError) -> None:
+    sources = [key for key in _KEY_SOURCES if key in jwt]
+    # One issuer only (docs/design/0016), so one source of keys.
+    if len(sources) != 1:
+        reason = "expected one of secret_env, jwks_url and jwks_file"
+        add_error(("auth", "jwt"), f"{reason}, got {len(sources)}", "set exactly one")
     if "secret_env" not in jwt:
         if "issuer" not in jwt:
-            complain(("auth", "jwt"), '"issuer" is missing', "say who gives out the tokens")
+            add_error(("auth", "jwt"), '"issuer" is missing', "set the issuer of the tokens")
         if "audience" not in jwt and not has_resource:
-            fix = "say for whom they must be; or set auth.resource, if that is it"
-            complain(("auth", "jwt"), '"audience" is missing', fix)
+            fix = "set it, or set auth.resource"
+            add_error(("auth", "jwt"), '"audience" is missing', fix)
     if jwt.get("audience") == []:
-        complain(("auth", "jwt", "audience"), "expected at least one", "add one")
+        add_error(("auth", "jwt", "audience"), "expected at least one", "add one")
     url = jwt.get("jwks_url")
-    if isinstance(url, str) and not is_safe(url):
-        fix = "write https://; http:// is for this machine alone"
-        complain(("auth", "jwt", "jwks_url"), "anybody on the way could change the keys", fix)
-    elif names_user(url):
-        complain(("auth", "jwt", "jwks_url"), UNSENT, "leave it out: these keys are public")
+    # An attacker who replaces keys in transit could sign tokens that we accept.
+    if isinstance(url, str) and not is_confidential(url):
+        fix = "write https://; http:// is for this machine only"
+        add_error(("auth", "jwt", "jwks_url"), "the keys could be changed in transit", fix)
+    elif has_credentials(url):
+        add_error(
+            ("auth", "jwt", "jwks_url"), CREDENTIALS_IN_URL, "remove it: these keys are public"
+        )
 
 
-def fill_auth(tree: Table, around: Surroundings, report: Report) -> AuthSettings | None:
-    """Return the settings of a table that was checked, complaining of what is not there."""
+def resolve_auth(
+    tree: Table, context: ResolveContext, report: ErrorCollector
+) -> AuthSettings | None:
+    """Return the settings of a checked table; report missing variables and files."""
     table = as_table(tree.get("auth"))
     if table is None:
         return None
-    modes, jwt = modes_of(table), table_in(table, "jwt")
-    secret = _secret(jwt, around, report.error) if "jwt" in modes else None
+    modes, jwt = auth_modes(table), get_table(table, "jwt")
+    secret = _read_secret(jwt, context, report.add_error) if "jwt" in modes else None
     if "jwt" in modes and isinstance(name := jwt.get("jwks_file"), str):
-        check_readable(path_from(name, around), ("auth", "jwt", "jwks_file"), report.error)
+        # Only opened here: the keys are parsed when the authenticator is built.
+        check_readable(resolve_path(name, context), ("auth", "jwt", "jwks_file"), report.add_error)
     try:
         found = msgspec.convert(table, AuthTable)
     except msgspec.ValidationError:
-        return None  # which has been complained of
+        return None  # already reported
     return AuthSettings(
-        jwt=_jwt(found, secret, around) if "jwt" in modes and found.jwt else None,
-        keys=path_from((found.key or KeyTable()).file, around) if "key" in modes else None,
+        jwt=_jwt_settings(found, secret, context) if "jwt" in modes and found.jwt else None,
+        api_keys=resolve_path((found.api_keys or ApiKeysTable()).file, context)
+        if "api_key" in modes
+        else None,
         resource=found.resource,
         required_scopes=found.required_scopes,
         max_failures=found.max_failures,
@@ -234,42 +269,48 @@ def fill_auth(tree: Table, around: Surroundings, report: Report) -> AuthSettings
 
 
 def portable_auth(table: Table, folder: Path) -> Table:
-    """Return the table as it can stand in any folder."""
-    inner = {name: table_in(table, name) for name in ("jwt", "key") if name in table}
+    """Return the table with absolute paths."""
+    inner = {name: get_table(table, name) for name in _MODE_TABLES.values() if name in table}
     rest = {key: value for key, value in table.items() if key not in inner}
-    if "key" in modes_of(table):
-        inner["key"] = {"file": KeyTable().file} | inner.get("key", {})
+    # The default file is relative as well, so it must be written out.
+    if "api_key" in auth_modes(table):
+        inner["api_keys"] = {"file": ApiKeysTable().file} | inner.get("api_keys", {})
     files = ("jwks_file", "file")
-    return rest | {name: anchored(each, files, folder) for name, each in inner.items()}
+    return rest | {name: with_absolute_paths(each, files, folder) for name, each in inner.items()}
 
 
-def _secret(jwt: Table, around: Surroundings, complain: Complain) -> bytes | None:
+def _read_secret(jwt: Table, context: ResolveContext, add_error: AddError) -> bytes | None:
     name = jwt.get("secret_env")
     if not isinstance(name, str):
         return None
-    value = around.environ.get(name)
+    value = context.environ.get(name)
+    # os.environ decodes other bytes than UTF-8 to surrogates; this restores the bytes.
     secret = (value or "").encode("utf-8", "surrogateescape")
     if value is None:
-        why, fix = f"the variable {name} is not set", "set it to 32 random bytes or more"
-    elif len(secret) < MIN_SECRET:
-        why = f"expected a secret of at least {MIN_SECRET} bytes in {name}, got {len(secret)}"
+        reason, fix = f"the variable {name} is not set", "set it to 32 random bytes or more"
+    elif len(secret) < MIN_SECRET_BYTES:
+        reason = (
+            f"expected a secret of at least {MIN_SECRET_BYTES} bytes in {name}, got {len(secret)}"
+        )
         fix = "make one: openssl rand -base64 48"
     else:
         return secret
-    complain(("auth", "jwt", "secret_env"), why, fix)
+    add_error(("auth", "jwt", "secret_env"), reason, fix)
     return None
 
 
-def _jwt(auth: AuthTable, secret: bytes | None, around: Surroundings) -> JwtSettings:
+def _jwt_settings(auth: AuthTable, secret: bytes | None, context: ResolveContext) -> JwtSettings:
     jwt = auth.jwt or JwtTable()
-    audience, issuer = jwt.audience or auth.resource or OURS, jwt.issuer or OURS
+    # Clients request a token for the resource (RFC 8707), so it is the default audience.
+    audience, issuer = jwt.audience or auth.resource or DEFAULT_ISSUER, jwt.issuer or DEFAULT_ISSUER
+    # The metadata lists issuers by URL (RFC 9728, 2).
     is_url = issuer.startswith(("https://", "http://"))
     return JwtSettings(
         issuer=issuer,
         audiences=(audience,) if isinstance(audience, str) else audience,
         secret=secret,
         jwks_url=jwt.jwks_url,
-        jwks_file=path_from(jwt.jwks_file, around) if jwt.jwks_file else None,
+        jwks_file=resolve_path(jwt.jwks_file, context) if jwt.jwks_file else None,
         jwks_refresh=jwt.jwks_refresh,
         role_claim=jwt.role_claim,
         clock_skew=jwt.clock_skew,

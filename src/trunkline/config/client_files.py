@@ -1,19 +1,294 @@
-"""Where other programs keep their MCP servers, on macOS, Linux and Windows.
+"""Configuration files of MCP clients: where they are, and how their entries translate to ours.
 
-Knows places, not formats; looks whether a file is there, and never into it.
+    {"mcpServers": {NAME: ENTRY, …}}                  most clients
+    {"servers": {NAME: ENTRY, …}, "inputs": […]}      VS Code, or inside "mcp" of its settings
+
+The files work unchanged: Claude Desktop and Code, Cursor, VS Code, Windsurf, Cline, Roo Code and
+Gemini CLI. Other spellings of keys are translated. Unknown keys are noted and ignored, because some
+client knows them. Only what cannot be understood is an error.
+
+Invariants:
+1. Valid names are kept. Other servers get a new unique name, and the old one as title.
+2. A null counts as an absent key.
 """
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
-_CODE = ("Code", "Code - Insiders", "VSCodium")
-_CLINE = "globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json"
-_ROO = "globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json"
+from trunkline.config.server_table import (
+    KEY_OWNERS,
+    MAX_NAME_LENGTH,
+    SERVER_KEYS,
+    SERVER_KINDS,
+    ServerEntry,
+    is_gateway_header,
+)
+from trunkline.documents.errors import ErrorCollector, KeyPath, closest_match
+from trunkline.documents.parser import Table, as_table
+from trunkline.documents.validation import LONE_SURROGATE
+
+_SERVER_ROOTS: tuple[tuple[str, ...], ...] = (("mcpServers",), ("servers",), ("mcp", "servers"))
+_KEY_ALIASES = {"envFile": "env_file", "serverUrl": "url", "httpUrl": "url", "environment": "env"}
+_APPROVAL_KEYS = ("autoApprove", "alwaysAllow")
+# Keys of several clients that filter tools.
+_TOOL_FILTER_KEYS = (
+    *("disabledTools", "enabledTools", "includeTools", "excludeTools"),
+    *("disabled_tools", "enabled_tools", "allowedTools", "tools"),
+)
+_KINDS_OF_TYPE = {
+    "stdio": "command",
+    "local": "command",
+    "http": "url",
+    "sse": "url",
+    "streamable-http": "url",
+    "streamableHttp": "url",
+    "streamable_http": "url",
+    "remote": "url",
+}
+_HANDLED_KEYS = ("type", "enabled", *_APPROVAL_KEYS)
+# Clients count in seconds or in milliseconds: none lets a call take longer than an hour.
+_MAX_TIMEOUT_SECONDS, _MAX_TIMEOUT_MILLISECONDS = 3600, 86_400_000
+
+_UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+class ClientServers(NamedTuple):
+    """The servers of a client's file, and its VS Code inputs with their defaults."""
+
+    entries: list[ServerEntry]
+    inputs: dict[str, str | None]
+
+
+def parse_client_servers(tree: object, report: ErrorCollector) -> ClientServers:
+    """Return the servers of a client's file, in its order."""
+    top = as_table(tree)
+    if top is None:
+        report.add_error((), "expected an object", 'begin with { "mcpServers": { … } }')
+        return ClientServers([], {})
+    _note_projects(top, report)
+    for root in _SERVER_ROOTS:
+        found: Any = top
+        for key in root:
+            found = (as_table(found) or {}).get(key)
+        if found is not None:
+            return ClientServers(
+                _parse_entries(found, root, report), _parse_inputs(top, root, report)
+            )
+    _report_no_servers(top, report)
+    return ClientServers([], {})
+
+
+def _note_projects(top: Table, report: ErrorCollector) -> None:
+    """Note how many servers Claude Code keeps per project; they are ignored."""
+    projects = as_table(top.get("projects")) or {}
+    each = [as_table((as_table(one) or {}).get("mcpServers")) or {} for one in projects.values()]
+    if count := sum(map(len, each)):
+        servers = "1 server" if count == 1 else f"{count} servers"
+        fix = "add them with `claude mcp add --scope user`"
+        report.add_note(("projects",), f"{servers} of single projects ignored", fix)
+
+
+def _report_no_servers(top: Table, report: ErrorCollector) -> None:
+    known = [root[0] for root in _SERVER_ROOTS]
+    for key in top:
+        # A high cutoff: these files have similar keys, such as "disabledMcpServers".
+        if key not in known and (other := closest_match(key, known[:2], cutoff=0.85)):
+            report.add_error((key,), "unknown key", f'did you mean "{other}"?')
+            return
+    report.add_note((), "no servers", 'expected "mcpServers" or "servers"')
+
+
+def _parse_entries(
+    found: object, root: tuple[str, ...], report: ErrorCollector
+) -> list[ServerEntry]:
+    servers = as_table(found)
+    if servers is None:
+        report.add_error(root, "expected an object", "give it a member for each server")
+        return []
+    names = unique_names(list(servers))
+    entries: list[ServerEntry] = []
+    for original, value in servers.items():
+        place = (*root, original)
+        table = as_table(value)
+        if table is None:
+            report.add_error(place, "expected an object", 'give it a "command" or a "url"')
+            continue
+        translation = _EntryTranslation(place, table, report)
+        entry = ServerEntry(names[original], translation.table, place, translation.original_paths)
+        if entry.name != original:
+            entry.table.setdefault("title", original)
+        entries.append(entry)
+    return entries
+
+
+def unique_names(originals: list[str]) -> dict[str, str]:
+    """Return a valid name for each original; valid originals keep theirs."""
+    names = {name: name for name in originals if _is_valid_name(name)}
+    # All valid names first: a generated name must not take one of them.
+    taken = set(names)
+    for original in originals:
+        if original not in names:
+            plain = _UNSAFE_CHARACTERS.sub("_", original).strip("_")[:MAX_NAME_LENGTH] or "server"
+            name, count = plain, 1
+            while name in taken:
+                count += 1
+                name = f"{plain[: MAX_NAME_LENGTH - len(str(count)) - 1]}_{count}"
+            names[original] = name
+            taken.add(name)
+    return names
+
+
+def _is_valid_name(name: str) -> bool:
+    return 0 < len(name) <= MAX_NAME_LENGTH and _UNSAFE_CHARACTERS.search(name) is None
+
+
+def _parse_inputs(
+    top: Table, root: tuple[str, ...], report: ErrorCollector
+) -> dict[str, str | None]:
+    """Return the ids of VS Code `inputs` with their defaults."""
+    place = (*root[:-1], "inputs")
+    found = (top if len(root) == 1 else top[root[0]]).get("inputs")
+    inputs: dict[str, str | None] = {}
+    if found is not None and not isinstance(found, list):
+        report.add_error(place, "expected a list", "put the inputs in brackets")
+        return inputs
+    for index, value in enumerate(cast("list[Any]", found or [])):
+        entry: Any = as_table(value) or {}
+        id, default = entry.get("id"), entry.get("default")
+        if isinstance(id, str):
+            # JSON can escape half a surrogate pair, which has no UTF-8 form.
+            is_text = isinstance(default, str) and not LONE_SURROGATE.search(default)
+            inputs[id] = default if is_text else None
+        else:
+            report.add_note((*place, index), "an input without an id, ignored", "give it one")
+    return inputs
+
+
+class _EntryTranslation:
+    """Translates one entry to our keys, and remembers the original paths."""
+
+    def __init__(self, place: KeyPath, entry: Table, report: ErrorCollector) -> None:
+        self.table: Table = {}
+        self.original_paths: dict[KeyPath, KeyPath] = {}
+        self._place = place
+        self._report = report
+        entry = {key: value for key, value in entry.items() if value is not None}
+        for key, value in entry.items():
+            self._copy_key(key, value)
+        self._split_command()
+        for key in ("env", "headers"):
+            self._stringify(key)
+        self._drop_gateway_headers()
+        self._scale_timeout()
+        self._choose_kind(entry.get("type"))
+        if entry.get("enabled") is False:
+            self.table["disabled"] = True
+        self._drop_foreign_keys()
+
+    def _copy_key(self, key: str, value: object) -> None:
+        own_key = _KEY_ALIASES.get(key, key)
+        if key in _APPROVAL_KEYS:
+            self._note(key, "ignored", "clients approve calls")
+        elif key in _TOOL_FILTER_KEYS:
+            if value:
+                fix = "all tools are listed; limit them with [[policy]]"
+                self._note(key, "ignored", fix)
+        elif key == "oauth":
+            # Clients log a person in; ours are client credentials of the gateway.
+            self._note(key, "ignored", "write [servers.NAME.oauth] in a trunkline.toml")
+        elif key in _HANDLED_KEYS:
+            return
+        elif own_key not in SERVER_KEYS:
+            other = closest_match(key, SERVER_KEYS)
+            self._note(key, "unknown key, ignored", f'did you mean "{other}"?' if other else "")
+        elif own_key in self.table:
+            self._note(key, f"ignored beside {self._original_key(own_key)}", "keep one of the two")
+        else:
+            self.table[own_key] = value
+            if own_key != key:
+                self.original_paths[(own_key,)] = (key,)
+
+    def _split_command(self) -> None:
+        """Split a `command` list into command and arguments."""
+        command, args = self.table.get("command"), self.table.get("args", [])
+        if not isinstance(command, list) or not command or not isinstance(args, list):
+            return
+        first, *more = cast("list[Any]", command)
+        self.table |= {"command": first, "args": [*more, *cast("list[Any]", args)]}
+        self.original_paths[("command",)] = ("command", 0)
+        # Errors must point at the item in the file, which is in `command` or in `args`.
+        for index in range(len(self.table["args"])):
+            is_more = index < len(more)
+            place = ("command", index + 1) if is_more else ("args", index - len(more))
+            self.original_paths[("args", index)] = place
+
+    def _stringify(self, key: str) -> None:
+        """Turn numbers and booleans into text; clients accept them unquoted."""
+        table = as_table(self.table.get(key))
+        if table is not None:
+            self.table[key] = {
+                name: json.dumps(value) if isinstance(value, bool | int | float) else value
+                for name, value in table.items()
+                if value is not None
+            }
+
+    def _drop_gateway_headers(self) -> None:
+        """Drop headers that the gateway sends itself."""
+        headers = as_table(self.table.get("headers")) or {}
+        for name in filter(is_gateway_header, list(headers)):
+            del headers[name]
+            self._report.add_note(
+                (*self._place, "headers", name), "ignored", "the gateway sends it itself"
+            )
+
+    def _scale_timeout(self) -> None:
+        timeout = self.table.get("timeout")
+        is_number = isinstance(timeout, int | float)
+        if is_number and _MAX_TIMEOUT_SECONDS < timeout <= _MAX_TIMEOUT_MILLISECONDS:
+            self.table["timeout"] = timeout / 1000
+            self._note("timeout", "read as milliseconds", "write seconds")
+
+    def _choose_kind(self, type_: object) -> None:
+        """Let `type` decide if an entry has both a command and a url."""
+        if type_ is None:
+            return
+        kind = _KINDS_OF_TYPE.get(type_) if isinstance(type_, str) else None
+        if kind is None:
+            words = ", ".join(f'"{name}"' for name in _KINDS_OF_TYPE)
+            self._report.add_error((*self._place, "type"), "unknown type", f"known are {words}")
+            return
+        for other in SERVER_KINDS:
+            if other != kind and kind in self.table and other in self.table:
+                self._note(other, "ignored because of the type", "leave it out")
+                del self.table[other]
+
+    def _drop_foreign_keys(self) -> None:
+        """Drop keys of another kind of server, as clients do."""
+        given = [kind for kind in SERVER_KINDS if kind in self.table]
+        for key, owner in KEY_OWNERS.items():
+            is_strange = given and owner not in given
+            # An empty value configures nothing, so it is dropped silently.
+            if is_strange and self.table.pop(key, None):
+                self._note(key, "ignored", f"it belongs to a server with a {owner}")
+
+    def _original_key(self, own_key: str) -> str:
+        return str(self.original_paths.get((own_key,), (own_key,))[0])
+
+    def _note(self, key: str, reason: str, fix: str) -> None:
+        path = self.original_paths.get((key,), (key,))
+        self._report.add_note((*self._place, *path), reason, fix)
+
+
+_VSCODE_EDITIONS = ("Code", "Code - Insiders", "VSCodium")
+_CLINE_PATH = "globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json"
+_ROO_PATH = "globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json"
 
 
 class ClientFile(NamedTuple):
-    """A file that is there, and the program that reads it."""
+    """An existing file, and the client that reads it."""
 
     client: str
     path: Path
@@ -22,35 +297,36 @@ class ClientFile(NamedTuple):
 def find_client_files(
     home: Path, environ: Mapping[str, str], platform: str, project: Path | None = None
 ) -> list[ClientFile]:
-    """Return the files that are there, the user's own first; `platform` is as sys.platform says."""
-    places = [*_personal(home, environ, platform), *(_shared(project) if project else ())]
-    once = {place.path: place for place in reversed(places)}  # a home can be a project as well
-    return [place for place in reversed(once.values()) if _is_there(place.path)]
+    """Return the existing files, the user's own first; `platform` is `sys.platform`."""
+    places = [*_user_files(home, environ, platform), *(_project_files(project) if project else ())]
+    # The home directory can be the project: keep the first of equal paths.
+    once = {place.path: place for place in reversed(places)}
+    return [place for place in reversed(once.values()) if _exists(place.path)]
 
 
-def _is_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a folder that is not ours to look into
+    except OSError:  # no permission
         return False
 
 
-def _personal(home: Path, environ: Mapping[str, str], platform: str) -> Iterator[ClientFile]:
-    settings = _settings(home, environ, platform)
+def _user_files(home: Path, environ: Mapping[str, str], platform: str) -> Iterator[ClientFile]:
+    settings = _settings_folder(home, environ, platform)
     yield ClientFile("Claude Desktop", settings / "Claude" / "claude_desktop_config.json")
     yield ClientFile("Claude Code", Path(environ.get("CLAUDE_CONFIG_DIR") or home, ".claude.json"))
     yield ClientFile("Cursor", home / ".cursor" / "mcp.json")
     yield ClientFile("Windsurf", home / ".codeium" / "windsurf" / "mcp_config.json")
     yield ClientFile("Gemini CLI", home / ".gemini" / "settings.json")
-    for edition in _CODE:
+    for edition in _VSCODE_EDITIONS:
         user = settings / edition / "User"
         yield ClientFile("VS Code", user / "mcp.json")
-        yield ClientFile("Cline", user / _CLINE)
-        yield ClientFile("Roo Code", user / _ROO)
+        yield ClientFile("Cline", user / _CLINE_PATH)
+        yield ClientFile("Roo Code", user / _ROO_PATH)
 
 
-def _settings(home: Path, environ: Mapping[str, str], platform: str) -> Path:
-    """Return the folder in which programs keep their settings."""
+def _settings_folder(home: Path, environ: Mapping[str, str], platform: str) -> Path:
+    """Return the folder in which programs keep settings."""
     if platform == "darwin":
         return home / "Library" / "Application Support"
     if platform == "win32":
@@ -58,7 +334,7 @@ def _settings(home: Path, environ: Mapping[str, str], platform: str) -> Path:
     return Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
 
 
-def _shared(project: Path) -> Iterator[ClientFile]:
+def _project_files(project: Path) -> Iterator[ClientFile]:
     yield ClientFile("Claude Code", project / ".mcp.json")
     yield ClientFile("Cursor", project / ".cursor" / "mcp.json")
     yield ClientFile("VS Code", project / ".vscode" / "mcp.json")

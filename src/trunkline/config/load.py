@@ -1,125 +1,210 @@
-"""From a file to a Config: our own TOML, or the JSON of any client, told apart by looking.
+"""Loads a configuration: a `trunkline.toml`, or the JSON file of an MCP client.
 
-    file ──> text ──> tables ──> entries, checked ──> filled in ──> Config
+    file ──> text ──> tables ──> checked entries ──> resolved ──> Config
      │        │         │           │                   │
-     └────────┴─────────┴───────────┴───────────────────┴──> ConfigErrors, all of them at once
+     └────────┴─────────┴───────────┴───────────────────┴──> ConfigErrors, all at once
 
-`read` stops before anything is filled in: a Draft still says `${TOKEN}`, and can be written down.
+`read_raw_config` stops before references are resolved; the result still contains `${TOKEN}` and can
+be written to a file.
 
-Rules upheld here:
-1. Any bytes give a Config or ConfigErrors, and nothing else.
-2. One mistake hides no other, unless the text could not be read at all.
+Invariants:
+1. Any bytes give a Config or ConfigErrors.
+2. One mistake hides no other, unless the text cannot be parsed.
+3. A gateway is never its own server, as far as addresses tell; other host names and proxies are not
+   resolved.
 """
 
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
 import msgspec.inspect
 from msgspec import Struct
 
-from trunkline.config.client_entries import client_servers
-from trunkline.config.entry import Entry, check_entry, own_servers
-from trunkline.config.model import Config, ConfigTable
-from trunkline.config.ourselves import check_others
-from trunkline.config.settle import fill, settings
-from trunkline.config.surroundings import Surroundings
-from trunkline.config.tables import TABLES
-from trunkline.documents.errors import Report
-from trunkline.documents.fit import fit
-from trunkline.documents.parse import Table, as_table, parse_json, parse_toml, table_in
-from trunkline.documents.reading import read_text
+from trunkline.config.client_files import parse_client_servers
+from trunkline.config.formats import AddressError, is_loopback, split_address, split_url
+from trunkline.config.model import TABLE_HOOKS, Config, ConfigTable
+from trunkline.config.references import ResolveContext
+from trunkline.config.server_table import (
+    ServerEntry,
+    check_server,
+    read_servers,
+    resolve_server,
+    server_settings,
+)
+from trunkline.documents.errors import (
+    AddError,
+    ConfigError,
+    ConfigErrors,
+    ErrorCollector,
+    format_key_path,
+)
+from trunkline.documents.parser import Table, as_table, get_table, parse_json, parse_toml, read_text
+from trunkline.documents.validation import validate
 
-MAX_FILE = 1024 * 1024
-"""How long a `trunkline.toml` may be, in bytes."""
+SELF_REFERENCE = "it is the address of this gateway"
+SELF_REFERENCE_FIX = "remove the server, or listen elsewhere"
 
-MAX_CLIENT_FILE = 16 * 1024 * 1024
-"""How long a client's file may be: Claude Code keeps its history beside its servers."""
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_LOCALHOST_NAMES = frozenset(("localhost", "127.0.0.1", "::1"))
 
-_JSON = (".json", ".jsonc")
-_WHOLE = msgspec.inspect.type_info(ConfigTable)
+_WILDCARD_ADDRESSES = frozenset(("0.0.0.0", "::"))  # noqa: S104  only compared
 
 
-class Draft(Struct, frozen=True, kw_only=True):
-    """What a file says, in our words, before references are resolved."""
+def check_not_self(entry: ServerEntry, table: Table, listen: object, add_error: AddError) -> None:
+    """Report a server whose url is `listen`; `table` is resolved, `listen` may be invalid."""
+    if table.get("disabled") is not True and is_own_address(table.get("url"), listen):
+        entry.error_reporter(add_error)(("url",), SELF_REFERENCE, SELF_REFERENCE_FIX)
+
+
+def require_no_self_reference(config: Config, listen: str | None) -> None:
+    """Raise ConfigErrors if a server's url is this gateway's own `listen` address."""
+    urls = {server.name: server.url for server in config.servers if not server.disabled}
+    ours = [name for name, url in urls.items() if is_own_address(url, listen)]
+    if ours:
+        file, reason = str(config.source or ""), f"{SELF_REFERENCE}, {listen}"
+        keys = [format_key_path(("servers", name, "url")) for name in ours]
+        raise ConfigErrors(ConfigError(file, None, key, reason, SELF_REFERENCE_FIX) for key in keys)
+
+
+def is_own_address(url: object, listen: object) -> bool:
+    """Whether a url reaches the listener at HOST:PORT; False if either is invalid."""
+    parts = split_url(url) if isinstance(url, str) else None
+    if parts is None or parts.scheme not in _DEFAULT_PORTS or not isinstance(listen, str):
+        return False
+    try:
+        host, port = split_address(listen, requires_auth=True)
+    except AddressError:
+        return False
+    theirs = _DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port
+    # Port 0 of `listen` means any free port, so no url can name it in advance.
+    return port == theirs != 0 and _is_same_host(
+        {_canonical_host(parts.hostname or ""), _canonical_host(host)}
+    )
+
+
+def _is_same_host(hosts: set[str]) -> bool:
+    # Names are not looked up here; localhost is the only one whose addresses are certain.
+    if len(hosts) == 1 or ("localhost" in hosts and hosts <= _LOCALHOST_NAMES):
+        return True
+    # A listener on all interfaces also answers on loopback.
+    return not hosts.isdisjoint(_WILDCARD_ADDRESSES) and all(
+        map(is_loopback, hosts - _WILDCARD_ADDRESSES)
+    )
+
+
+def _canonical_host(host: str) -> str:
+    """Return one spelling of a host; some addresses have several."""
+    try:
+        # IPv6 spells one address in several ways: ::1 is 0:0:0:0:0:0:0:1.
+        return str(ip_address(host))
+    except ValueError:
+        # Host names ignore case, and a final dot only says that the name is complete.
+        return host.lower().removesuffix(".")
+
+
+MAX_CONFIG_BYTES = 1024 * 1024
+
+# Claude Code stores its history in the same file.
+MAX_CLIENT_FILE_BYTES = 16 * 1024 * 1024
+
+_JSON_SUFFIXES = (".json", ".jsonc")
+_CONFIG_TYPE = msgspec.inspect.type_info(ConfigTable)
+
+
+class RawConfig(Struct, frozen=True, kw_only=True):
+    """A configuration file before references are resolved."""
 
     file: Path
+    # All tables but the servers.
     tables: Table = {}
-    """All but the servers, by name."""
-    entries: tuple[Entry, ...]
+    entries: tuple[ServerEntry, ...]
     inputs: dict[str, str | None] = {}
     is_client: bool
     notes: tuple[str, ...] = ()
 
-    def surroundings(
+    def resolve_context(
         self, environ: Mapping[str, str], files: list[Path] | None = None
-    ) -> Surroundings:
-        """Return what the references in this file are resolved against."""
+    ) -> ResolveContext:
+        """Return what references in this file are resolved against."""
+        # Relative to the file, not to the working directory: clients start the gateway anywhere.
         folder = self.file.absolute().parent
         files = [] if files is None else files
-        return Surroundings(environ, folder, self.inputs, self.is_client, files)
+        return ResolveContext(environ, folder, self.inputs, self.is_client, files)
 
 
-def load(path: Path | None, environ: Mapping[str, str], files: list[Path] | None = None) -> Config:
-    """Return what the file at `path` configures, or the defaults; raises ConfigErrors.
+def load_config(
+    path: Path | None, environ: Mapping[str, str], files: list[Path] | None = None
+) -> Config:
+    """Return the configuration in `path`, or the defaults; raises ConfigErrors.
 
-    `files` takes in what was read beside it, also if that was not good.
+    `files` collects all further files that were read, also after errors.
     """
     if path is None:
         return Config()
-    draft, report = _draft(path, "check the name, or leave it out to start without servers")
-    around = draft.surroundings(environ, files)
-    servers = [fill(entry, around, report.error) for entry in draft.entries]
-    for entry, table in zip(draft.entries, servers, strict=True):
-        check_others(entry, table, table_in(draft.tables, "http").get("listen"), report.error)
-    filled = {
-        name: ways.fill(draft.tables, around, report) for name, ways in TABLES.items() if ways.fill
+    raw, report = _read_raw(path, "check the name, or leave it out to start without servers")
+    context = raw.resolve_context(environ, files)
+    # Resolve everything before raising, so that one run reports every mistake.
+    servers = [resolve_server(entry, context, report.add_error) for entry in raw.entries]
+    for entry, table in zip(raw.entries, servers, strict=True):
+        # On the resolved table: the url may have been a reference.
+        check_not_self(entry, table, get_table(raw.tables, "http").get("listen"), report.add_error)
+    resolved = {
+        name: hooks.resolve(raw.tables, context, report)
+        for name, hooks in TABLE_HOOKS.items()
+        if hooks.resolve
     }
-    report.check()
-    more = {
-        "servers": tuple(map(settings, draft.entries, servers)),
+    report.raise_if_any()
+    resolved_servers = {
+        "servers": tuple(map(server_settings, raw.entries, servers)),
         "source": path,
         "notes": report.notes(),
     }
-    return msgspec.convert(draft.tables | filled | more, Config)
+    return msgspec.convert(raw.tables | resolved | resolved_servers, Config)
 
 
-def read(path: Path) -> Draft:
-    """Return what the file at `path` says, references and all; raises ConfigErrors."""
-    draft, report = _draft(path, "check the name")
-    report.check()
-    return msgspec.structs.replace(draft, notes=report.notes())
+def read_raw_config(path: Path) -> RawConfig:
+    """Return the file at `path` with references unresolved; raises ConfigErrors."""
+    raw, report = _read_raw(path, "check the name")
+    report.raise_if_any()
+    return msgspec.structs.replace(raw, notes=report.notes())
 
 
-def _draft(path: Path, missing: str) -> tuple[Draft, Report]:
-    """Read a file; `missing` is the remedy if none is there. Raises ConfigErrors."""
-    text = _text(path, missing)
-    is_client = _is_client(path, text)
+def _read_raw(path: Path, missing: str) -> tuple[RawConfig, ErrorCollector]:
+    """Read a file; `missing` is the fix if it does not exist. Raises ConfigErrors."""
+    text = _read_config_text(path, missing)
+    is_client = _is_client_file(path, text)
     if is_client:
         parsed = parse_json(text, str(path))
-        entries, inputs = client_servers(parsed.tree, parsed.report) if parsed.done else ([], {})
-        draft = Draft(file=path, entries=tuple(entries), inputs=inputs, is_client=is_client)
+        entries, inputs = (
+            parse_client_servers(parsed.tree, parsed.errors) if parsed.is_complete else ([], {})
+        )
+        raw = RawConfig(file=path, entries=tuple(entries), inputs=inputs, is_client=is_client)
     else:
         parsed = parse_toml(text, str(path))
         tree = as_table(parsed.tree) or {}
-        entries = own_servers(tree.get("servers", {}), parsed.report.error)
+        # Servers are validated below, entry by entry, because client files have servers
+        # too and spell some keys differently.
+        entries = read_servers(tree.get("servers", {}), parsed.errors.add_error)
         tables = {key: value for key, value in tree.items() if key != "servers"}
-        fit(tables, _WHOLE, (), parsed.report.error)
-        for ways in TABLES.values():
-            if ways.check:
-                ways.check(tree, parsed.report)
-        draft = Draft(file=path, tables=tables, entries=tuple(entries), is_client=is_client)
-    for entry in draft.entries:
-        check_entry(entry, parsed.report.error)
-    return draft, parsed.report
+        validate(tables, _CONFIG_TYPE, (), parsed.errors.add_error)
+        for hooks in TABLE_HOOKS.values():
+            if hooks.check:
+                hooks.check(tree, parsed.errors)
+        raw = RawConfig(file=path, tables=tables, entries=tuple(entries), is_client=is_client)
+    for entry in raw.entries:
+        check_server(entry, parsed.errors.add_error)
+    return raw, parsed.errors
 
 
-def _is_client(path: Path, text: str) -> bool:
-    """Tell whether a file is a client's: by its name, or by how it begins."""
+def _is_client_file(path: Path, text: str) -> bool:
+    """Whether a file belongs to a client, by its suffix or its first character."""
     suffix = path.suffix.lower()
-    return suffix in _JSON or (suffix != ".toml" and text.lstrip().startswith("{"))
+    # TOML cannot begin with a brace, so only JSON does.
+    return suffix in _JSON_SUFFIXES or (suffix != ".toml" and text.lstrip().startswith("{"))
 
 
-def _text(path: Path, missing: str) -> str:
-    limit = MAX_FILE if path.suffix.lower() == ".toml" else MAX_CLIENT_FILE
+def _read_config_text(path: Path, missing: str) -> str:
+    limit = MAX_CONFIG_BYTES if path.suffix.lower() == ".toml" else MAX_CLIENT_FILE_BYTES
     return read_text(path, limit, missing)

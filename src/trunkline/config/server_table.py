@@ -1,179 +1,531 @@
-"""What may be said about one server, as frozen values; `entry` checks it, `settle` fills it in.
+"""The `[servers.NAME]` tables: types, checks, and resolved settings.
 
-Rule upheld here: printing a server never shows what it was given: by now its values are secrets.
+    [servers.fs] in trunkline.toml ───────────┐
+    {"mcpServers": {"fs": …}} ── client_files ┴─> ServerEntry ── check_server ── resolve_server
+                                                                    ──> ServerSettings
+
+Nothing here connects or fetches tokens.
+
+Invariants:
+1. A server has exactly one of command, url and builtin, and no keys of another kind.
+2. Errors name the key as the file spells it.
+3. No header is sent twice, and only `oauth` or a header sends credentials.
+4. An OAuth secret leaves this machine over TLS only.
+5. Resolved values are usable: no NUL, valid header values, URLs with a host and without password.
+6. A disabled server causes no errors about its environment.
+7. Errors and reprs show no value: it may be a secret.
 """
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
+import msgspec
+import msgspec.inspect
 from msgspec import Meta, Struct, field
 
-from trunkline.config.forms import DAY, EnvName, HeaderName, Seconds, Share, Text, form
-from trunkline.config.oauth_table import OAuthSettings
+from trunkline.config.formats import (
+    CREDENTIALS_IN_URL,
+    DAY_SECONDS,
+    HEADER_VALUE_PATTERN,
+    TRANSPORT_HEADERS,
+    EnvName,
+    Fraction,
+    HeaderName,
+    NonBlankText,
+    Seconds,
+    has_credentials,
+    is_confidential,
+    is_http_url,
+    text_format,
+)
+from trunkline.config.references import (
+    ResolveContext,
+    map_text,
+    parse_env_file,
+    read_small_text,
+    resolve_path,
+    resolve_references,
+    server_variables,
+)
+from trunkline.documents.errors import AddError, KeyPath, closest_match, quote
+from trunkline.documents.parser import Table, as_table
+from trunkline.documents.validation import validate
 
-MAX_NAME = 40
+_SECRET_KEYS = ("client_secret", "client_secret_env")
+
+
+class OAuthSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """OAuth 2 client credentials for a server."""
+
+    token_url: Annotated[
+        NonBlankText,
+        Meta(description="The token endpoint: https://, or http:// on loopback."),
+    ]
+    client_id: Annotated[NonBlankText, Meta(description="The client id of the gateway.")]
+    client_secret: Annotated[
+        NonBlankText | None, Meta(description="The client secret; write ${VAR} or ${file:…}.")
+    ] = None
+    client_secret_env: Annotated[
+        EnvName | None, Meta(description="The environment variable with the client secret.")
+    ] = None
+    auth: Annotated[
+        Literal["basic", "post"],
+        Meta(description="How the secret is sent: in a header, or in the form."),
+    ] = "basic"
+    scope: Annotated[NonBlankText | None, Meta(description="The requested scope.")] = None
+    audience: Annotated[
+        NonBlankText | None,
+        Meta(description="The requested audience."),
+    ] = None
+    resource: Annotated[
+        NonBlankText | None, Meta(description="The requested resource (RFC 8707): a URL.")
+    ] = None
+
+    def __repr__(self) -> str:
+        return f"OAuthSettings({self.token_url!r}, …)"
+
+
+def check_oauth(table: Table, add_error: AddError) -> None:
+    """Report errors before references are resolved."""
+    oauth = as_table(table.get("oauth"))
+    if oauth is None:
+        return
+    secrets = [key for key in _SECRET_KEYS if key in oauth]
+    if not secrets:
+        add_error(("oauth",), "no secret", 'add client_secret_env = "…", the name of a variable')
+    for other in secrets[1:]:
+        add_error(("oauth", other), f"{secrets[0]} is given as well", "keep one of the two")
+    for name in as_table(table.get("headers")) or ():
+        # oauth sets this header itself.
+        if name.lower() == "authorization":
+            fix = "keep one of the two"
+            add_error(("headers", name), "oauth is given as well", fix)
+
+
+def resolve_oauth(table: Table, context: ResolveContext, add_error: AddError) -> None:
+    """Fill in the secret, and report unusable values."""
+    oauth = as_table(table.get("oauth"))
+    if oauth is None:
+        return
+    table["oauth"] = oauth = dict(oauth)
+    name = oauth.get("client_secret_env")
+    if isinstance(name, str) and "client_secret" not in oauth:
+        secret = context.environ.get(name)
+        if not secret:
+            add_error(("oauth", "client_secret_env"), f"the variable {name} is not set", "set it")
+        else:
+            oauth["client_secret"] = secret
+    url = oauth.get("token_url")
+    if has_credentials(url):
+        add_error(
+            ("oauth", "token_url"),
+            CREDENTIALS_IN_URL,
+            "put them into client_id and client_secret_env",
+        )
+    # The client secret is sent to this URL.
+    elif isinstance(url, str) and not (url.isascii() and is_http_url(url) and is_confidential(url)):
+        reason = "expected https:// and a host, or http:// on this machine"
+        add_error(("oauth", "token_url"), reason, "write the whole address")
+
+
+MAX_NAME_LENGTH = 40
 
 ServerName = Annotated[
-    str, form("^[A-Za-z0-9_-]+$", f"1 to {MAX_NAME} letters, digits, _ or -", MAX_NAME)
+    str,
+    text_format(
+        "^[A-Za-z0-9_-]+$", f"1 to {MAX_NAME_LENGTH} letters, digits, _ or -", MAX_NAME_LENGTH
+    ),
 ]
-Prefix = Annotated[
-    str, form("^[A-Za-z0-9_-]*$", f'"" or up to {MAX_NAME} letters, digits, _ or -', MAX_NAME)
+PrefixText = Annotated[
+    str,
+    text_format(
+        "^[A-Za-z0-9_-]*$",
+        f'"" or up to {MAX_NAME_LENGTH} letters, digits, _ or -',
+        MAX_NAME_LENGTH,
+    ),
 ]
 CuratorKey = Annotated[
     str,
-    form(
+    text_format(
         "^([0-9a-f]{64}|(pk:)?[13456789a-km-uw-z]{52})$",
         "an Ed25519 public key: 64 digits of 0-9a-f, or 52 of z-base-32",
     ),
 ]
-Kind = Literal["child", "http", "builtin"]
-Era = Literal["auto", "handshake", "envelope"]
+ServerKind = Literal["child", "http", "builtin"]
+ProtocolChoice = Literal["auto", "session", "stateless"]
 
 
 class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What may be said about one server; exactly one of command, url and builtin must be."""
+    """One server; set exactly one of command, url and builtin."""
 
-    INSTEAD: ClassVar[Mapping[str, str]] = {
+    # Fixes for keys of clients and former names.
+    KEY_FIXES: ClassVar[Mapping[str, str]] = {
+        "era": 'write "protocol"',
+        "max_conversations": 'write "max_sessions"',
         "type": "leave it out: command or url says what the server is",
         "envFile": 'write "env_file"',
         "serverUrl": 'write "url"',
         "httpUrl": 'write "url"',
         "environment": 'write "env"',
         "enabled": 'write "disabled", which means the opposite',
-        "autoApprove": "leave it out: approving calls is the client's affair",
-        "alwaysAllow": "leave it out: approving calls is the client's affair",
+        "autoApprove": "remove it: clients approve calls",
+        "alwaysAllow": "remove it: clients approve calls",
     }
-    """What to write for keys of a server that clients know and we do not."""
 
-    title: Annotated[str | None, Meta(description="The server's name for people to read.")] = None
+    title: Annotated[str | None, Meta(description="A display name.")] = None
     command: Annotated[
-        Text | None, Meta(description="The program to start; it speaks MCP on stdin and stdout.")
+        NonBlankText | None,
+        Meta(description="The program to start; it speaks MCP on stdin and stdout."),
     ] = None
     args: Annotated[tuple[str, ...], Meta(description="The arguments of the command.")] = ()
     env: Annotated[
         dict[EnvName, str],
-        Meta(description="Variables for the command, beside a small inherited allow-list."),
+        Meta(description="Environment variables of the command; few others are inherited."),
     ] = field(default_factory=dict[str, str])
     env_file: Annotated[
-        Text | None, Meta(description="A file of KEY=VALUE lines; what env says goes before it.")
+        NonBlankText | None,
+        Meta(description="A file of KEY=VALUE lines; `env` overrides it."),
     ] = None
     cwd: Annotated[
-        Text | None, Meta(description="Where the command runs, seen from the config file.")
+        NonBlankText | None, Meta(description="The working directory of the command.")
     ] = None
     url: Annotated[
-        Text | None, Meta(description="Where the server answers: http:// or https://.")
+        NonBlankText | None, Meta(description="The URL of a remote server: http:// or https://.")
     ] = None
     headers: Annotated[
-        dict[HeaderName, str], Meta(description="Headers to send with every request to the url.")
+        dict[HeaderName, str], Meta(description="Headers of every request to the url.")
     ] = field(default_factory=dict[str, str])
     oauth: Annotated[
         OAuthSettings | None,
-        Meta(description="How the gateway gets tokens of its own for the url."),
+        Meta(description="OAuth 2 client credentials for the url."),
     ] = None
     builtin: Annotated[
         Literal["sources", "search", "operator"] | None,
         Meta(description="A server that is part of Trunkline."),
     ] = None
     registry: Annotated[
-        Text | None,
-        Meta(description="The file of a sources server; the embedded one unless set."),
+        NonBlankText | None,
+        Meta(description="The registry file of a sources server; the embedded one unless set."),
     ] = None
     curator_key: Annotated[
-        CuratorKey | None, Meta(description="The key that must have signed the registry.")
+        CuratorKey | None, Meta(description="The public key that must have signed the registry.")
     ] = None
     scoring: Annotated[
         Literal["classic", "best"],
-        Meta(description="How a sources server finds the topic that is meant."),
+        Meta(description="How a sources server matches topics."),
     ] = "classic"
     threshold: Annotated[
-        Share | None,
-        Meta(description="What a topic must score to be meant; as the scoring has it unless set."),
+        Fraction | None,
+        Meta(description="The minimum score of a match; depends on the scoring unless set."),
     ] = None
     fuzzy_weight: Annotated[
-        Share, Meta(description="How much likeness counts in classic scores.")
+        Fraction, Meta(description="The weight of edit distance in classic scores.")
     ] = 0.7
     keyword_weight: Annotated[
-        Share, Meta(description="How much the words of the slug count in classic scores.")
+        Fraction, Meta(description="The weight of slug words in classic scores.")
     ] = 0.3
     operator_tools: Annotated[
         Literal["read", "all"],
-        Meta(
-            description="Which tools an operator server offers: those that look, or also those "
-            "that stop and revive."
-        ),
+        Meta(description="The tools of an operator server: only those that read, or all."),
     ] = "read"
     prefix: Annotated[
-        Prefix | None,
-        Meta(
-            description="What stands before the server's names; its own name unless set, and "
-            'with "" they are offered as they are.'
-        ),
+        PrefixText | None,
+        Meta(description='The prefix of the server\'s tools; its name unless set, "" for none.'),
     ] = None
-    era: Annotated[
-        Era, Meta(description="Which MCP the server speaks: up to 2025-11-25, or from 2026-07-28.")
+    protocol: Annotated[
+        ProtocolChoice,
+        Meta(description="session (to 2025-11-25), stateless (2026-07-28), or auto to probe."),
     ] = "auto"
     timeout: Annotated[Seconds, Meta(description="Seconds that one call may take.")] = 60.0
     start_timeout: Annotated[
-        Seconds, Meta(description="Seconds until the server must have answered for the first time.")
+        Seconds, Meta(description="Seconds until the first answer of the server.")
     ] = 60.0
     max_in_flight: Annotated[
-        int, Meta(ge=1, le=65536, description="Calls that may be under way at a time.")
+        int, Meta(ge=1, le=65536, description="Calls in flight at the same time.")
     ] = 64
     max_queue: Annotated[
-        int, Meta(ge=0, le=65536, description="Calls that may wait beside those under way.")
+        int,
+        Meta(ge=0, le=65536, description=("Calls that may wait in addition to those in flight.")),
     ] = 1024
     breaker_threshold: Annotated[
         int,
         Meta(
             ge=0,
             le=1_000_000,
-            description="Failures in a row after which the server is left alone for a while; "
-            "0 is never.",
+            description="Consecutive failures that open the circuit breaker; 0 disables it.",
         ),
     ] = 5
     breaker_recovery: Annotated[
-        Seconds, Meta(description="Seconds that it is left alone before one call finds out.")
+        Seconds, Meta(description="Seconds that the breaker stays open before a trial call.")
     ] = 30.0
     ping_interval: Annotated[
-        Annotated[float, Meta(ge=0, le=DAY)],
-        Meta(description="Seconds without an answer after which it is asked for one; 0 is never."),
+        Annotated[float, Meta(ge=0, le=DAY_SECONDS)],
+        Meta(description="Seconds without an answer until a ping; 0 disables pings."),
     ] = 30.0
-    max_conversations: Annotated[
+    max_sessions: Annotated[
         int,
         Meta(
             ge=0,
             le=1000,
-            description="Conversations beside the first, so that questions of the server reach the "
-            "client whose call they are about; each of a command is one more process.",
+            description="Sessions in addition to the first; for a command, each is a process.",
         ),
     ] = 4
     max_restarts: Annotated[
         Annotated[int, Meta(ge=0, le=1_000_000)] | None,
-        Meta(description="How often a server that dies is started again; unlimited unless set."),
+        Meta(description="How often a server that exits is restarted; unlimited unless set."),
     ] = None
-    disabled: Annotated[bool, Meta(description="Leave the server out, but keep it here.")] = False
+    disabled: Annotated[bool, Meta(description=("Ignore the server but keep it in the file."))] = (
+        False
+    )
 
 
 class ServerSettings(ServerTable, frozen=True, kw_only=True):
-    """One server, with everything filled in: no references are left in its values.
+    """One server with references resolved; those of a disabled server as far as possible.
 
-    Those of a disabled server are filled in as far as they can be. The variables of `env_file` are
-    in `env` already. `prefix` is None where the server's name is its prefix.
+    `env` includes the variables of `env_file`. `prefix` is None if the server's name is its prefix.
     """
 
     name: str
 
     @property
-    def shown_prefix(self) -> str:
-        """What the names of its tools begin with, "" for nothing."""
+    def effective_prefix(self) -> str:
+        """The prefix of its tools, "" for none."""
         return self.name if self.prefix is None else self.prefix
 
     @property
-    def kind(self) -> Kind:
-        """What it is: the one of command, url and builtin that is set."""
+    def kind(self) -> ServerKind:
+        """Which of command (a child process), url and builtin is set."""
         if self.command is not None:
             return "child"
         return "http" if self.url is not None else "builtin"
 
     def __repr__(self) -> str:
         return f"ServerSettings({self.name!r}, {self.kind}, …)"
+
+
+SERVER_KINDS = ("command", "url", "builtin")
+# Keys that need another key.
+KEY_OWNERS = {"args": "command", "env": "command", "env_file": "command", "cwd": "command"} | {
+    "headers": "url",
+    "oauth": "url",
+}
+
+# Keys of one built-in server.
+BUILTIN_KEY_OWNERS = dict.fromkeys(
+    ("registry", "curator_key", "scoring", "threshold", "fuzzy_weight", "keyword_weight"), "sources"
+) | {"operator_tools": "operator"}
+
+# Headers of Streamable HTTP, which our client sets for each request.
+_MCP_HEADERS = frozenset(
+    (
+        "accept",
+        "last-event-id",
+        "mcp-method",
+        "mcp-name",
+        "mcp-protocol-version",
+        "mcp-session-id",
+    )
+)
+_SERVER_TYPE = msgspec.inspect.type_info(ServerTable)
+_SERVER_NAME_TYPE = msgspec.inspect.type_info(ServerName)
+SERVER_KEYS = tuple(ServerTable.__struct_fields__)
+
+
+class ServerEntry(Struct, frozen=True):
+    """A server's table, its path in the file, and keys that had another path or name there."""
+
+    name: str
+    table: dict[str, Any]
+    root: KeyPath
+    original_paths: dict[KeyPath, KeyPath] = field(default_factory=dict[KeyPath, KeyPath])
+
+    def original_path(self, path: KeyPath) -> KeyPath:
+        """Return the path in the file of `path` in the table."""
+        for length in range(len(path), 0, -1):
+            if (original := self.original_paths.get(path[:length])) is not None:
+                return (*self.root, *original, *path[length:])
+        return (*self.root, *path)
+
+    def error_reporter(self, add_error: AddError) -> AddError:
+        """Return an `add_error` for paths in the table."""
+        return lambda path, reason, fix: add_error(self.original_path(path), reason, fix)
+
+
+_TABLE_EXPECTED = ("expected a table", "write [servers.NAME]")
+_NO_COMMAND_OR_URL = (
+    "no command and no url",
+    'add command = "…" for a program, or url = "https://…" for a remote server',
+)
+
+
+def read_servers(value: object, add_error: AddError) -> list[ServerEntry]:
+    """Return the servers of a `trunkline.toml`; report bad names and values that are no tables."""
+    servers = as_table(value)
+    if servers is None:
+        add_error(("servers",), *_TABLE_EXPECTED)
+    entries: list[ServerEntry] = []
+    for name, inside in (servers or {}).items():
+        root = ("servers", name)
+        validate(name, _SERVER_NAME_TYPE, root, add_error)
+        table = as_table(inside)
+        if table is None:
+            add_error(root, *_TABLE_EXPECTED)
+        else:
+            entries.append(ServerEntry(name, table, root))
+    return entries
+
+
+def check_server(entry: ServerEntry, add_error: AddError) -> None:
+    """Report all errors of a table before references are resolved."""
+    add_error = entry.error_reporter(add_error)
+    table = entry.table
+    validate(table, _SERVER_TYPE, (), add_error)
+    kinds = [kind for kind in SERVER_KINDS if kind in table]
+    # A misspelt "command" is reported as unknown key; do not report the missing one as well.
+    if not kinds and not any(
+        closest_match(key, SERVER_KINDS) for key in table if key not in SERVER_KEYS
+    ):
+        add_error((), *_NO_COMMAND_OR_URL)
+    for other in kinds[1:]:
+        reason = f"{kinds[0]} and {other} are both given"
+        add_error((other,), reason, "keep one: they are different kinds of server")
+    for key, owner in KEY_OWNERS.items():
+        if key in table and kinds and owner not in kinds:
+            add_error((key,), f"belongs to a server with a {owner}", "leave it out")
+    for key, owner in BUILTIN_KEY_OWNERS.items():
+        if key in table and kinds and table.get("builtin") != owner:
+            add_error((key,), f'belongs to a server with builtin = "{owner}"', "leave it out")
+    _check_server_headers(table.get("headers"), add_error)
+    check_oauth(table, add_error)
+
+
+def is_gateway_header(header: str) -> bool:
+    """Whether the gateway sends this header itself."""
+    name = header.lower()
+    return name in TRANSPORT_HEADERS or name in _MCP_HEADERS or name.startswith("mcp-param-")
+
+
+def _check_server_headers(headers: object, add_error: AddError) -> None:
+    """Report headers of the gateway, and headers that differ only in case."""
+    seen: dict[str, str] = {}
+    for name in as_table(headers) or ():
+        if is_gateway_header(name):
+            add_error(("headers", name), "the gateway sends this header itself", "leave it out")
+        # Header names ignore case (RFC 9110, 5.1), so both would be sent.
+        first = seen.setdefault(name.lower(), name)
+        if first != name:
+            add_error(("headers", name), "given twice, in different case", "keep one of the two")
+
+
+KEYS_WITH_REFERENCES = (
+    "command",
+    "args",
+    "env",
+    "env_file",
+    "cwd",
+    "url",
+    "headers",
+    "registry",
+    "oauth",
+)
+
+# Paths relative to the configuration file.
+SERVER_PATH_KEYS = ("cwd", "env_file", "registry")
+
+_WEIGHT_TOLERANCE = 0.01
+# No process or request can be given these: NUL ends a C string, and surrogates have no UTF-8 form.
+_NOT_TEXT = re.compile(r"[\x00\ud800-\udfff]")
+
+
+def resolve_server(entry: ServerEntry, context: ResolveContext, add_error: AddError) -> Table:
+    """Return the table of `entry` with references resolved; report failures."""
+    add_error = entry.error_reporter(add_error)
+    # Its variables and files may not exist yet.
+    if entry.table.get("disabled") is True:
+        add_error = _ignore_error
+    table = dict(entry.table)
+    broken: set[KeyPath] = set()
+    own = server_variables(table, context.is_client)
+
+    def resolve(text: str, path: KeyPath) -> str:
+        def problem(reason: str, fix: str) -> None:
+            broken.add(path)
+            add_error(path, reason, fix)
+
+        value = resolve_references(
+            text, context, problem, own if path[0] == "args" else frozenset()
+        )
+        # The failure was reported; the unresolved text would cause a second, misleading error.
+        if path in broken:
+            return text
+        if (invalid := _find_invalid(value, str(path[0]))) is not None:
+            add_error(path, *invalid)
+        return value
+
+    for key in KEYS_WITH_REFERENCES:
+        if key in table:
+            table[key] = map_text(table[key], (key,), resolve)
+    for key in SERVER_PATH_KEYS:
+        if isinstance(name := table.get(key), str) and (key,) not in broken:
+            table[key] = str(resolve_path(name, context))
+    if ("env_file",) not in broken:
+        _read_env_file(table, context, add_error)
+    _check_weights(table, add_error)
+    if not any(path[0] == "oauth" for path in broken):
+        resolve_oauth(table, context, add_error)
+    return table
+
+
+def server_settings(entry: ServerEntry, table: Table) -> ServerSettings:
+    """Return the settings of a valid resolved table."""
+    return msgspec.convert(table | {"name": entry.name}, ServerSettings)
+
+
+def _ignore_error(path: KeyPath, reason: str, fix: str) -> None:
+    """Ignore an error, for a server that is disabled."""
+
+
+def _find_invalid(text: str, key: str) -> tuple[str, str] | None:
+    """Return the reason and fix if the value of `key` cannot be used."""
+    if _NOT_TEXT.search(text):
+        return "it contains a NUL or half a character", "remove it"
+    if key == "headers" and not HEADER_VALUE_PATTERN.fullmatch(text):
+        return "invalid header value", "use one line of plain ASCII"
+    if key == "url" and not is_http_url(text):
+        return "expected http:// or https:// and a host", "write the whole address"
+    if key == "url" and has_credentials(text):
+        fix = "set headers.Authorization with ${VAR}, or use oauth"
+        return CREDENTIALS_IN_URL, fix
+    if key in {"command", *SERVER_PATH_KEYS} and not text.strip():
+        return "it is blank", "set a value, or remove the key"
+    return None
+
+
+def _check_weights(table: Table, add_error: AddError) -> None:
+    """Report weights that do not add up to 1; values that are no numbers were reported."""
+    weights = [key for key in ("fuzzy_weight", "keyword_weight") if key in table]
+    fuzzy, keyword = table.get("fuzzy_weight", 0.7), table.get("keyword_weight", 0.3)
+    are_numbers = all(isinstance(each, int | float) for each in (fuzzy, keyword))
+    if weights and are_numbers and not abs(fuzzy + keyword - 1) <= _WEIGHT_TOLERANCE:
+        reason = "the two weights do not add up to 1"
+        add_error((weights[-1],), reason, "set both, such as 0.7 and 0.3")
+
+
+def _read_env_file(table: Table, context: ResolveContext, add_error: AddError) -> None:
+    """Merge the variables of `env_file` into `env`."""
+    name, env = table.get("env_file"), as_table(table.get("env", {}))
+    if not isinstance(name, str) or env is None:
+        return
+
+    def problem(reason: str, fix: str) -> None:
+        add_error(("env_file",), reason, fix)
+
+    context.files.append(Path(name))
+    # The resolved path may contain the value of a variable, so show only its last part.
+    shown = Path(name).name
+    text = read_small_text(Path(name), shown, problem)
+    if text is not None:
+        # `env` wins over the file.
+        table["env"] = parse_env_file(text, quote(shown), problem) | env

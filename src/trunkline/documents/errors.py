@@ -1,126 +1,224 @@
-"""What is wrong with a file that people write, all of it at once, and where.
+"""Errors in a file that people write: all of them at once, with line and column.
 
     trunkline.toml:12: servers.fs.comand: unknown key; did you mean "command"?
-    file           line key               why          fix
+    file           line key               reason       fix
 
-Rules upheld here:
-1. An error names its file and line, its key, the reason and the remedy, on one line of plain text,
-   whatever characters the file may hold.
-2. An error shows the names of keys and variables, never the value of one.
+KeyLocator finds the line of a key; the scanners for TOML and JSON are in `parser`.
+
+Invariants upheld here:
+1. An error names its file and line, its key, the reason and the fix, on one line of plain text,
+   whatever characters the file contains.
+2. An error shows names of keys and variables, never the value of one.
+3. Every key path has a position: its own, or that of the nearest table around it.
+4. No file is scanned before there is an error to report.
 """
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import cached_property
+from typing import NamedTuple
 
 from msgspec import Struct
 
-from trunkline.documents.lines import KeyPath, Lines
+# The keys and indexes that lead to a value, from the outside in.
+KeyPath = tuple[str | int, ...]
 
-Complain = Callable[[KeyPath, str, str], None]
-"""Takes what is wrong at a path: why, and how to mend it."""
+# Takes one error: the path of the key, the reason, and the fix.
+AddError = Callable[[KeyPath, str, str], None]
 
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
-_SHOWN = 40
+# How deep the positions of keys are kept, to bound memory; no valid key is nearly as deep.
+MAX_KEY_DEPTH = 32
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_MAX_SHOWN_CHARS = 40
 
 
 class ConfigError(Struct, frozen=True):
-    """One thing that is wrong: where, why, and how to mend it."""
+    """One error: where, why, and how to fix it."""
 
     file: str
     line: int | None
     key: str
-    why: str
+    reason: str
     fix: str = ""
     column: int | None = None
 
     def __str__(self) -> str:
-        place = ":".join(str(n) for n in (self.file, self.line, self.column) if n is not None)
-        reason = f"{self.why}; {self.fix}" if self.fix else self.why
-        return ": ".join(part for part in (place, self.key, reason) if part)
+        position = ":".join(str(n) for n in (self.file, self.line, self.column) if n is not None)
+        message = f"{self.reason}; {self.fix}" if self.fix else self.reason
+        return ": ".join(part for part in (position, self.key, message) if part)
 
 
 class ConfigErrors(Exception):
-    """A file that cannot be used; `errors` is everything that is wrong with it."""
+    """A file cannot be used; `errors` is everything that is wrong with it."""
 
     def __init__(self, errors: Iterable[ConfigError]) -> None:
         self.errors = tuple(errors)
         super().__init__("\n".join(map(str, self.errors)))
 
 
-class Report:
-    """Collects what is to be said about one file."""
+class ErrorCollector:
+    """Collects the errors and notes about one file."""
 
-    def __init__(self, file: str, lines: Lines) -> None:
-        self.columns = False
-        """Whether complaints about keys name their columns too."""
+    def __init__(self, file: str, locator: "KeyLocator") -> None:
+        # Whether errors about keys name the column too.
+        self.with_columns = False
         self._file = file
-        self._lines = lines
+        self._locator = locator
         self._errors: list[ConfigError] = []
         self._notes: list[ConfigError] = []
 
     @property
-    def lines(self) -> Lines:
-        """Where the keys of the file stand."""
-        return self._lines
+    def locator(self) -> "KeyLocator":
+        """The positions of the keys in the file."""
+        return self._locator
 
-    def error(self, path: KeyPath, why: str, fix: str) -> None:
-        """Add what is wrong at `path`."""
-        self._errors.append(self._at(path, why, fix))
+    def add_error(self, path: KeyPath, reason: str, fix: str) -> None:
+        """Add an error at `path`."""
+        self._errors.append(self._locate(path, reason, fix))
 
-    def note(self, path: KeyPath, why: str, fix: str) -> None:
-        """Add what is good enough to go on with."""
-        self._notes.append(self._at(path, why, fix))
+    def add_note(self, path: KeyPath, reason: str, fix: str) -> None:
+        """Add a note at `path`, which does not make the file unusable."""
+        self._notes.append(self._locate(path, reason, fix))
 
     def add(self, error: ConfigError) -> None:
-        """Add an error that knows its own place."""
+        """Add an error that has its position."""
         self._errors.append(error)
 
     def notes(self) -> tuple[str, ...]:
-        """Return the notes, from the top of the file down."""
-        return tuple(map(str, sorted(self._notes, key=_order)))
+        """Return the notes in the order of their lines."""
+        return tuple(map(str, sorted(self._notes, key=_line_order)))
 
-    def check(self) -> None:
-        """Raise ConfigErrors, from the top of the file down, unless all is well."""
+    def raise_if_any(self) -> None:
+        """Raise ConfigErrors, in the order of their lines, if there are errors."""
         if self._errors:
-            raise ConfigErrors(sorted(self._errors, key=_order))
+            raise ConfigErrors(sorted(self._errors, key=_line_order))
 
-    def _at(self, path: KeyPath, why: str, fix: str) -> ConfigError:
-        place = self._lines.find(path)
-        column = place.column if self.columns else None
-        return ConfigError(self._file, place.line, key_text(path), why, fix, column)
-
-
-def _order(error: ConfigError) -> int:
-    return error.line or 0
+    def _locate(self, path: KeyPath, reason: str, fix: str) -> ConfigError:
+        position = self._locator.find_key(path)
+        column = position.column if self.with_columns else None
+        return ConfigError(self._file, position.line, format_key_path(path), reason, fix, column)
 
 
-def key_text(path: KeyPath) -> str:
-    """Write a path as TOML does: dotted, and quoted where it must be."""
-    parts = [f"[{part}]" if isinstance(part, int) else f".{quoted_key(part)}" for part in path]
+class TextPosition(NamedTuple):
+    """A place in a text, counted from 1 as editors do."""
+
+    line: int
+    column: int
+
+
+class RepeatedKey(NamedTuple):
+    """A key that is given twice: the offsets of the second and the first time."""
+
+    path: KeyPath
+    offset: int
+    first_offset: int
+
+
+class TomlStatement(NamedTuple):
+    """A table header, or a key with its value, which may span several lines."""
+
+    start: int
+    end: int
+    path: KeyPath
+    is_header: bool
+
+
+class KeyIndex:
+    """What a scanner found in a text, by offset."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[KeyPath, int] = {}
+        self.statements: list[TomlStatement] = []
+        self.repeated: list[RepeatedKey] = []
+        self._added: set[KeyPath] = set()
+
+    def add_implied(self, path: KeyPath, offset: int) -> None:
+        """Add a table that exists because a key in it does, unless it is known."""
+        if len(path) <= MAX_KEY_DEPTH:
+            self.offsets.setdefault(path, offset)
+
+    def add(self, path: KeyPath, offset: int) -> None:
+        """Add a key, or the second occurrence of one."""
+        if len(path) > MAX_KEY_DEPTH:
+            return
+        if path in self._added:
+            self.repeated.append(RepeatedKey(path, offset, self.offsets[path]))
+            return
+        self._added.add(path)
+        self.offsets[path] = offset
+
+
+class KeyLocator:
+    """Finds the line and column of a key in one text."""
+
+    def __init__(self, text: str, scan: Callable[[str], KeyIndex]) -> None:
+        self._text = text
+        self._scan = scan
+
+    @cached_property
+    def index(self) -> KeyIndex:
+        """All keys that the scanner found."""
+        return self._scan(self._text)
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        line_starts = [0]
+        while (newline := self._text.find("\n", line_starts[-1])) >= 0:
+            line_starts.append(newline + 1)
+        return line_starts
+
+    def position_at(self, offset: int) -> TextPosition:
+        """Return the line and column of an offset."""
+        line = bisect_right(self._line_starts, offset)
+        return TextPosition(line, offset - self._line_starts[line - 1] + 1)
+
+    def offset_at(self, line: int, column: int) -> int:
+        """Return the offset of a line and column, at most the end of the text."""
+        if line > len(self._line_starts):
+            return len(self._text)
+        return min(self._line_starts[line - 1] + column - 1, len(self._text))
+
+    def find_key(self, path: KeyPath) -> TextPosition:
+        """Return the position of `path`, or of the nearest table around it."""
+        offsets = self.index.offsets
+        while path and path not in offsets:
+            path = path[:-1]
+        return self.position_at(offsets[path] if path else 0)
+
+
+def format_key_path(path: KeyPath) -> str:
+    """Write a path as TOML does: dotted, with quotes where they are needed."""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{quote_key(part)}" for part in path]
     return "".join(parts).removeprefix(".")
 
 
-def quoted_key(key: str) -> str:
-    """Return a key as it can stand in a message: short, and without anything unprintable."""
-    shown = key if len(key) <= _SHOWN else key[:_SHOWN] + "…"
-    return shown if _BARE.fullmatch(shown) else quoted(shown)
+def quote_key(key: str) -> str:
+    """Return a key for a message: short, and without unprintable characters."""
+    shown = key if len(key) <= _MAX_SHOWN_CHARS else key[:_MAX_SHOWN_CHARS] + "…"
+    return shown if _BARE_KEY.fullmatch(shown) else quote(shown)
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Put `text` in quotes, on one line."""
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
-def meant(word: str, known: Iterable[str], likeness: float = 0.7) -> str | None:
-    """Return the known word that `word` was probably meant to be."""
-    if len(word) > _SHOWN:
+def closest_match(word: str, candidates: Iterable[str], cutoff: float = 0.7) -> str | None:
+    """Return the candidate that `word` is probably a misspelling of."""
+    if len(word) > _MAX_SHOWN_CHARS:
         return None
-    plain = {_plain(name): name for name in known}
-    close = get_close_matches(_plain(word), plain, n=1, cutoff=likeness)
-    return plain[close[0]] if close else None
+    by_normalised = {_normalise_word(name): name for name in candidates}
+    close = get_close_matches(_normalise_word(word), by_normalised, n=1, cutoff=cutoff)
+    return by_normalised[close[0]] if close else None
 
 
-def _plain(word: str) -> str:
+def _normalise_word(word: str) -> str:
     return word.lower().replace("-", "").replace("_", "")
+
+
+def _line_order(error: ConfigError) -> int:
+    return error.line or 0

@@ -1,35 +1,36 @@
-"""Backend: anything that answers calls, and Listener: whoever hears what it says besides.
+"""The interfaces between an upstream and its backend.
 
-They are declared here, where they are used; what they are in fact is nobody's concern here.
+A `Backend` answers calls: an MCP server, or functions of the gateway. A `BackendListener` receives
+what the backend sends outside of calls. The implementations are in the package `backends`.
 """
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias
 
-from trunkline.gateway.client import Asker, Client
-from trunkline.jsonrpc import Due, Raw
-from trunkline.mcp.cacheable import Freshness
-from trunkline.mcp.offer import Offer
-from trunkline.routing.call import Call
+from trunkline.gateway.client import DownstreamClient, Requester
+from trunkline.jsonrpc import PendingResult, Raw
+from trunkline.mcp.cache_hints import CacheHints
+from trunkline.mcp.features import Feature
+from trunkline.mcp.identity import Call
 
 
-class Listener(Protocol):
-    """Whoever hears what a backend says outside of any call."""
+class BackendListener(Protocol):
+    """Receives what a backend sends outside of any call."""
 
-    def offers_changed(self, capability: str) -> None:
-        """Learn that the backend offers other tools, prompts or resources."""
+    def on_features_changed(self, capability: str) -> None:
+        """Note that the backend's tools, prompts or resources have changed."""
         ...
 
-    def session_renewed(self) -> None:
-        """Learn that the conversation has begun anew: the backend knows nothing of the old one."""
+    def on_session_renewed(self) -> None:
+        """Note that the backend has a new session, and has lost all state of the old one."""
         ...
 
-    async def told(self, method: str, params: Any) -> None:
-        """Learn what the backend tells everybody."""
+    async def on_notification(self, method: str, params: Any) -> None:
+        """Handle a notification that concerns no call."""
         ...
 
-    async def asked(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
-        """Answer what the backend asks of nobody in particular."""
+    async def on_request(self, method: str, params: Any, requester: Requester | None = None) -> Raw:
+        """Answer a request of the backend that concerns no call."""
         ...
 
 
@@ -38,86 +39,86 @@ class Backend(Protocol):
 
     @property
     def version(self) -> str:
-        """The revision it speaks."""
+        """The protocol revision that it speaks."""
         ...
 
     @property
     def capabilities(self) -> dict[str, Any]:
-        """What it declared."""
+        """The capabilities that it declared."""
         ...
 
     @property
-    def declared(self) -> frozenset[str] | None:
-        """What it was told that it may ask; None, if it never asks on the way."""
+    def announced_features(self) -> frozenset[str] | None:
+        """The client features that it was told of; None if it sends no requests during calls."""
         ...
 
     @property
-    def tells_calls_apart(self) -> bool:
-        """Tell whether it is known of every question which call it belongs to."""
+    def has_per_call_streams(self) -> bool:
+        """Whether each request that it sends is known to belong to one call."""
         ...
 
-    def waits_since(self, client: Client) -> float | None:
-        """Return since when it waits for a client to answer what it asked; None if it does not.
+    def awaiting_client_since(self, client: DownstreamClient) -> float | None:
+        """Return when it sent the request that this client has not answered yet, or None.
 
-        By the clock of the running loop; what it asked last counts.
+        The time is that of the running loop's clock. With several open requests, the latest counts.
         """
         ...
 
     @property
-    def freshness(self) -> Freshness:
-        """For how long, and by whom, its lists may be kept."""
+    def cache_hints(self) -> CacheHints:
+        """For how long, and by whom, its lists may be cached."""
         ...
 
     @property
-    def left_out(self) -> tuple[str, ...]:
-        """What nobody could use of what it last listed, and why."""
+    def skipped_features(self) -> tuple[str, ...]:
+        """The features of its last lists that could not be used, each with the reason."""
         ...
 
-    async def offers(self) -> tuple[Offer, ...]:
-        """List all that it offers."""
+    async def list_features(self) -> tuple[Feature, ...]:
+        """List all its features."""
         ...
 
-    def call(self, call: Call, client: Client) -> Due:
-        """Carry out a call; raises RpcError or ConnectionLost, or that is what comes of it."""
+    def call(self, call: Call, client: DownstreamClient) -> PendingResult:
+        """Start a call; the call, or its result, raises RpcError or ConnectionLost."""
         ...
 
-    async def tell(self, method: str, params: Any) -> None:
-        """Pass on a notification."""
+    async def notify(self, method: str, params: Any) -> None:
+        """Pass on a notification of a client."""
         ...
 
     async def ping(self) -> None:
-        """Find out whether it is there; raises RpcError or ConnectionLost."""
+        """Check that it responds; raises RpcError or ConnectionLost."""
         ...
 
-    async def follow(self, uri: str) -> None:
-        """Have it tell whenever a resource changes; raises RpcError if it will not."""
+    async def subscribe(self, uri: str) -> None:
+        """Subscribe to changes of a resource; raises RpcError if it refuses."""
         ...
 
-    async def unfollow(self, uri: str) -> None:
-        """Have it tell no more of a resource."""
+    async def unsubscribe(self, uri: str) -> None:
+        """End the subscription to a resource."""
         ...
 
-    async def set_level(self, level: str) -> None:
-        """Have it log what is at least so grave."""
+    async def set_log_level(self, level: str) -> None:
+        """Set the least severe level of the log messages that it sends."""
         ...
 
     async def wait_ended(self) -> None:
-        """Wait until it has ended."""
+        """Wait until its connection has ended."""
         ...
 
     async def aclose(self) -> None:
-        """End it, and leave nothing behind."""
+        """End the connection and release all resources."""
         ...
 
 
-class Owner(Listener, Protocol):
-    """Whoever opens a backend."""
+class BackendOwner(BackendListener, Protocol):
+    """The listener that connects a backend."""
 
     @property
-    def declares(self) -> dict[str, Any] | None:
-        """What the backend is told that clients can be asked; None for whatever it is by now."""
+    def client_capabilities(self) -> dict[str, Any] | None:
+        """The client capabilities to announce to the backend; None for the current ones."""
         ...
 
 
-Connect: TypeAlias = Callable[[Owner], Awaitable[Backend]]
-"""Starts a backend and shakes hands with it."""
+# Connects to a backend and completes its initialization
+ConnectBackend: TypeAlias = Callable[[BackendOwner], Awaitable[Backend]]

@@ -1,74 +1,136 @@
-"""Client: whoever a call is for, as a backend sees it; and Line, the way to reach it.
+"""The client of a call, as a backend sees it, and the streams that reach that client.
 
-A conversation over stdio has one Line. Over HTTP every call has one of its own, on which all that
-concerns it travels, and the conversation has another for the rest.
+A stdio session has one stream. Over HTTP, every call has its own stream for the messages that
+concern it, and the session has another stream for the rest.
+
+`NotificationQueue` sends notifications to a peer that may not be reading. Responses never pass
+through it: the connection sends them.
+
+Invariants:
+1. A notification queue holds at most `limit` notifications that the peer has not taken. It drops
+   further ones.
+2. Putting a notification in the queue never blocks the sender.
 """
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Protocol
 
 from trunkline.jsonrpc import Raw
-from trunkline.mcp.caller import Caller
+from trunkline.mcp.identity import Caller
+
+# How many notifications may wait in a queue, besides what the connection itself buffers
+MAX_QUEUED_NOTIFICATIONS = 256
 
 
-class Line(Protocol):
-    """A way to speak to a client."""
+class RequestStream(Protocol):
+    """A stream on which the gateway can send requests and notifications to a client."""
 
     def call(self, method: str, params: Any) -> Coroutine[Any, Any, Raw]:
-        """Ask; raises RpcError, or ConnectionLost."""
+        """Send a request; raises RpcError or ConnectionLost."""
         ...
 
     async def notify(self, method: str, params: Any) -> None:
-        """Tell; raises ConnectionLost."""
+        """Send a notification; raises ConnectionLost."""
         ...
 
 
-class Trunk(Line, Protocol):
-    """The way on which a whole conversation is held."""
+class SessionStream(RequestStream, Protocol):
+    """The stream of a whole session, which also knows the client's requests by id."""
 
-    def cancel(self, request_id: object) -> bool:
-        """Stop the call that the client knows as `request_id`; tell whether there was one."""
+    def cancel_request(self, request_id: object) -> bool:
+        """Cancel the client's request with this id; returns whether there was one."""
         ...
 
 
-class Asker(Protocol):
-    """Whoever has asked a client something, and wants to hear how it gets on."""
+class Requester(Protocol):
+    """The server connection that sent a request to a client and receives its progress."""
 
-    async def tell(self, method: str, params: Any) -> None:
-        """Pass on a notification."""
+    async def notify(self, method: str, params: Any) -> None:
+        """Pass on a notification about the request, such as the client's progress."""
         ...
 
 
-class Client(Protocol):
-    """Whoever a call is for: somebody to ask and to tell."""
+class DownstreamClient(Protocol):
+    """The client of a call: it can be sent requests and notifications."""
 
     @property
     def caller(self) -> Caller:
-        """Who it is."""
+        """The principal, capabilities and revision of this client."""
         ...
 
     @property
-    def party(self) -> "Client":
-        """What all calls of one conversation have in common, and no others."""
+    def call_group(self) -> "DownstreamClient":
+        """The object that all calls of one session share, and no other calls."""
         ...
 
     @property
-    def answering(self) -> bool:
-        """Tell whether somebody waits for an answer of the client's."""
+    def has_pending_requests(self) -> bool:
+        """Whether a server waits for an answer from this client."""
         ...
 
-    async def ask(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
-        """Ask the client; raises RpcError if it refuses or cannot."""
+    async def send_request(
+        self, method: str, params: Any, requester: Requester | None = None
+    ) -> Raw:
+        """Send a server's request to the client; raises RpcError if it cannot answer."""
         ...
 
-    async def tell(self, method: str, params: Any) -> None:
-        """Tell the client, and wait while it is behind; what it did not ask for is dropped."""
-        ...
+    async def notify(self, method: str, params: Any) -> None:
+        """Send a notification, and wait while the client is slow.
 
-    def post(self, method: str, params: Any) -> "asyncio.Task[None] | None":
-        """Have the client told; one that is behind keeps nobody waiting, and misses it.
-
-        Returns what tells it, for those who have something to say after that.
+        Notifications that the client did not ask for are dropped.
         """
         ...
+
+    def queue_notification(self, method: str, params: Any) -> "asyncio.Task[None] | None":
+        """Queue a notification; it is dropped if the client is too slow.
+
+        Returns the task that sends it, so that the caller can act after it, or None if it was
+        dropped.
+        """
+        ...
+
+
+class NotificationQueue:
+    """Sends notifications to one peer without blocking the sender.
+
+    Only notifications whose sending has started count against the limit. Those put in the same turn
+    of the event loop do not: one read from a socket bounds their number, and a peer that reads
+    receives all of them.
+    """
+
+    def __init__(self, limit: int = MAX_QUEUED_NOTIFICATIONS) -> None:
+        self._limit = limit
+        self._waiting = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def put(self, sending: Coroutine[Any, Any, None]) -> "asyncio.Task[None] | None":
+        """Send a notification in the background; returns its task, or None if the queue is full."""
+        if self._waiting >= self._limit:
+            # MCP does not guarantee that notifications arrive, and memory must stay bounded.
+            sending.close()
+            return None
+        task = asyncio.create_task(self._send(sending))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._on_sent, sending))
+        return task
+
+    async def _send(self, sending: Coroutine[Any, Any, None]) -> None:
+        self._waiting += 1
+        try:
+            await sending
+        finally:
+            self._waiting -= 1
+
+    async def aclose(self) -> None:
+        """Drop all notifications that have not been sent."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _on_sent(self, sending: Coroutine[Any, Any, None], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        sending.close()  # a coroutine that was cancelled before its first step would warn
+        if not task.cancelled():
+            task.exception()  # retrieved, so that asyncio does not log that the client is gone

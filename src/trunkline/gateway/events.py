@@ -1,9 +1,14 @@
-"""Events: what has happened in the gateway, told to whoever listens.
+"""Events of the gateway, the bus that delivers them, and their text for logs and operators.
 
-    calls, backends, switches, configuration ──tell──> journal, metrics, log, what operators ask
+    calls, upstreams, kill switches, configuration ──emit──> audit log, metrics, log, admin
 
-Refuses to make anybody wait: a listener takes note and returns; one that fails is reported, and
-the others are told all the same.
+Listeners record an event and return. Calls are delivered in batches, after their answers were
+sent: a batch takes a fraction of the time.
+
+Invariants:
+1. A listener that fails is reported; the others still get the event.
+2. Each listener gets all events in the order in which they happened.
+3. Event text never contains arguments or results, nor credentials, query or fragment of a URL.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,11 +16,15 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from trunkline.gateway.passage import CallEnded, Ended, ends_of
+from trunkline.gateway.call_context import CallEnd, CallSummary, summarize_calls
 from trunkline.jsonrpc import Incident
-from trunkline.jsonrpc.incident import Report, answer_for, print_incident
+from trunkline.jsonrpc.errors import IncidentReporter, print_incident, to_rpc_error
+from trunkline.printable import clip_text, redact_userinfo
 
 _T = TypeVar("_T")
+
+PAUSE = "pause"
+"""The `kind` of a KillSwitchChanged that pauses or resumes the whole gateway."""
 
 STATUSES = (
     "success",
@@ -30,11 +39,11 @@ STATUSES = (
     "timeout",
     "cancelled",
 )
-"""All ends that a call can have. A tool that says itself that it failed is a `tool_error`."""
+"""How a call can end. `tool_error`: the tool itself reported failure, with `isError`."""
 
 
-class BackendMoved(Struct, frozen=True):
-    """A backend is in another state."""
+class BackendStateChanged(Struct, frozen=True):
+    """The state of an upstream has changed."""
 
     name: str
     state: str
@@ -42,180 +51,282 @@ class BackendMoved(Struct, frozen=True):
     retry_in: float | None
 
 
-class Switched(Struct, frozen=True):
-    """Something was stopped, or let go on."""
+class KillSwitchChanged(Struct, frozen=True):
+    """A kill switch was set or released."""
 
-    what: str
+    kind: str
     """`tool`, `server`, `subject`, `all`, or `pause` for the gateway as a whole."""
     name: str
-    off: bool
+    stopped: bool
     by: str
 
 
-class Reloaded(Struct, frozen=True):
-    """The configuration was read again; `problem` says why it was not taken, None if it was."""
+class ConfigReloaded(Struct, frozen=True):
+    """The configuration was reloaded; if that failed, `problem` says why."""
 
     problem: str | None
     changed: tuple[str, ...] = ()
 
 
-class TurnedAway(Struct, frozen=True):
-    """Somebody was not let in."""
+class AuthRejected(Struct, frozen=True):
+    """A request was rejected by authentication."""
 
     address: str
-    why: str
+    reason: str
 
 
-class Unchecked(Struct, frozen=True):
-    """The arguments of a tool are not checked against its schema; told once for each."""
+class UncheckedTool(Struct, frozen=True):
+    """A tool's arguments cannot be checked against its schema; emitted once per tool."""
 
     name: str
     backend: str
-    why: str
+    reason: str
 
 
-class LeftOut(Struct, frozen=True):
-    """Of what a backend lists nobody can use this; told once for as long as it is the same."""
+class SkippedFeatures(Struct, frozen=True):
+    """A backend lists features that cannot be used; emitted once per change."""
 
     backend: str
-    why: tuple[str, ...]
+    reasons: tuple[str, ...]
 
 
-News: TypeAlias = BackendMoved | Switched | Reloaded | TurnedAway | Unchecked | LeftOut | Incident
-"""Whatever happens beside calls; it is told at once."""
+SystemEvent: TypeAlias = (
+    BackendStateChanged
+    | KillSwitchChanged
+    | ConfigReloaded
+    | AuthRejected
+    | UncheckedTool
+    | SkippedFeatures
+    | Incident
+)
+"""All events but calls; they are delivered at once."""
 
-Event: TypeAlias = CallEnded | News
+GatewayEvent: TypeAlias = CallSummary | SystemEvent
 
-Listener: TypeAlias = Callable[[Event], None]
-HearsMany: TypeAlias = Callable[[Sequence[CallEnded]], None]
-"""Takes note of calls that ended one after the other, all of them at once."""
+EventListener: TypeAlias = Callable[[GatewayEvent], None]
+BatchListener: TypeAlias = Callable[[Sequence[CallSummary]], None]
+"""Receives the summaries of calls that ended, in batches."""
 
-Calls: TypeAlias = Literal["all", "failed", "none"]
-"""Which calls somebody wants to hear of; those that were carried out have not failed."""
-
-
-WHILE = 0.005
-"""How many seconds a call that has ended waits to be told of together with others."""
-
-MANY = 128
-"""How many calls wait no longer than until the answers have left that are under way."""
-
-MAX_UNTOLD = 1024
-"""How many calls may have been put off at most."""
+CallFilter: TypeAlias = Literal["all", "failed", "none"]
+"""Which calls a listener gets; `failed` leaves out those in COMPLETED_STATUSES."""
 
 
-class _Ear(NamedTuple):
-    """Somebody who listens."""
+CALL_EVENT_DELAY = 0.005
+"""For how many seconds summaries of calls are collected before they are delivered."""
 
-    listener: Listener
-    calls: Calls
-    many: HearsMany | None
+CALL_EVENT_BATCH = 128
+"""From how many collected calls on they are delivered in the next loop turn."""
+
+MAX_PENDING_CALL_EVENTS = 1024
+"""From how many collected calls on they are delivered at once."""
 
 
-class Events:
-    """Tells those who listen, each of everything in its order."""
+class _Subscriber(NamedTuple):
+    listener: EventListener
+    call_filter: CallFilter
+    batch_listener: BatchListener | None
 
-    def __init__(self, report: Report = print_incident) -> None:
-        self._ears: tuple[_Ear, ...] = ()
-        self.hears_calls = False
-        """Whether anybody listens to calls: most events are those."""
-        self.hears_failures = False
-        """Whether anybody listens to those that were not carried out."""
-        self.later: Callable[[float, Callable[[], None]], object] | None = None
-        """Has something done after so many seconds; without it, all is told at once."""
-        self._untold: list[Ended] = []
-        self._awaited = False
-        """Whether calls that were put off will be told by themselves."""
-        self._enough = 1
-        """How many calls are put off without anything to be done about it, and one more."""
+
+class EventBus:
+    """Delivers events to listeners."""
+
+    def __init__(self, report: IncidentReporter = print_incident) -> None:
+        self._subscribers: tuple[_Subscriber, ...] = ()
+        self.wants_calls = False
+        """Whether any listener wants all calls; else successful ones need no event."""
+        self.wants_failures = False
+        """Whether any listener wants calls that failed."""
+        self.schedule: Callable[[float, Callable[[], None]], object] | None = None
+        """Runs a callback after some seconds (loop.call_later); without it, nothing is delayed."""
+        self._pending: list[CallEnd] = []
+        self._flush_scheduled = False
+        """Whether a flush after CALL_EVENT_DELAY is scheduled."""
+        self._flush_threshold = 1
+        """At how many pending calls `emit_call` has something to do."""
         self._report = report
 
     def __bool__(self) -> bool:
-        """Tell whether anybody listens: nobody needs to make events for nobody."""
-        return bool(self._ears)
+        """Return whether there are listeners: without any, no events need be made."""
+        return bool(self._subscribers)
 
     @property
-    def untold(self) -> int:
-        """How many calls have ended of which nobody was told yet."""
-        return len(self._untold)
+    def pending_count(self) -> int:
+        """How many calls have ended and were not delivered yet."""
+        return len(self._pending)
 
-    def listen(
-        self, listener: Listener, calls: Calls = "all", many: HearsMany | None = None
+    def add_listener(
+        self,
+        listener: EventListener,
+        call_filter: CallFilter = "all",
+        batch_listener: BatchListener | None = None,
     ) -> Callable[[], None]:
-        """Have `listener` told from now on, and of which calls; return what ends that.
+        """Add a listener for the calls that match `call_filter`; return a function that removes it.
 
-        Nobody looks into the results of calls for those who only want the failed ones. Whoever has
-        a quicker way to take note of many calls is told of those by `many` instead.
+        `batch_listener`, if given, gets calls in batches instead of `listener`.
         """
-        ear = _Ear(listener, calls, many)
-        self._ears = (*self._ears, ear)
-        self._count()
-        return lambda: self._forget(ear)
+        subscriber = _Subscriber(listener, call_filter, batch_listener)
+        self._subscribers = (*self._subscribers, subscriber)
+        self._update_filters()
+        return lambda: self._remove_listener(subscriber)
 
-    def _forget(self, ear: _Ear) -> None:
-        self._ears = tuple(each for each in self._ears if each is not ear)
-        self._count()
+    def _remove_listener(self, subscriber: _Subscriber) -> None:
+        self._subscribers = tuple(each for each in self._subscribers if each is not subscriber)
+        self._update_filters()
 
-    def _count(self) -> None:
-        self.hears_calls = any(ear.calls == "all" for ear in self._ears)
-        self.hears_failures = any(ear.calls != "none" for ear in self._ears)
+    def _update_filters(self) -> None:
+        self.wants_calls = any(subscriber.call_filter == "all" for subscriber in self._subscribers)
+        self.wants_failures = any(
+            subscriber.call_filter != "none" for subscriber in self._subscribers
+        )
 
-    def tell_later(self, call: Ended) -> None:
-        """Tell everybody in a while, of all calls that were put off by then.
+    def emit_call(self, call: CallEnd) -> None:
+        """Collect a call that ended, to be delivered with others after their answers were sent.
 
-        Clients have their answers first; and to tell of many calls at once takes a fraction of
-        the time. Whoever shows what was told has it told first. Of a call that went
-        well it is enough to say which, with what result and when: how it ended is then found out
-        in a while, too.
+        For a call that succeeded, context, result and times suffice: its summary is made later.
+        `flush` delivers what was collected, for consumers that need it at once.
         """
-        untold = self._untold
-        untold.append(call)
-        if len(untold) >= self._enough:
-            self._see_to_it(len(untold))
+        pending = self._pending
+        pending.append(call)
+        if len(pending) >= self._flush_threshold:
+            self._schedule_flush(len(pending))
 
-    def _see_to_it(self, count: int) -> None:
-        """Have calls told that were put off: now, or as soon as their answers have left."""
-        if self.later is None or count >= MAX_UNTOLD:
-            self._tell_untold()
-        elif count >= MANY:
-            self._enough = MAX_UNTOLD
-            self.later(0.0, self._tell_many)
+    def _schedule_flush(self, count: int) -> None:
+        """Deliver pending calls at once, in the next loop turn, or after the delay."""
+        if self.schedule is None or count >= MAX_PENDING_CALL_EVENTS:
+            self._deliver_pending()
+        elif count >= CALL_EVENT_BATCH:
+            self._flush_threshold = MAX_PENDING_CALL_EVENTS
+            self.schedule(0.0, self._flush_pending)
         else:
-            self._awaited, self._enough = True, MANY
-            self.later(WHILE, self.tell_now)
+            self._flush_scheduled, self._flush_threshold = True, CALL_EVENT_BATCH
+            self.schedule(CALL_EVENT_DELAY, self.flush)
 
-    def tell_now(self) -> None:
-        """Tell everybody of what was put off."""
-        self._awaited, self._enough = False, 1
-        self._tell_many()
+    def flush(self) -> None:
+        """Deliver all pending calls now."""
+        self._flush_scheduled, self._flush_threshold = False, 1
+        self._flush_pending()
 
-    def _tell_many(self) -> None:
-        if self._untold:
-            self._tell_untold()
+    def _flush_pending(self) -> None:
+        if self._pending:
+            self._deliver_pending()
 
-    def _tell_untold(self) -> None:
-        put_off, self._untold = self._untold, []
-        self._enough = MANY if self._awaited else 1
-        untold, failed = ends_of(put_off)
-        for ear in self._ears:
-            calls = untold if ear.calls == "all" else failed if ear.calls == "failed" else ()
+    def _deliver_pending(self) -> None:
+        pending, self._pending = self._pending, []
+        self._flush_threshold = CALL_EVENT_BATCH if self._flush_scheduled else 1
+        summaries, failed = summarize_calls(pending)
+        selected = {"all": summaries, "failed": failed, "none": []}
+        for subscriber in self._subscribers:
+            calls = selected[subscriber.call_filter]
             if not calls:
                 continue
-            if ear.many is not None:
-                self._hand(ear.many, calls, "CallEnded")
+            if subscriber.batch_listener is not None:
+                self._deliver(subscriber.batch_listener, calls, "CallSummary")
             else:
                 for call in calls:
-                    self._hand(ear.listener, call, "CallEnded")
+                    self._deliver(subscriber.listener, call, "CallSummary")
 
-    def tell(self, news: News) -> None:
-        """Tell everybody, of calls that were put off before it as well."""
-        self._tell_many()
-        for ear in self._ears:
-            self._hand(ear.listener, news, type(news).__name__)
+    def emit(self, event: SystemEvent) -> None:
+        """Deliver an event now, after all pending calls."""
+        self._flush_pending()
+        for subscriber in self._subscribers:
+            self._deliver(subscriber.listener, event, type(event).__name__)
 
-    def _hand(self, listener: Callable[[_T], None], told: _T, name: str) -> None:
+    def _deliver(self, listener: Callable[[_T], None], event: _T, name: str) -> None:
         try:
-            listener(told)
-        except Exception as why:
-            if not isinstance(told, Incident):  # of which telling would have no end
-                answer_for(why, name, self._report)
+            listener(event)
+        except Exception as error:
+            if not isinstance(event, Incident):  # reporting a failed report would never end
+                to_rpc_error(error, name, self._report)
+
+
+# Events as text
+
+_MAX_ADDRESS_CHARS = 512
+"""How many characters of a URI are looked at; no consumer shows as many."""
+
+_NAMED_METHODS = ("tools/call", "prompts/get")
+"""Methods that take a name, which is a URI only if it looks like one."""
+
+Sanitize = Callable[[str], str]
+"""Makes foreign text printable."""
+
+
+class CallBrief(NamedTuple):
+    """What is told of a call: unlike its summary, without arguments."""
+
+    subject: str
+    method: str
+    name: str
+    status: str
+    reason: str | int | None
+    """The kind of the error, else its code."""
+    seconds: float
+
+
+def call_target(event: CallSummary, max_length: int | None = None) -> str:
+    """Return the name or URI of a call, without secrets in a URI, cut to `max_length`."""
+    name = event.name
+    if event.method not in _NAMED_METHODS or "://" in name:
+        name = _public_address(name)
+    return name[:max_length]
+
+
+def _public_address(address: str) -> str:
+    """Return a URI without user info, query and fragment."""
+    place = redact_userinfo(clip_text(address, _MAX_ADDRESS_CHARS), any_name=True)
+    return place.partition("?")[0].partition("#")[0][:_MAX_ADDRESS_CHARS]
+
+
+def brief_call(event: CallSummary, max_length: int | None = None) -> CallBrief:
+    """Return what is told of a call, with names cut to `max_length`."""
+    reason = None if event.error_code is None else event.error_kind or event.error_code
+    subject = event.principal.subject[:max_length]
+    name = call_target(event, max_length)
+    return CallBrief(subject, event.method, name, event.status, reason, event.duration)
+
+
+def describe_event(event: GatewayEvent | CallBrief, sanitize: Sanitize = str) -> str:
+    """Return an event as one line of text."""
+    match event:
+        case CallSummary():
+            return describe_event(brief_call(event), sanitize)
+        case CallBrief():
+            return _describe_call(event, sanitize)
+        case BackendStateChanged(name, state, error, retry_in):
+            reason = f": {sanitize(error)}" if error else ""
+            retry_text = "" if retry_in is None else f"; next try in {retry_in:g} s"
+            return f"server {sanitize(name)} is {state}{reason}{retry_text}"
+        case KillSwitchChanged():
+            return _describe_switch(event, sanitize)
+        case ConfigReloaded(None, changed):
+            changes = ", ".join(map(sanitize, changed)) or "nothing has changed"
+            return f"configuration reloaded: {changes}"
+        case ConfigReloaded(problem):
+            problems = " | ".join(str(problem).splitlines())
+            return f"configuration not reloaded: {sanitize(problems)}"
+        case AuthRejected(address, reason):
+            return f"request from {sanitize(address)} rejected: {sanitize(reason)}"
+        case UncheckedTool(name, _, reason):
+            return f"the arguments of {sanitize(name)} are not checked: {sanitize(reason)}"
+        case SkippedFeatures(backend, reasons):
+            first, *others = map(sanitize, reasons)
+            more = f", and {len(others)} more" if others else ""
+            return f"server {sanitize(backend)} lists unusable features: {first}{more}"
+        case Incident(id, method):
+            return f"incident {id} in {sanitize(method) or 'the gateway'}"
+
+
+def _describe_call(call: CallBrief, sanitize: Sanitize) -> str:
+    action = "called" if call.method == "tools/call" else f"called {call.method} of"
+    reason = "" if call.reason is None else f" ({call.reason})"
+    milliseconds = round(call.seconds * 1000, 2)
+    end = f"{call.status}{reason} in {milliseconds:g} ms"
+    return f"{sanitize(call.subject)} {action} {sanitize(call.name) or '?'}: {end}"
+
+
+def _describe_switch(event: KillSwitchChanged, sanitize: Sanitize) -> str:
+    by = sanitize(event.by)
+    if event.kind == PAUSE:
+        return f"the gateway is {'paused' if event.stopped else 'resumed'} by {by}"
+    thing = f"{event.kind} {sanitize(event.name)}" if event.name else event.kind
+    return f"{thing} is {'stopped' if event.stopped else 'revived'} by {by}"

@@ -1,33 +1,30 @@
-"""Gateway: the registry of backends on one side, sessions with clients on the other.
+"""The gateway: upstreams on one side, sessions and stateless requests of clients on the other.
 
-    Channel ───> Session ────┐
-    envelope ──> Stateless ──┴─> Forwarder ──> Upstream, of the Registry ──> Backend
-                   <── what backends tell and ask, to the sessions that it concerns ──┘
+    Transport ─────────> Session ───────────┐
+    stateless requests ──> StatelessHandler ─┴─> Router ──> Upstream, of the Registry ──> Backend
+               <── notifications and requests of backends, to the clients they concern ──┘
 
-Refuses to open anything: it is given Channels, and ways to connect to backends.
+It opens nothing itself: transports, and functions that connect to backends, are passed in.
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from trunkline.gateway.backend import Connect
-from trunkline.gateway.client import Asker, Line, Trunk
-from trunkline.gateway.events import BackendMoved, Events, LeftOut
-from trunkline.gateway.forward import Forwarder
-from trunkline.gateway.layers import Layers
-from trunkline.gateway.parking import Parking
-from trunkline.gateway.readiness import Conceal, as_it_is, readiness
-from trunkline.gateway.registry import Registry
-from trunkline.gateway.sealing import KeyRing, Seal
-from trunkline.gateway.session import Identity, Session
-from trunkline.gateway.settings import Settings
-from trunkline.gateway.snapshot import Snapshot
-from trunkline.gateway.stateless import Stateless
-from trunkline.gateway.upstream import State, Upstream
+from trunkline.gateway.backend import ConnectBackend
+from trunkline.gateway.client import Requester, RequestStream, SessionStream
+from trunkline.gateway.events import BackendStateChanged, EventBus, SkippedFeatures
+from trunkline.gateway.pipeline import Pipeline
+from trunkline.gateway.registry import MaskSecrets, Registry, mask_nothing, readiness
+from trunkline.gateway.request_state import KeyRing, StateCipher
+from trunkline.gateway.router import Router
+from trunkline.gateway.session import GatewayIdentity, Session
+from trunkline.gateway.settings import GatewayLimits, UpstreamSettings, UpstreamSnapshot
+from trunkline.gateway.stateless import StatelessHandler
+from trunkline.gateway.suspended_calls import SuspendedCalls
+from trunkline.gateway.upstream import Upstream, UpstreamState
 from trunkline.jsonrpc import (
     Called,
-    Channel,
     Connection,
     IdRemapper,
     Incident,
@@ -37,305 +34,340 @@ from trunkline.jsonrpc import (
     Raw,
     Request,
     RpcError,
+    Transport,
     print_incident,
 )
-from trunkline.jsonrpc.incident import answer_for
-from trunkline.mcp.caller import Caller
-from trunkline.mcp.capabilities import questions
-from trunkline.mcp.envelope import SUBSCRIPTION
-from trunkline.mcp.meta import Params
+from trunkline.jsonrpc.errors import to_rpc_error
+from trunkline.mcp.capabilities import input_capabilities
+from trunkline.mcp.features import FeatureKind
+from trunkline.mcp.http_headers import HeaderCheck
+from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller, Principal, cancelled_notification
 from trunkline.mcp.methods import SERVER_NOTIFICATIONS
-from trunkline.mcp.mirrors import Mirrors
-from trunkline.mcp.offer import Kind
-from trunkline.mcp.principal import LOCAL, Principal
+from trunkline.mcp.negotiation import SUBSCRIPTION_ID_KEY
+from trunkline.mcp.params import Params
 from trunkline.mcp.versions import allows_batches
-from trunkline.routing.call import withdrawal
-from trunkline.routing.view import View
+from trunkline.routing.visibility import Visibility
 
-MAX_CALLS = 8192
-"""How many calls of one client may be under way on one line; over HTTP every one has its own."""
-
-GRACE = 1.0
-"""How long, in seconds, a client's calls may go on after it has said its last word."""
+MAX_CALLS_PER_CONNECTION = 8192
+"""How many calls of one client may be in flight on one stdio or WebSocket connection."""
 
 
 class Gateway:
-    """Many servers behind one."""
+    """Many MCP servers behind one."""
 
     def __init__(
         self,
-        identity: Identity,
-        chance: Callable[[], float],
+        identity: GatewayIdentity,
+        jitter: Callable[[], float],
         report: Callable[[Incident], None] = print_incident,
-        parking: Parking | None = None,
-        view: View | None = None,
+        suspended_calls: SuspendedCalls | None = None,
+        visibility: Visibility | None = None,
+        *,
+        limits: GatewayLimits | None = None,
     ) -> None:
-        """Begin with no backends; `chance` spreads their restarts, `view` says who sees what."""
+        """Begin without upstreams; `jitter` returns 0 to 1 and spreads their restarts."""
         self.identity = identity
-        self.registry = Registry(view)
-        self.layers = Layers(Events(report), self.registry.routes)
-        self.forwarder = Forwarder(self.registry, self.layers)
+        self._limits = limits = limits or GatewayLimits()
+        self.registry = Registry(visibility, limits)
+        self.pipeline = Pipeline(EventBus(report), self.registry.routes)
+        self.router = Router(self.registry, self.pipeline)
         self.remapper = IdRemapper()
         self.client_capabilities: dict[str, Any] = {}
-        self.conceal: Conceal = as_it_is
-        """Takes what a backend was given in confidence out of what it says."""
-        self._chance = chance
+        self.mask_secrets: MaskSecrets = mask_nothing
+        """Removes configured secrets from what an upstream reports."""
+        self._jitter = jitter
         self.report = report
-        """Hears what nobody foresaw."""
+        """Receives incidents: unexpected exceptions."""
         self._sessions: set[Session] = set()
         self._connections: set[Connection] = set()
-        if parking is None:  # not `or`: one in which nothing is parked is empty
-            parking = Parking(Seal(KeyRing.random()))
+        if suspended_calls is None:  # not `or`: an empty SuspendedCalls is falsy
+            suspended_calls = SuspendedCalls(StateCipher(KeyRing.generate()))
         instructions = identity.instructions
-        self.stateless = Stateless(
-            self.forwarder, identity.server, instructions, parking, self._met
+        self.stateless = StatelessHandler(
+            self.router,
+            identity.server_info,
+            instructions,
+            suspended_calls,
+            self._on_client,
+            acknowledge_timeout=limits.acknowledge_timeout,
         )
-        self._left_out: dict[str, tuple[str, ...]] = {}
-        self.registry.listen(self._catalogue_changed)
+        self._skipped: dict[str, tuple[str, ...]] = {}
+        self.registry.add_listener(self._on_catalog_changed)
 
-    def add(self, settings: Settings, connect: Connect) -> None:
-        """Take in a backend; it is started with the others."""
-        self.registry.add(self._upstream(settings, connect))
+    def add_upstream(self, settings: UpstreamSettings, connect: ConnectBackend) -> None:
+        """Add an upstream; it is started with the others."""
+        self.registry.add(self._create_upstream(settings, connect))
 
-    def _upstream(self, settings: Settings, connect: Connect) -> Upstream:
-        ear, changed = _Ear(self, settings.name), self.registry.publish
-        return Upstream(settings, connect, changed, ear, self._chance, moved=self._moved)
+    def _create_upstream(self, settings: UpstreamSettings, connect: ConnectBackend) -> Upstream:
+        listener, changed = _UpstreamListener(self, settings.name), self.registry.publish
+        return Upstream(
+            settings,
+            connect,
+            changed,
+            listener,
+            self._jitter,
+            on_state_changed=self._on_state_changed,
+        )
 
-    def introduce(self, identity: Identity) -> None:
-        """Say something else of itself from now on, to those to whom nothing was said yet."""
+    def set_identity(self, identity: GatewayIdentity) -> None:
+        """Change what new clients are told about the gateway."""
         self.identity = identity
-        self.stateless.introduce(identity.server, identity.instructions)
+        self.stateless.set_identity(identity.server_info, identity.instructions)
         for session in self._sessions:
             session.identity = identity
 
-    def rearrange(
+    def apply_config(
         self,
-        backends: Iterable[tuple[Settings, Connect]],
-        anew: Collection[str] = (),
+        backends: Iterable[tuple[UpstreamSettings, ConnectBackend]],
+        restarted: Collection[str] = (),
         removed: Collection[str] = (),
         announced: frozenset[str] = frozenset(),
     ) -> None:
-        """Have these backends, in this order, and those that nobody has `removed` after them.
+        """Use these backends, in this order, then existing ones that are not `removed`.
 
-        The ones to be started `anew` are; the others go on, if need be under other settings.
-        `announced` are capabilities of which lists differ for some other reason.
+        Those named in `restarted` start anew; the others go on under the new settings. Clients are
+        told of `announced` capabilities even if the catalogue is the same.
         """
         upstreams: list[Upstream] = []
         for settings, connect in backends:
             upstream = self.registry.configured(settings.name)
-            if upstream is None or settings.name in anew or _is_given_up(upstream, settings):
-                upstream = self._upstream(settings, connect)
+            if (
+                upstream is None
+                or settings.name in restarted
+                or _may_be_retried(upstream, settings)
+            ):
+                upstream = self._create_upstream(settings, connect)
             else:
-                upstream.adopt(settings, connect)
+                upstream.reconfigure(settings, connect)
             upstreams.append(upstream)
         named = {upstream.name for upstream in upstreams}
         rest = [upstream.name for upstream in self.registry if upstream.name not in named]
         upstreams += [
             u for name in rest if name not in removed and (u := self.registry.configured(name))
         ]
-        self.registry.rearrange(upstreams, announced)
+        self.registry.apply_config(upstreams, announced)
         for name in removed:
-            self.stateless.forget(name)
+            self.stateless.drop_backend(name)
             for session in self._sessions:
-                session.forget(name)
+                session.drop_backend(name)
 
     @property
     def sessions(self) -> frozenset[Session]:
-        """The conversations that are going on."""
+        """The open sessions."""
         return frozenset(self._sessions)
 
-    async def serve(self, channel: Channel, principal: Principal = LOCAL) -> None:
-        """Serve one client over `channel`, to its end."""
-        session = self._session(principal)
+    async def serve(self, transport: Transport, principal: Principal = LOCAL_PRINCIPAL) -> None:
+        """Serve one client over a transport until it is closed."""
+        session = self._create_session(principal)
         connection = Connection(
-            channel,
+            transport,
             session,
-            Peer("client", max_in_flight=MAX_CALLS),
-            grace=GRACE,
-            withdrawal=withdrawal,
+            Peer("client", max_in_flight=MAX_CALLS_PER_CONNECTION),
+            close_timeout=self._limits.close_timeout,
+            cancellation=cancelled_notification,
             report=self.report,
         )
-        session.trunk = connection
+        session.session_stream = connection
         self._connections.add(connection)
         self._sessions.add(session)
         try:
             await connection.run()
         finally:
             self._connections.discard(connection)
-            await self.close(session)
+            await self.close_session(session)
 
-    def open(self, trunk: Trunk, principal: Principal = LOCAL) -> Session:
-        """Begin a conversation that is held on `trunk`; whoever begins it closes it."""
-        session = self._session(principal)
-        session.trunk = trunk
+    def open_session(
+        self, stream: SessionStream, principal: Principal = LOCAL_PRINCIPAL
+    ) -> Session:
+        """Open a session whose messages travel on `stream`; the caller closes it."""
+        session = self._create_session(principal)
+        session.session_stream = stream
         self._sessions.add(session)
         return session
 
-    def answer(
-        self, request: Request, params: Params, principal: Principal, line: Line, mirrors: Mirrors
+    def handle_stateless(
+        self,
+        request: Request,
+        params: Params,
+        principal: Principal,
+        stream: RequestStream,
+        header_check: HeaderCheck,
     ) -> Any:
-        """Answer a request of the envelope era that came by HTTP, or return what to await."""
-        return self.stateless.answer(request, params, principal, line, mirrors)
+        """Answer a stateless-protocol request, or return an awaitable of the answer."""
+        return self.stateless.answer(request, params, principal, stream, header_check)
 
-    def refused(self, request: Request, principal: Principal, why: RpcError) -> None:
-        """Note a request of the envelope era that was refused since its params cannot be read."""
-        self.stateless.refuse(request, principal, why)
+    def record_refusal(self, request: Request, principal: Principal, error: RpcError) -> None:
+        """Record a stateless-protocol request whose params are malformed."""
+        self.stateless.record_refusal(request, principal, error)
 
     @property
     def ready(self) -> bool:
-        """Tell whether every backend has been ready, or has failed, once."""
+        """Whether every upstream has been ready or has failed once."""
         return self.registry.started
 
     def readiness(self) -> dict[str, Any]:
-        """Return whether clients can be served, as `status`, and which backends are degraded."""
-        return readiness(self.registry, self.conceal)
+        """Return whether clients can be served, as `status`, and which upstreams are degraded."""
+        return readiness(self.registry, self.mask_secrets)
 
-    async def close(self, conversation: Session) -> None:
-        """End a conversation."""
-        self._sessions.discard(conversation)
-        await conversation.aclose()
+    async def close_session(self, session: Session) -> None:
+        """Close a session."""
+        self._sessions.discard(session)
+        await session.aclose()
 
-    def _session(self, principal: Principal) -> Session:
-        return Session(self.forwarder, self.identity, principal, self._opened, self.stateless)
+    def _create_session(self, principal: Principal) -> Session:
+        return Session(
+            self.router,
+            self.identity,
+            principal,
+            self._on_session_initialized,
+            self.stateless,
+            max_subscribed_uris=self._limits.max_subscribed_uris,
+        )
 
-    def open_engine(self, principal: Principal = LOCAL) -> "Engine":
-        """Return a session without a channel: text in, text out."""
-        return Engine(self._session(principal), self.report)
+    def open_engine(self, principal: Principal = LOCAL_PRINCIPAL) -> "Engine":
+        """Return a session without a transport: text in, text out."""
+        return Engine(self._create_session(principal), self.report)
 
     async def aclose(self) -> None:
-        """End all sessions and all backends."""
-        self.stateless.end()
-        self.stateless.parking.close()
+        """Close all sessions and upstreams."""
+        self.stateless.end_subscriptions()
+        self.stateless.suspended_calls.close()
         await asyncio.gather(*(connection.aclose() for connection in set(self._connections)))
         await self.registry.aclose()
-        self.layers.events.tell_now()
+        self.pipeline.events.flush()
 
-    def _opened(self, session: Session) -> None:
-        if isinstance(session.trunk, Connection):
+    def _on_session_initialized(self, session: Session) -> None:
+        if isinstance(session.session_stream, Connection):
             batches = allows_batches(session.caller.version)
-            session.trunk.peer.batch = "allow" if batches else "reject"
-        self._met(session.caller)
+            session.session_stream.peer.batch_policy = "allow" if batches else "reject"
+        self._on_client(session.caller)
 
-    def _met(self, caller: Caller) -> None:
-        """Start the backends for the first client that comes, and tell them what it can."""
+    def _on_client(self, caller: Caller) -> None:
+        """Start upstreams at the first client, and list what they offer to clients like it."""
         if not self.client_capabilities:
-            self.client_capabilities = questions(caller.capabilities)
+            self.client_capabilities = input_capabilities(caller.capabilities)
         self.registry.start()
-        self.registry.meet(caller.askable)
+        self.registry.prepare_for(caller.client_features)
 
-    # What backends say
+    # Messages of backends
 
-    def _moved(self, backend: Snapshot) -> None:
-        events = self.layers.events
+    def _on_state_changed(self, backend: UpstreamSnapshot) -> None:
+        events = self.pipeline.events
         if events:
             name, state = backend.name, backend.state.value
-            events.tell(BackendMoved(name, state, backend.error, backend.retry_in))
-            self._tell_left_out(backend)
+            events.emit(BackendStateChanged(name, state, backend.error, backend.retry_in))
+            self._emit_skipped(backend)
 
-    def _tell_left_out(self, backend: Snapshot) -> None:
-        """Say what nobody can use of what a backend lists, unless that was said."""
-        why = backend.left_out
-        if why and self._left_out.get(backend.name) != why:
-            self._left_out[backend.name] = why
-            self.layers.events.tell(LeftOut(backend.name, why))
+    def _emit_skipped(self, backend: UpstreamSnapshot) -> None:
+        """Emit which features of a backend are skipped, unless that has not changed."""
+        reasons = backend.skipped
+        if reasons and self._skipped.get(backend.name) != reasons:
+            self._skipped[backend.name] = reasons
+            self.pipeline.events.emit(SkippedFeatures(backend.name, reasons))
 
-    def _catalogue_changed(self, kinds: tuple[Kind, ...]) -> None:
-        for backend in self.registry.snapshot():
-            self._tell_left_out(backend)
-        self.stateless.changed(kinds)
+    def _on_catalog_changed(self, kinds: tuple[FeatureKind, ...]) -> None:
+        for backend in self.registry.snapshots():
+            self._emit_skipped(backend)
+        self.stateless.features_changed(kinds)
         changed = {kind.capability for kind in kinds}
         for capability in sorted(changed):
             method = f"notifications/{capability}/list_changed"
             for session in self._sessions:
                 if session.operational:
-                    session.post(method, None)
+                    session.queue_notification(method, None)
 
-    async def told(self, backend: str, method: str, params: Any) -> None:
-        """Pass on what a backend tells everybody, to those whom it concerns."""
+    async def on_notification(self, backend: str, method: str, params: Any) -> None:
+        """Pass a notification of a backend on to the clients that it concerns."""
         if backend not in self.registry:
-            return  # it has left
-        if not self.layers.hears(None, backend):
+            return  # it was removed
+        if not self.pipeline.may_receive(None, backend):
             return
         if method == "notifications/resources/updated":
-            self._updated(backend, Params(params))
+            self._on_resource_updated(backend, Params(params))
             return
         if method == "notifications/elicitation/complete":
-            elicitation = Params(params).text("elicitationId")
-            self.stateless.parking.visited(backend, elicitation)
+            elicitation_id = Params(params).require_text("elicitationId")
+            self.stateless.suspended_calls.complete_url(backend, elicitation_id)
         known = SERVER_NOTIFICATIONS.get(method)
-        sessions = [s for s in self._sessions if s.operational and self._hears(s, backend)]
+        sessions = [s for s in self._sessions if s.operational and self._may_receive(s, backend)]
         if method == "notifications/message":
-            # Those who said what they want to read, if anybody did.
+            # Prefer clients that have set a log level, if any has.
             sessions = [s for s in sessions if s.caller.log_level is not None] or sessions
-            # With calls of several clients, or it would not have come here.
+            # The backend could not tell which call the message belongs to.
             busy = self.registry.upstream(backend).busy
             if busy or len(sessions) > 1:
-                return  # whose it is cannot be known, and it is nobody else's business
+                return  # it may belong to one client, and must not reach another
         for session in sessions:
             if known is None or session.caller.version in known.versions:
-                session.post(method, params)
+                session.queue_notification(method, params)
 
-    def _updated(self, backend: str, params: Params) -> None:
-        """Tell those who follow a resource, under the URI by which they know it."""
-        native = params.text("uri")
-        params.drop_meta(frozenset((SUBSCRIPTION,)))  # nobody hears under whose id we listen
+    def _on_resource_updated(self, backend: str, params: Params) -> None:
+        """Notify the subscribers of a resource, under the URI they subscribed to."""
+        native = params.require_text("uri")
+        params.drop_meta(
+            frozenset((SUBSCRIPTION_ID_KEY,))
+        )  # our own subscription id at the backend
         listed = self._public_uri(backend, native)
-        self.stateless.updated(backend, native, listed, params.encode())
+        self.stateless.resource_updated(backend, native, listed, params.encode())
         for session in self._sessions:
-            followed = session.follows(backend, native)
-            if not self._hears(session, backend) or followed is None:
+            followed = session.subscribed_uri(backend, native)
+            if not self._may_receive(session, backend) or followed is None:
                 continue
-            if self.forwarder.may_hear(session.caller, backend, native, listed):
+            if self.router.may_receive_update(session.caller, backend, native, listed):
                 params.put("uri", listed or followed)
-                session.post("notifications/resources/updated", params.encode())
+                session.queue_notification("notifications/resources/updated", params.encode())
 
-    def _hears(self, session: Session, backend: str) -> bool:
-        """Tell whether what a backend says by itself reaches a client: both are there for it."""
-        if not session.initialized or not self.layers.hears(session.caller, backend):
+    def _may_receive(self, session: Session, backend: str) -> bool:
+        """Return whether a client sees anything of a backend, so that its notifications count."""
+        if not session.initialized or not self.pipeline.may_receive(session.caller, backend):
             return False
-        return self.registry.view.knows(self.registry.catalog, session.caller, backend)
+        return self.registry.visibility.can_see_backend(
+            self.registry.catalog, session.caller, backend
+        )
 
     def _public_uri(self, backend: str, native: str) -> str | None:
-        for entry in self.registry.catalog.entries(Kind.RESOURCE):
-            if (entry.backend, entry.native) == (backend, native):
-                return entry.public
+        for entry in self.registry.catalog.entries(FeatureKind.RESOURCE):
+            if (entry.backend, entry.native_name) == (backend, native):
+                return entry.public_name
         return None
 
-    async def asked(self, backend: str, method: str, params: Any, asker: Asker | None) -> Raw:
-        """Ask the one client there is; with several, nobody can know whom a backend means."""
+    async def on_request(
+        self, backend: str, method: str, params: Any, requester: Requester | None
+    ) -> Raw:
+        """Pass a request of a backend on to the only client; with several it is ambiguous."""
         sessions = [session for session in self._sessions if session.initialized]
-        if len(sessions) != 1 or not self._hears(sessions[0], backend):
+        if len(sessions) != 1 or not self._may_receive(sessions[0], backend):
             raise RpcError.method_not_found(method)
-        return await sessions[0].ask(method, params, asker)
+        return await sessions[0].send_request(method, params, requester)
 
 
-def _is_given_up(upstream: Upstream, settings: Settings) -> bool:
-    """Tell whether one is not started any more, unless it gets another chance."""
-    return upstream.state is State.FAILED and upstream.settings != settings
+def _may_be_retried(upstream: Upstream, settings: UpstreamSettings) -> bool:
+    """Return whether new settings give an upstream another chance that has failed for good."""
+    return upstream.state is UpstreamState.FAILED and upstream.settings != settings
 
 
-class _Ear:
-    """Hears one backend, and tells the gateway which one it was."""
+class _UpstreamListener:
+    """Passes on what one backend sends, with the name of that backend."""
 
     def __init__(self, gateway: Gateway, backend: str) -> None:
         self._gateway = gateway
         self._backend = backend
 
-    def offers_changed(self, capability: str) -> None:
-        """Leave it to the Upstream, which has seen to it."""
+    def on_features_changed(self, capability: str) -> None:
+        """Do nothing: the Upstream handles it."""
 
-    def session_renewed(self) -> None:
-        """Leave it to the Upstream, which has seen to it."""
+    def on_session_renewed(self) -> None:
+        """Do nothing: the Upstream handles it."""
 
-    async def told(self, method: str, params: Any) -> None:
-        await self._gateway.told(self._backend, method, params)
+    async def on_notification(self, method: str, params: Any) -> None:
+        await self._gateway.on_notification(self._backend, method, params)
 
-    async def asked(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
-        return await self._gateway.asked(self._backend, method, params, asker)
+    async def on_request(self, method: str, params: Any, requester: Requester | None = None) -> Raw:
+        return await self._gateway.on_request(self._backend, method, params, requester)
 
 
 class Engine:
-    """A session without a channel: one text in, the answer's text out, or None."""
+    """A session without a transport: takes one payload as text, returns the answer's text."""
 
     def __init__(self, session: Session, report: Callable[[Incident], None]) -> None:
         self.session = session
@@ -343,32 +375,36 @@ class Engine:
         self._peer = Peer("client")
 
     async def handle_json(self, text: str) -> str | None:
-        """Return the answer to one payload, None where none is due."""
+        """Return the answer to one payload, None if there is none."""
         events = self._peer.receive(text)
-        answer = self._peer.outgoing()
+        answer = self._peer.next_payload()
         for event in events:
             if isinstance(event, Called):
                 await self._answer(event)
             elif isinstance(event, Notified):
-                self._take_note(event.notification)
-            # At once: while the rest is awaited, other payloads may come and be answered.
-            answer = answer or self._peer.outgoing()
+                self._handle_notification(event.notification)
+            # Take it now: other payloads may be answered while the rest is awaited.
+            answer = answer or self._peer.next_payload()
         return None if answer is None else answer.decode()
 
     async def _answer(self, called: Called) -> None:
         try:
             outcome = self.session.called(called.request)
-            self._peer.answer(called, await outcome if hasattr(outcome, "__await__") else outcome)
+            self._peer.respond(called, await outcome if hasattr(outcome, "__await__") else outcome)
         except Exception as error:
-            self._peer.fail(called, answer_for(error, called.request.method, self._report))
+            self._peer.respond_error(
+                called, to_rpc_error(error, called.request.method, self._report)
+            )
         except asyncio.CancelledError:
-            self._peer.abandon(called)  # or its id would be in use for ever
+            self._peer.drop_request(called)  # else its id would stay in use
             raise
         if self.session.initialized:
-            self._peer.batch = "allow" if allows_batches(self.session.caller.version) else "reject"
+            self._peer.batch_policy = (
+                "allow" if allows_batches(self.session.caller.version) else "reject"
+            )
 
-    def _take_note(self, notification: Notification) -> None:
+    def _handle_notification(self, notification: Notification) -> None:
         try:
             self.session.notified(notification)
-        except Exception as error:  # a notification is never answered, not even with an error
-            answer_for(error, notification.method, self._report)
+        except Exception as error:  # notifications are never answered, not even with an error
+            to_rpc_error(error, notification.method, self._report)

@@ -1,79 +1,79 @@
-"""Registry: owns the upstreams, and publishes the catalogue of all that they offer.
+"""Owns the upstreams, publishes the merged catalogue, and says whether the gateway is ready.
 
-    Upstream, Upstream … ──changed──> merge ──> Catalog ──> everybody who listens, if it differs
+    Upstream, Upstream … ──changed──> merge ──> Catalog ──> listeners, if it differs
 
-    rearrange: added ──> starts beside the others
-               changed ──> its heir starts; once that is ready, or has failed, it has the name
-               removed, or inherited from ──> takes no more calls, may finish what it has, ends
+    apply_config: added ──> starts
+                  changed ──> its replacement starts, and takes over once it is ready or has failed
+                  removed or replaced ──> gets no new calls, drains, stops
 
-Refuses to route: it hands out the catalogue, and upstreams by name.
+Routing is left to the Router: the registry hands out the catalogue, and upstreams by name.
 
-Rules upheld here:
-1. A backend that is not named in a rearrangement, or named unchanged, does not notice it.
-2. Under every name there is somebody for as long as it is configured: an heir that is still
-   starting has nobody's calls.
-3. One that has left ends when its calls have, and after DRAIN seconds at the latest.
+Invariants:
+1. A new configuration does not touch upstreams that it leaves unchanged.
+2. A configured name always has an upstream: while a replacement starts, the old one takes calls.
+3. A retired upstream stops when its calls have ended, after `drain_timeout` at the latest.
+4. The gateway is ready once every upstream has been ready or has failed, and while at least one
+   takes calls: one bad upstream does not make the gateway unready.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from trunkline.gateway.route import Routes
-from trunkline.gateway.snapshot import Snapshot, State
+from trunkline.gateway.pipeline import RouteCache
+from trunkline.gateway.settings import GatewayLimits, UpstreamSnapshot, UpstreamState
 from trunkline.gateway.upstream import Upstream
 from trunkline.mcp.capabilities import merge_capabilities
-from trunkline.mcp.logs import chattiest
-from trunkline.mcp.offer import Kind
-from trunkline.routing.catalog import Catalog, merge
-from trunkline.routing.view import View
+from trunkline.mcp.features import FeatureKind
+from trunkline.mcp.notifications import most_verbose_level
+from trunkline.routing.catalog import Catalog, merge_listings
+from trunkline.routing.visibility import Visibility
 
 T = TypeVar("T")
 
-PATIENCE = 3.0
-"""How long after the start, in seconds, backends that are not ready yet are waited for."""
-
-DRAIN = 60.0
-"""How long, in seconds, calls of a backend that has left may go on."""
-
-_LOOK = 0.02
-"""How many seconds pass between two looks whether calls have ended."""
+_DRAIN_POLL_INTERVAL = 0.02
+"""In seconds."""
 
 
 class Registry:
-    """All backends, in the order of the configuration."""
+    """All upstreams, in the order of the configuration."""
 
-    def __init__(self, view: View | None = None) -> None:
-        """Begin with no backends; `view` says who sees what of them, else everybody everything."""
-        self._view = view or View()
+    def __init__(
+        self, visibility: Visibility | None = None, limits: GatewayLimits | None = None
+    ) -> None:
+        """`visibility` says who sees what; by default all callers see everything."""
+        limits = limits or GatewayLimits()
+        self._startup_timeout = limits.startup_timeout
+        self._drain_timeout = limits.drain_timeout
+        self._visibility = visibility or Visibility()
         self.catalog = Catalog()
-        self.routes = Routes()
-        """Where calls go, for as long as neither this nor anything else changes that."""
+        self.routes = RouteCache()
+        """Where calls go; cleared by every change here that may alter a route."""
         self._upstreams: dict[str, Upstream] = {}
-        self._heirs: dict[str, Upstream] = {}
+        self._replacements: dict[str, Upstream] = {}
         self._tasks: dict[Upstream, asyncio.Task[None]] = {}
-        """What keeps each alive: those that serve, heirs, and those that are leaving."""
-        self._leaving: set[asyncio.Task[None]] = set()
+        """The task of each running upstream, also of replacements and retired ones."""
+        self._drain_tasks: set[asyncio.Task[None]] = set()
         self._running = False
-        self._listeners: list[Callable[[tuple[Kind, ...]], None]] = []
-        self._moved = asyncio.Event()
+        self._listeners: list[Callable[[tuple[FeatureKind, ...]], None]] = []
+        self._changed = asyncio.Event()
         self._started_at = 0.0
         self._started = False
-        self._met: set[frozenset[str]] = set()
-        self._looking: set[asyncio.Task[None]] = set()
+        self._client_features: set[frozenset[str]] = set()
+        self._listing_tasks: set[asyncio.Task[None]] = set()
         self._capabilities: dict[str, Any] | None = None
-        self._levels: dict[object, str] = {}
+        self._log_levels: dict[object, str] = {}
         self._closed = False
 
     def add(self, upstream: Upstream) -> None:
-        """Take in a backend; the order is that of the configuration."""
+        """Add an upstream; the order is that of the configuration."""
         self._upstreams[upstream.name] = upstream
-        self.routes.forget()
+        self.routes.clear()
         self._started, self._capabilities = False, None
 
     def start(self) -> None:
-        """Start all backends at once; none waits for another, and nobody waits for them."""
+        """Start all upstreams concurrently, without waiting for them."""
         if not self._running and not self._closed:
             self._running = True
             self._started_at = asyncio.get_running_loop().time()
@@ -89,220 +89,296 @@ class Registry:
         return iter(self._upstreams.values())
 
     def upstream(self, name: str) -> Upstream:
-        """Return the backend of this name."""
+        """Return the upstream of this name."""
         return self._upstreams[name]
 
     @property
-    def view(self) -> View:
-        """What says who sees what."""
-        return self._view
+    def visibility(self) -> Visibility:
+        """Says who sees what."""
+        return self._visibility
 
-    def show(self, view: View) -> None:
-        """Let another view say who sees what; what is stopped is stopped there as well."""
-        view.stops = self._view.stops
-        self._view = view
-        self.routes.forget()
+    def set_visibility(self, visibility: Visibility) -> None:
+        """Replace the visibility rules, keeping the kill switches that apply to them."""
+        visibility.disabled_check = self._visibility.disabled_check
+        self._visibility = visibility
+        self.routes.clear()
 
     def configured(self, name: str) -> Upstream | None:
-        """Return the backend that the configuration means by a name: the heir, if there is one."""
-        return self._heirs.get(name) or self._upstreams.get(name)
+        """Return the upstream with the newest settings: the replacement, if there is one."""
+        return self._replacements.get(name) or self._upstreams.get(name)
 
     @property
     def busy(self) -> bool:
-        """Tell whether any backend has calls to carry out, one that has left among them."""
+        """Whether any upstream has calls in flight, retired ones included."""
         return any(upstream.busy for upstream in (*self, *self._tasks))
 
     @property
-    def changing(self) -> bool:
-        """Tell whether some backend is yet to take another's place, or to leave for good."""
-        return bool(self._heirs or self._leaving)
+    def is_changing(self) -> bool:
+        """Whether any upstream is still to be replaced or to stop."""
+        return bool(self._replacements or self._drain_tasks)
 
     def __contains__(self, name: str) -> bool:
         return name in self._upstreams
 
-    # Other backends, while all goes on
+    # Changing the configuration
 
-    def rearrange(
+    def apply_config(
         self, upstreams: Sequence[Upstream], announced: frozenset[str] = frozenset()
     ) -> None:
-        """Have these and no others, in this order; who is new starts, who is missing leaves."""
+        """Use these upstreams and no others, in this order: start new ones, retire missing ones.
+
+        Listeners are told of `announced` capabilities even if the catalogue is the same.
+        """
         before, self._upstreams = self._upstreams, {}
         started = self._started
         for upstream in upstreams:
             name = upstream.name
-            old, heir = before.pop(name, None), self._heirs.get(name)
+            old, replacement = before.pop(name, None), self._replacements.get(name)
             self._upstreams[name] = old or upstream
-            if upstream is old or upstream is heir:
+            if upstream is old or upstream is replacement:
                 continue
-            if heir is not None:
-                self._dismiss(self._heirs.pop(name))
+            if replacement is not None:
+                self._retire(self._replacements.pop(name))
             if old is not None:
-                self._heirs[name] = upstream
-            self._settle_in(upstream)
+                self._replacements[name] = upstream
+            self._start_added(upstream)
         for name, old in before.items():
-            for leaver in (old, self._heirs.pop(name, None)):
-                if leaver is not None:
-                    self._dismiss(leaver)
-        self.routes.forget()
-        self._started = started  # nobody who has waited for the first ones waits for others
+            for removed in (old, self._replacements.pop(name, None)):
+                if removed is not None:
+                    self._retire(removed)
+        self.routes.clear()
+        self._started = started  # startup is waited for once only
         self.publish(announced)
 
-    def _settle_in(self, upstream: Upstream) -> None:
-        """Start one that came later, and tell it what the others know."""
-        upstream.guests.kinds |= self._met
-        upstream.wishes.wish_level(self._level())
+    def _start_added(self, upstream: Upstream) -> None:
+        """Start an upstream, and pass on the log level and features that clients asked for."""
+        upstream.gated_features.client_feature_sets |= self._client_features
+        upstream.subscriptions.want_log_level(self._effective_log_level())
         self._launch(upstream)
 
-    def _promote(self) -> None:
-        """Let heirs have their names that are ready, or have failed, or nobody has now."""
-        for name, heir in list(self._heirs.items()):
+    def _promote_replacements(self) -> None:
+        """Let replacements take over that have been tried, or whose predecessor is down."""
+        for name, replacement in list(self._replacements.items()):
             old = self._upstreams[name]
-            if heir.settled or not old.ready:
-                del self._heirs[name]
-                self._upstreams[name] = heir
-                heir.wishes.take_over(old.wishes)
-                self._dismiss(old)
+            if replacement.has_been_tried or not old.ready:
+                del self._replacements[name]
+                self._upstreams[name] = replacement
+                replacement.subscriptions.copy_from(old.subscriptions)
+                self._retire(old)
 
-    def _dismiss(self, upstream: Upstream) -> None:
+    def _retire(self, upstream: Upstream) -> None:
         if (task := self._tasks.get(upstream)) is not None:
-            self._leaving.add(leaving := asyncio.create_task(self._see_off(upstream, task)))
-            leaving.add_done_callback(self._leaving.discard)
+            self._drain_tasks.add(
+                drain_task := asyncio.create_task(self._drain_and_stop(upstream, task))
+            )
+            drain_task.add_done_callback(self._drain_tasks.discard)
 
-    async def _see_off(self, upstream: Upstream, task: asyncio.Task[None]) -> None:
-        """End a backend when its calls have ended, and in time."""
+    async def _drain_and_stop(self, upstream: Upstream, task: asyncio.Task[None]) -> None:
+        """Stop an upstream when its calls have ended, or at the timeout."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN):
-                while upstream.ready and upstream.busy:  # noqa: ASYNC110  most are not
-                    await asyncio.sleep(_LOOK)
+            async with asyncio.timeout(self._drain_timeout):
+                while upstream.ready and upstream.busy:  # noqa: ASYNC110  polls: nothing signals that an upstream is idle
+                    await asyncio.sleep(_DRAIN_POLL_INTERVAL)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    def listen(self, listener: Callable[[tuple[Kind, ...]], None]) -> Callable[[], None]:
-        """Have `listener` called when the catalogue differs; return what ends that."""
+    def add_listener(
+        self, listener: Callable[[tuple[FeatureKind, ...]], None]
+    ) -> Callable[[], None]:
+        """Call `listener` with the kinds that changed; return a function that removes it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def publish(self, announced: frozenset[str] = frozenset()) -> None:
-        """Make a new catalogue, and tell those who listen what differs, or was said to."""
-        self._promote()
-        catalog = merge(upstream.listing for upstream in self if upstream.state is not State.FAILED)
+        """Merge a new catalogue, and tell listeners which kinds differ or were announced."""
+        self._promote_replacements()
+        catalog = merge_listings(
+            upstream.listing for upstream in self if upstream.state is not UpstreamState.FAILED
+        )
         differing = self.catalog.changed_kinds(catalog)
-        changed = tuple(k for k in Kind if k in differing or k.capability in announced)
+        changed = tuple(k for k in FeatureKind if k in differing or k.capability in announced)
         self.catalog = catalog
-        self.routes.forget()
+        self.routes.clear()
         self._capabilities = None
-        self._moved.set()
+        self._changed.set()
         if changed:
             for listener in list(self._listeners):
                 listener(changed)
 
     def capabilities(self) -> dict[str, Any]:
-        """Return what the gateway can do for a client: what its backends can, or still might."""
+        """Return the server capabilities for clients: those of all upstreams, or possible ones."""
         if self._capabilities is None:
-            self._capabilities = self._merged()
+            self._capabilities = self._merge_capabilities()
         return self._capabilities
 
-    def _merged(self) -> dict[str, Any]:
+    def _merge_capabilities(self) -> dict[str, Any]:
         backends = [upstream.backend for upstream in self if upstream.backend]
-        # One that is being restarted may be back with anything.
-        known = all(upstream.backend or upstream.state is State.FAILED for upstream in self)
+        # A restarting upstream may come back with other capabilities.
+        known = all(upstream.backend or upstream.state is UpstreamState.FAILED for upstream in self)
         return merge_capabilities([backend.capabilities for backend in backends], known)
 
     @property
     def started(self) -> bool:
-        """Tell whether every backend has been ready, or has failed, once."""
-        # Once it is so it stays so, and every call asks.
+        """Whether every upstream has been ready or has failed once."""
+        # Cached: it never becomes false again, and every call asks.
         if not self._started:
-            self._started = all(upstream.settled for upstream in self)
+            self._started = all(upstream.has_been_tried for upstream in self)
         return self._started
 
     @property
-    def settled(self) -> bool:
-        """Tell whether they have started, and whether it is known what they offer to whom."""
-        return not self._looking and self.started
+    def catalog_complete(self) -> bool:
+        """Whether all upstreams have started, and the lists for each kind of client are known."""
+        return not self._listing_tasks and self.started
 
-    def meet(self, can: frozenset[str]) -> None:
-        """See what backends offer to those who can be asked this, when the first of them comes."""
-        if can and can not in self._met:
-            self._met.add(can)
-            self._started_at = asyncio.get_running_loop().time()  # a moment for that as well
-            self._looking.add(task := asyncio.create_task(self._look(can)))
-            task.add_done_callback(self._looked)
+    def prepare_for(self, client_features: frozenset[str]) -> None:
+        """List what upstreams offer to clients with these features, the first time one comes."""
+        if client_features and client_features not in self._client_features:
+            self._client_features.add(client_features)
+            self._started_at = (
+                asyncio.get_running_loop().time()
+            )  # clients wait for this listing, too
+            self._listing_tasks.add(task := asyncio.create_task(self._list_for(client_features)))
+            task.add_done_callback(self._on_listed)
 
-    async def _look(self, can: frozenset[str]) -> None:
-        await self._wait(lambda: self.started, PATIENCE)
-        async with asyncio.TaskGroup() as meeting:
+    async def _list_for(self, client_features: frozenset[str]) -> None:
+        await self._wait(lambda: self.started, self._startup_timeout)
+        async with asyncio.TaskGroup() as tasks:
             for upstream in self:
-                meeting.create_task(upstream.meet(can))
+                tasks.create_task(upstream.probe_gated_features(client_features))
 
-    def _looked(self, task: asyncio.Task[None]) -> None:
-        self._looking.discard(task)
-        self._moved.set()
+    def _on_listed(self, task: asyncio.Task[None]) -> None:
+        self._listing_tasks.discard(task)
+        self._changed.set()
 
-    async def wait_settled(self, patience: float | None = None) -> None:
-        """Wait for that, but no longer than `patience` seconds after the start."""
-        await self._wait(lambda: self.settled, patience)
+    async def wait_complete(self, timeout: float | None = None) -> None:
+        """Wait until the catalogue is complete, at most `timeout` seconds after the start."""
+        await self._wait(lambda: self.catalog_complete, timeout)
 
-    async def _wait(self, reached: Callable[[], bool], patience: float | None) -> None:
-        until = None if patience is None else self._started_at + patience
+    async def _wait(self, reached: Callable[[], bool], timeout: float | None) -> None:
+        deadline = None if timeout is None else self._started_at + timeout
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(deadline):
                 while not reached():
-                    self._moved.clear()
-                    await self._moved.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
 
-    def when_settled(self, make: Callable[[], T]) -> T | Coroutine[Any, Any, T]:
-        """Return what `make` returns, or what to await while backends are given their moment."""
-        return make() if self.settled else self._make_later(make)
+    def when_complete(self, make: Callable[[], T]) -> T | Coroutine[Any, Any, T]:
+        """Return `make()`, or a coroutine that waits for startup first."""
+        return make() if self.catalog_complete else self._make_later(make)
 
     async def _make_later(self, make: Callable[[], T]) -> T:
-        await self.wait_patiently()
+        await self.wait_startup()
         return make()
 
-    async def wait_patiently(self) -> None:
-        """Give backends that are starting the moment that a client can be kept waiting."""
-        await self.wait_settled(PATIENCE)
+    async def wait_startup(self) -> None:
+        """Wait for a complete catalogue, at most `startup_timeout` after the start."""
+        await self.wait_complete(self._startup_timeout)
 
-    # What clients want of backends
+    # What clients want from upstreams
 
-    async def want_level(self, who: object, level: str) -> None:
-        """Have all backends log what somebody wants to read, `who` among them."""
-        self._levels[who] = level
-        wanted = self._level()
-        await asyncio.gather(*(each.wishes.set_level(wanted, each.backend) for each in self))
+    async def set_log_level(self, owner: object, level: str) -> None:
+        """Set the level that a client wants; upstreams log at the most verbose one."""
+        self._log_levels[owner] = level
+        wanted = self._effective_log_level()
+        await asyncio.gather(
+            *(each.subscriptions.set_log_level(wanted, each.backend) for each in self)
+        )
 
-    def forget_level(self, who: object) -> None:
-        """Let backends be quieter when somebody who wanted to read much has gone."""
-        if self._levels.pop(who, None) is not None:
+    def clear_log_level(self, owner: object) -> None:
+        """Forget the level of a client that has gone."""
+        if self._log_levels.pop(owner, None) is not None:
             for upstream in self:
-                upstream.wishes.wish_level(self._level())
+                upstream.subscriptions.want_log_level(self._effective_log_level())
 
-    def _level(self) -> str | None:
-        return chattiest(set(self._levels.values()))
+    def _effective_log_level(self) -> str | None:
+        return most_verbose_level(set(self._log_levels.values()))
 
-    async def follow(self, backend: str, native: str, version: str) -> None:
-        """Follow a resource on behalf of one more; raises RpcError."""
+    async def subscribe(self, backend: str, native: str, version: str) -> None:
+        """Subscribe one more client to a resource; raises RpcError."""
         while True:
             upstream = self._upstreams[backend]
-            await upstream.follow(native, version)
+            await upstream.subscribe(native, version)
             if self._upstreams.get(backend, upstream) is upstream:
                 return
-            upstream.wishes.unfollow(native)  # another has its place by now
+            upstream.subscriptions.unsubscribe(
+                native
+            )  # it was replaced meanwhile: subscribe at its successor
 
-    def unfollow(self, followed: Iterable[tuple[str, str]]) -> None:
-        """Follow resources no more for one who has gone."""
-        for backend, native in followed:
+    def unsubscribe(self, subscriptions: Iterable[tuple[str, str]]) -> None:
+        """Drop the subscriptions of a client that has gone."""
+        for backend, native in subscriptions:
             if (upstream := self._upstreams.get(backend)) is not None:
-                upstream.wishes.unfollow(native)
+                upstream.subscriptions.unsubscribe(native)
 
-    def snapshot(self) -> tuple[Snapshot, ...]:
-        """Return how all backends are."""
+    def snapshots(self) -> tuple[UpstreamSnapshot, ...]:
+        """Return the state of all upstreams."""
         return tuple(upstream.snapshot() for upstream in self)
 
     async def aclose(self) -> None:
-        """End all backends, for good."""
+        """Stop all upstreams for good."""
         self._closed = True
-        tasks = (*self._looking, *self._leaving, *self._tasks.values())
+        tasks = (*self._listing_tasks, *self._drain_tasks, *self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+MAX_REASON_CHARS = 200
+"""How many characters of an upstream's error are shown."""
+
+MaskSecrets = Callable[[str, str], str]
+"""Takes the name of an upstream and a text; returns the text without its secrets."""
+
+
+def mask_nothing(_: str, text: str) -> str:
+    """Return the text unchanged."""
+    return text
+
+
+class UpstreamOverview(Protocol):
+    """What readiness needs of the registry."""
+
+    @property
+    def started(self) -> bool:
+        """Whether every upstream has been ready or has failed once."""
+        ...
+
+    def snapshots(self) -> Iterable[UpstreamSnapshot]:
+        """Return the state of all upstreams."""
+        ...
+
+
+def readiness(
+    backends: UpstreamOverview, mask_secrets: MaskSecrets = mask_nothing
+) -> dict[str, Any]:
+    """Return `status`, `reasons` if it is not ready, and `degraded` upstreams, if any."""
+    snapshots = tuple(backends.snapshots())
+    degraded = [
+        _describe_degraded(each, mask_secrets)
+        for each in snapshots
+        if each.state is not UpstreamState.READY
+    ]
+    if not snapshots:
+        reasons = ["no servers are configured"]
+    elif not backends.started:
+        names = [each["server"] for each in degraded if each["state"] in ("idle", "starting")]
+        reasons = ["the catalogue has not been published yet: waiting for " + ", ".join(names)]
+    elif len(degraded) == len(snapshots):
+        reasons = ["no server is ready"]
+    else:
+        reasons = []
+    found: dict[str, Any] = {"status": "not_ready" if reasons else "ready"}
+    if reasons:
+        found["reasons"] = reasons
+    if degraded:
+        found["degraded"] = degraded
+    return found
+
+
+def _describe_degraded(backend: UpstreamSnapshot, mask_secrets: MaskSecrets) -> dict[str, Any]:
+    found: dict[str, Any] = {"server": backend.name, "state": backend.state.value}
+    if backend.error is not None:
+        found["reason"] = mask_secrets(backend.name, backend.error)[:MAX_REASON_CHARS]
+    if backend.retry_in is not None:
+        found["retryIn"] = backend.retry_in
+    return found

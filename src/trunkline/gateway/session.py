@@ -1,79 +1,87 @@
-"""Session: one conversation of the handshake era, from its `initialize` to its end.
+"""Session: one client's conversation in the session protocol, from `initialize` to its end.
 
     created ──initialize──> initializing ──notifications/initialized──> operational
 
-Refuses to decide what a call may do, and to carry it out: it finds out what is asked, and hands it
-on. A request in an envelope stands alone, on whatever line it comes: it is handed on as well.
+A session finds out what a request asks for, and hands it on. The router and the pipeline decide
+what a call may do and carry it out. A request with the stateless protocol's metadata goes to the
+`StatelessHandler`, on whatever stream it comes.
 
-Rules upheld here:
-1. Before `initialize` has succeeded only it and `ping` are answered; a failed one changes nothing.
-2. Nobody is told of anything that was not declared or asked for.
-3. What concerns one call goes on that call's line; all else on the trunk.
+Invariants:
+1. Before `initialize` has succeeded, only `initialize` and `ping` are answered; a failed one
+   changes nothing.
+2. The client receives only messages of capabilities that were declared or requested.
+3. Messages about a call use the stream of that call; all others use the session stream.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from uuid import uuid4
 
 import msgspec
 
-from trunkline.gateway.client import Asker, Line, Trunk
-from trunkline.gateway.forward import Forwarder
-from trunkline.gateway.outbox import Outbox
-from trunkline.gateway.stateless import Stateless
+from trunkline.gateway.client import NotificationQueue, Requester, RequestStream, SessionStream
+from trunkline.gateway.router import Router
+from trunkline.gateway.stateless import StatelessHandler
 from trunkline.gateway.upstream import Upstream
 from trunkline.jsonrpc import (
     INVALID_REQUEST,
     ConnectionLost,
-    Due,
     Notification,
+    PendingResult,
     Raw,
     RemoteProtocolError,
     Request,
     RpcError,
 )
-from trunkline.mcp.caller import Caller
-from trunkline.mcp.capabilities import from_fingerprint
-from trunkline.mcp.envelope import has_envelope
-from trunkline.mcp.handshake import read_hello, welcome
-from trunkline.mcp.logs import LEVELS, is_loud_enough
-from trunkline.mcp.meta import Params, peek
+from trunkline.mcp.capabilities import features_to_capabilities
+from trunkline.mcp.errors import ErrorKind, gateway_error
+from trunkline.mcp.features import FeatureKind
+from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.methods import (
+    BROADCAST,
     BY_NAME,
     BY_REF,
     BY_URI,
     CLIENT_REQUESTS,
     MERGED,
     SERVER_REQUESTS,
-    TO_ALL,
-    Way,
+    RoutingMode,
 )
-from trunkline.mcp.offer import Kind
-from trunkline.mcp.principal import Principal
-from trunkline.mcp.questions import Question, for_handshake, is_declared, refused, undeclared
-from trunkline.mcp.refusal import Refusal, refuse
-from trunkline.mcp.subscriptions import MAX_URIS, followed_as
-from trunkline.mcp.versions import HANDSHAKE_VERSIONS
+from trunkline.mcp.negotiation import has_envelope, initialize_result, read_initialize_params
+from trunkline.mcp.notifications import (
+    LOG_LEVELS,
+    meets_log_level,
+    subscribed_uri,
+)
+from trunkline.mcp.params import Params, decode_value
+from trunkline.mcp.server_requests import (
+    ServerRequest,
+    is_declared,
+    to_session_request,
+    unanswered_response,
+    undeclared_capability_error,
+)
+from trunkline.mcp.versions import SESSION_VERSIONS
 
-_SUBSCRIBING = frozenset(("resources/subscribe", "resources/unsubscribe"))
+_SUBSCRIPTION_METHODS = frozenset(("resources/subscribe", "resources/unsubscribe"))
 
-_FORWARDED: Mapping[str, Mapping[str, Way]] = {
+# The methods that are forwarded for clients of each revision, with their routing mode
+_FORWARDED_METHODS: Mapping[str, Mapping[str, RoutingMode]] = {
     version: {
-        method.name: method.way
+        method.name: method.mode
         for method in CLIENT_REQUESTS.values()
         if version in method.versions
-        and method.way in (BY_NAME, BY_REF, BY_URI)
-        and method.name not in _SUBSCRIBING
+        and method.mode in (BY_NAME, BY_REF, BY_URI)
+        and method.name not in _SUBSCRIPTION_METHODS
     }
-    for version in HANDSHAKE_VERSIONS
+    for version in SESSION_VERSIONS
 }
-"""What is passed on for clients of each revision, and where to."""
 
 
-class Identity(NamedTuple):
-    """What the gateway says of itself."""
+class GatewayIdentity(NamedTuple):
+    """What the gateway tells clients about itself."""
 
     name: str
     version: str
@@ -81,8 +89,8 @@ class Identity(NamedTuple):
     strict_lifecycle: bool = True
 
     @property
-    def server(self) -> dict[str, Any]:
-        """Its name and version, as `serverInfo` has them."""
+    def server_info(self) -> dict[str, Any]:
+        """Name and version, in the form of `serverInfo`."""
         return {"name": self.name, "version": self.version}
 
 
@@ -91,97 +99,110 @@ class Session:
 
     def __init__(
         self,
-        forwarder: Forwarder,
-        identity: Identity,
+        router: Router,
+        identity: GatewayIdentity,
         principal: Principal,
-        opened: Callable[["Session"], None],
-        stateless: Stateless,
+        on_initialized: Callable[["Session"], None],
+        stateless: StatelessHandler,
+        *,
+        max_subscribed_uris: int,
     ) -> None:
-        """Begin; `opened` is called once `initialize` has succeeded."""
-        self.trunk: Trunk | None = None
+        """Create it; `on_initialized` is called once `initialize` has succeeded."""
+        self.session_stream: SessionStream | None = None
         self.subscriptions: dict[str, tuple[str, str]] = {}
         self.operational = False
-        self._registry = forwarder.registry
-        self._forwarder = forwarder
+        self._registry = router.registry
+        self._router = router
         self.identity = identity
         self._principal = principal
-        self._opened = opened
+        self._on_initialized = on_initialized
         self._stateless = stateless
+        self._max_subscribed_uris = max_subscribed_uris
         self._caller: Caller | None = None
-        self._forwarded: Mapping[str, Way] = {}
-        """What is passed on without a second thought, and where to: once it is operational."""
-        self._asked: dict[int, tuple[Raw, Asker]] = {}
-        self._down = Outbox()
-        self._up = Outbox()
+        # The methods that are forwarded directly; empty before the session is operational
+        self._forwarded_methods: Mapping[str, RoutingMode] = {}
+        self._progress_requesters: dict[int, tuple[Raw, Requester]] = {}
+        self._client_queue = NotificationQueue()
+        self._backend_queue = NotificationQueue()
         self._last_token = 0
-        self._questions = 0
+        self._pending_requests = 0
         self._closed = False
 
-    # Who it is
+    # Identity
 
     @property
     def initialized(self) -> bool:
-        """Tell whether `initialize` has succeeded."""
+        """Whether `initialize` has succeeded."""
         return self._caller is not None
 
     @property
     def caller(self) -> Caller:
-        """Who is asking; there is none before `initialize`."""
+        """The caller; raises RpcError before `initialize`."""
         if self._caller is None:
             raise _not_initialized("", "Call initialize first.")
         return self._caller
 
     @property
     def version(self) -> str | None:
-        """The revision that was agreed on, None before that."""
+        """The negotiated revision; None before `initialize`."""
         return None if self._caller is None else self._caller.version
 
     @property
-    def party(self) -> "Session":
-        """Itself: all its calls are one conversation."""
+    def call_group(self) -> "Session":
+        """This session: all its calls belong together."""
         return self
 
-    def recognise(self, principal: Principal) -> None:
-        """Learn what the client may be taken for by now; it stays the same one."""
+    def update_principal(self, principal: Principal) -> None:
+        """Set the client's current principal and permissions; it is still the same client."""
         if principal is not self._principal:
             self._principal = principal
             if self._caller is not None and self._caller.principal != principal:
                 self._caller = msgspec.structs.replace(self._caller, principal=principal)
 
-    def follows(self, backend: str, native: str) -> str | None:
-        """Return the URI by which the client follows a resource, itself or what contains it."""
-        return followed_as(self.subscriptions, backend, native)
+    def subscribed_uri(self, backend: str, native: str) -> str | None:
+        """Return the URI by which the client subscribed to a resource or its parent, or None."""
+        return subscribed_uri(self.subscriptions, backend, native)
 
-    # Answering the client
+    # Requests of the client
 
     def called(self, request: Request) -> Any:
-        """Answer a request that came on the trunk, or return what to await for it."""
-        if self.trunk is None or request.method == "initialize":
-            return self.answer(request, self.trunk)
+        """Answer a request on the session stream, or return an awaitable answer."""
+        if self.session_stream is None or request.method == "initialize":
+            return self.answer(request, self.session_stream)
         try:
             params = Params(request.params)
-            stands_alone = has_envelope(params)
+            is_stateless = has_envelope(params)
         except RpcError:
-            return self.answer(request, self.trunk)  # which refuses them if it needs them
-        if stands_alone:
-            return self._stateless.answer(request, params, self._principal, self.trunk)
-        return self.answer(request, self.trunk, params)
+            return self.answer(
+                request, self.session_stream
+            )  # gives the error where params are needed
+        if is_stateless:
+            return self._stateless.answer(request, params, self._principal, self.session_stream)
+        return self.answer(request, self.session_stream, params)
 
-    def answer(self, request: Request, line: Line | None, params: Params | None = None) -> Any:
-        """Answer a request, or return what to await; `line` is for all that concerns it."""
-        way, caller = self._forwarded.get(request.method), self._caller
-        if way is None or caller is None or request.id is None:
-            return self._answer_other(request, line, params)
+    def answer(
+        self, request: Request, stream: RequestStream | None, params: Params | None = None
+    ) -> Any:
+        """Answer a request, or return an awaitable; `stream` carries all messages about it."""
+        # One look-up tells the usual requests from the rest: it is empty until the session is
+        # operational, and has only methods of the client's revision.
+        mode, caller = self._forwarded_methods.get(request.method), self._caller
+        if mode is None or caller is None or request.id is None:
+            return self._answer_other(request, stream, params)
         if params is None:
             try:
                 params = Params(request.params)
-            except RpcError as why:
-                raise self._unreadable(request, caller, why) from None
-        client = self if line is self.trunk else OnLine(self, caller, line)
-        return self._forwarder.forward(request, params, way, client)
+            except RpcError as error:
+                raise self._record_unreadable(request, caller, error) from None
+        client = (
+            self if stream is self.session_stream else RequestScopedClient(self, caller, stream)
+        )
+        return self._router.forward(request, params, mode, client)
 
-    def _answer_other(self, request: Request, line: Line | None, params: Params | None) -> Any:
-        """Answer all that is not simply passed on, or not yet."""
+    def _answer_other(
+        self, request: Request, stream: RequestStream | None, params: Params | None
+    ) -> Any:
+        """Answer a request that is not simply forwarded, or not yet."""
         if request.id is None:
             raise RpcError(INVALID_REQUEST, "Request id must not be null")
         if request.method == "ping":
@@ -191,268 +212,279 @@ class Session:
         caller = self._caller
         if caller is None:
             raise _not_initialized(request.method, "Call initialize first.")
-        client = self if line is self.trunk else OnLine(self, caller, line)
+        client = (
+            self if stream is self.session_stream else RequestScopedClient(self, caller, stream)
+        )
         method = CLIENT_REQUESTS.get(request.method)
         if method is None or caller.version not in method.versions:
-            return self._pass_on(request, client)
-        if method.way is not MERGED:
-            self._expect_operational(request.method)
+            return self._forward_unknown(request, client)
+        if method.mode is not MERGED:
+            self._require_operational(request.method)
         if params is None:
             try:
                 params = Params(request.params)
-            except RpcError as why:
-                raise self._unreadable(request, caller, why) from None
-        return self._answer_known(request, params, method.way, client)
+            except RpcError as error:
+                raise self._record_unreadable(request, caller, error) from None
+        return self._answer_known(request, params, method.mode, client)
 
     def _answer_known(
-        self, request: Request, params: Params, way: Way, client: "Session | OnLine"
+        self, request: Request, params: Params, mode: RoutingMode, client: "SessionClient"
     ) -> Any:
-        if way is MERGED:
-            return self._forwarder.list(request.method, params, self._written)
-        if way is TO_ALL:
-            return self._set_level(params)
-        if request.method in _SUBSCRIBING:
-            return self._subscribe(request, params, client)
-        return self._forwarder.forward(request, params, way, client)
+        if mode is MERGED:
+            return self._router.list_features(request.method, params, self._list_result)
+        if mode is BROADCAST:
+            return self._set_log_level(params)
+        if request.method in _SUBSCRIPTION_METHODS:
+            return self._change_subscription(request, params, client)
+        return self._router.forward(request, params, mode, client)
 
-    def _unreadable(self, request: Request, caller: Caller, why: RpcError) -> RpcError:
-        """Note a request whose params cannot be read; return why."""
-        self._forwarder.refuse(request, caller, why)
-        return why
+    def _record_unreadable(self, request: Request, caller: Caller, error: RpcError) -> RpcError:
+        self._router.record_rejected(request, caller, error)
+        return error
 
-    def _expect_operational(self, method: str) -> None:
+    def _require_operational(self, method: str) -> None:
         if self.identity.strict_lifecycle and not self.operational:
             raise _not_initialized(method, "Send notifications/initialized first.")
 
     def _initialize(self, request: Request) -> dict[str, Any]:
         if self._caller is not None:
             raise RpcError(INVALID_REQUEST, "Already initialized")
-        hello = read_hello(request.params)
-        self._caller = Caller(self._principal, hello.version, hello.capabilities, hello.client)
-        self._opened(self)
+        hello = read_initialize_params(request.params)
+        self._caller = Caller(self._principal, hello.version, hello.capabilities, hello.client_info)
+        self._on_initialized(self)
         identity = self.identity
-        return welcome(
-            hello.version,
-            self._registry.capabilities(),
-            identity.server,
-            identity.instructions,
-        )
+        capabilities, instructions = self._registry.capabilities(), identity.instructions
+        return initialize_result(hello.version, capabilities, identity.server_info, instructions)
 
-    def _written(self, kind: Kind) -> Raw:
-        """Return a list of the catalogue as it is by now."""
-        return self._registry.view.list_result(self._registry.catalog, kind, self.caller)
+    def _list_result(self, kind: FeatureKind) -> Raw:
+        return self._registry.visibility.list_result(self._registry.catalog, kind, self.caller)
 
-    async def _set_level(self, params: Params) -> dict[str, Any]:
-        """Have every backend log what somebody wants to read, whatever one of them answers."""
-        level = params.text("level")
-        if level not in LEVELS:
-            raise RpcError.invalid_params(f"expected one of {', '.join(LEVELS)} as 'level'")
+    async def _set_log_level(self, params: Params) -> dict[str, Any]:
+        """Set the client's log level at all backends; failures of single backends are ignored."""
+        level = params.require_text("level")
+        if level not in LOG_LEVELS:
+            raise RpcError.invalid_params(f"expected one of {', '.join(LOG_LEVELS)} as 'level'")
         self._caller = msgspec.structs.replace(self.caller, log_level=level)
         if not self._closed:
-            await self._registry.want_level(self, level)
+            await self._registry.set_log_level(self, level)
         return {}
 
-    async def _subscribe(
-        self, request: Request, params: Params, client: "Session | OnLine"
+    async def _change_subscription(
+        self, request: Request, params: Params, client: "SessionClient"
     ) -> dict[str, Any]:
-        uri = params.text("uri")
+        uri = params.require_text("uri")
         if request.method == "resources/unsubscribe" and uri in self.subscriptions:
-            # From whom it was followed: by now it may be another's.
-            self._registry.unfollow([self.subscriptions.pop(uri)])
+            # At the server of the subscription: the URI may belong to another one by now.
+            self._registry.unsubscribe([self.subscriptions.pop(uri)])
             return {}
-        route = await self._forwarder.route_patiently(params, BY_URI, request.method, client)
+        route = await self._router.route_when_ready(params, BY_URI, request.method, client)
         entry = route.entry
         if request.method == "resources/subscribe" and uri not in self.subscriptions:
-            if len(self.subscriptions) >= MAX_URIS:
-                raise RpcError.invalid_params(f"expected at most {MAX_URIS} subscriptions")
-            self._forwarder.layers.readmit(self.caller, entry)
-            await self._registry.follow(entry.backend, entry.native, self.caller.version)
+            if len(self.subscriptions) >= self._max_subscribed_uris:
+                text = f"expected at most {self._max_subscribed_uris} subscriptions"
+                raise RpcError.invalid_params(text)
+            self._router.pipeline.recheck(self.caller, entry)
+            await self._registry.subscribe(entry.backend, entry.native_name, self.caller.version)
             if self._closed or uri in self.subscriptions:
-                # Nobody is there any more, or it was asked twice.
-                self._registry.unfollow([(entry.backend, entry.native)])
+                # The session has been closed, or another request has subscribed meanwhile.
+                self._registry.unsubscribe([(entry.backend, entry.native_name)])
             else:
-                self.subscriptions[uri] = (entry.backend, entry.native)
+                self.subscriptions[uri] = (entry.backend, entry.native_name)
         return {}
 
-    def _pass_on(self, request: Request, client: "Session | OnLine") -> Due:
-        upstream = self._forwarder.knows_better(request.method, self.caller)
-        self._expect_operational(request.method)
-        return self._forwarder.call(request, Params(request.params), upstream, client)
+    def _forward_unknown(self, request: Request, client: "SessionClient") -> PendingResult:
+        upstream = self._router.passthrough_upstream(request.method, self.caller)
+        self._require_operational(request.method)
+        return self._router.call_upstream(request, Params(request.params), upstream, client)
 
-    # Hearing from the client
+    # Notifications of the client
 
     def notified(self, notification: Notification) -> None:
-        """Take note of what the client tells; a backend that does not read keeps nobody waiting."""
+        """Handle a notification of the client, without waiting for any backend."""
         method = notification.method
         if method == "notifications/cancelled":
             id = Params(notification.params).get("requestId")
-            if id is not None and self.trunk is not None:
-                self.trunk.cancel(peek(id))
+            if id is not None and self.session_stream is not None:
+                self.session_stream.cancel_request(decode_value(id))
         elif self._caller is None:
             return
         elif method == "notifications/initialized":
             self.operational = True
-            self._forwarded = _FORWARDED[self._caller.version]
+            # From now on, requests of this revision take the fast path of `answer`.
+            self._forwarded_methods = _FORWARDED_METHODS[self._caller.version]
         elif method == "notifications/progress":
-            self._progressed(Params(notification.params))
+            self._forward_progress(Params(notification.params))
         elif method == "notifications/roots/list_changed":
-            self._tell_backends(list(self._registry), notification)
-        elif (only := self._forwarder.only_upstream()) is not None and _is_news(method):
-            self._tell_backends([only], notification)
+            self._notify_backends(list(self._registry), notification)
+        elif (
+            _is_forwardable(method) and (only_upstream := self._router.sole_upstream()) is not None
+        ):
+            self._notify_backends([only_upstream], notification)
 
     def violated(self, violation: RemoteProtocolError) -> None:
-        """Do nothing: the client has been told."""
+        """Ignore the violation: the client has got an error response."""
 
-    def _progressed(self, params: Params) -> None:
-        """Pass on the client's progress with a question, to the server that asked it."""
+    def _forward_progress(self, params: Params) -> None:
         raw = params.get("progressToken")
-        token = None if raw is None else peek(raw)
-        asked = self._asked.get(token) if type(token) is int else None
-        if asked is not None:
-            original, asker = asked
+        token = None if raw is None else decode_value(raw)
+        pending = self._progress_requesters.get(token) if type(token) is int else None
+        if pending is not None:
+            original, requester = pending
             params.put("progressToken", original)
-            self._up.post(asker.tell("notifications/progress", params.encode()))
+            self._backend_queue.put(requester.notify("notifications/progress", params.encode()))
 
-    def _tell_backends(self, upstreams: list[Upstream], news: Notification) -> None:
+    def _notify_backends(self, upstreams: list[Upstream], notification: Notification) -> None:
         for upstream in upstreams:
-            for backend in upstream.conversations_of(self):
-                self._up.post(backend.tell(news.method, news.params))
+            for backend in upstream.sessions_for(self):
+                self._backend_queue.put(backend.notify(notification.method, notification.params))
 
-    # Being the client, for backends
+    # DownstreamClient
 
     @property
-    def answering(self) -> bool:
-        """Tell whether somebody waits for an answer of the client's."""
-        return self._questions > 0
+    def has_pending_requests(self) -> bool:
+        """Whether a server waits for an answer from this client."""
+        return self._pending_requests > 0
 
-    async def ask(
-        self, method: str, params: Any, asker: Asker | None = None, line: Line | None = None
+    async def send_request(
+        self,
+        method: str,
+        params: Any,
+        requester: Requester | None = None,
+        stream: RequestStream | None = None,
     ) -> Raw:
-        """Ask the client, if it said that it can be asked; raises RpcError if it cannot."""
-        question = self._shaped(Question(method, params))
-        self._questions += 1
+        """Send a server's request to the client; raises RpcError if the client cannot answer it."""
+        question = self._adapt_question(ServerRequest(method, params))
+        self._pending_requests += 1
         try:
-            async with asyncio.timeout(self._stateless.parking.limits.ttl):
-                return await self._ask(question, asker, line or self.trunk)
+            # A person may answer, so the limit is that of suspended calls, not of calls.
+            async with asyncio.timeout(self._stateless.suspended_calls.limits.input_timeout):
+                return await self._send_question(question, requester, stream or self.session_stream)
         except TimeoutError:
-            reply = refused(question)
+            reply = unanswered_response(question)
             if isinstance(reply, RpcError):
                 raise reply from None
             return reply
         finally:
-            self._questions -= 1
+            self._pending_requests -= 1
 
-    def _shaped(self, question: Question) -> Question:
-        """Return a question as the client knows it; raises RpcError if it must not be asked."""
-        known, caller = SERVER_REQUESTS.get(question.method), self.caller
-        if known is None:
-            return question
-        if caller.version not in known.versions or known.capability is None:
+    def _adapt_question(self, question: ServerRequest) -> ServerRequest:
+        """Return a request in the client's revision; raises RpcError if it may not be sent."""
+        definition, caller = SERVER_REQUESTS.get(question.method), self.caller
+        if definition is None:
+            return question  # an extension: the client decides
+        if caller.version not in definition.versions or definition.capability is None:
             raise RpcError.method_not_found(question.method)
-        can = from_fingerprint(caller.askable)
-        if not is_declared(question, can):
-            raise undeclared(question, can)
-        return for_handshake(question, caller.version, str(uuid4()))
+        capabilities = features_to_capabilities(caller.client_features)
+        if not is_declared(question, capabilities):
+            raise undeclared_capability_error(question, capabilities)
+        return to_session_request(question, caller.version, str(uuid4()))
 
-    async def _ask(self, question: Question, asker: Asker | None, line: Line | None) -> Raw:
+    async def _send_question(
+        self, question: ServerRequest, requester: Requester | None, stream: RequestStream | None
+    ) -> Raw:
         edited = Params(question.params)
         token = edited.meta.get("progressToken")
-        if token is None or asker is None:
-            return await _ask(line, question.method, question.params)
+        if token is None or requester is None:
+            return await _send_on(stream, question.method, question.params)
+        # Tokens of different servers may be equal: the client gets a number of this session.
         self._last_token += 1
         number = self._last_token
-        self._asked[number] = (token, asker)
+        self._progress_requesters[number] = (token, requester)
         edited.put_meta("progressToken", number)
         try:
-            return await _ask(line, question.method, edited.encode())
+            return await _send_on(stream, question.method, edited.encode())
         finally:
-            del self._asked[number]
+            del self._progress_requesters[number]
 
-    async def tell(self, method: str, params: Any, line: Line | None = None) -> None:
-        """Tell the client, on the trunk unless another line is named."""
-        way = line or self.trunk
-        if way is not None and self._wants(method, params):
+    async def notify(self, method: str, params: Any, stream: RequestStream | None = None) -> None:
+        """Send a notification, on the session stream unless another one is given."""
+        target = stream or self.session_stream
+        if target is not None and self._accepts(method, params):
             with suppress(ConnectionLost):
-                await way.notify(method, params)
+                await target.notify(method, params)
 
-    def post(
-        self, method: str, params: Any, line: Line | None = None
+    def queue_notification(
+        self, method: str, params: Any, stream: RequestStream | None = None
     ) -> "asyncio.Task[None] | None":
-        """Have the client told; one that does not read keeps nobody waiting."""
-        way = line or self.trunk
-        if way is None or not self._wants(method, params):
+        """Queue a notification; it is dropped if the client is too slow."""
+        target = stream or self.session_stream
+        if target is None or not self._accepts(method, params):
             return None
-        return self._down.post(way.notify(method, params))
+        return self._client_queue.put(target.notify(method, params))
 
-    def _wants(self, method: str, params: Any) -> bool:
+    def _accepts(self, method: str, params: Any) -> bool:
         if self._caller is None:
             return False
         level = self._caller.log_level
-        return method != "notifications/message" or is_loud_enough(params, level)
+        return method != "notifications/message" or meets_log_level(params, level)
 
-    def forget(self, backend: str) -> None:
-        """Follow nothing any more of a backend that has left."""
+    def drop_backend(self, backend: str) -> None:
+        """Forget the subscriptions at a backend that was removed."""
         kept = {uri: f for uri, f in self.subscriptions.items() if f[0] != backend}
         self.subscriptions = kept
 
     async def aclose(self) -> None:
-        """Drop what is still to be told, and follow nothing any more."""
+        """Drop queued notifications, and end all subscriptions."""
         self._closed = True
-        await self._down.aclose()
-        await self._up.aclose()
-        self._registry.unfollow(self.subscriptions.values())
+        await self._client_queue.aclose()
+        await self._backend_queue.aclose()
+        self._registry.unsubscribe(self.subscriptions.values())
         self.subscriptions = {}
-        self._registry.forget_level(self)
+        self._registry.clear_log_level(self)
 
 
-class OnLine(msgspec.Struct, frozen=True):
-    """A client, reached by the line of one of its calls."""
+class RequestScopedClient(msgspec.Struct, frozen=True):
+    """The client of a session, reached by the stream of one of its calls."""
 
     session: Session
-    caller: Caller
-    """Who it was when it asked: what it may do is judged by that."""
-    line: Line | None
+    caller: Caller  # the caller when the request came: permissions are judged by that
+    stream: RequestStream | None
 
     @property
-    def party(self) -> Session:
-        """The conversation that the call belongs to."""
+    def call_group(self) -> Session:
+        """The session of the call."""
         return self.session
 
     @property
-    def answering(self) -> bool:
-        """Tell whether somebody waits for an answer of the client's."""
-        return self.session.answering
+    def has_pending_requests(self) -> bool:
+        """Whether a server waits for an answer from this client."""
+        return self.session.has_pending_requests
 
-    async def ask(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
-        """Ask the client on the call's own line."""
-        return await self.session.ask(method, params, asker, self.line)
+    async def send_request(
+        self, method: str, params: Any, requester: Requester | None = None
+    ) -> Raw:
+        """Send a server's request on the call's own stream."""
+        return await self.session.send_request(method, params, requester, self.stream)
 
-    async def tell(self, method: str, params: Any) -> None:
-        """Tell the client on the call's own line."""
-        await self.session.tell(method, params, self.line)
+    async def notify(self, method: str, params: Any) -> None:
+        """Send a notification on the call's own stream."""
+        await self.session.notify(method, params, self.stream)
 
-    def post(self, method: str, params: Any) -> "asyncio.Task[None] | None":
-        """Have the client told on the call's own line."""
-        return self.session.post(method, params, self.line)
+    def queue_notification(self, method: str, params: Any) -> "asyncio.Task[None] | None":
+        """Queue a notification for the call's own stream."""
+        return self.session.queue_notification(method, params, self.stream)
 
 
-async def _ask(line: Line | None, method: str, params: Any) -> Raw:
-    if line is None:  # text in, text out: there is no way to ask
+SessionClient: TypeAlias = Session | RequestScopedClient
+
+
+async def _send_on(stream: RequestStream | None, method: str, params: Any) -> Raw:
+    if stream is None:  # the transport cannot carry requests to the client
         raise RpcError.method_not_found(method)
     try:
-        return await line.call(method, params)
+        return await stream.call(method, params)
     except ConnectionLost:
-        raise RpcError.internal_error("the client is gone") from None
+        raise RpcError.internal_error("the client has disconnected") from None
 
 
 def _not_initialized(method: str, remedy: str) -> RpcError:
-    error = refuse(Refusal.NOT_INITIALIZED, f"Server not initialized. {remedy}")
+    error = gateway_error(ErrorKind.NOT_INITIALIZED, f"Server not initialized. {remedy}")
     if method == "resources/read":
-        error.code = INVALID_REQUEST  # there the usual code says that no such resource exists
+        error.code = INVALID_REQUEST  # -32002 means "resource not found" there
     return error
 
 
-def _is_news(method: str) -> bool:
-    """Tell whether a notification may be passed on: one that names a request, or a task, is not."""
-    named = method in CLIENT_REQUESTS or method in SERVER_REQUESTS
-    return not named and not method.startswith("notifications/tasks")
+def _is_forwardable(method: str) -> bool:
+    """Return whether a notification may be forwarded: not if it names a request or a task."""
+    is_known_method = method in CLIENT_REQUESTS or method in SERVER_REQUESTS
+    return not is_known_method and not method.startswith("notifications/tasks")

@@ -1,10 +1,34 @@
-"""Settings: what the configuration says about one backend."""
+"""The plain data of a gateway and its upstreams: limits, settings, and the state at one moment.
 
+The limits have defaults that apply in every installation; tests pass smaller ones.
+"""
+
+from enum import StrEnum
 from typing import NamedTuple
 
+from msgspec import Struct
 
-class Settings(NamedTuple):
-    """What the configuration says about one backend."""
+from trunkline.mcp.notifications import MAX_SUBSCRIBED_URIS
+from trunkline.routing.breaker import HEALTHY_UPTIME, CircuitState
+
+
+class GatewayLimits(Struct, frozen=True):
+    """The fixed timeouts and limits of one gateway; times are in seconds."""
+
+    startup_timeout: float = 3.0
+    """How long after the start clients wait for upstreams that are not ready."""
+    drain_timeout: float = 60.0
+    """How long calls of a retired upstream may go on."""
+    close_timeout: float = 1.0
+    """How long calls may go on after the client has closed its side."""
+    acknowledge_timeout: float = 10.0
+    """How long a client waits to learn which subscriptions it got."""
+    max_subscribed_uris: int = MAX_SUBSCRIBED_URIS
+    """How many resources one session may subscribe to."""
+
+
+class UpstreamSettings(NamedTuple):
+    """What the configuration says about one upstream."""
 
     name: str
     prefix: str
@@ -12,9 +36,48 @@ class Settings(NamedTuple):
     start_timeout: float = 60.0
     max_restarts: int | None = None
     max_in_flight: int = 64
-    max_conversations: int = 4
+    max_sessions: int = 4
     max_queue: int = 1024
-    """How many calls may wait, beside those that it works on."""
+    """How many calls may wait, beyond those in flight."""
     breaker_threshold: int = 5
     breaker_recovery: float = 30.0
     ping_interval: float = 30.0
+    healthy_uptime: float = HEALTHY_UPTIME
+    """After how many seconds up the back-off starts anew; no configuration sets it."""
+
+
+class UpstreamState(StrEnum):
+    """The state of an upstream."""
+
+    IDLE = "idle"
+    STARTING = "starting"
+    READY = "ready"
+    CIRCUIT_OPEN = "circuit_open"
+    HALF_OPEN = "half_open"
+    WAITING = "waiting"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+CIRCUIT_STATES = {
+    CircuitState.CLOSED: UpstreamState.READY,
+    CircuitState.OPEN: UpstreamState.CIRCUIT_OPEN,
+    CircuitState.HALF_OPEN: UpstreamState.HALF_OPEN,
+}
+"""The state of an upstream that is ready, by its circuit breaker."""
+
+
+class UpstreamSnapshot(NamedTuple):
+    """The state of one upstream at one moment, for operators."""
+
+    name: str
+    state: UpstreamState
+    revision: str | None
+    restarts: int
+    in_flight: int
+    feature_count: int
+    error: str | None
+    retry_in: float | None
+    extra_sessions: int = 0
+    skipped: tuple[str, ...] = ()
+    """The features that the gateway dropped from its lists, and why."""

@@ -1,309 +1,503 @@
-"""Stateless: answers requests of the envelope era, each by itself.
+"""The stateless protocol: every request is answered by itself.
 
-    request ──> Caller, from its own envelope ──> discover, lists, listen here; the rest forwarded
+    request ──> Caller, from its metadata ──> discover, lists, subscriptions; others are forwarded
 
-Refuses to remember anything between two requests, but for a call whose server asks something: that
-is parked, and goes on with the request that brings the answers.
+    subscriptions/listen ──> acknowledged ──> changes … ──> the final result
 
-Rules upheld here:
-1. Every result says what kind of result it is; those that may be cached say for how long.
-2. What the gateway does not declare does not exist.
-3. A client hears of its own request only what it asked to hear.
+`StatelessHandler` remembers nothing between two requests, except for calls whose server asks
+something. Those are suspended, and continue with the request that brings the answers: see
+`suspended_calls`. A `StatelessClient` is the client of one call. If the call is suspended, it is
+the client of the last request for it.
+
+Invariants:
+1. Every result states its type; cacheable results state for how long.
+2. Capabilities that the gateway does not declare do not exist.
+3. A client receives only the messages about its request that it asked for.
+4. A subscription stream carries only the changes that were asked for, after the acknowledgement,
+   and with its own subscription id.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from trunkline.gateway.client import Line
-from trunkline.gateway.correspondent import Correspondent
-from trunkline.gateway.forward import Forwarder
-from trunkline.gateway.listening import ACK_PATIENCE, Listening
-from trunkline.gateway.parking import Exchange, Parking, bind, is_retry
-from trunkline.gateway.sealing import SEALED
+from msgspec import Struct
+
+from trunkline.gateway.client import NotificationQueue, Requester, RequestStream
+from trunkline.gateway.request_state import STATE_PREFIX
+from trunkline.gateway.router import Router
+from trunkline.gateway.suspended_calls import (
+    SuspendedCall,
+    SuspendedCalls,
+    bind_state,
+    explain_failure,
+    is_retry,
+)
 from trunkline.jsonrpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
-    Due,
+    ConnectionLost,
+    Id,
+    PendingResult,
     Raw,
     Request,
     RpcError,
-    due,
+    as_pending,
     to_raw,
 )
-from trunkline.mcp.bridge import cached_list
-from trunkline.mcp.caller import Caller
-from trunkline.mcp.discover import discovery
-from trunkline.mcp.envelope import read_envelope
-from trunkline.mcp.meta import Params, peek
-from trunkline.mcp.methods import BY_URI, CLIENT_REQUESTS, MERGED, Way
-from trunkline.mcp.mirrors import Mirrors
-from trunkline.mcp.offer import Kind
-from trunkline.mcp.principal import Principal
-from trunkline.mcp.rounds import MAY_ASK, Retry, read_retry, strip_retry
-from trunkline.mcp.subscriptions import Wishes
+from trunkline.mcp.compat import stateless_list_result
+from trunkline.mcp.features import FeatureKind
+from trunkline.mcp.http_headers import HeaderCheck
+from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.input_required import INPUT_METHODS, RetryParams, read_retry, strip_retry
+from trunkline.mcp.methods import BY_URI, CLIENT_REQUESTS, MERGED, RoutingMode
+from trunkline.mcp.negotiation import SUBSCRIPTION_ID_KEY, discover_result, read_envelope
+from trunkline.mcp.notifications import (
+    SubscriptionFilter,
+    meets_log_level,
+    subscribed_uri,
+    write_subscription_filter,
+)
+from trunkline.mcp.params import Params, decode_value
+from trunkline.mcp.server_requests import ServerRequest, is_supported
 from trunkline.mcp.versions import V2026_07_28, Era, era_of
-from trunkline.routing.catalog import Catalog, Entry
-from trunkline.routing.view import MOST
+from trunkline.routing.catalog import Catalog, CatalogEntry
+from trunkline.routing.visibility import MAX_CACHED_LISTS
+
+_PROGRESS_METHOD = "notifications/progress"
 
 
-class Stateless:
-    """Answers whoever asks in an envelope."""
+class StatelessClient(Struct, eq=False):
+    """The client of one call in the stateless protocol."""
+
+    caller: Caller
+    stream: RequestStream
+    header_check: HeaderCheck | None = None  # the HTTP headers of its request, if it came over HTTP
+    suspended_call: SuspendedCall | None = None
+    resumed: bool = False
+    progress_token: Id = None
+    queue: NotificationQueue | None = None
+    # The server request that could not be sent, since the client did not declare it
+    undeclared_question: ServerRequest | None = None
+    finished: bool = False  # whether its call has ended
+
+    def check_headers(self, entry: CatalogEntry, params: Params) -> None:
+        """Refuse a call whose headers contradict its arguments."""
+        if entry.header_params and self.header_check is not None:
+            self.header_check.check_arguments(entry.header_params, params.get("arguments"))
+
+    def finish(self, answer: PendingResult) -> None:
+        """Note the end of a call during which nothing could be asked."""
+        self.finished = True
+        if answer.error is not None:
+            answer.error = explain_failure(answer.error, self.undeclared_question)
+
+    def attach_request(self, caller: Caller, stream: RequestStream, progress_token: Id) -> None:
+        """Use another request, and its progress token, to reach the client from now on."""
+        self.caller, self.stream, self.progress_token = caller, stream, progress_token
+        self.resumed = True
+
+    @property
+    def call_group(self) -> "StatelessClient":
+        """This object: no other request belongs to it."""
+        return self
+
+    @property
+    def has_pending_requests(self) -> bool:
+        """Whether a server waits for an answer from this client."""
+        return self.suspended_call is not None and self.suspended_call.question_count > 0
+
+    async def send_request(
+        self, method: str, params: Any, requester: Requester | None = None
+    ) -> Raw:
+        """Ask by an input_required result; raises RpcError if that is impossible."""
+        question = ServerRequest(method, params)
+        if self.suspended_call is None:
+            with suppress(RpcError):  # ignore unknown methods
+                if not is_supported(question, self.caller.client_features):
+                    self.undeclared_question = question
+            raise RpcError.method_not_found(method)
+        return await self.suspended_call.request_input(question)
+
+    async def notify(self, method: str, params: Any) -> None:
+        """Send progress, and log messages if the client wants any."""
+        if self._accepts(method, params):
+            with suppress(ConnectionLost):
+                await self.stream.notify(method, self._with_current_token(method, params))
+
+    def queue_notification(self, method: str, params: Any) -> "asyncio.Task[None] | None":
+        """Queue a notification; it is dropped if the client is too slow."""
+        if not self._accepts(method, params):
+            return None
+        if self.queue is None:  # most calls cause no notifications
+            self.queue = NotificationQueue()
+        return self.queue.put(self.stream.notify(method, self._with_current_token(method, params)))
+
+    def _accepts(self, method: str, params: Any) -> bool:
+        suspended_call = self.suspended_call
+        if self.finished or (suspended_call is not None and suspended_call.is_client_away):
+            return False  # no open request of the client could carry the message
+        log_level = self.caller.log_level
+        if method == "notifications/message":
+            return log_level is not None and meets_log_level(params, log_level)
+        return method == _PROGRESS_METHOD and (not self.resumed or self.progress_token is not None)
+
+    def _with_current_token(self, method: str, params: Any) -> Any:
+        if method != _PROGRESS_METHOD or not self.resumed:
+            return params
+        edited = Params(params)
+        edited.put("progressToken", self.progress_token)
+        return edited.encode()
+
+
+class SubscriptionStream:
+    """One client that listens for changes, until it or the gateway ends the stream."""
+
+    def __init__(
+        self, id: Id, stream: RequestStream, capabilities: Iterable[str], caller: Caller
+    ) -> None:
+        self.capabilities = frozenset(capabilities)
+        self.caller = caller
+        self.subscribed: dict[str, tuple[str, str]] = {}
+        self._id = id
+        self._stream = stream
+        self._queue = NotificationQueue()
+        self._acknowledged = asyncio.Event()
+        self._ended = asyncio.Event()
+
+    async def run(self) -> dict[str, Any]:
+        """Send the acknowledgement, wait for `end`, and return the final result."""
+        params = {
+            "_meta": self._subscription_meta(),
+            "notifications": write_subscription_filter(self.capabilities, self.subscribed),
+        }
+        try:
+            with suppress(ConnectionLost):
+                await self._stream.notify("notifications/subscriptions/acknowledged", params)
+            self._acknowledged.set()
+            await self._ended.wait()
+        finally:
+            await self._queue.aclose()
+        return {"resultType": "complete", "_meta": self._subscription_meta()}
+
+    def end(self) -> None:
+        """End the stream in an orderly way."""
+        self._ended.set()
+
+    def drop_backend(self, backend: str) -> None:
+        """Forget the subscriptions at a backend that was removed."""
+        self.subscribed = {uri: f for uri, f in self.subscribed.items() if f[0] != backend}
+
+    def features_changed(self, kind: FeatureKind) -> None:
+        """Send that features of a kind have changed."""
+        if kind.capability in self.capabilities:
+            method = f"notifications/{kind.capability}/list_changed"
+            self._queue_notification(method, Params(to_raw({})))
+
+    def resource_updated(
+        self, backend: str, native: str, listed_uri: str | None, raw_params: Raw
+    ) -> None:
+        """Send that a resource has changed, if it or its parent is subscribed."""
+        matched_uri = subscribed_uri(self.subscribed, backend, native)
+        if matched_uri is not None:
+            params = Params(raw_params)
+            params.put("uri", listed_uri or matched_uri)
+            self._queue_notification("notifications/resources/updated", params)
+
+    def _queue_notification(self, method: str, params: Params) -> None:
+        params.put_meta(SUBSCRIPTION_ID_KEY, self._id)
+        self._queue.put(self._send(method, params.encode()))
+
+    async def _send(self, method: str, params: Raw) -> None:
+        await self._acknowledged.wait()
+        await self._stream.notify(method, params)
+
+    def _subscription_meta(self) -> dict[str, Any]:
+        return {SUBSCRIPTION_ID_KEY: self._id}
+
+
+class StatelessCall(NamedTuple):
+    """A request whose server may need input, and its client."""
+
+    request: Request
+    params: Params
+    client: StatelessClient
+
+
+class StatelessHandler:
+    """Answers the requests of the stateless protocol."""
 
     def __init__(
         self,
-        forwarder: Forwarder,
+        router: Router,
         server: dict[str, Any],
         instructions: str | None,
-        parking: Parking,
-        met: Callable[[Caller], None],
+        suspended_calls: SuspendedCalls,
+        on_caller: Callable[[Caller], None],
+        *,
+        acknowledge_timeout: float,
     ) -> None:
-        """Begin; `met` is called with whoever asks."""
-        self.parking = parking
-        self._met = met
-        self._last: Caller | None = None
-        """Who has asked last; most ask again."""
-        self._registry = forwarder.registry
-        self._forwarder = forwarder
+        """Create it; `on_caller` is called with each new caller.
+
+        After `acknowledge_timeout` seconds a client learns which subscriptions it got.
+        """
+        self.suspended_calls = suspended_calls
+        self._on_caller = on_caller
+        self._acknowledge_timeout = acknowledge_timeout
+        # The caller of the last request; most requests have the same one
+        self._last_caller: Caller | None = None
+        self._registry = router.registry
+        self._router = router
         self._server = server
         self._instructions = instructions
-        self._listening: set[Listening] = set()
+        self._subscription_streams: set[SubscriptionStream] = set()
         self._ended = False
-        self._lists: dict[int, tuple[Catalog, Raw, Raw]] = {}
-        """Lists as this era has them, by which list they were made of."""
+        # List results of this protocol, by the id of the list that each was made from
+        self._list_cache: dict[int, tuple[Catalog, Raw, Raw]] = {}
 
     def answer(
         self,
         request: Request,
         params: Params,
         principal: Principal,
-        line: Line,
-        mirrors: Mirrors | None = None,
+        stream: RequestStream,
+        header_check: HeaderCheck | None = None,
     ) -> Any:
-        """Answer a request, or return what to await; `line` is for all that concerns it."""
+        """Answer a request, or return an awaitable; `stream` carries all messages about it."""
         if request.id is None:
             raise RpcError(INVALID_REQUEST, "Request id must not be null")
         caller = read_envelope(params, principal)
-        if caller is not self._last:
-            self._last = caller
-            self._met(caller)
+        # `read_envelope` returns the same object for equal metadata.
+        if caller is not self._last_caller:
+            self._last_caller = caller
+            self._on_caller(caller)
         method = CLIENT_REQUESTS.get(request.method)
         if method is None or caller.version not in method.versions:
             raise RpcError.method_not_found(request.method)
         if method.capability and method.capability not in self._registry.capabilities():
             raise RpcError.method_not_found(request.method)
-        client = Correspondent(caller, line, mirrors)
-        if request.method not in MAY_ASK:
-            return self._answer_other(request, params, method.way, client)
-        if caller.askable or is_retry(params):
-            return self._converse(Letter(request, params, client), method.way)
-        doing = self._forwarder.forward(request, params, method.way, client, client.check)
-        if type(doing) is not Due:
-            doing = Due.of(doing)
-        doing.then(client.conclude)
-        return doing
+        client = StatelessClient(caller, stream, header_check)
+        if request.method not in INPUT_METHODS:
+            return self._answer_other(request, params, method.mode, client)
+        if caller.client_features or is_retry(params):
+            return self._call_with_input(StatelessCall(request, params, client), method.mode)
+        answer = self._router.forward(request, params, method.mode, client, client.check_headers)
+        # Most calls need no task: a PendingResult takes callbacks directly.
+        if type(answer) is not PendingResult:
+            answer = PendingResult.from_awaitable(answer)
+        answer.add_callback(client.finish)
+        return answer
 
     def _answer_other(
-        self, request: Request, params: Params, way: Way, client: Correspondent
+        self, request: Request, params: Params, mode: RoutingMode, client: StatelessClient
     ) -> Any:
-        """Answer what is never answered with a question."""
         if request.method == "server/discover":
-            return self._registry.when_settled(self._discover)
+            return self._registry.when_complete(self._discover)
         if request.method == "subscriptions/listen":
             return self._listen(request, params, client)
-        if way is MERGED:
-            written = partial(self._written, client.caller)
-            return self._forwarder.list(request.method, params, written)
-        return self._forwarder.forward(request, params, way, client, client.check)
+        if mode is MERGED:
+            list_result = partial(self._list_result, client.caller)
+            return self._router.list_features(request.method, params, list_result)
+        return self._router.forward(request, params, mode, client, client.check_headers)
 
-    def refuse(self, request: Request, principal: Principal, why: RpcError) -> None:
-        """Note a call whose params cannot be read, so that nobody knows what it says of itself."""
+    def record_refusal(self, request: Request, principal: Principal, error: RpcError) -> None:
+        """Record a call whose params cannot be read, so that its metadata is unknown."""
         caller = Caller(principal, V2026_07_28, {}, Raw(b"{}"))
-        self._forwarder.refuse(request, caller, why)
+        self._router.record_rejected(request, caller, error)
 
-    # Calls that may be asked about
+    # Calls that may need input
 
-    def _converse(self, letter: "Letter", way: Way) -> Any:
-        """Begin a call whose client may have to be asked something, or go on with it."""
-        entry = self._addressee(letter, way) if is_retry(letter.params) else None
-        if entry is not None and self._is_parked_here(letter, entry):
-            return self._take_back(letter, entry)
-        return self._begin(letter)
+    def _call_with_input(self, call: StatelessCall, mode: RoutingMode) -> Any:
+        """Start a call whose client may get questions, or resume one."""
+        entry = self._retry_target(call, mode) if is_retry(call.params) else None
+        if entry is not None and self._is_suspended_here(call, entry):
+            return self._check_and_resume(call, entry)
+        return self._start_call(call)
 
-    def _addressee(self, letter: "Letter", way: Way) -> Entry | None:
-        """Return whom a retry goes to, None if there is nobody, or nobody yet."""
-        method = letter.request.method
+    def _retry_target(self, call: StatelessCall, mode: RoutingMode) -> CatalogEntry | None:
+        """Return the feature that a retry calls, or None if it cannot be routed yet."""
+        method = call.request.method
         try:
-            route, _ = self._forwarder.route(letter.params, way, method, letter.client)
+            route, _ = self._router.route(call.params, mode, method, call.client)
         except RpcError:
-            return None  # to begin it tells why, and notes that it was asked for
+            return None  # starting the call gives the error, and records it
         return route.entry
 
-    def _speaks(self, name: str) -> Era | None:
+    def _upstream_era(self, name: str) -> Era | None:
         return era_of(self._registry.upstream(name).revision or "")
 
-    def _is_parked_here(self, letter: "Letter", entry: Entry) -> bool:
-        """Tell whether it was us who asked, also for one that asks with its answers by itself."""
-        if self._speaks(entry.backend) is not Era.ENVELOPE:
+    def _is_suspended_here(self, call: StatelessCall, entry: CatalogEntry) -> bool:
+        """Return whether the gateway suspended this call, not the server."""
+        if self._upstream_era(entry.backend) is not Era.STATELESS:
             return True
-        state = peek(letter.params.get("requestState") or Raw(b"null"))
-        if not isinstance(state, str) or not state.startswith(SEALED):
+        state = decode_value(call.params.get("requestState") or Raw(b"null"))
+        if not isinstance(state, str) or not state.startswith(STATE_PREFIX):
             return False
         try:
-            binding = bind(letter.request, letter.client.caller, entry.backend)
-            self.parking.find(Retry({}, state), binding)
+            binding = bind_state(call.request, call.client.caller, entry.backend)
+            self.suspended_calls.find(RetryParams({}, state), binding)
         except RpcError:
-            return False  # then it is the server's, who knows what to do about it
+            return False  # then the state is the server's own
         return True
 
-    def _begin(self, letter: "Letter", round: int = 0) -> Due:
-        """Make a call, which may turn into an exchange."""
-        request, params, client = letter
-        exchange = client.exchange = Exchange(self.parking, request, client.caller, round)
-        way = CLIENT_REQUESTS[request.method].way
-        check = partial(self._found, exchange, client)
-        doing = due(self._forwarder.forward(request, params, way, client, check))
-        return exchange.begin(doing, client)
+    def _start_call(self, call: StatelessCall, round: int = 0) -> PendingResult:
+        request, params, client = call
+        suspended_call = client.suspended_call = SuspendedCall(
+            self.suspended_calls, request, client.caller, round
+        )
+        mode = CLIENT_REQUESTS[request.method].mode
+        check = partial(self._on_routed, suspended_call, client)
+        answer = as_pending(self._router.forward(request, params, mode, client, check))
+        return suspended_call.start(answer, client)
 
-    def _found(
-        self, exchange: Exchange, client: Correspondent, entry: Entry, params: Params
+    def _on_routed(
+        self,
+        suspended_call: SuspendedCall,
+        client: StatelessClient,
+        entry: CatalogEntry,
+        params: Params,
     ) -> None:
-        """Note whom a call goes to; a retry of what that server was never asked is none."""
-        client.check(entry, params)
+        """Note the backend of a call; refuses a retry of a call that is not suspended."""
+        client.check_headers(entry, params)
         upstream = self._registry.upstream(entry.backend)
-        exchange.backend = entry.backend
-        exchange.version = upstream.revision or ""
-        exchange.lend = upstream.turns.lend
-        if is_retry(params) and era_of(exchange.version) is Era.HANDSHAKE:
+        suspended_call.backend = entry.backend
+        suspended_call.version = upstream.revision or ""
+        suspended_call.adjust_limit = upstream.queue.adjust_limit
+        if is_retry(params) and era_of(suspended_call.version) is Era.SESSION:
             raise RpcError(INVALID_PARAMS, "Invalid or expired requestState")
 
-    def _take_back(self, letter: "Letter", entry: Entry) -> Any:
-        """Let a call go on, if it may; a retry that is refused is noted like any call that is."""
+    def _check_and_resume(self, call: StatelessCall, entry: CatalogEntry) -> Any:
+        """Resume a call if it is still allowed; a refusal is recorded like that of any call."""
         try:
-            letter.client.check(entry, letter.params)
-            self._forwarder.layers.readmit(letter.client.caller, entry)
-            return self._resume(letter, entry.backend)
-        except RpcError as why:
-            self._forwarder.refuse(letter.request, letter.client.caller, why, entry)
+            call.client.check_headers(entry, call.params)
+            self._router.pipeline.recheck(call.client.caller, entry)
+            return self._resume(call, entry.backend)
+        except RpcError as error:
+            self._router.record_rejected(call.request, call.client.caller, error, entry)
             raise
 
-    def _resume(self, letter: "Letter", backend: str) -> Any:
-        """Go on with a call whose client was asked something; raises Invalid params."""
-        request, params, client = letter
+    def _resume(self, call: StatelessCall, backend: str) -> Any:
+        request, params, client = call
         retry, token = read_retry(params), params.progress_token
         if retry is None:
             raise RpcError(INVALID_PARAMS, "Invalid or expired requestState")
-        found = self.parking.find(retry, bind(request, client.caller, backend))
-        if found.visits is not None:
-            return self._call_again(letter, found.take_visits(retry.answers), found.round)
-        away = found.client
-        waiting = found.resume(retry.answers, client.caller)
-        away.come_back(client.caller, client.line, token)
-        return waiting
+        binding = bind_state(request, client.caller, backend)
+        suspended_call = self.suspended_calls.find(retry, binding)
+        if suspended_call.url_completions is not None:
+            completions = suspended_call.take_url_answers(retry.input_responses)
+            return self._call_again(call, completions, suspended_call.round)
+        previous_client = suspended_call.client
+        answer = suspended_call.resume(retry.input_responses, client.caller)
+        previous_client.attach_request(client.caller, client.stream, token)
+        return answer
 
-    async def _call_again(self, letter: "Letter", visits: list[asyncio.Event], round: int) -> Any:
-        """Make a call anew whose server wanted the user to visit some address first."""
-        await self.parking.wait_visited(visits)
-        strip_retry(letter.params)
-        return await self._begin(letter, round)
+    async def _call_again(
+        self, call: StatelessCall, completions: list[asyncio.Event], round: int
+    ) -> Any:
+        await self.suspended_calls.wait_url_completions(completions)
+        strip_retry(call.params)
+        return await self._start_call(call, round)
 
     def _discover(self) -> dict[str, Any]:
-        return discovery(self._registry.capabilities(), self._server, self._instructions)
+        return discover_result(self._registry.capabilities(), self._server, self._instructions)
 
-    def _written(self, caller: Caller, kind: Kind) -> Raw:
-        """Return a list, written once for all who see the same for as long as they do."""
-        catalog, view = self._registry.catalog, self._registry.view
-        seen = view.list_result(catalog, kind, caller)
-        known = self._lists.get(id(seen))
-        if known is None or known[0] is not catalog or known[1] is not seen:
-            if len(self._lists) >= MOST:
-                del self._lists[next(iter(self._lists))]
-            # What one may see another may not: nobody between us keeps it for both.
-            fresh = catalog.freshness if view.alike else catalog.freshness._replace(public=False)
-            known = (catalog, seen, cached_list(seen, fresh, self._server))
-            self._lists[id(seen)] = known
-        return known[2]
+    def _list_result(self, caller: Caller, kind: FeatureKind) -> Raw:
+        """Return a list, written once for all callers who see the same one."""
+        catalog, view = self._registry.catalog, self._registry.visibility
+        visible_list = view.list_result(catalog, kind, caller)
+        cached = self._list_cache.get(id(visible_list))
+        if cached is None or cached[0] is not catalog or cached[1] is not visible_list:
+            if len(self._list_cache) >= MAX_CACHED_LISTS:
+                del self._list_cache[next(iter(self._list_cache))]
+            cache_hints = catalog.cache_hints
+            if not view.is_uniform:  # no shared cache may give one caller's list to another
+                cache_hints = cache_hints._replace(public=False)
+            written = stateless_list_result(visible_list, cache_hints, self._server)
+            cached = (catalog, visible_list, written)
+            self._list_cache[id(visible_list)] = cached
+        return cached[2]
 
-    # Those who listen
+    # Subscriptions
 
     async def _listen(
-        self, request: Request, params: Params, client: Correspondent
+        self, request: Request, params: Params, client: StatelessClient
     ) -> dict[str, Any]:
-        wishes = Wishes(params)
+        subscription_request = SubscriptionFilter(params)
         declared = self._registry.capabilities()
-        kinds = wishes.kinds & declared.keys()
-        listening = Listening(request.id, client.line, kinds, client.caller)
-        self._listening.add(listening)
+        capabilities = subscription_request.kinds & declared.keys()
+        subscription = SubscriptionStream(request.id, client.stream, capabilities, client.caller)
+        self._subscription_streams.add(subscription)
         try:
             if self._ended:
-                listening.end()
-            elif wishes.uris:
-                await self._follow_all(listening, wishes.uris, client)
-            return await listening.run()
+                subscription.end()
+            elif subscription_request.uris:
+                await self._subscribe_all(subscription, subscription_request.uris, client)
+            return await subscription.run()
         finally:
-            self._listening.discard(listening)
-            self._registry.unfollow(listening.followed.values())
+            self._subscription_streams.discard(subscription)
+            self._registry.unsubscribe(subscription.subscribed.values())
 
-    async def _follow_all(
-        self, listening: Listening, uris: tuple[str, ...], client: Correspondent
+    async def _subscribe_all(
+        self, subscription: SubscriptionStream, uris: tuple[str, ...], client: StatelessClient
     ) -> None:
-        """Follow resources, as far as that can be done while the client waits."""
+        """Subscribe to resources, as far as that works before the acknowledgement is due."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(ACK_PATIENCE), asyncio.TaskGroup() as following:
+            async with (
+                asyncio.timeout(self._acknowledge_timeout),
+                asyncio.TaskGroup() as subscribing,
+            ):
                 for uri in uris:
-                    following.create_task(self._follow(listening, uri, client))
+                    subscribing.create_task(self._subscribe(subscription, uri, client))
 
-    async def _follow(self, listening: Listening, uri: str, client: Correspondent) -> None:
-        """Follow a resource; one that cannot be followed is left out of the acknowledgement."""
+    async def _subscribe(
+        self, subscription: SubscriptionStream, uri: str, client: StatelessClient
+    ) -> None:
+        """Subscribe to a resource; one that fails is left out of the acknowledgement."""
         params = Params(to_raw({"uri": uri}))
         try:
-            route = await self._forwarder.route_patiently(
+            route = await self._router.route_when_ready(
                 params, BY_URI, "resources/subscribe", client
             )
             entry = route.entry
-            self._forwarder.layers.readmit(client.caller, entry)
-            await self._registry.follow(entry.backend, entry.native, client.caller.version)
+            self._router.pipeline.recheck(client.caller, entry)
+            await self._registry.subscribe(entry.backend, entry.native_name, client.caller.version)
         except RpcError:
             return
-        listening.followed[uri] = (entry.backend, entry.native)
+        subscription.subscribed[uri] = (entry.backend, entry.native_name)
 
-    def introduce(self, server: dict[str, Any], instructions: str | None) -> None:
-        """Say something else of the gateway from now on."""
+    def set_identity(self, server: dict[str, Any], instructions: str | None) -> None:
+        """Change what the gateway tells clients about itself."""
         self._server, self._instructions = server, instructions
-        self._lists.clear()  # they say who wrote them
+        self._list_cache.clear()  # the lists contain the identity
 
-    def forget(self, backend: str) -> None:
-        """Let nobody follow, or wait for, a backend that has left."""
-        self.parking.abandon(backend)
-        for listening in self._listening:
-            listening.forget(backend)
+    def drop_backend(self, backend: str) -> None:
+        """End the subscriptions and suspended calls at a backend that was removed."""
+        self.suspended_calls.abandon_backend(backend)
+        for subscription in self._subscription_streams:
+            subscription.drop_backend(backend)
 
-    def changed(self, kinds: tuple[Kind, ...]) -> None:
-        """Tell those who listen that other things are offered."""
+    def features_changed(self, kinds: tuple[FeatureKind, ...]) -> None:
+        """Notify the subscription streams of changed features."""
         for kind in {kind.capability: kind for kind in kinds}.values():
-            for listening in self._listening:
-                listening.changed(kind)
+            for subscription in self._subscription_streams:
+                subscription.features_changed(kind)
 
-    def updated(self, backend: str, native: str, listed: str | None, news: Raw) -> None:
-        """Tell those who listen that a resource has changed."""
-        hears = self._forwarder.layers.hears
-        for listening in self._listening:
-            caller = listening.caller
-            if hears(caller, backend) and self._forwarder.may_hear(caller, backend, native, listed):
-                listening.updated(backend, native, listed, news)
+    def resource_updated(
+        self, backend: str, native: str, listed_uri: str | None, params: Raw
+    ) -> None:
+        """Notify the subscription streams of a changed resource."""
+        may_receive = self._router.pipeline.may_receive
+        for subscription in self._subscription_streams:
+            caller = subscription.caller
+            if may_receive(caller, backend) and self._router.may_receive_update(
+                caller, backend, native, listed_uri
+            ):
+                subscription.resource_updated(backend, native, listed_uri, params)
 
-    def end(self) -> None:
-        """Let all who listen go in order, also those who come yet."""
+    def end_subscriptions(self) -> None:
+        """End all subscription streams, also those that begin later."""
         self._ended = True
-        for listening in self._listening:
-            listening.end()
-
-
-class Letter(NamedTuple):
-    """One request in whose course something may be asked, and whose it is."""
-
-    request: Request
-    params: Params
-    client: Correspondent
+        for subscription in self._subscription_streams:
+            subscription.end()

@@ -1,16 +1,17 @@
-"""Upstream: a backend with a name, kept alive.
+"""Upstream: a configured server, its supervision, and the calls to it.
 
-    connect ──> handshake ──> offers ──> ready ──> (it ends) ──> wait ──> connect …
+    connect ──> initialize ──> list features ──> ready ──> (ends) ──> wait ──> connect …
 
-Refuses to know what a backend is: a child process, an HTTP server, or functions of our own.
+An upstream does not know what its backend is: a child process, an HTTP server, or functions of the
+gateway.
 
-Rules upheld here:
-1. One bad backend is one bad backend: whatever it does, only its own calls fail.
-2. A call to a backend that is not ready fails at once, and says why, and when to try again.
-3. A backend that ends is started again, with growing patience, until `max_restarts`; its tools
-   stay listed meanwhile, and work again when it is back.
-4. A call is never made twice.
-5. One that fails again and again is left alone for a while: its calls are refused at once.
+Invariants:
+1. A failing backend fails only its own calls.
+2. A call to a backend that is not ready fails at once, with the reason and a `retryAfter`.
+3. A backend that ends is restarted with growing delays, up to `max_restarts` times. Its features
+   stay listed meanwhile.
+4. No call is made twice.
+5. After repeated failures the circuit opens for a while, and calls fail at once.
 """
 
 import asyncio
@@ -19,469 +20,511 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from trunkline.gateway.backend import Backend, Connect, Listener
-from trunkline.gateway.beside import Beside, First, begun, kind_of, needs_lease, sends_elsewhere
-from trunkline.gateway.client import Asker, Client
-from trunkline.gateway.fuse import CircuitOpen, Fuse
-from trunkline.gateway.guests import Guests
-from trunkline.gateway.leases import ANYBODY, NOBODY, Kind, Leases
-from trunkline.gateway.pulse import Pulse
-from trunkline.gateway.settings import Settings
-from trunkline.gateway.snapshot import CIRCUITS, Snapshot, State
-from trunkline.gateway.turns import Turns
-from trunkline.gateway.wishes import Wishes
-from trunkline.jsonrpc import ConnectionLost, Due, Raw, RpcError
-from trunkline.mcp.bridge import adapt_error, adapt_result
-from trunkline.mcp.cacheable import Freshness
-from trunkline.mcp.capabilities import from_fingerprint
-from trunkline.mcp.offer import Offer
-from trunkline.mcp.refusal import Refusal, refuse
-from trunkline.routing import backoff
-from trunkline.routing.breaker import Breaker, Circuit
-from trunkline.routing.call import Call
-from trunkline.routing.catalog import Listing
+from trunkline.gateway.backend import Backend, BackendListener, ConnectBackend
+from trunkline.gateway.client import DownstreamClient, Requester
+from trunkline.gateway.concurrency import UpstreamQueue
+from trunkline.gateway.health import CircuitBreaker, CircuitOpen, HealthCheck
+from trunkline.gateway.session_pool import (
+    NO_INPUT_GROUP,
+    SHARED_GROUP,
+    GatedFeatures,
+    PrimarySession,
+    SecondaryListener,
+    SessionPool,
+    SessionProfile,
+    is_url_elicitation,
+    make_primary_session,
+    needs_own_session,
+    session_profile,
+)
+from trunkline.gateway.settings import (
+    CIRCUIT_STATES,
+    UpstreamSettings,
+    UpstreamSnapshot,
+    UpstreamState,
+)
+from trunkline.gateway.upstream_subscriptions import UpstreamSubscriptions
+from trunkline.jsonrpc import ConnectionLost, PendingResult, Raw, RpcError
+from trunkline.mcp.cache_hints import CacheHints
+from trunkline.mcp.capabilities import features_to_capabilities
+from trunkline.mcp.compat import adapt_error, adapt_result
+from trunkline.mcp.errors import ErrorKind, gateway_error
+from trunkline.mcp.features import Feature
+from trunkline.mcp.identity import Call
+from trunkline.routing import breaker
+from trunkline.routing.breaker import Breaker, CircuitState
+from trunkline.routing.catalog import FeatureListing
 
-_READY = State.READY  # up to Python 3.11 a member is slow to find in its class
+_READY = UpstreamState.READY  # enum members are slow to look up before Python 3.12
 
-LATER = 1.0
-"""When, in seconds, those who found too many others waiting are to come again."""
-
-RELIST_PAUSE = 0.1
-"""How long, in seconds, a backend that was just listed again is not listed once more."""
+# The `retryAfter`, in seconds, of calls that are refused because the queue is full
+QUEUE_FULL_RETRY_AFTER = 1.0
+RELIST_INTERVAL = 0.1  # for how many seconds after a listing the features are not listed again
 
 
 class Upstream:
-    """A named, configured, supervised backend."""
+    """One configured, supervised backend."""
 
     def __init__(
         self,
-        settings: Settings,
-        connect: Connect,
-        changed: Callable[[frozenset[str]], None],
-        owner: Listener,
-        chance: Callable[[], float],
+        settings: UpstreamSettings,
+        connect: ConnectBackend,
+        on_changed: Callable[[frozenset[str]], None],
+        listener: BackendListener,
+        jitter: Callable[[], float],
         *,
-        moved: Callable[[Snapshot], None] | None = None,
+        on_state_changed: Callable[[UpstreamSnapshot], None] | None = None,
     ) -> None:
-        """Prepare; nothing happens before `run`.
+        """Prepare; `run` connects.
 
-        `changed` is called when offers or state do, with what the backend itself announced, and
-        `moved` when the state does, with how it is then.
+        `on_changed` is called when features or the state change, with the capabilities whose lists
+        the backend announced as changed. `on_state_changed` is called with the new status when the
+        state changes.
         """
         self.settings = settings
-        self.state = State.IDLE
+        self.state = UpstreamState.IDLE
         self.restarts = 0
         self.error: str | None = None
         self.backend: Backend | None = None
+        # The protocol revision of the backend; None while there is no backend
         self.revision: str | None = None
-        """The revision that it speaks, for as long as there is somebody who does."""
-        self._first: First | None = None
-        """The conversation that it takes calls in; None unless it is ready."""
+        # The primary session; None unless the upstream is ready
+        self._primary: PrimarySession | None = None
         self._connect = connect
-        self._changed = changed
-        self._owner = owner
-        self._chance = chance
-        self._moved = moved
-        self._offers: tuple[Offer, ...] = ()
-        self._stale = asyncio.Event()
-        self._announced: set[str] = set()
+        self._on_changed = on_changed
+        self._listener = listener
+        self._jitter = jitter
+        self._on_state_changed = on_state_changed
+        self._features: tuple[Feature, ...] = ()
+        self._features_stale = asyncio.Event()
+        self._changed_capabilities: set[str] = set()
         self._retry_at: float | None = None
-        self.turns = Turns(settings.max_in_flight, settings.timeout, self._waits_since)
-        self._leases = self._new_leases()
-        self._extras: set[asyncio.Task[None]] = set()
-        self.guests = Guests()
-        """Those who can be asked something, and what it offers to them alone."""
-        self.wishes = Wishes(settings.timeout)
+        self.queue = UpstreamQueue(
+            settings.max_in_flight, settings.timeout, self._awaiting_client_since
+        )
+        self._pool = self._new_pool()
+        self._background_tasks: set[asyncio.Task[None]] = set()
+        # The features that are offered only to clients with certain capabilities
+        self.gated_features = GatedFeatures()
+        self.subscriptions = UpstreamSubscriptions(settings.timeout)
         breaker = Breaker(settings.breaker_threshold, settings.breaker_recovery)
-        self.fuse = Fuse(breaker, self._circuit_moved)
-        self._pulse = Pulse(settings.ping_interval, self.fuse, lambda: self.busy)
+        self.circuit_breaker = CircuitBreaker(breaker, self._on_circuit_changed)
+        self._health_check = HealthCheck(
+            settings.ping_interval, self.circuit_breaker, lambda: self.busy
+        )
 
     @property
     def name(self) -> str:
-        """Its name in the configuration."""
+        """The name in the configuration."""
         return self.settings.name
 
     @property
-    def listing(self) -> Listing:
-        """What it offers, or offered when it last could."""
-        fresh = self.backend.freshness if self.backend else Freshness()
-        offers = self.guests.add_to(self._offers)
-        return Listing(self.name, self.settings.prefix, offers, fresh)
+    def listing(self) -> FeatureListing:
+        """Its features, or the last known ones while it is down."""
+        cache_hints = self.backend.cache_hints if self.backend else CacheHints()
+        features = self.gated_features.merge(self._features)
+        return FeatureListing(self.name, self.settings.prefix, features, cache_hints)
 
     @property
     def ready(self) -> bool:
-        """Tell whether it takes calls."""
-        return self._first is not None
+        """Whether it takes calls."""
+        return self._primary is not None
 
     @property
-    def condition(self) -> State:
-        """How it is: one that is ready may have failed so often that nobody is let near it."""
-        return CIRCUITS[self.fuse.breaker.circuit] if self.state is _READY else self.state
+    def effective_state(self) -> UpstreamState:
+        """The state, taking into account an open circuit."""
+        if self.state is not _READY:
+            return self.state
+        return CIRCUIT_STATES[self.circuit_breaker.breaker.state]
 
     @property
-    def settled(self) -> bool:
-        """Tell whether it has been ready, or has failed, at least once."""
-        return self.state not in (State.IDLE, State.STARTING) or self.restarts > 0
+    def has_been_tried(self) -> bool:
+        """Whether the first start has succeeded or failed."""
+        return self.state not in (UpstreamState.IDLE, UpstreamState.STARTING) or self.restarts > 0
 
     @property
     def busy(self) -> bool:
-        """Tell whether it has calls to carry out."""
-        return len(self.turns) > 0
+        """Whether calls are running or waiting."""
+        return len(self.queue) > 0
 
-    def has(self, capability: str) -> bool:
-        """Tell whether it is there, and declared a capability."""
+    def supports(self, capability: str) -> bool:
+        """Return whether it is connected and declared a capability."""
         return self.backend is not None and capability in self.backend.capabilities
 
-    def snapshot(self) -> Snapshot:
-        """Return how it is now."""
-        offers, calls = len(self._offers), len(self.turns)
-        state, error, left, more = self.condition, self.error, self._retry_in(), self._leases.extra
+    def snapshot(self) -> UpstreamSnapshot:
+        """Return its current status."""
+        state, error, retry_in = self.effective_state, self.error, self._retry_in()
         if state is not self.state:
-            refusal = self.fuse.refusal()
-            error, left = str(refusal), refusal.retry_after
-        return Snapshot(
-            *(self.name, state, self.revision, self.restarts, calls, offers, error, left, more),
-            left_out=self.backend.left_out if self.backend else (),
+            circuit_open = self.circuit_breaker.open_error()
+            error, retry_in = str(circuit_open), circuit_open.retry_after
+        return UpstreamSnapshot(
+            name=self.name,
+            state=state,
+            revision=self.revision,
+            restarts=self.restarts,
+            in_flight=len(self.queue),
+            feature_count=len(self._features),
+            error=error,
+            retry_in=retry_in,
+            extra_sessions=self._pool.extra_count,
+            skipped=self.backend.skipped_features if self.backend else (),
         )
 
-    def adopt(self, settings: Settings, connect: Connect) -> None:
-        """Go on under other settings; `connect` is for when it is started again."""
+    def reconfigure(self, settings: UpstreamSettings, connect: ConnectBackend) -> None:
+        """Apply new settings; `connect` is used from the next restart on."""
         before, self.settings = self.settings, settings
         self._connect = connect
-        self.turns.adopt(settings.max_in_flight - before.max_in_flight, settings.timeout)
-        self._leases.adopt(settings.max_conversations)
-        self.wishes.adopt(settings.timeout)
-        self.fuse.breaker.adopt(settings.breaker_threshold, settings.breaker_recovery)
-        self._pulse.adopt(settings.ping_interval)
+        self.queue.reconfigure(settings.max_in_flight - before.max_in_flight, settings.timeout)
+        self._pool.reconfigure(settings.max_sessions)
+        self.subscriptions.reconfigure(settings.timeout)
+        self.circuit_breaker.breaker.reconfigure(
+            settings.breaker_threshold, settings.breaker_recovery
+        )
+        self._health_check.reconfigure(settings.ping_interval)
 
     # Keeping it alive
 
     async def run(self) -> None:
-        """Start it, and start it again whenever it ends, until it has failed too often."""
+        """Start it, and restart it when it ends, until it has failed too often."""
         failures = 0
         try:
             while True:
-                failures = backoff.failures_after(failures, await self._live())
+                uptime = await self._run_once()
+                failures = breaker.count_failure(failures, uptime, self.settings.healthy_uptime)
                 limit = self.settings.max_restarts
                 if limit is not None and failures > limit:
-                    self._enter(State.FAILED)
+                    self._set_state(UpstreamState.FAILED)
                     return
-                await self._rest(backoff.delay(failures, self._chance()))
+                await self._wait_before_restart(breaker.backoff_delay(failures, self._jitter()))
                 self.restarts += 1
         finally:
-            self.turns.close()
-            if self.state is not State.FAILED:
-                self._enter(State.STOPPED)
+            self.queue.close()
+            if self.state is not UpstreamState.FAILED:
+                self._set_state(UpstreamState.STOPPED)
 
-    async def _live(self) -> float:
-        """Run it once, from its start to its end; return for how many seconds it was ready."""
+    async def _run_once(self) -> float:
+        """Run the backend from start to end; returns for how many seconds it was ready."""
         loop = asyncio.get_running_loop()
         ready_at: float | None = None
-        self.wishes.forget_told()
-        self._enter(State.STARTING)
+        self.subscriptions.forget_sent()
+        self._set_state(UpstreamState.STARTING)
         try:
             async with asyncio.timeout(self.settings.start_timeout):
                 self.backend = await self._connect(self)
                 self.revision = self.backend.version
-                await self._list(self.backend)
+                await self._list_features(self.backend)
             self.error = None
             ready_at = loop.time()
-            self.fuse.renewed()
-            self._leases.settle_in(self.backend, Kind(self.backend.declared or frozenset()))
-            self._first = begun(self.backend)
-            self._enter(State.READY)
-            for can in self.guests.kinds:
-                self._spawn(self.meet(can))
-            wishing = asyncio.create_task(self.wishes.keep_telling(self.backend))
-            pinging = asyncio.create_task(self._pulse.keep(self.backend))
+            self.circuit_breaker.probe_now()
+            self._pool.set_primary(
+                self.backend, SessionProfile(self.backend.announced_features or frozenset())
+            )
+            self._primary = make_primary_session(self.backend)
+            self._set_state(UpstreamState.READY)
+            for client_features in self.gated_features.client_feature_sets:
+                self._start_task(self.probe_gated_features(client_features))
+            syncing = asyncio.create_task(self.subscriptions.sync_loop(self.backend))
+            pinging = asyncio.create_task(self._health_check.run(self.backend))
             try:
-                await self._watch(self.backend)
+                await self._relist_until_ended(self.backend)
             finally:
-                wishing.cancel()
+                syncing.cancel()
                 pinging.cancel()
-                await asyncio.gather(wishing, pinging, return_exceptions=True)
+                await asyncio.gather(syncing, pinging, return_exceptions=True)
             self.error = "it ended"
         except TimeoutError:
             self.error = f"it did not start within {self.settings.start_timeout:g} s"
-        except Exception as why:
-            self.error = str(why) or type(why).__name__
+        except Exception as error:
+            self.error = str(error) or type(error).__name__
         finally:
-            await self._close()
+            await self._close_backend()
         return 0.0 if ready_at is None else loop.time() - ready_at
 
-    async def _watch(self, backend: Backend) -> None:
-        """List again whenever its offers change, until it ends."""
+    async def _relist_until_ended(self, backend: Backend) -> None:
         ended = asyncio.ensure_future(backend.wait_ended())
-        stale = asyncio.ensure_future(self._stale.wait())
+        stale = asyncio.ensure_future(self._features_stale.wait())
         try:
             while True:
                 await asyncio.wait({ended, stale}, return_when=asyncio.FIRST_COMPLETED)
                 if ended.done():
                     return
-                await self._list_again(backend)
-                # One that announces changes without end shall not keep us, and clients, busy.
-                await asyncio.wait({ended}, timeout=RELIST_PAUSE)
-                stale = asyncio.ensure_future(self._stale.wait())
+                await self._relist(backend)
+                # A server that announces changes all the time must not keep the gateway busy.
+                await asyncio.wait({ended}, timeout=RELIST_INTERVAL)
+                stale = asyncio.ensure_future(self._features_stale.wait())
         finally:
             ended.cancel()
             stale.cancel()
             await asyncio.gather(ended, stale, return_exceptions=True)
 
-    async def _list(self, backend: Backend) -> None:
-        self._stale.clear()  # first: a change that comes while it lists is one more change
-        self._offers = await backend.offers()
+    async def _list_features(self, backend: Backend) -> None:
+        self._features_stale.clear()  # first: a change during the listing needs one more
+        self._features = await backend.list_features()
 
-    async def _list_again(self, backend: Backend) -> None:
-        """Take in what it offers now; one that cannot say keeps what it offered, and its calls."""
-        announced, self._announced = frozenset(self._announced), set[str]()
+    async def _relist(self, backend: Backend) -> None:
+        capabilities, self._changed_capabilities = frozenset(self._changed_capabilities), set[str]()
         try:
             async with asyncio.timeout(self.settings.start_timeout):
-                await self._list(backend)
+                await self._list_features(backend)
             self.error = None
-        except Exception as why:
-            self.error = f"it could not be listed again: {str(why) or type(why).__name__}"
-        self._changed(announced)
+        except Exception as error:
+            self.error = f"it could not be listed again: {str(error) or type(error).__name__}"
+        self._on_changed(capabilities)
 
-    async def _rest(self, seconds: float) -> None:
+    async def _wait_before_restart(self, seconds: float) -> None:
         self._retry_at = asyncio.get_running_loop().time() + seconds
-        self._enter(State.WAITING)
+        self._set_state(UpstreamState.WAITING)
         try:
             await asyncio.sleep(seconds)
         finally:
             self._retry_at = None
 
-    async def _close(self) -> None:
-        """End the backend, however it takes that, and even if the one who waits is cancelled."""
-        backend, self.backend, self.revision, self._first = self.backend, None, None, None
+    async def _close_backend(self) -> None:
+        """Close the backend and its sessions, even if the caller is cancelled meanwhile."""
+        backend, self.backend, self.revision, self._primary = self.backend, None, None, None
         if backend is None:
             return
-        leases, self._leases = self._leases, self._new_leases()
-        closing = asyncio.gather(leases.aclose(), backend.aclose(), return_exceptions=True)
+        pool, self._pool = self._pool, self._new_pool()
+        closing = asyncio.gather(pool.aclose(), backend.aclose(), return_exceptions=True)
         try:
             await asyncio.wait({closing})
         finally:
-            for task in self._extras:
-                task.cancel()  # what they would see off has been closed
-            await asyncio.gather(closing, *self._extras, return_exceptions=True)
+            for task in self._background_tasks:
+                task.cancel()  # their sessions have been closed
+            await asyncio.gather(closing, *self._background_tasks, return_exceptions=True)
 
-    def _enter(self, state: State) -> None:
+    def _set_state(self, state: UpstreamState) -> None:
         self.state = state
-        self._changed(frozenset())
-        self._tell_moved()
+        self._on_changed(frozenset())
+        self._report_state()
 
-    def _circuit_moved(self) -> None:
-        if self.fuse.breaker.circuit is Circuit.OPEN:
-            for waiting in (self.turns, self._leases):
-                waiting.dismiss(self.fuse.refusal())
-        self._tell_moved()
+    def _on_circuit_changed(self) -> None:
+        if self.circuit_breaker.breaker.state is CircuitState.OPEN:
+            for waiting in (self.queue, self._pool):
+                waiting.fail_queued(self.circuit_breaker.open_error())
+        self._report_state()
 
-    def _tell_moved(self) -> None:
-        if self._moved is not None:
-            self._moved(self.snapshot())
+    def _report_state(self) -> None:
+        if self._on_state_changed is not None:
+            self._on_state_changed(self.snapshot())
 
-    # More conversations, for those whose questions must not be mixed up
+    # Sessions besides the primary one
 
-    def _new_leases(self) -> Leases[Backend]:
-        return Leases(self.settings.max_conversations, self._open_another, _close)
+    def _new_pool(self) -> SessionPool[Backend]:
+        return SessionPool(self.settings.max_sessions, self._open_session, _close_session)
 
-    async def _open_another(self, kind: Kind) -> Backend:
-        """Begin one more conversation, with a backend that is told whom it will speak to."""
-        leases = self._leases
+    async def _open_session(self, profile: SessionProfile) -> Backend:
+        pool = self._pool
         async with asyncio.timeout(self.settings.start_timeout):
-            client = None if isinstance(kind.owner, str) else kind.owner
-            backend = await self._connect(Beside(self, from_fingerprint(kind.can), client))
-        self._spawn(self._see_off(backend, leases))
-        await self.guests.look(kind.can, backend, self.settings.start_timeout)
-        self._changed(frozenset())
+            client = None if isinstance(profile.roots_owner, str) else profile.roots_owner
+            backend = await self._connect(
+                SecondaryListener(self, features_to_capabilities(profile.client_features), client)
+            )
+        self._start_task(self._close_when_ended(backend, pool))
+        await self.gated_features.load(
+            profile.client_features, backend, self.settings.start_timeout
+        )
+        self._on_changed(frozenset())
         return backend
 
-    async def meet(self, can: frozenset[str]) -> None:
-        """See what it offers to those who can be asked this: some servers offer them more."""
-        self.guests.kinds.add(can)
+    async def probe_gated_features(self, client_features: frozenset[str]) -> None:
+        """List what the server offers to clients with these features: some offer them more."""
+        self.gated_features.client_feature_sets.add(client_features)
         backend = self.backend
-        # One that was told something was listed as one who may ask.
-        if backend is not None and not (backend.declared or backend.tells_calls_apart):
-            await self._leases.prepare(Kind(can))
+        # A primary session with announced features has listed the gated ones already.
+        if backend is not None and not (backend.announced_features or backend.has_per_call_streams):
+            await self._pool.open_ahead(SessionProfile(client_features))
 
-    def conversations_of(self, client: Client) -> list[Backend]:
-        """Return the conversations that concern a client: the first, and those of its own."""
-        return self._leases.held_for(client)
+    def sessions_for(self, client: DownstreamClient) -> list[Backend]:
+        """Return the sessions that concern a client: the primary one and its own."""
+        return self._pool.sessions_for(client)
 
-    def _spawn(self, doing: Coroutine[Any, Any, None]) -> None:
-        self._extras.add(task := asyncio.create_task(doing))
-        task.add_done_callback(self._extras.discard)
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        self._background_tasks.add(task := asyncio.create_task(work))
+        task.add_done_callback(self._background_tasks.discard)
 
-    async def _see_off(self, backend: Backend, leases: Leases[Backend]) -> None:
-        """Leave nothing of a conversation that has ended."""
+    async def _close_when_ended(self, backend: Backend, pool: SessionPool[Backend]) -> None:
         await backend.wait_ended()
-        leases.lost(backend)
+        pool.discard(backend)
         with suppress(Exception):
             await backend.aclose()
 
-    # Listener, as the backend sees it
+    # BackendOwner
 
     @property
-    def declares(self) -> dict[str, Any] | None:
-        """Whatever the gateway declares."""
+    def client_capabilities(self) -> dict[str, Any] | None:
+        """None: the backend is told the gateway's current capabilities."""
         return None
 
-    def offers_changed(self, capability: str) -> None:
-        """Have it list again; changes that come while it lists are one more change."""
-        self._announced.add(capability)
-        self._stale.set()
+    def on_features_changed(self, capability: str) -> None:
+        """List the features again soon; changes during a listing cause one more."""
+        self._changed_capabilities.add(capability)
+        self._features_stale.set()
 
-    def session_renewed(self) -> None:
-        """Have it list again, and tell it again what clients want of it."""
-        self.wishes.tell_again()
-        self._stale.set()
+    def on_session_renewed(self) -> None:
+        """List the features again, and restore the subscriptions."""
+        self.subscriptions.resend()
+        self._features_stale.set()
         if self.backend is not None:
             self.revision = self.backend.version
 
-    async def told(self, method: str, params: Any) -> None:
-        """Pass on what it tells everybody."""
-        await self._owner.told(method, params)
+    async def on_notification(self, method: str, params: Any) -> None:
+        """Pass on a notification that concerns no call."""
+        await self._listener.on_notification(method, params)
 
-    async def asked(self, method: str, params: Any, asker: Asker | None = None) -> Raw:
-        """Pass on what it asks of nobody in particular."""
-        return await self._owner.asked(method, params, asker)
+    async def on_request(self, method: str, params: Any, requester: Requester | None = None) -> Raw:
+        """Pass on a request that concerns no call."""
+        return await self._listener.on_request(method, params, requester)
 
-    # Using it
+    # Calls
 
-    def call(self, call: Call, client: Client, waited: bool = False) -> Due:
-        """Carry out a call, once, and answer as the caller's revision has it; raises RpcError."""
-        turns, first, breaker = self.turns, self._first, self.fuse.breaker
-        if len(turns.terms) >= turns.at_once and not waited:
-            return self._call_later(call, client)
-        if first is None:
-            raise self.unavailable(call.caller.version)
-        passed = self._enter_fuse(call) if breaker.failures else breaker.passing
-        ended = self._ended
+    def call(self, call: Call, client: DownstreamClient, was_queued: bool = False) -> PendingResult:
+        """Make a call, and adapt its answer to the caller's revision; raises RpcError."""
+        queue, primary, breaker = self.queue, self._primary, self.circuit_breaker.breaker
+        if len(queue.deadlines) >= queue.max_in_flight and not was_queued:
+            return self._enqueue(call, client)
+        if primary is None:
+            raise self.unavailable_error(call.caller.version)
+        # Without failures, the breaker costs one attribute: no clock and no allocation.
+        permit = self._admit(call) if breaker.failures else breaker.generation
+        on_done = self._on_call_done
         try:
-            if (first.mixes or call.caller.askable) and needs_lease(call, first):
-                ended = self._ended_elsewhere
-                doing = self._lease(call, client, passed, first.backend.tells_calls_apart)
+            # Two attributes spare most calls the question whether they need a session of their own.
+            may_ask = primary.has_ambiguous_requests or call.caller.client_features
+            if may_ask and needs_own_session(call, primary):
+                on_done = self._on_pooled_call_done
+                shared = primary.backend.has_per_call_streams
+                running = self._call_in_pool(call, client, permit, shared)
             else:
-                doing = first.backend.call(call, client)
-        except Exception as why:
-            self.fuse.judge_error(passed, why, first.backend)
-            raise self._meaning(why, first.backend.version, call.caller.version) from None
-        if not waited:  # or else it is watched over since then
-            turns.watch(doing, client)
-        doing.then(partial(ended, call, first, passed))
-        return doing
+                running = primary.backend.call(call, client)
+        except Exception as error:
+            self.circuit_breaker.record_error(permit, error, primary.backend)
+            raise self._client_error(error, primary.backend.version, call.caller.version) from None
+        if not was_queued:  # a queued call is watched since it was queued
+            queue.watch(running, client)
+        running.add_callback(partial(on_done, call, primary, permit))
+        return running
 
-    def _call_later(self, call: Call, client: Client) -> Due:
-        """Carry out a call when it is its turn; raises RpcError if that would take too long."""
+    def _enqueue(self, call: Call, client: DownstreamClient) -> PendingResult:
         version = call.caller.version
-        self._expect(version)
-        if not self.fuse.breaker.closed:
-            raise self._meaning(self.fuse.refusal(), version, version)
-        if len(self.turns) >= self.turns.at_once + self.settings.max_queue:
-            raise self._refuse(version, "it has too many calls in flight", LATER)
-        answer = self.turns.take(partial(self.call, call, client, waited=True), client)
-        answer.then(partial(self._explain, version))
+        self._require_backend(version)
+        if not self.circuit_breaker.breaker.is_closed:
+            raise self._client_error(self.circuit_breaker.open_error(), version, version)
+        if len(self.queue) >= self.queue.max_in_flight + self.settings.max_queue:
+            raise self._unavailable(
+                version, "it has too many calls in flight", QUEUE_FULL_RETRY_AFTER
+            )
+        answer = self.queue.submit(partial(self.call, call, client, was_queued=True), client)
+        answer.add_callback(partial(self._adapt_queue_error, version))
         return answer
 
-    def _enter_fuse(self, call: Call) -> int:
-        """Let a call pass although others have failed; raises RpcError."""
+    def _admit(self, call: Call) -> int:
         try:
-            return self.fuse.enter()
-        except CircuitOpen as why:
-            raise self._meaning(why, call.caller.version, call.caller.version) from None
+            return self.circuit_breaker.admit()
+        except CircuitOpen as error:
+            raise self._client_error(error, call.caller.version, call.caller.version) from None
 
-    def _lease(self, call: Call, client: Client, passed: int, shared: bool) -> Due:
-        """Have a call carried out where nobody else's questions can be taken for its own."""
-        kind = kind_of(call, client)
-        begin = partial(self._begin_leased, call, client, passed)
+    def _call_in_pool(
+        self, call: Call, client: DownstreamClient, permit: int, shared: bool
+    ) -> PendingResult:
+        """Make a call in a session where no other client's requests can be mistaken for its own."""
+        profile = session_profile(call, client)
+        start = partial(self._start_in_session, call, client, permit)
         if shared:
-            return self._leases.take(ANYBODY, kind, begin, urgent=True)
-        party = client.party if kind.can else NOBODY
-        return self._leases.take(party, kind, begin, urgent=client.answering)
+            return self._pool.acquire(SHARED_GROUP, profile, start, urgent=True)
+        group = client.call_group if profile.client_features else NO_INPUT_GROUP
+        return self._pool.acquire(group, profile, start, urgent=client.has_pending_requests)
 
-    def _begin_leased(self, call: Call, client: Client, passed: int, backend: Backend) -> Due:
-        doing = backend.call(call, client)
-        # First, or the next in turn would be begun before anybody knows that this one has failed.
-        doing.then(partial(self.fuse.judge, passed, backend))
-        return doing
+    def _start_in_session(
+        self, call: Call, client: DownstreamClient, permit: int, backend: Backend
+    ) -> PendingResult:
+        running = backend.call(call, client)
+        # First, so that a failure opens the circuit before the next queued call starts.
+        running.add_callback(partial(self.circuit_breaker.record, permit, backend))
+        return running
 
-    def _ended(self, call: Call, first: First, passed: int, answer: Due) -> None:
-        """Judge what came of a call, make it what its caller must see, and let others begin."""
+    def _on_call_done(
+        self, call: Call, primary: PrimarySession, permit: int, answer: PendingResult
+    ) -> None:
+        """Record the outcome of a call, adapt its answer, and free its slot."""
         try:
-            if answer.error is not None or not self.fuse.calm:
-                self.fuse.judge(passed, first.backend, answer)
-            if answer.error is not None or call.caller.version not in first.unchanged:
-                self._adapt(call, first.backend.version, answer)
+            if answer.error is not None or not self.circuit_breaker.healthy:
+                self.circuit_breaker.record(permit, primary.backend, answer)
+            if answer.error is not None or call.caller.version not in primary.passthrough_revisions:
+                self._adapt_answer(call, primary.backend.version, answer)
         finally:
-            self.turns.leave(answer)
+            self.queue.remove(answer)
 
-    def _ended_elsewhere(self, call: Call, first: First, passed: int, answer: Due) -> None:
-        """Do the same for a call that had a lease, and was judged there if it was begun."""
+    def _on_pooled_call_done(
+        self, call: Call, primary: PrimarySession, permit: int, answer: PendingResult
+    ) -> None:
+        """Do the same for a call from the pool, whose outcome was recorded when it ended."""
         try:
             if answer.error is not None:
-                self.fuse.give_up(passed)  # if it never had its turn
-            self._adapt(call, first.backend.version, answer)
+                self.circuit_breaker.release(permit)  # a no-op unless it never started
+            self._adapt_answer(call, primary.backend.version, answer)
         finally:
-            self.turns.leave(answer)
+            self.queue.remove(answer)
 
-    def _adapt(self, call: Call, spoken: str, answer: Due) -> None:
-        """Make what came of a call what its caller must see."""
+    def _adapt_answer(self, call: Call, server_version: str, answer: PendingResult) -> None:
         error, caller = answer.error, call.caller
         if error is None:
             answer.result = adapt_result(
-                call.method, answer.result, spoken, caller.version, caller.askable
+                call.method, answer.result, server_version, caller.version, caller.client_features
             )
-        elif not sends_elsewhere(call, error):
-            answer.error = self._meaning(error, spoken, caller.version)
+        elif not is_url_elicitation(call, error):
+            answer.error = self._client_error(error, server_version, caller.version)
 
-    def _waits_since(self, client: Client) -> float | None:
-        """Return since when it waits for a client to answer what it asked; None if it does not."""
-        times = [backend.waits_since(client) for backend in self._leases.held]
+    def _awaiting_client_since(self, client: DownstreamClient) -> float | None:
+        """Return when a session last asked this client something unanswered, or None."""
+        times = [backend.awaiting_client_since(client) for backend in self._pool.sessions]
         return max((at for at in times if at is not None), default=None)
 
-    def _explain(self, version: str, answer: Due) -> None:
-        """Say to whoever has waited for nothing what that means."""
+    def _adapt_queue_error(self, version: str, answer: PendingResult) -> None:
         if answer.error is not None and not isinstance(answer.error, RpcError):
-            answer.error = self._meaning(answer.error, version, version)
+            answer.error = self._client_error(answer.error, version, version)
 
-    def _meaning(self, why: BaseException, spoken: str, version: str) -> BaseException:
-        """Return what a failure means to a caller; what kept us from an answer is a refusal."""
-        if isinstance(why, RpcError):
-            return adapt_error(why, spoken, version)
-        if isinstance(why, TimeoutError):
+    def _client_error(
+        self, error: BaseException, server_version: str, version: str
+    ) -> BaseException:
+        if isinstance(error, RpcError):
+            return adapt_error(error, server_version, version)
+        if isinstance(error, TimeoutError):
             text = f"{self.name} did not answer within {self.settings.timeout:g} s"
-            return refuse(Refusal.UPSTREAM_TIMEOUT, text, version, server=self.name)
-        if isinstance(why, ConnectionLost):
-            return self._refuse(version, str(why), getattr(why, "retry_after", None))
-        return why
+            return gateway_error(ErrorKind.UPSTREAM_TIMEOUT, text, version, server=self.name)
+        if isinstance(error, ConnectionLost):
+            return self._unavailable(version, str(error), getattr(error, "retry_after", None))
+        return error
 
-    async def follow(self, uri: str, version: str) -> None:
-        """Follow a resource on behalf of one more; raises RpcError."""
+    async def subscribe(self, uri: str, version: str) -> None:
+        """Subscribe one more client to a resource; raises RpcError."""
         try:
-            await self.wishes.follow(uri, partial(self._expect, version))
-        except BaseException as why:
-            raise self._meaning(why, version, version) from None
+            await self.subscriptions.subscribe(uri, partial(self._require_backend, version))
+        except BaseException as error:
+            raise self._client_error(error, version, version) from None
 
-    def _expect(self, version: str) -> Backend:
-        """Return the backend, if it takes calls."""
-        if self._first is None:
-            raise self.unavailable(version)
-        return self._first.backend
+    def _require_backend(self, version: str) -> Backend:
+        if self._primary is None:
+            raise self.unavailable_error(version)
+        return self._primary.backend
 
-    def unavailable(self, version: str) -> RpcError:
-        """Return the refusal of a call while it is not ready."""
-        return self._refuse(version, self.error or f"it is {self.state}")
+    def unavailable_error(self, version: str) -> RpcError:
+        """Return the error for calls while it is not ready."""
+        return self._unavailable(version, self.error or f"it is {self.state}")
 
-    def _refuse(self, version: str, why: str, said: float | None = None) -> RpcError:
-        """Return a refusal; `said` is when the backend itself wants to be asked again."""
-        state = self.condition
-        if state is _READY and (self.backend is None or self.fuse.has_lost(self.backend)):
-            state = State.WAITING  # it has ended, and whoever watches it is about to say so
+    def _unavailable(self, version: str, reason: str, retry_after: float | None = None) -> RpcError:
+        """Return the error; `retry_after` is the backend's own wish, if it has one."""
+        state = self.effective_state
+        if state is _READY and (
+            self.backend is None or self.circuit_breaker.has_lost(self.backend)
+        ):
+            state = UpstreamState.WAITING  # it has ended, and `run` is about to notice
         data: dict[str, Any] = {"server": self.name, "state": state.value}
-        left = self._retry_in() if said is None else said
-        if left is not None:
-            data["retryAfter"] = left
-        text = f"Upstream unavailable: {self.name}: {why}"
-        return refuse(Refusal.UPSTREAM_UNAVAILABLE, text, version, **data)
+        retry_in = self._retry_in() if retry_after is None else retry_after
+        if retry_in is not None:
+            data["retryAfter"] = retry_in
+        text = f"Upstream unavailable: {self.name}: {reason}"
+        return gateway_error(ErrorKind.UPSTREAM_UNAVAILABLE, text, version, **data)
 
     def _retry_in(self) -> float | None:
         if self._retry_at is None:
@@ -489,5 +532,5 @@ class Upstream:
         return round(max(0.0, self._retry_at - asyncio.get_running_loop().time()), 1)
 
 
-async def _close(backend: Backend) -> None:
+async def _close_session(backend: Backend) -> None:
     await backend.aclose()

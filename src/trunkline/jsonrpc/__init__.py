@@ -1,15 +1,12 @@
 """A strict, fast JSON-RPC 2.0 engine that knows nothing of MCP; a library of its own.
 
-Read it in this order: errors, raw, message, remains, codec, framing, remap, peer (all pure);
-channel, sender and connection (which await); incident, params and dispatch (for those who only want
-to register functions); schema. A call on its way is a `Due` (due).
+Read it in this order: errors, raw_json, message, codec, framing, id_map, peer (all pure); pending,
+transport and connection (which await); dispatcher (for users who only register functions); schema.
 """
 
-from trunkline.jsonrpc.channel import Channel, pipe
-from trunkline.jsonrpc.codec import MAX_BATCH, MAX_PAYLOAD, decode
-from trunkline.jsonrpc.connection import Connection, Handler
-from trunkline.jsonrpc.dispatch import Dispatcher
-from trunkline.jsonrpc.due import Due, Instead, due
+from trunkline.jsonrpc.codec import MAX_BATCH_SIZE, MAX_PAYLOAD_BYTES, decode
+from trunkline.jsonrpc.connection import Connection, Handler, SendLimits
+from trunkline.jsonrpc.dispatcher import Dispatcher
 from trunkline.jsonrpc.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -18,15 +15,17 @@ from trunkline.jsonrpc.errors import (
     OVERLOADED,
     PARSE_ERROR,
     ConnectionLost,
-    LineEnded,
+    Incident,
     LocalProtocolError,
-    MalformedAnswer,
+    MalformedResponse,
     ProtocolError,
     RemoteProtocolError,
     RpcError,
+    SharedConnectionLost,
+    print_incident,
 )
 from trunkline.jsonrpc.framing import Framer, frame
-from trunkline.jsonrpc.incident import Incident, print_incident
+from trunkline.jsonrpc.id_map import IdRemapper, RemappedCall
 from trunkline.jsonrpc.message import (
     Batch,
     ErrorResponse,
@@ -46,27 +45,26 @@ from trunkline.jsonrpc.peer import (
     Returned,
     Violated,
 )
-from trunkline.jsonrpc.raw import UNSET, DuplicateKey, Raw, from_raw, members, to_raw
-from trunkline.jsonrpc.remap import IdRemapper, Pending
+from trunkline.jsonrpc.pending import PendingResult, Superseded, as_pending
+from trunkline.jsonrpc.raw_json import UNSET, DuplicateKey, Raw, from_raw, read_members, to_raw
 from trunkline.jsonrpc.schema import message_schema
+from trunkline.jsonrpc.transport import Transport, memory_pipe
 
 __all__ = [
     "INTERNAL_ERROR",
     "INVALID_PARAMS",
     "INVALID_REQUEST",
-    "MAX_BATCH",
-    "MAX_PAYLOAD",
+    "MAX_BATCH_SIZE",
+    "MAX_PAYLOAD_BYTES",
     "METHOD_NOT_FOUND",
     "OVERLOADED",
     "PARSE_ERROR",
     "UNSET",
     "Batch",
     "Called",
-    "Channel",
     "Connection",
     "ConnectionLost",
     "Dispatcher",
-    "Due",
     "DuplicateKey",
     "ErrorResponse",
     "Event",
@@ -76,31 +74,34 @@ __all__ = [
     "Id",
     "IdRemapper",
     "Incident",
-    "Instead",
-    "LineEnded",
     "LocalProtocolError",
     "Lost",
-    "MalformedAnswer",
+    "MalformedResponse",
     "Message",
     "Notification",
     "Notified",
     "Peer",
-    "Pending",
+    "PendingResult",
     "ProtocolError",
     "Raw",
+    "RemappedCall",
     "RemoteProtocolError",
     "Request",
     "Response",
     "Returned",
     "RpcError",
+    "SendLimits",
+    "SharedConnectionLost",
+    "Superseded",
+    "Transport",
     "Violated",
+    "as_pending",
     "decode",
-    "due",
     "frame",
     "from_raw",
-    "members",
+    "memory_pipe",
     "message_schema",
-    "pipe",
     "print_incident",
+    "read_members",
     "to_raw",
 ]

@@ -1,19 +1,22 @@
-"""Payloads to messages: the only JSON-RPC parser; messages write themselves.
+r"""Payloads to messages: the only JSON-RPC parser. Messages encode themselves.
 
-    payload ──> envelope, read by msgspec ──> does every byte have its place? ──yes──> message
-                        │ no                                  │ no
-                        └──────────> a second, closer look <──┘ ──> message | batch | accusation
+    payload ──> envelope, decoded by msgspec ──> every byte accounted for? ──yes──> message
+                        │ fails                              │ no
+                        └──────> decode_slow, member by member ┘ ──> message | batch | violation
 
-The first look is fast and only says yes. It counts: the members it read, written once and tightly,
-have a known length; where that is the payload's own, nothing repeats and nothing is hidden. All
-else, mistakes included, is judged by the second look, which reads member by member.
+The fast path only accepts. It counts bytes: the members it decoded, written once and without
+spaces, have a known length. If the payload is no longer than that, no member is repeated or hidden.
+Everything else, invalid payloads included, goes to `decode_slow`, which reads each member. See
+docs/design/0002-fast-and-slow-path.md.
 
-Rules upheld here:
+Invariants upheld here:
 1. Any bytes give messages or RemoteProtocolError, never another exception.
-2. -32700 only for what is not JSON, or beyond a limit; -32600 for all that is JSON but no message.
-3. No member of an envelope, however its key is spelled, counts twice: it is refused.
-4. params, result and data come out as the bytes that came in; so do ids.
-5. What looks like a response is never answered.
+2. -32700 only for input that is not JSON or exceeds a limit; -32600 for JSON that is not a message.
+3. A repeated member of an envelope is an error, however its key is escaped.
+4. params, result and data keep their bytes; so do ids.
+5. Input that looks like a response is never answered.
+6. The id of a response that cannot be read whole is taken only from where responses usually have
+   it; nothing else is taken for a response.
 """
 
 import re
@@ -31,7 +34,7 @@ from trunkline.jsonrpc.errors import (
     RpcError,
 )
 from trunkline.jsonrpc.message import (
-    BLANK,
+    JSON_WHITESPACE,
     Batch,
     ErrorObject,
     ErrorResponse,
@@ -40,73 +43,91 @@ from trunkline.jsonrpc.message import (
     Notification,
     Request,
     Response,
-    SpelledInt,
-    SpelledStr,
+    VerbatimIntId,
+    VerbatimStrId,
 )
-from trunkline.jsonrpc.raw import (
-    ARRAY,
-    OBJECT,
+from trunkline.jsonrpc.raw_json import (
+    ARRAY_START,
+    OBJECT_START,
     UNSET,
     DuplicateKey,
     Raw,
     UnsetType,
     check_utf8,
-    members,
-    opening,
-    write,
+    encode_json,
+    first_byte_tuple,
+    read_members,
 )
-from trunkline.jsonrpc.remains import ENOUGH, answered_id
 
-MAX_PAYLOAD = 16 * 1024 * 1024
-"""The default limit of one payload, in bytes."""
+# The default limit of one payload.
+MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
 
-MAX_BATCH = 100
-"""The default limit of one batch, in entries."""
+# The default limit of the entries of one batch.
+MAX_BATCH_SIZE = 100
 
-MAX_ID = 65536
-"""The longest id that is read, in bytes: far beyond any use, short of what could hold us up."""
+# The longest id that is read. Converting a longer integer would block the event loop.
+MAX_ID_BYTES = 65536
 
-# What an envelope takes beside its id, its method and its raw members, tightly written.
-_REQUEST = len('{"jsonrpc":"2.0","id":,"method":"","params":}')
-_BARE_REQUEST = len('{"jsonrpc":"2.0","id":,"method":""}')
-_RESPONSE = len('{"jsonrpc":"2.0","id":,"result":}')
-_ERROR = len('{"jsonrpc":"2.0","id":,"error":}')
-_ID = len('"id":,')
+# How much of the beginning and of the end of a payload `find_response_id` needs.
+ID_SCAN_BYTES = 256
 
-_SLACK = len(',"":[]')
-"""Fewer bytes than these hide nothing: no member that is more than a digit, no second "id":1,."""
+# The bytes of an envelope beside its id, its method and its raw members, without spaces.
+_REQUEST_OVERHEAD = len('{"jsonrpc":"2.0","id":,"method":"","params":}')
+_BARE_REQUEST_OVERHEAD = len('{"jsonrpc":"2.0","id":,"method":""}')
+_RESPONSE_OVERHEAD = len('{"jsonrpc":"2.0","id":,"result":}')
+_ERROR_OVERHEAD = len('{"jsonrpc":"2.0","id":,"error":}')
+_ID_OVERHEAD = len('"id":,')
 
-_LEAST = tuple(10 ** max(room - _SLACK, 0) for room in range(24))
-"""The least number that, as an id, leaves less than that of so much room: most ids are numbers, and
-to compare them takes less time than to write them. What leaves more room is for the second look."""
+# The shortest hidden member that could change a message; a second `"id":1,` is longer.
+_MIN_HIDDEN_BYTES = len(',"":[]')
 
-_SPACED = b'{"jsonrpc": "2.0", '
+# The smallest integer id that leaves too little of `length` bytes for a hidden member. Comparing
+# numbers is faster than writing them, and most ids are numbers; other ids are checked by
+# `_hides_nothing`.
+_MIN_ID_BY_LENGTH = tuple(10 ** max(length - _MIN_HIDDEN_BYTES, 0) for length in range(24))
 
-_DIGITS = 512
-"""So many digits Python always converts: its own limit can be set, but not below 640."""
+_SPACED_VERSION = b'{"jsonrpc": "2.0", '
 
-_SHOWN = 40
-"""How much of a wrong value an error message shows."""
+# Python always converts this many digits: its own limit can be lowered, but not below 640.
+_MAX_INT_DIGITS = 512
 
-_ESCAPE = re.compile(
+# How much of a wrong value an error message shows.
+_MAX_SHOWN_BYTES = 40
+
+# One escape sequence. A surrogate pair is one; group 1 matches half of a pair.
+_ESCAPE_SEQUENCE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
-"""One escape, two of which may be one character; half of one is a group."""
 
-_CONTAINERS = (OBJECT, ARRAY)
+_VERSION_PATTERN = rb'"jsonrpc"\s*:\s*"2\.0"\s*,\s*'
+_OUTCOME_PATTERN = rb'"(?:result|error)"\s*:'
+_ID_PATTERN = rb'"id"\s*:\s*(\d{1,18})\s*'
+_ID_FIRST = re.compile(
+    rb"\s*\{\s*(?:"
+    + _VERSION_PATTERN
+    + rb")?"
+    + _ID_PATTERN
+    + rb",\s*(?:"
+    + _VERSION_PATTERN
+    + rb")?"
+    + _OUTCOME_PATTERN
+)
+_OUTCOME_FIRST = re.compile(rb"\s*\{\s*(?:" + _VERSION_PATTERN + rb")?" + _OUTCOME_PATTERN)
+_ID_LAST = re.compile(rb"[,\s]" + _ID_PATTERN + rb"\}\s*\Z")
+
+_CONTAINER_STARTS = (OBJECT_START, ARRAY_START)
 _BACKSLASH = ord("\\")
-
 
 _ABSENT: Any = UNSET
 
 
-class _Envelope(Struct, gc=False):
-    """All that any message may have; a wrong version or an impossible id fails to be read.
+class _MessageEnvelope(Struct, gc=False):
+    """All members that a message may have; a wrong version or an impossible id fails to decode.
 
-    The types are those of members that are there: ask `is _ABSENT` before relying on one. What is
-    raw is true if it is there, for no JSON is empty.
+    The types are those of present members: check `is _ABSENT` first. A raw member is true if
+    present, because no JSON is empty.
     """
 
     jsonrpc: Literal["2.0"]
@@ -117,138 +138,156 @@ class _Envelope(Struct, gc=False):
     error: Raw = _ABSENT
 
 
-class Result(Struct, gc=False):
-    """A response to a call of our own: these have numbers for ids."""
+class ResultEnvelope(Struct, gc=False):
+    """A successful response to a call of this side, whose ids are integers."""
 
     jsonrpc: Literal["2.0"]
     id: int
     result: Raw
 
 
+# Raises TypeError for an argument that is not bytes, where `str.isascii` would not.
 _is_ascii = cast("Callable[[bytes | str], TypeGuard[bytes]]", bytes.isascii)
-"""Tell whether bytes are ASCII; raises TypeError for what is not bytes."""
 
-_read_envelope = msgspec.json.Decoder(_Envelope).decode
-_read_result = msgspec.json.Decoder(Result).decode
-_read_error = msgspec.json.Decoder(ErrorObject).decode
-_read_any = msgspec.json.Decoder(Raw).decode
-_read_text = msgspec.json.Decoder(str).decode
+_decode_envelope = msgspec.json.Decoder(_MessageEnvelope).decode
+_decode_result = msgspec.json.Decoder(ResultEnvelope).decode
+_decode_error = msgspec.json.Decoder(ErrorObject).decode
+_decode_raw = msgspec.json.Decoder(Raw).decode
+_decode_string = msgspec.json.Decoder(str).decode
 
 
 def decode(
-    payload: bytes | str, max_payload: int = MAX_PAYLOAD, max_batch: int = MAX_BATCH
+    payload: bytes | str, max_payload: int = MAX_PAYLOAD_BYTES, max_batch: int = MAX_BATCH_SIZE
 ) -> Message | Batch:
-    """Return the message or the batch that `payload` carries; raises RemoteProtocolError.
+    """Return the message or the batch in `payload`; raises RemoteProtocolError.
 
-    `max_batch=0` refuses batches altogether.
+    `max_batch=0` rejects all batches.
     """
     try:
-        # The first look counts its steps: nearly every message goes this way, and no further.
+        # Nearly every message takes this path, so each step counts; see `make bench`.
         size = len(payload)
         if size > max_payload:
-            raise _too_long(payload, max_payload)
+            raise _payload_too_long(payload, max_payload)
         if not _is_ascii(payload):
-            payload = _checked(payload)
-        envelope = _read_envelope(payload)
+            payload = _checked_utf8(payload)
+        envelope = _decode_envelope(payload)
         id, params = envelope.id, envelope.params
         if params:
             method = envelope.method
-            room = size - len(params) - len(method) - _REQUEST
-            # "!" follows the space: what begins there is not blank.
-            if method >= "!" and opening(params) in _CONTAINERS:
-                if isinstance(id, int) and id >= _LEAST[room]:
+            remaining = size - len(params) - len(method) - _REQUEST_OVERHEAD
+            # "!" is the character after the space: a method from there on is not blank.
+            if method >= "!" and first_byte_tuple(params) in _CONTAINER_STARTS:
+                if isinstance(id, int) and id >= _MIN_ID_BY_LENGTH[remaining]:
                     return Request(id, method, params)
-                if _is_plain(payload, room, id):
-                    told = id is _ABSENT
-                    return Notification(method, params) if told else Request(id, method, params)
+                if _hides_nothing(payload, remaining, id):
+                    absent = id is _ABSENT
+                    return Notification(method, params) if absent else Request(id, method, params)
         elif result := envelope.result:
-            room = size - len(result) - _RESPONSE
-            if (isinstance(id, int) and id >= _LEAST[room]) or (
-                id is not _ABSENT and _is_plain(payload, room, id)
+            remaining = size - len(result) - _RESPONSE_OVERHEAD
+            if (isinstance(id, int) and id >= _MIN_ID_BY_LENGTH[remaining]) or (
+                id is not _ABSENT and _hides_nothing(payload, remaining, id)
             ):
                 return Response(id, result)
-        elif (message := _with_neither(payload, envelope)) is not None:
+        elif (message := _decode_bare_or_error(payload, envelope)) is not None:
             return message
     except (msgspec.DecodeError, RecursionError, IndexError, TypeError):
-        pass  # IndexError: too much room for a number; TypeError: no method has no length
+        pass  # IndexError: too many bytes remain for a number; TypeError: the method is absent
     if type(payload) is not bytes:
-        return decode(_as_bytes(payload), max_payload, max_batch)
-    return look_closely(payload, max_batch)
+        return decode(_to_bytes(payload), max_payload, max_batch)
+    return decode_slow(payload, max_batch)
 
 
-def read_result(payload: bytes, max_payload: int = MAX_PAYLOAD) -> Result | None:
-    """Take a first look at what should be the response to a call of our own.
+def decode_result(payload: bytes, max_payload: int = MAX_PAYLOAD_BYTES) -> ResultEnvelope | None:
+    """Decode what is probably a successful response to a call of this side.
 
-    None says nothing but that it is for `decode` to tell what it is.
+    None means that `decode` must read the payload.
     """
     try:
         size = len(payload)
         if size <= max_payload:
             if not payload.isascii():
                 check_utf8(payload)
-            found = _read_result(payload)
-            if found.id >= _LEAST[size - len(found.result) - _RESPONSE]:
+            found = _decode_result(payload)
+            if found.id >= _MIN_ID_BY_LENGTH[size - len(found.result) - _RESPONSE_OVERHEAD]:
                 return found
     except (UnicodeDecodeError, msgspec.DecodeError, RecursionError, IndexError):
         pass
     return None
 
 
-def _with_neither(payload: bytes, envelope: _Envelope) -> Message | None:
-    """Take the first look at calls that need no params, and at answers that are errors."""
-    id, size = envelope.id, len(payload)
-    if envelope.method is not _ABSENT:
-        method = envelope.method
-        if _is_plain(payload, size - len(method) - _BARE_REQUEST, id) and method >= "!":
-            return Notification(method) if id is _ABSENT else Request(id, method)
-    elif envelope.error is not _ABSENT and id is not _ABSENT:
-        error = envelope.error
-        if _is_plain(payload, size - len(error) - _ERROR, id):
-            return ErrorResponse(id, _as_error(error))
-    return None
-
-
-def _is_plain(payload: bytes, room: int, id: Id) -> bool:
-    """Tell whether the id fills the `room` that all else leaves, as Python would write it.
-
-    A few bytes of white space may be left over, too few to hide anything.
-    """
-    if id is _ABSENT:
-        return room + _ID < _SLACK
-    # str(None) is as long as null is.
-    room -= len(id) + 2 if type(id) is str else len(str(id))
-    if room >= _SLACK and payload.startswith(_SPACED):
-        room -= 2  # these are known to be spaces: Python's own json writes them so
-    if room >= _SLACK:
-        return False
-    return not room or (_BACKSLASH not in payload if type(id) is str else id != 0)
-
-
-def look_closely(payload: bytes, max_batch: int) -> Message | Batch:
-    """Judge what the first look left: read all of it, member by member."""
+def decode_slow(payload: bytes, max_batch: int) -> Message | Batch:
+    """Decode what the fast path did not accept, member by member."""
     try:
-        whole = _read_any(payload)
+        document = _decode_raw(payload)
     except RecursionError:
-        raise _not_json("nested too deeply", payload) from None
-    except msgspec.DecodeError as why:
-        raise _not_json(_half_a_character(payload) or _lower(str(why)), payload) from None
+        raise _parse_error("nested too deeply", payload) from None
+    except msgspec.DecodeError as exc:
+        detail = _find_lone_surrogate(payload) or _lower_first(str(exc))
+        raise _parse_error(detail, payload) from None
     if payload.lstrip()[:1] != b"[":
-        return _read_message(whole)
+        return _read_message(document)
     if max_batch == 0:
-        raise _accuse(RpcError(INVALID_REQUEST, "Batch requests not supported"))
+        raise _violation(RpcError(INVALID_REQUEST, "Batch requests not supported"))
     try:
-        entries = msgspec.structs.astuple(_batch_reader(max_batch)(whole))
+        entries = msgspec.structs.astuple(_batch_decoder(max_batch)(document))
     except msgspec.ValidationError:
-        raise _refuse(f"expected at most {max_batch} entries in a batch") from None
+        raise _invalid_request(f"expected at most {max_batch} entries in a batch") from None
     if entries[0] is UNSET:
-        raise _refuse("expected at least one entry in a batch")
+        raise _invalid_request("expected at least one entry in a batch")
     return Batch(tuple(_read_entry(entry) for entry in entries if entry is not UNSET))
 
 
+def find_response_id(beginning: bytes, end: bytes) -> int | UnsetType:
+    r"""Return the id of the call that an unreadable message responds to, else UNSET.
+
+        b'{"jsonrpc":"2.0","id":7,"result":{…'                 ──> 7
+        b'{"result":{…' and b'…},"jsonrpc":"2.0","id":7}'      ──> 7
+
+    With it, the call that waits can fail now instead of timing out.
+    """
+    if found := _ID_FIRST.match(beginning):
+        return int(found[1])
+    if _OUTCOME_FIRST.match(beginning) and (found := _ID_LAST.search(end)):
+        # Whatever precedes the last brace is a member of the message itself.
+        return int(found[1])
+    return UNSET
+
+
+def _decode_bare_or_error(payload: bytes, envelope: _MessageEnvelope) -> Message | None:
+    """Fast path for requests without params, and for error responses."""
+    id, size = envelope.id, len(payload)
+    if envelope.method is not _ABSENT:
+        method = envelope.method
+        remaining = size - len(method) - _BARE_REQUEST_OVERHEAD
+        if _hides_nothing(payload, remaining, id) and method >= "!":
+            return Notification(method) if id is _ABSENT else Request(id, method)
+    elif envelope.error is not _ABSENT and id is not _ABSENT:
+        error = envelope.error
+        if _hides_nothing(payload, size - len(error) - _ERROR_OVERHEAD, id):
+            return ErrorResponse(id, _read_error(error))
+    return None
+
+
+def _hides_nothing(payload: bytes, remaining: int, id: Id) -> bool:
+    """Tell whether the id, as Python writes it, takes up the `remaining` bytes.
+
+    A few bytes of white space may be left over, too few to hide a member.
+    """
+    if id is _ABSENT:
+        return remaining + _ID_OVERHEAD < _MIN_HIDDEN_BYTES
+    # str(None) has the length of null.
+    remaining -= len(id) + 2 if type(id) is str else len(str(id))
+    if remaining >= _MIN_HIDDEN_BYTES and payload.startswith(_SPACED_VERSION):
+        remaining -= 2  # two known spaces, which Python's json module writes
+    if remaining >= _MIN_HIDDEN_BYTES:
+        return False
+    return not remaining or (_BACKSLASH not in payload if type(id) is str else id != 0)
+
+
 def _read_entry(entry: Raw) -> Message | RemoteProtocolError:
-    """Read one entry of a batch; what is wrong with it concerns no other entry."""
-    if opening(entry) == ARRAY:
-        return _refuse("expected an object, got a batch inside a batch")
+    # Read one entry of a batch; an error in it does not affect other entries.
+    if first_byte_tuple(entry) == ARRAY_START:
+        return _invalid_request("expected an object, got a batch inside a batch")
     try:
         return cast("Message", decode(bytes(entry), max_payload=len(entry), max_batch=0))
     except RemoteProtocolError as violation:
@@ -256,172 +295,170 @@ def _read_entry(entry: Raw) -> Message | RemoteProtocolError:
 
 
 @cache
-def _batch_reader(max_batch: int) -> Callable[[Raw], Struct]:
-    """Build a reader of arrays that stops at the first entry too many, whatever follows it."""
+def _batch_decoder(max_batch: int) -> Callable[[Raw], Struct]:
+    """Build a decoder of arrays that stops at the first entry beyond `max_batch`."""
     fields = [(f"entry_{n}", Raw | UnsetType, UNSET) for n in range(max_batch)]
-    kind = msgspec.defstruct("Entries", fields, array_like=True, forbid_unknown_fields=True)
-    return msgspec.json.Decoder(kind).decode
+    batch_type = msgspec.defstruct("Entries", fields, array_like=True, forbid_unknown_fields=True)
+    return msgspec.json.Decoder(batch_type).decode
 
 
-def _read_message(whole: Raw) -> Message:
+def _read_message(document: Raw) -> Message:
     """Read one message member by member; raises RemoteProtocolError with the reason."""
     try:
-        seen = members(whole)
-    except DuplicateKey as why:
-        if why.key == "id":
-            del why.members["id"]  # which of them was meant cannot be known
-        raise _refuse(str(why), why.members) from None
+        envelope = read_members(document)
+    except DuplicateKey as exc:
+        if exc.key == "id":
+            del exc.members["id"]  # there is no telling which of them is meant
+        raise _invalid_request(str(exc), exc.members) from None
     except ValueError:
-        raise _refuse("expected an object") from None
-    version = seen.get("jsonrpc")
-    if version is None or _text(version) != "2.0":
-        raise _refuse(f'expected "jsonrpc": "2.0", got {_show(version)}', seen)
-    if "method" in seen:
-        return _read_call(seen)
-    if "result" in seen or "error" in seen:
-        return _read_answer(seen)
-    raise _refuse("expected a method", seen)
+        raise _invalid_request("expected an object") from None
+    version = envelope.get("jsonrpc")
+    if version is None or _read_string(version) != "2.0":
+        raise _invalid_request(f'expected "jsonrpc": "2.0", got {_preview(version)}', envelope)
+    if "method" in envelope:
+        return _read_request(envelope)
+    if "result" in envelope or "error" in envelope:
+        return _read_response(envelope)
+    raise _invalid_request("expected a method", envelope)
 
 
-def _read_call(seen: dict[str, Raw]) -> Request | Notification:
-    if "result" in seen or "error" in seen:
-        raise _refuse("expected a method or a result, got both", seen)
-    method = _text(seen["method"])
-    if method is None or not method.strip(BLANK):
-        raise _refuse("expected a string that is not blank as method", seen)
-    params: Raw | UnsetType = seen.get("params", UNSET)
-    if params is not UNSET and opening(params) not in _CONTAINERS:
+def _read_request(envelope: dict[str, Raw]) -> Request | Notification:
+    if "result" in envelope or "error" in envelope:
+        raise _invalid_request("expected a method or a result, got both", envelope)
+    method = _read_string(envelope["method"])
+    if method is None or not method.strip(JSON_WHITESPACE):
+        raise _invalid_request("expected a string that is not blank as method", envelope)
+    params: Raw | UnsetType = envelope.get("params", UNSET)
+    if params is not UNSET and first_byte_tuple(params) not in _CONTAINER_STARTS:
         if bytes(params) != b"null":
-            raise _refuse("expected an object or an array as params", seen)
+            raise _invalid_request("expected an object or an array as params", envelope)
         params = UNSET
-    if "id" not in seen:
+    if "id" not in envelope:
         return Notification(method, params)
     try:
-        return Request(_read_id(seen["id"]), method, params)
-    except ValueError as why:
-        raise _refuse(str(why), seen) from None
+        return Request(_read_id(envelope["id"]), method, params)
+    except ValueError as exc:
+        raise _invalid_request(str(exc), envelope) from None
 
 
-def _read_answer(seen: dict[str, Raw]) -> Response | ErrorResponse:
-    if "result" in seen and "error" in seen:
-        raise _refuse("expected a result or an error, got both", seen)
-    if "result" in seen and "id" not in seen:
-        raise _refuse("expected an id beside the result", seen)
+def _read_response(envelope: dict[str, Raw]) -> Response | ErrorResponse:
+    if "result" in envelope and "error" in envelope:
+        raise _invalid_request("expected a result or an error, got both", envelope)
+    if "result" in envelope and "id" not in envelope:
+        raise _invalid_request("expected an id beside the result", envelope)
     try:
-        id = _read_id(seen["id"]) if "id" in seen else None
-        if "result" in seen:
-            return Response(id, seen["result"])
-        return ErrorResponse(id, _as_error(seen["error"]))
-    except ValueError as why:
-        raise _refuse(_lower(str(why)), seen) from None
+        id = _read_id(envelope["id"]) if "id" in envelope else None
+        if "result" in envelope:
+            return Response(id, envelope["result"])
+        return ErrorResponse(id, _read_error(envelope["error"]))
+    except ValueError as exc:
+        raise _invalid_request(_lower_first(str(exc)), envelope) from None
 
 
-def _as_error(raw: Raw) -> RpcError:
-    error = _read_error(raw)
+def _read_error(raw: Raw) -> RpcError:
+    error = _decode_error(raw)
     return RpcError(error.code, error.message, error.data)
 
 
 def _read_id(raw: Raw) -> Id:
-    """Return the id, remembering its spelling where Python would choose another."""
-    if len(raw) > MAX_ID:
-        raise ValueError(f"expected an id of at most {MAX_ID} bytes, got {len(raw)}")
-    spelling = bytes(raw)
-    if spelling == b"null":
+    """Return the id, with its source where Python would write it differently."""
+    if len(raw) > MAX_ID_BYTES:
+        raise ValueError(f"expected an id of at most {MAX_ID_BYTES} bytes, got {len(raw)}")
+    source = bytes(raw)
+    if source == b"null":
         return None
-    text = _text(raw)
+    text = _read_string(raw)
     if text is not None:
-        return text if write(text) == spelling else SpelledStr.read(text, spelling)
-    if not spelling.removeprefix(b"-").isdigit():
-        raise ValueError(f"expected a string or an integer as id, got {_show(raw)}")
-    if len(spelling) > _DIGITS:
-        return SpelledInt.read(_long_integer(spelling), spelling)
-    return SpelledInt.read(0, spelling) if spelling == b"-0" else int(spelling)
+        return text if encode_json(text) == source else VerbatimStrId.from_json(text, source)
+    if not source.removeprefix(b"-").isdigit():
+        raise ValueError(f"expected a string or an integer as id, got {_preview(raw)}")
+    if len(source) > _MAX_INT_DIGITS:
+        return VerbatimIntId.from_json(_parse_long_integer(source), source)
+    return VerbatimIntId.from_json(0, source) if source == b"-0" else int(source)
 
 
-def _long_integer(spelling: bytes) -> int:
-    """Convert piece by piece what Python refuses to convert at once; MAX_ID bounds the work."""
-    digits, value = spelling.removeprefix(b"-"), 0
-    for start in range(0, len(digits), _DIGITS):
-        piece = digits[start : start + _DIGITS]
+def _parse_long_integer(source: bytes) -> int:
+    # Convert piece by piece what Python refuses to convert at once.
+    digits, value = source.removeprefix(b"-"), 0
+    for start in range(0, len(digits), _MAX_INT_DIGITS):
+        piece = digits[start : start + _MAX_INT_DIGITS]
         value = value * 10 ** len(piece) + int(piece)
-    return value if digits == spelling else -value
+    return value if digits == source else -value
 
 
-def _text(raw: Raw) -> str | None:
-    """Return the string that `raw` is, or None if it is none."""
+def _read_string(raw: Raw) -> str | None:
     try:
-        return _read_text(raw)
+        return _decode_string(raw)
     except msgspec.DecodeError:
         return None
 
 
-def _too_long(payload: bytes | str, max_payload: int) -> RemoteProtocolError:
-    payload = _as_bytes(payload)
-    return _not_json(f"expected at most {max_payload} bytes, got {len(payload)}", payload)
+def _payload_too_long(payload: bytes | str, max_payload: int) -> RemoteProtocolError:
+    payload = _to_bytes(payload)
+    return _parse_error(f"expected at most {max_payload} bytes, got {len(payload)}", payload)
 
 
-def _not_json(reason: str, payload: bytes = b"") -> RemoteProtocolError:
+def _parse_error(reason: str, payload: bytes = b"") -> RemoteProtocolError:
     error = RpcError.parse_error(reason)
-    whose = answered_id(payload[:ENOUGH], payload[-ENOUGH:])
-    return RemoteProtocolError(error, _answer(UNSET, error), whose)
+    response_id = find_response_id(payload[:ID_SCAN_BYTES], payload[-ID_SCAN_BYTES:])
+    return RemoteProtocolError(error, _error_payload(UNSET, error), response_id)
 
 
-def _half_a_character(payload: bytes) -> str | None:
-    """Return what is wrong with escapes that nobody can read, which msgspec does not say."""
-    found = next((each[1] for each in _ESCAPE.finditer(payload) if each[1]), None)
+def _find_lone_surrogate(payload: bytes) -> str | None:
+    # Return an error message for half of a surrogate pair, which msgspec does not name.
+    found = next((each[1] for each in _ESCAPE_SEQUENCE.finditer(payload) if each[1]), None)
     return f"expected a whole character, got half of one: \\{found.decode()}" if found else None
 
 
-def _refuse(reason: str, seen: dict[str, Raw] | None = None) -> RemoteProtocolError:
-    """Build the accusation for a message of which `seen` could be read."""
-    return _accuse(RpcError.invalid_request(reason), seen)
+def _invalid_request(reason: str, envelope: dict[str, Raw] | None = None) -> RemoteProtocolError:
+    """Build the violation of a message whose readable members are `envelope`."""
+    return _violation(RpcError.invalid_request(reason), envelope)
 
 
-def _accuse(error: RpcError, seen: dict[str, Raw] | None = None) -> RemoteProtocolError:
-    seen = seen or {}
+def _violation(error: RpcError, envelope: dict[str, Raw] | None = None) -> RemoteProtocolError:
+    envelope = envelope or {}
     id: Id | UnsetType = UNSET
-    if "id" in seen:
+    if "id" in envelope:
         with suppress(ValueError):
-            id = _read_id(seen["id"])
-    if "method" in seen:
-        return RemoteProtocolError(error, _answer(id, error))
-    if "result" in seen or "error" in seen:
+            id = _read_id(envelope["id"])
+    if "method" in envelope:
+        return RemoteProtocolError(error, _error_payload(id, error))
+    if "result" in envelope or "error" in envelope:
         return RemoteProtocolError(error, None, id)
-    # Nobody can tell what it was meant to be: whoever waits for an answer of this id can.
-    return RemoteProtocolError(error, _answer(id, error), id)
+    # Request or response: the peer knows whether a call with this id is in flight.
+    return RemoteProtocolError(error, _error_payload(id, error), id)
 
 
-def _answer(id: Id | UnsetType, error: RpcError) -> bytes:
+def _error_payload(id: Id | UnsetType, error: RpcError) -> bytes:
     return ErrorResponse(None if id is UNSET else id, error).encode()
 
 
-def _show(raw: Raw | None) -> str:
-    """Return what was found in so few characters that it can stand in an error message."""
+def _preview(raw: Raw | None) -> str:
     if raw is None:
         return "nothing"
-    text = bytes(memoryview(raw)[:_SHOWN]).decode(errors="replace")
-    return text if len(raw) <= _SHOWN else text + "…"
+    text = bytes(memoryview(raw)[:_MAX_SHOWN_BYTES]).decode(errors="replace")
+    return text if len(raw) <= _MAX_SHOWN_BYTES else text + "…"
 
 
-def _lower(text: str) -> str:
-    """Begin a message of msgspec's as ours begin, unless it begins with an abbreviation."""
+def _lower_first(text: str) -> str:
+    # Begin a message of msgspec in lower case, as ours do, unless with an abbreviation.
     return text if text[:2].isupper() else text[:1].lower() + text[1:]
 
 
-def _as_bytes(payload: bytes | str) -> bytes:
+def _to_bytes(payload: bytes | str) -> bytes:
     if not isinstance(payload, str):
         return bytes(payload)
     try:
         return payload.encode()
     except UnicodeEncodeError:
-        raise _not_json("expected UTF-8, got a lone surrogate") from None
+        raise _parse_error("expected UTF-8, got a lone surrogate") from None
 
 
-def _checked(payload: bytes | str) -> bytes:
-    """Check what msgspec does not: the text inside of what it leaves raw."""
-    payload = _as_bytes(payload)
+def _checked_utf8(payload: bytes | str) -> bytes:
+    # Check the text inside raw members, which msgspec does not.
+    payload = _to_bytes(payload)
     try:
         check_utf8(payload)
     except UnicodeDecodeError:
-        raise _not_json("expected UTF-8", payload) from None
+        raise _parse_error("expected UTF-8", payload) from None
     return payload

@@ -1,20 +1,21 @@
-"""Connection: a Peer run over a Channel, with tasks, cancellation, timeouts and an orderly end.
+"""Connection: a Peer run over a Transport, with tasks, cancellation, timeouts and an orderly end.
 
-    channel.receive ──> peer ──> Called   ──> handler.called, in a task of its own if it awaits
-                             ──> Notified ──> handler.notified, in order
-                             ──> Returned, Failed ──> whoever awaits that call
-    call, notify, answers ──> peer ──> channel.send, one payload after the other
+    transport.receive ──> peer ──> Called   ──> handler.called, in a task if it awaits
+                               ──> Notified ──> handler.notified, in order
+                               ──> Returned, Failed ──> the PendingResult of that call
+    call, notify, responses ──> peer ──> transport.send, one payload after the other
 
-Refuses to decide: what is owed is the Peer's knowledge, what to answer is the Handler's.
+It decides nothing: the Peer knows which responses are outstanding, the Handler what to respond.
 
-Rules upheld here:
-1. A slow call holds up nothing but its own answer.
-2. Whoever awaits a call gets its answer, ConnectionLost, or the cancellation or timeout asked for,
-   and is not kept from it by what others have to send.
-3. What waits to be sent is bounded: past the limit nothing more is read, and callers wait.
-4. A side that stops reading for `send_timeout` seconds is given up.
-5. After `aclose` its channel is closed, and no task of this connection runs but one that asked for
-   the end itself, or one whose handler ignores its cancellation.
+Invariants upheld here:
+1. A slow call delays nothing but its own response.
+2. A call ends with its response, ConnectionLost, or the cancellation or timeout of its caller.
+   Other traffic that waits to be sent does not delay that.
+3. The send queue is bounded: beyond the limit nothing more is read, and callers wait.
+4. A peer that does not read within the send timeout is disconnected.
+5. After `aclose` the transport is closed and no task of the connection runs. The exceptions are a
+   task that called `aclose` itself and a handler that ignores its cancellation.
+6. While the transport lasts, no queued payload is lost, whichever task is cancelled.
 """
 
 import asyncio
@@ -23,162 +24,120 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, Self, cast
 
-from trunkline.jsonrpc.channel import Channel
-from trunkline.jsonrpc.due import Due, due
+from msgspec import Struct
+
 from trunkline.jsonrpc.errors import (
     OVERLOADED,
     ConnectionLost,
-    LineEnded,
+    IncidentReporter,
     RemoteProtocolError,
     RpcError,
+    SharedConnectionLost,
+    print_incident,
+    to_rpc_error,
 )
-from trunkline.jsonrpc.incident import Report, answer_for, print_incident
 from trunkline.jsonrpc.message import Id, Notification, Request
 from trunkline.jsonrpc.peer import Called, Event, Failed, Lost, Notified, Peer, Returned, Violated
-from trunkline.jsonrpc.raw import UNSET, Raw
-from trunkline.jsonrpc.sender import Sender
+from trunkline.jsonrpc.pending import PendingResult, as_pending
+from trunkline.jsonrpc.raw_json import UNSET, Raw
+from trunkline.jsonrpc.transport import Transport
 
-SEND_TIMEOUT = 30.0
-GRACE = 5.0
+# How many seconds requests in progress may go on after the connection starts to close.
+CLOSE_TIMEOUT = 5.0
 
-OBEDIENCE = 0.1
-"""How long, in seconds, a call that was cancelled has at least to end."""
+# The least time, in seconds, that a cancelled request has to clean up.
+CANCEL_TIMEOUT = 0.1
 
-_ENDED = "the connection has ended"
+_CONNECTION_ENDED = "the connection has ended"
 
-_RAISED = (Exception, asyncio.CancelledError)
-"""What a handler may raise at once: a cancellation that is not ours, since nothing was awaited."""
+# What handler code may raise, including a CancelledError that is not about this connection's task.
+_HANDLER_ERRORS = (Exception, asyncio.CancelledError)
+
+
+class SendLimits(Struct, frozen=True):
+    """Limits of the payloads that wait to be sent."""
+
+    timeout: float = 30.0
+    """How many seconds the other side may take to read a payload."""
+    max_backlog: int = 256
+    """How many payloads may wait before nothing more is read and callers wait."""
+
+
+_DEFAULT_SEND_LIMITS = SendLimits()
 
 
 class Handler(Protocol):
-    """Answers what the other side asks."""
+    """Responds to the requests of the other side."""
 
     def called(self, request: Request) -> Any:
-        """Return the result of `request`, or an awaitable of it; raise RpcError to refuse."""
+        """Return the result of `request`, or an awaitable of it; raise RpcError to fail it."""
         ...
 
     def notified(self, notification: Notification) -> Awaitable[None] | None:
-        """Take note; nothing further is read until a returned awaitable is done."""
+        """Handle a notification; a returned awaitable finishes before anything more is read."""
         ...
 
     def violated(self, violation: RemoteProtocolError) -> None:
-        """Learn that the other side broke the rules; it has been told where that is allowed."""
+        """Handle a protocol violation; the other side has been told where that is allowed."""
         ...
 
 
-class Deaf:
-    """A Handler for those who only ask: it knows no method, and ignores the rest."""
+class NullHandler:
+    """A Handler for pure clients: it has no methods and ignores the rest."""
 
     def called(self, request: Request) -> Any:
-        """Refuse."""
+        """Reject the request."""
         raise RpcError.method_not_found(request.method)
 
     def notified(self, notification: Notification) -> None:
-        """Ignore."""
+        """Ignore it."""
 
     def violated(self, violation: RemoteProtocolError) -> None:
-        """Ignore."""
+        """Ignore it."""
 
 
 class Connection:
-    """Runs a Peer over a Channel: `await run()`, or `async with` to run it in the background."""
+    """Runs a Peer over a Transport: `await run()`, or `async with` to run in the background."""
 
     def __init__(
         self,
-        channel: Channel,
+        transport: Transport,
         handler: Handler | None = None,
         peer: Peer | None = None,
         *,
-        send_timeout: float = SEND_TIMEOUT,
-        grace: float = GRACE,
-        withdrawal: Callable[[int], Notification] | None = None,
-        report: Report = print_incident,
+        send_limits: SendLimits = _DEFAULT_SEND_LIMITS,
+        close_timeout: float = CLOSE_TIMEOUT,
+        cancellation: Callable[[int], Notification] | None = None,
+        report: IncidentReporter = print_incident,
     ) -> None:
-        """Join the parts; nothing happens before `run`.
+        """Prepare a connection; nothing happens before `run`.
 
-        `grace` is how long calls in progress may go on when the connection ends. `withdrawal` makes
-        the notification that tells the other side of a call that nobody waits for any more.
+        `close_timeout` limits how long requests in progress may go on when the connection closes.
+        `cancellation` builds the notification that withdraws a call from the other side.
         """
-        self._channel = channel
-        self._handler = handler or Deaf()
+        self._transport = transport
+        self._handler = handler or NullHandler()
         self._peer = peer or Peer()
-        self._grace = grace
-        self._withdrawal = withdrawal
+        self._close_timeout = close_timeout
+        self._cancellation = cancellation
         self._report = report
-        self._sender = Sender(self._peer, channel, send_timeout, self._give_up, self._spawn)
-        self._serving: dict[Called, Due] = {}
-        self._telling: list[asyncio.Task[None]] = []
-        self._excused: set[asyncio.Future[None] | Due] = set()
+        self._sender = PayloadSender(self._peer, transport, send_limits, self._abort, self._spawn)
+        self._in_flight: dict[Called, PendingResult] = {}
+        self._notification_tasks: list[asyncio.Task[None]] = []
+        self._not_awaited: set[asyncio.Future[None] | PendingResult] = set()
         self._progress = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
-        self._reading = False
-        """Whether all that came has been dealt with, and the next payload is waited for."""
+        # Whether all input has been handled and `run` waits for the next payload.
+        self._awaits_payload = False
         self._closing = False
         self._ending = False
-        self._over = asyncio.Event()
+        self._ended = asyncio.Event()
         self._runner: asyncio.Task[None]
 
     @property
     def peer(self) -> Peer:
-        """The book of who owes whom an answer."""
+        """The state of the conversation."""
         return self._peer
-
-    # Running
-
-    async def run(self) -> None:
-        """Read until the other side ends or the connection is closed; then end in order."""
-        deliver: Callable[[Callable[[bytes], bool]], None] | None
-        if (deliver := getattr(self._channel, "deliver", None)) is not None:
-            deliver(self._take)
-        try:
-            while True:
-                try:
-                    self._reading = True
-                    payload = await self._channel.receive()
-                except RemoteProtocolError as violation:
-                    events = self._peer.accuse(violation)
-                except (ConnectionLost, OSError):
-                    break
-                else:
-                    if payload is None:
-                        break
-                    events = self._peer.receive(payload)
-                finally:
-                    self._reading = False
-                for event in events:
-                    if (noted := self._on(event)) is not None:
-                        await self._finish_telling(noted)
-                if self._peer.queue:
-                    await self._sender.flush()
-        finally:
-            await self._end()
-
-    def _take(self, payload: bytes) -> bool:
-        """Deal with a payload where it arrives, if nobody is kept waiting by that.
-
-        To wake whoever reads would cost a call that comes alone more than all else that is done to
-        it here. What may have to be waited for is read in its turn.
-        """
-        peer = self._peer
-        if not self._reading or peer.queue:
-            return False
-        answered = peer.take_result(payload)
-        if answered is None:
-            return self._take_other(payload)
-        asked, result = answered
-        if asked is not None:  # else the peer was used by others as well
-            asked.settle(result)
-        return True
-
-    def _take_other(self, payload: bytes) -> bool:
-        events = self._peer.take(payload)
-        if events is None:
-            return False
-        for event in events:
-            self._on(event)
-        if self._peer.queue:
-            self._sender.push()
-        return True
 
     async def __aenter__(self) -> Self:
         self._runner = asyncio.create_task(self.run())
@@ -190,98 +149,105 @@ class Connection:
         finally:
             await self._runner
 
-    async def aclose(self) -> None:
-        """Refuse new requests, let those in progress finish within the grace, then close.
+    # Input
 
-        Whoever cancels it has no patience: then it closes at once.
-        """
-        self._closing = True
-        current = cast("asyncio.Task[None]", asyncio.current_task())
-        self._excuse({current})
+    async def run(self) -> None:
+        """Read until the other side ends or the connection is closed, then end in order."""
+        set_receiver: Callable[[Callable[[bytes], bool]], None] | None
+        if (set_receiver := getattr(self._transport, "set_receiver", None)) is not None:
+            set_receiver(self._dispatch_inline)
         try:
-            if not self._ending:
-                await self._finish_serving()
-        except asyncio.CancelledError:
-            self._grace = 0.0
-            raise
+            while True:
+                try:
+                    self._awaits_payload = True
+                    payload = await self._transport.receive()
+                except RemoteProtocolError as violation:
+                    events = self._peer.report_violation(violation)
+                except (ConnectionLost, OSError):
+                    break
+                else:
+                    if payload is None:
+                        break
+                    events = self._peer.receive(payload)
+                finally:
+                    self._awaits_payload = False
+                for event in events:
+                    if (notified := self._handle_event(event)) is not None:
+                        await self._await_notification(notified)
+                if self._peer.send_queue:
+                    await self._sender.flush()
         finally:
             await self._end()
-            self._excused.discard(current)
 
-    async def wait_ended(self) -> None:
-        """Wait until the connection has ended, whoever ended it."""
-        await self._over.wait()
+    def _dispatch_inline(self, payload: bytes) -> bool:
+        """Handle a payload in the callback of the transport; return False to leave it to `run`.
 
-    async def _end(self) -> None:
-        if self._ending:
-            await self._over.wait()
-            return
-        self._ending = self._closing = True
+        Waking the task of `run` costs a lone call more than all other work here. Whatever may have
+        to be awaited is left to `run`.
+        """
+        peer = self._peer
+        if not self._awaits_payload or peer.send_queue:
+            return False
+        found = peer.receive_result(payload)
+        if found is None:
+            return self._dispatch_events_inline(payload)
+        pending, result = found
+        if pending is not None:  # None: a call that was made on the peer directly
+            pending.set_result(result)
+        return True
+
+    def _dispatch_events_inline(self, payload: bytes) -> bool:
+        events = self._peer.try_receive(payload)
+        if events is None:
+            return False
+        for event in events:
+            self._handle_event(event)
+        if self._peer.send_queue:
+            self._sender.try_flush()
+        return True
+
+    def _handle_event(self, event: Event) -> Coroutine[Any, Any, None] | None:
+        if isinstance(event, Called):
+            self._start_request(event)
+        elif isinstance(event, Notified):
+            return self._notify_handler(event.notification)
+        elif isinstance(event, Violated):
+            self._notify_handler(event.violation)
+        else:
+            self._complete_call(event)
+        return None
+
+    def _notify_handler(
+        self, event: Notification | RemoteProtocolError
+    ) -> Coroutine[Any, Any, None] | None:
+        # Pass an event to the handler; an exception in it does not end the connection.
         try:
-            self._lose(self._peer.end_input(), _ENDED)
-            await self._finish_serving()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._grace):
-                    await self._sender.finish()
-        finally:
-            await self._release()
+            if isinstance(event, RemoteProtocolError):
+                self._handler.violated(event)
+            elif (notified := self._handler.notified(event)) is not None:
+                return self._run_notification(notified, event.method)
+        except _HANDLER_ERRORS as error:
+            to_rpc_error(error, getattr(event, "method", ""), self._report)
+        return None
 
-    async def _release(self) -> None:
-        """Let go of everything at once; others who wait for the end are woken in any case."""
-        self._peer.close()
-        self._sender.close()
-        for task in self._background:
-            task.cancel()
-        self._stop(self._in_progress())
+    async def _run_notification(self, notified: Awaitable[None], method: str) -> None:
         try:
-            await self._channel.aclose()
-            if self._background:
-                await asyncio.wait(self._background)
+            await notified
+        except Exception as error:
+            to_rpc_error(error, method, self._report)
         finally:
-            self._over.set()
+            self._progress.set()
 
-    async def _finish_serving(self) -> None:
-        """Wait for calls in progress, but no longer than the grace; then cancel them."""
-        await self._wait_for_progress(self._grace)
-        self._stop(self._in_progress())
-        await self._wait_for_progress(max(self._grace, OBEDIENCE))
-        self._excuse(self._in_progress())  # they ignore it; nobody else shall wait for them
+    async def _await_notification(self, notified: Coroutine[Any, Any, None]) -> None:
+        # Wait for the handler of a notification, unless closing no longer waits for it.
+        # A task of its own: closing can cancel it, but not the task of `run`.
+        task = asyncio.create_task(notified)
+        self._notification_tasks = [task]
+        while not task.done() and task not in self._not_awaited:
+            self._progress.clear()
+            await self._progress.wait()
 
-    async def _wait_for_progress(self, patience: float) -> None:
-        """Wait until nothing is in progress, but not for ever."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                while self._in_progress():
-                    self._progress.clear()
-                    await self._progress.wait()
-
-    def _in_progress(self) -> set[asyncio.Future[None] | Due]:
-        """Return the handler's tasks, without those for whom the end must not wait."""
-        found: set[asyncio.Future[None] | Due] = {t for t in self._telling if not t.done()}
-        found.update(due for due in self._serving.values() if due.task not in self._excused)
-        return found - self._excused
-
-    def _excuse(self, tasks: set[asyncio.Future[None] | Due]) -> None:
-        """Let the end not wait for `tasks`: above all not for a handler that waits for the end."""
-        self._excused |= tasks
-        self._progress.set()
-
-    def _stop(self, tasks: Iterable[asyncio.Future[None] | Due]) -> None:
-        """Cancel tasks once they have begun: one that never begins would not clean up, either."""
-        for task in tasks:
-            asyncio.get_running_loop().call_soon(task.cancel)
-
-    def _give_up(self, reason: str) -> None:
-        """Treat the connection as lost; the end of the channel then ends `run`."""
-        if not self._peer.closed:
-            self._lose(self._peer.close(), reason)
-            self._spawn(self._channel.aclose())
-
-    def _lose(self, lost: list[Lost], reason: str) -> None:
-        for event in lost:
-            self._settle(event, reason)
-
-    # Asking
+    # Calls of this side
 
     async def call(
         self,
@@ -291,168 +257,344 @@ class Connection:
         timeout: float | None = None,
         original_id: Id = None,
     ) -> Raw:
-        """Ask; returns the result, or raises RpcError, ConnectionLost, TimeoutError."""
+        """Send a request and return its result.
+
+        Raises RpcError, ConnectionLost, or TimeoutError.
+        """
         async with asyncio.timeout(timeout):
-            asked = self.ask(method, params, original_id=original_id, push=False)
+            pending = self.send_request(method, params, original_id=original_id, flush=False)
             try:
                 await self._sender.flush()
             except asyncio.CancelledError:
-                asked.cancel()
+                pending.cancel()
                 raise
-            return await asked
+            return await pending
 
-    def ask(
-        self, method: str, params: Any = UNSET, *, original_id: Id = None, push: bool = True
-    ) -> Due:
-        """Ask, and wait for nothing: for those who see to it themselves that it is not too much.
+    def send_request(
+        self, method: str, params: Any = UNSET, *, original_id: Id = None, flush: bool = True
+    ) -> PendingResult:
+        """Send a request without waiting, for callers that limit the calls in flight themselves.
 
-        Without `push` it leaves with what is sent next.
+        Without `flush` it is sent together with the next payload.
         """
         peer = self._peer
         if peer.input_ended:
-            raise LineEnded(_ENDED)
-        asked = Due(self._forget)
-        asked.about = peer.call(method, params, original_id, asked)
-        if push:
-            self._sender.push(len(peer.calls) - 1)
-        return asked
+            raise SharedConnectionLost(_CONNECTION_ENDED)
+        pending = PendingResult(self._withdraw_request)
+        pending.request_id = peer.call(method, params, original_id, pending)
+        if flush:
+            self._sender.try_flush(len(peer.pending_calls) - 1)
+        return pending
 
-    def _forget(self, asked: Due) -> None:
-        """Stop waiting for a call; tell the other side, if it wants to know."""
-        id: int = asked.about
-        if self._peer.forget(id) and self._withdrawal is not None:
-            notification = self._withdrawal(id)
+    def _withdraw_request(self, pending: PendingResult) -> None:
+        """Cancel a call, and notify the other side if the protocol has a message for that."""
+        id: int = pending.request_id
+        if self._peer.forget(id) and self._cancellation is not None:
+            notification = self._cancellation(id)
             self._peer.notify(notification.method, notification.params)
-            self._sender.push()
-        asked.fail(asyncio.CancelledError())
+            self._sender.try_flush()
+        pending.set_exception(asyncio.CancelledError())
 
-    def _settle(self, event: Returned | Failed | Lost, reason: str = _ENDED) -> None:
-        """Give an answer to whoever waits for it."""
-        asked: Due | None = event.token
-        if asked is None:
+    def _complete_call(
+        self, event: Returned | Failed | Lost, reason: str = _CONNECTION_ENDED
+    ) -> None:
+        pending: PendingResult | None = event.token
+        if pending is None:
             return
         if isinstance(event, Returned):
-            asked.settle(event.result)
+            pending.set_result(event.result)
         elif isinstance(event, Failed):
-            asked.fail(event.error)
+            pending.set_exception(event.error)
         else:
-            asked.fail(LineEnded(reason))
+            pending.set_exception(SharedConnectionLost(reason))
 
     async def notify(self, method: str, params: Any = UNSET) -> None:
-        """Tell; raises ConnectionLost if that is no longer possible."""
+        """Send a notification; raises ConnectionLost."""
         if self._peer.closed:
-            raise ConnectionLost(_ENDED)
+            raise ConnectionLost(_CONNECTION_ENDED)
         self._peer.notify(method, params)
         await self._sender.flush()
 
-    # Answering
+    # Requests of the other side
 
-    def cancel(self, request_id: object, error: RpcError | None = None) -> bool:
-        """Stop the call that the other side knows as `request_id`; tell whether there was one.
+    def cancel_request(self, request_id: object, error: RpcError | None = None) -> bool:
+        """Cancel the request with the id `request_id`; tell whether there was one.
 
         It is answered with `error`, or not at all: protocols differ in what they expect.
         """
         if isinstance(request_id, bool | float):
-            return False  # no ids, although Python takes True and 1.0 for 1
-        for called, task in self._serving.items():
-            if called.request.id == request_id and self._peer.owes(called):
+            return False  # not ids, although Python treats True and 1.0 as equal to 1
+        for called, pending in self._in_flight.items():
+            if called.request.id == request_id and self._peer.is_pending(called):
                 if error is None:
-                    self._peer.abandon(called)
+                    self._peer.drop_request(called)
                 else:
-                    self._peer.fail(called, error)
-                self._spawn(self._sender.flush())  # if not that answer, the rest of its batch
-                self._stop([task])
+                    self._peer.respond_error(called, error)
+                # Sends the error, or the rest of the batch that waited for this request.
+                self._spawn(self._sender.flush())
+                self._cancel_soon([pending])
                 return True
         return False
 
-    def _on(self, event: Event) -> Coroutine[Any, Any, None] | None:
-        if isinstance(event, Called):
-            self._start(event)
-        elif isinstance(event, Notified):
-            return self._tell(event.notification)
-        elif isinstance(event, Violated):
-            self._tell(event.violation)
-        else:
-            self._settle(event)
-        return None
-
-    def _tell(self, news: Notification | RemoteProtocolError) -> Coroutine[Any, Any, None] | None:
-        """Let the handler know; its failure to cope must not end the connection."""
-        try:
-            if isinstance(news, RemoteProtocolError):
-                self._handler.violated(news)
-            elif (noted := self._handler.notified(news)) is not None:
-                return self._take_note(noted, news.method)
-        except _RAISED as error:
-            answer_for(error, getattr(news, "method", ""), self._report)
-        return None
-
-    async def _take_note(self, noted: Awaitable[None], method: str) -> None:
-        try:
-            await noted
-        except Exception as error:
-            answer_for(error, method, self._report)
-        finally:
-            self._progress.set()
-
-    async def _finish_telling(self, noted: Coroutine[Any, Any, None]) -> None:
-        """Wait for the handler to take note, unless the end does not wait for it either."""
-        # A task of its own: it can be cancelled when the connection closes, and this one cannot.
-        task = asyncio.create_task(noted)
-        self._telling = [task]
-        while not task.done() and task not in self._excused:
-            self._progress.clear()
-            await self._progress.wait()
-
-    def _start(self, called: Called) -> None:
+    def _start_request(self, called: Called) -> None:
         if self._closing:
-            self._peer.fail(called, RpcError(OVERLOADED, "The connection is closing"))
+            self._peer.respond_error(called, RpcError(OVERLOADED, "The connection is closing"))
             return
         try:
             outcome = self._handler.called(called.request)
-        except _RAISED as error:
-            self._fail(called, error)
+        except _HANDLER_ERRORS as error:
+            self._send_error(called, error)
             return
-        outcome = due(outcome)
-        if isinstance(outcome, Due):
-            self._serving[called] = outcome
-            outcome.then(partial(self._served, called))
+        outcome = as_pending(outcome)
+        if isinstance(outcome, PendingResult):
+            self._in_flight[called] = outcome
+            outcome.add_callback(partial(self._finish_request, called))
         else:
-            self._answer(called, outcome)
+            self._send_result(called, outcome)
 
-    def _served(self, called: Called, outcome: Due) -> None:
-        """Answer what has been worked on."""
-        del self._serving[called]
+    def _finish_request(self, called: Called, outcome: PendingResult) -> None:
+        del self._in_flight[called]
         self._progress.set()
-        why = outcome.error
-        if why is None:
-            self._answer(called, outcome.result)
-        elif isinstance(why, asyncio.CancelledError) and self._closing:
-            self._fail(
+        error = outcome.error
+        if error is None:
+            self._send_result(called, outcome.result)
+        elif isinstance(error, asyncio.CancelledError) and self._closing:
+            self._send_error(
                 called, RpcError.internal_error("the connection closed before the call was done")
             )
         else:
-            self._fail(called, why)
-        self._sender.push()
+            self._send_error(called, error)
+        self._sender.try_flush()
 
-    def _answer(self, called: Called, result: Any) -> None:
-        if not self._peer.owes(called):
+    def _send_result(self, called: Called, result: Any) -> None:
+        if not self._peer.is_pending(called):
             return
         try:
-            self._peer.answer(called, result)
-        except Exception as bug:  # a result that is not JSON, in whichever way that shows
-            self._fail(called, bug)
+            self._peer.respond(called, result)
+        except Exception as bug:  # a result that cannot be written as JSON
+            self._send_error(called, bug)
 
-    def _fail(self, called: Called, error: BaseException) -> None:
-        if not self._peer.owes(called):
+    def _send_error(self, called: Called, error: BaseException) -> None:
+        if not self._peer.is_pending(called):
             return
-        answer = answer_for(error, called.request.method, self._report)
+        rpc_error = to_rpc_error(error, called.request.method, self._report)
         try:
-            self._peer.fail(called, answer)
-        except Exception as bug:  # an RpcError whose data is not JSON
-            self._peer.fail(called, answer_for(bug, called.request.method, self._report))
+            self._peer.respond_error(called, rpc_error)
+        except Exception as bug:  # an RpcError whose data cannot be written as JSON
+            rpc_error = to_rpc_error(bug, called.request.method, self._report)
+            self._peer.respond_error(called, rpc_error)
+
+    # The end
+
+    async def aclose(self) -> None:
+        """Reject new requests, let those in progress finish within `close_timeout`, then close.
+
+        Cancelling it closes at once.
+        """
+        self._closing = True
+        current = cast("asyncio.Task[None]", asyncio.current_task())
+        self._stop_awaiting({current})
+        try:
+            if not self._ending:
+                await self._drain_requests()
+        except asyncio.CancelledError:
+            self._close_timeout = 0.0
+            raise
+        finally:
+            await self._end()
+            self._not_awaited.discard(current)
+
+    async def wait_ended(self) -> None:
+        """Wait until the connection has ended, on whichever side."""
+        await self._ended.wait()
+
+    async def _end(self) -> None:
+        if self._ending:
+            await self._ended.wait()
+            return
+        self._ending = self._closing = True
+        try:
+            self._fail_lost_calls(self._peer.end_input(), _CONNECTION_ENDED)
+            await self._drain_requests()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._close_timeout):
+                    await self._sender.drain()
+        finally:
+            await self._release()
+
+    async def _release(self) -> None:
+        """Stop everything at once; always wake the tasks that wait for the end."""
+        self._peer.close()
+        self._sender.close()
+        for task in self._background:
+            task.cancel()
+        self._cancel_soon(self._unfinished_work())
+        try:
+            await self._transport.aclose()
+            if self._background:
+                await asyncio.wait(self._background)
+        finally:
+            self._ended.set()
+
+    async def _drain_requests(self) -> None:
+        await self._wait_until_idle(self._close_timeout)
+        self._cancel_soon(self._unfinished_work())
+        await self._wait_until_idle(max(self._close_timeout, CANCEL_TIMEOUT))
+        self._stop_awaiting(self._unfinished_work())  # these ignore their cancellation
+
+    async def _wait_until_idle(self, timeout: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._unfinished_work():
+                    self._progress.clear()
+                    await self._progress.wait()
+
+    def _unfinished_work(self) -> set[asyncio.Future[None] | PendingResult]:
+        """Return the work of the handler that closing must wait for."""
+        found: set[asyncio.Future[None] | PendingResult] = {
+            task for task in self._notification_tasks if not task.done()
+        }
+        found.update(
+            pending for pending in self._in_flight.values() if pending.task not in self._not_awaited
+        )
+        return found - self._not_awaited
+
+    def _stop_awaiting(self, tasks: set[asyncio.Future[None] | PendingResult]) -> None:
+        # Close without waiting for `tasks`, such as a handler that itself waits for the end.
+        self._not_awaited |= tasks
+        self._progress.set()
+
+    def _cancel_soon(self, tasks: Iterable[asyncio.Future[None] | PendingResult]) -> None:
+        # Cancel tasks after their first step: a task that never starts runs no clean-up.
+        for task in tasks:
+            asyncio.get_running_loop().call_soon(task.cancel)
+
+    def _abort(self, reason: str) -> None:
+        # Treat the connection as lost; closing the transport then ends `run`.
+        if not self._peer.closed:
+            self._fail_lost_calls(self._peer.close(), reason)
+            self._spawn(self._transport.aclose())
+
+    def _fail_lost_calls(self, lost: list[Lost], reason: str) -> None:
+        for event in lost:
+            self._complete_call(event, reason)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+class PayloadSender:
+    """Sends the payloads of a peer, one at a time, from whichever task flushes first.
+
+    There is no writer task: a flush sends everything queued by then, so a response usually leaves
+    from the task that made it, without a task switch. Payloads that are queued during a flush, or
+    left by a cancelled one, get a task: no caller has to send for others before its own response.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        transport: Transport,
+        limits: SendLimits,
+        abort: Callable[[str], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._peer = peer
+        self._transport = transport
+        self._timeout = limits.timeout
+        self._max_backlog = limits.max_backlog
+        self._abort = abort
+        self._spawn = spawn
+        self._has_room = asyncio.Event()
+        self._sending = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._send_started = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._queue = peer.send_queue
+        self._try_send: Callable[[bytes, int], bool] = getattr(transport, "try_send", _never_ready)
+
+    def try_flush(self, in_flight: int = 1) -> None:
+        """Send what the transport takes without waiting; a task sends the rest.
+
+        `in_flight` is the number of other calls in flight. The more there are, the sooner another
+        payload may follow.
+        """
+        if self._sending:
+            return
+        queue = self._queue
+        while queue:
+            payload = queue.popleft()
+            if not self._try_send(payload, in_flight):
+                self._peer.requeue(payload)
+                self._spawn(self.flush())
+                return
+
+    async def flush(self) -> None:
+        """Send all queued payloads, or leave them to the flush in progress.
+
+        Waits while the queue is too long.
+        """
+        if self._sending:
+            if len(self._queue) >= self._max_backlog:
+                self._has_room.clear()
+                await self._has_room.wait()
+            return
+        remaining = len(self._queue)
+        if not remaining:
+            return
+        self._sending = True
+        self._idle.clear()
+        try:
+            while remaining and (payload := self._peer.next_payload()) is not None:
+                remaining -= 1
+                self._start_timeout()
+                await self._transport.send(payload)
+                if len(self._queue) < self._max_backlog:
+                    self._has_room.set()
+        except (ConnectionLost, OSError) as exc:
+            self._abort(str(exc))
+        finally:
+            self._sending = False
+            self._idle.set()
+            if self._queue:
+                self._spawn(self.flush())
+            else:
+                self._has_room.set()
+
+    async def drain(self) -> None:
+        """Wait until nothing is left to send."""
+        while self._queue or self._sending:
+            await self.flush()
+            await self._idle.wait()
+
+    def close(self) -> None:
+        """Stop the timer and wake the tasks that wait for room: nothing more will be sent."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._has_room.set()
+
+    def _start_timeout(self) -> None:
+        # One timer for all payloads: most are sent at once, and a timer each would cost more.
+        loop = self._loop = self._loop or asyncio.get_running_loop()
+        self._send_started = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(self._timeout, self._check_timeout)
+
+    def _check_timeout(self) -> None:
+        self._timer = None
+        if not self._sending:
+            return
+        loop = asyncio.get_running_loop()
+        left = self._send_started + self._timeout - loop.time()
+        if left > 0:
+            self._timer = loop.call_later(left, self._check_timeout)
+        else:
+            self._abort(f"the other side has not read for {self._timeout:g} s")
+
+
+def _never_ready(_payload: bytes, _in_flight: int) -> bool:
+    return False

@@ -1,18 +1,25 @@
-"""Codes and blame: what went wrong, and whose fault it is.
+"""Error codes, exceptions by fault, and the report of unexpected exceptions.
 
     Exception
-    ├── RpcError               an answer: travels on the wire as code, message and data
-    │   └── MalformedAnswer        what we say for one that answered what is no answer
-    ├── ProtocolError          an accusation
-    │   ├── LocalProtocolError     this side misused the engine; nothing was sent
-    │   └── RemoteProtocolError    the other side sent what JSON-RPC 2.0 does not allow
-    └── ConnectionLost         a circumstance: no answer will come any more
-        └── LineEnded              … to this nor to anything else that was asked there
+    ├── RpcError                 an error response: code, message and data go on the wire
+    │   └── MalformedResponse        reported for a response that cannot be used
+    ├── ProtocolError            a violation of JSON-RPC 2.0
+    │   ├── LocalProtocolError       by this side; nothing was sent
+    │   └── RemoteProtocolError      by the other side
+    └── ConnectionLost           no response will come
+        └── SharedConnectionLost     … to any call on the same connection
 
-This module knows nothing of messages or of JSON, so everything else may import it.
+An unexpected exception becomes an Internal error that carries only an incident id. The report to
+the operator carries the same id and the exception. This module knows nothing of messages or JSON,
+so every other module may import it.
 """
 
-from typing import Self
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple, Self, TypeAlias
+from uuid import uuid4
 
 from msgspec import UNSET, Raw
 
@@ -22,14 +29,15 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 
+# From the range that the specification leaves to implementations.
+# The request was refused before any work was done.
 OVERLOADED = -32000
-"""Ours, from the range that the specification leaves to implementations: refused, not tried."""
 
 
 class RpcError(Exception):
-    """An error that answers a request; raise it in a handler to choose what the caller sees.
+    """An error response; a handler raises it to choose what the caller sees.
 
-    `data` is any JSON-able value or raw JSON bytes; it is raw when the error was received.
+    `data` is any JSON-able value or raw JSON bytes; it is raw in an error that was received.
     """
 
     def __init__(self, code: int, message: str, data: object = UNSET) -> None:
@@ -39,32 +47,32 @@ class RpcError(Exception):
         # Bytes mean "already JSON" everywhere in the engine.
         self.data = Raw(data) if isinstance(data, bytes) else data
 
-    # The five texts are those of the specification, to the letter; a detail follows ": ".
+    # JSON-RPC 2.0, section 5.1 prescribes the five texts; a detail follows ": ".
 
     @classmethod
     def parse_error(cls, detail: str = "", data: object = UNSET) -> Self:
         """Build -32700: the payload is not JSON."""
-        return cls(PARSE_ERROR, _text("Parse error", detail), data)
+        return cls(PARSE_ERROR, _with_detail("Parse error", detail), data)
 
     @classmethod
     def invalid_request(cls, detail: str = "", data: object = UNSET) -> Self:
         """Build -32600: JSON, but not a JSON-RPC message."""
-        return cls(INVALID_REQUEST, _text("Invalid Request", detail), data)
+        return cls(INVALID_REQUEST, _with_detail("Invalid Request", detail), data)
 
     @classmethod
     def method_not_found(cls, method: str = "", data: object = UNSET) -> Self:
-        """Build -32601: nobody answers this method."""
-        return cls(METHOD_NOT_FOUND, _text("Method not found", method), data)
+        """Build -32601: this side has no such method."""
+        return cls(METHOD_NOT_FOUND, _with_detail("Method not found", method), data)
 
     @classmethod
     def invalid_params(cls, detail: str = "", data: object = UNSET) -> Self:
-        """Build -32602: the method exists, its params do not fit."""
-        return cls(INVALID_PARAMS, _text("Invalid params", detail), data)
+        """Build -32602: the params do not fit the method."""
+        return cls(INVALID_PARAMS, _with_detail("Invalid params", detail), data)
 
     @classmethod
     def internal_error(cls, detail: str = "", data: object = UNSET) -> Self:
-        """Build -32603: the answering side failed."""
-        return cls(INTERNAL_ERROR, _text("Internal error", detail), data)
+        """Build -32603: the responding side failed."""
+        return cls(INTERNAL_ERROR, _with_detail("Internal error", detail), data)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RpcError):
@@ -78,52 +86,82 @@ class RpcError(Exception):
         return f"{self.message} ({self.code})"
 
     def __repr__(self) -> str:
-        # Data may hold what a log must not: show that it is there, not what it is.
+        # Data may be secret: show that there is some, not what it is.
         data = "" if self.data is UNSET else ", data=…"
         return f"RpcError({self.code}, {self.message!r}{data})"
 
 
-class MalformedAnswer(RpcError):
-    """The other side answered with what is unreadable, too long, or neither result nor error."""
+class MalformedResponse(RpcError):
+    """The other side sent a response that is unreadable, too long, or has no result or error."""
 
 
 class ProtocolError(Exception):
-    """Somebody broke the rules of JSON-RPC 2.0; the subclass says who."""
+    """A violation of JSON-RPC 2.0; the subclass says by which side."""
 
 
 class LocalProtocolError(ProtocolError):
-    """This side asked the engine for something impossible: a bug of ours, never of the peer."""
+    """This side misused the engine: a bug in this program, not in the peer."""
 
 
 class RemoteProtocolError(ProtocolError):
     """The other side sent something that is not JSON-RPC 2.0.
 
-    `error` says what is wrong. `answer` is the payload that may be sent back, or None where an
-    answer is forbidden: what looks like a response is never answered, or two engines could argue
-    about each other's errors for ever. `response_id` is the id of such a broken response, or of
-    what may be one, so that the call waiting for it can fail now instead of timing out (UNSET when
-    there is none). Where a call does wait for it, nothing is sent back.
+    `error` says what is wrong. `error_payload` may be sent back. It is None for input that looks
+    like a response: two engines that answered those could send each other errors for ever.
+    `response_id` is the id of such a response, if it is readable, and else UNSET. The call that
+    waits for it can then fail now instead of timing out, and nothing is sent back.
     """
 
     def __init__(
-        self, error: RpcError, answer: bytes | None = None, response_id: object = UNSET
+        self, error: RpcError, error_payload: bytes | None = None, response_id: object = UNSET
     ) -> None:
         super().__init__(error.message)
         self.error = error
-        self.answer = answer
+        self.error_payload = error_payload
         self.response_id = response_id
 
 
 class ConnectionLost(Exception):
-    """The connection ended before the answer came; whether the call was carried out is unknown."""
+    """The connection ended before the response came; the call may have been carried out."""
 
-    excused = False
-    """Whether it says nothing against the other side: it did answer, or was not even asked."""
-
-
-class LineEnded(ConnectionLost):
-    """A line that many calls share has ended, and all of them with it."""
+    peer_not_at_fault = False
+    """Whether the other side worked: it responded, or nothing was sent to it."""
 
 
-def _text(standard: str, detail: str) -> str:
+class SharedConnectionLost(ConnectionLost):
+    """A connection that carries many calls ended, and all of these calls with it."""
+
+
+class Incident(NamedTuple):
+    """An unexpected exception, with the id that the caller was given."""
+
+    id: str
+    method: str
+    error: BaseException
+
+
+IncidentReporter: TypeAlias = Callable[[Incident], None]
+
+
+def print_incident(incident: Incident) -> None:
+    """Print an incident to stderr, for programs without a log."""
+    sys.stderr.write(f"incident {incident.id} in method {incident.method!r}\n")
+    traceback.print_exception(incident.error, file=sys.stderr)
+
+
+def to_rpc_error(error: BaseException, method: str, report: IncidentReporter) -> RpcError:
+    """Return the error response for an exception that was raised while running `method`.
+
+    An RpcError is returned as it is. Any other exception is reported, and the response has only
+    its incident id: no traceback, message or params.
+    """
+    if isinstance(error, RpcError):
+        return error
+    incident = Incident(uuid4().hex[:12], method, error)
+    with suppress(Exception):  # a broken log must not cost the caller its response
+        report(incident)
+    return RpcError.internal_error(data={"incident": incident.id})
+
+
+def _with_detail(standard: str, detail: str) -> str:
     return f"{standard}: {detail}" if detail else standard

@@ -1,30 +1,30 @@
-r"""Byte stream to payloads and back: one payload a line.
+r"""Byte stream to payloads and back: one payload per line.
 
     b'{"a":1}\n{"b"' ──> feed ──> [b'{"a":1}']          b':2}\r\n\n' ──> feed ──> [b'{"b":2}']
 
-Refuses to parse: what is in a line is the codec's business.
+It does not parse; the codec reads what is in a line.
 
-Rules upheld here:
-1. How the stream is cut into chunks changes nothing.
-2. A line longer than the limit is dropped, reported once, and costs no more memory than the limit;
-   the next line is read as if nothing had happened. Of an answer it is told whose it was.
-3. Blank lines are nothing; "\r\n" ends a line as "\n" does; the last line needs no end.
+Invariants upheld here:
+1. The payloads do not depend on how the stream is cut into chunks.
+2. A line longer than the limit is dropped and reported once, and takes no more memory than the
+   limit. The next line is read normally. If the line was a response, the report names its id.
+3. Blank lines are ignored; "\r\n" ends a line as "\n" does; the last line needs no end.
 """
 
 from io import BytesIO
 
+from trunkline.jsonrpc.codec import ID_SCAN_BYTES, find_response_id
 from trunkline.jsonrpc.errors import LocalProtocolError, RemoteProtocolError, RpcError
 from trunkline.jsonrpc.message import ErrorResponse
-from trunkline.jsonrpc.remains import ENOUGH, answered_id
 
-MAX_LINE = 16 * 1024 * 1024
-"""The default limit of one line, in bytes, its end not counted."""
+# The default limit of one line, without its end.
+MAX_LINE_BYTES = 16 * 1024 * 1024
 
-SMALL = 64 * 1024
-"""How many bytes may be copied twice, if that saves steps."""
+# Chunks up to this size are copied once more if that saves steps.
+FAST_PATH_BYTES = 64 * 1024
 
-# Single bytes are compared as the numbers that they are: with `in`, Python takes bytes for a number
-# first, and raises an error that nobody sees before it looks for them.
+# `in` is faster with a number than with b"\n": for bytes, Python first tries to convert the operand
+# to a number, which raises and discards an exception.
 _LF = ord("\n")
 _CR = ord("\r")
 
@@ -32,94 +32,76 @@ _CR = ord("\r")
 class Framer:
     """Cuts one byte stream into payloads."""
 
-    def __init__(self, max_line: int = MAX_LINE) -> None:
+    def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
         self._max_line = max_line
-        self._small = min(max_line, SMALL)
-        # A list of pieces, not one growing string: a long line is copied once, not at each chunk.
+        self._fast_path_bytes = min(max_line, FAST_PATH_BYTES)
+        # Pieces instead of one growing string: a long line is copied once, not with each chunk.
         self._pieces: list[bytes] = []
         self._length = 0
         self._dropping = False
 
     @property
-    def held(self) -> int:
-        """Tell how many bytes of an unfinished line are kept."""
+    def buffered(self) -> int:
+        """The number of bytes that are kept of an unfinished line."""
         return sum(map(len, self._pieces))
 
     def feed(self, chunk: bytes) -> list[bytes | RemoteProtocolError]:
-        """Take what arrived; return the payloads it completed, and an accusation per line too long.
+        """Return the payloads that `chunk` completes.
 
-        An accusation stands where its line stood.
+        A RemoteProtocolError stands in the place of a line that was too long.
         """
-        # Not by `split`: that looks at each byte on its own, and these at thirty-two at a time.
-        small = len(chunk) <= self._small and not self._length
-        if small and chunk.endswith(b"\n") and _CR not in chunk:
+        # BytesIO finds line ends with memchr, 32 bytes at a time; `split` looks at single bytes.
+        is_small = len(chunk) <= self._fast_path_bytes and not self._length
+        if is_small and chunk.endswith(b"\n") and _CR not in chunk:
             # The usual case: whole lines, none of them too long.
             return [line[:-1] for line in BytesIO(chunk) if not line.isspace()]
-        found: list[bytes | RemoteProtocolError] = []
+        payloads: list[bytes | RemoteProtocolError] = []
         start = 0
         while (end := chunk.find(b"\n", start)) >= 0:
-            self._keep(chunk[start:end])
+            self._append(chunk[start:end])
             start = end + 1
-            if ended := self._end_line():
-                found.append(ended)
+            if payload := self._finish_line():
+                payloads.append(payload)
         if start < len(chunk):
-            self._keep(chunk[start:])
+            self._append(chunk[start:])
         if self._length > self._max_line + 1 and not self._dropping:
-            # One byte of grace: it may be the "\r" of a line that is just short enough.
-            self._pieces = [_first(self._pieces), _last(self._pieces)]
+            # One byte more than the limit may be the "\r" of a line that is just short enough.
+            first = b"".join(piece[:ID_SCAN_BYTES] for piece in self._pieces)
+            last = b"".join(piece[-ID_SCAN_BYTES:] for piece in self._pieces)
+            self._pieces = [first[:ID_SCAN_BYTES], last[-ID_SCAN_BYTES:]]
             self._dropping = True
-        return found
+        return payloads
 
     def close(self) -> list[bytes | RemoteProtocolError]:
-        """Take the end of the stream; return the last payload if its line was not ended."""
+        """End the stream; return the last payload if its line had no end."""
         return self.feed(b"\n")
 
-    def _keep(self, piece: bytes) -> None:
+    def _append(self, piece: bytes) -> None:
         self._length += len(piece)
         if self._dropping:
-            self._pieces[1] = (self._pieces[1] + piece[-ENOUGH:])[-ENOUGH:]
+            self._pieces[1] = (self._pieces[1] + piece[-ID_SCAN_BYTES:])[-ID_SCAN_BYTES:]
         elif piece:
             self._pieces.append(piece)
 
-    def _end_line(self) -> bytes | RemoteProtocolError:
+    def _finish_line(self) -> bytes | RemoteProtocolError:
         """Return the line that ends here, b"" if it is blank."""
         pieces, length, dropped = self._pieces, self._length, self._dropping
         self._pieces, self._length, self._dropping = [], 0, False
         if dropped:
-            return self._accuse(length, *pieces)
+            return self._line_too_long(length, *pieces)
         line = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if line[-1:] == b"\r":
             line = line[:-1]
         if len(line) > self._max_line:
-            return self._accuse(length, line, line[-ENOUGH:])
+            return self._line_too_long(length, line, line[-ID_SCAN_BYTES:])
         return b"" if line.isspace() else line
 
-    def _accuse(self, length: int, beginning: bytes, end: bytes) -> RemoteProtocolError:
+    def _line_too_long(self, length: int, beginning: bytes, end: bytes) -> RemoteProtocolError:
         error = RpcError.parse_error(
             f"expected a line of at most {self._max_line} bytes, got {length}"
         )
-        answer = ErrorResponse(None, error).encode()
-        return RemoteProtocolError(error, answer, answered_id(beginning, end))
-
-
-def _first(pieces: list[bytes]) -> bytes:
-    """Return the first bytes of what comes in pieces."""
-    found = b""
-    for piece in pieces:
-        found += piece[: ENOUGH - len(found)]
-        if len(found) == ENOUGH:
-            break
-    return found
-
-
-def _last(pieces: list[bytes]) -> bytes:
-    """Return the last bytes of what comes in pieces."""
-    found = b""
-    for piece in reversed(pieces):
-        found = piece[-(ENOUGH - len(found)) :] + found
-        if len(found) == ENOUGH:
-            break
-    return found
+        error_payload = ErrorResponse(None, error).encode()
+        return RemoteProtocolError(error, error_payload, find_response_id(beginning, end))
 
 
 def frame(payload: bytes) -> bytes:

@@ -1,22 +1,22 @@
 """The four messages of JSON-RPC 2.0, and the batch, as frozen values.
 
-    Request(id, method, params)        asks, and is owed one answer
-    Notification(method, params)       tells
-    Response(id, result)               answers
-    ErrorResponse(id, error)           answers, badly
+    Request(id, method, params)        expects one response
+    Notification(method, params)       expects none
+    Response(id, result)               a successful response
+    ErrorResponse(id, error)           a failed one
 
-Refuses to interpret: `params`, `result` and `error.data` hold whatever they were given (any value
-that JSON can express, or bytes that are JSON already), and raw JSON in a message that was decoded.
+`params`, `result` and `error.data` hold what they were given: any value that JSON can express,
+bytes that are already JSON, or raw JSON in a decoded message. Nothing here interprets them.
 
-Rules upheld here:
-1. What cannot be a message never leaves: `encode()` raises LocalProtocolError for a bad id, a blank
-   method, params that are no container, and values or text that JSON cannot express.
-2. `encode()` gives one line; "jsonrpc" is always "2.0"; absent members are left out.
-3. An id goes out exactly as it came in, to the byte.
+Invariants upheld here:
+1. Nothing invalid is sent: `encode()` raises LocalProtocolError for a bad id, a blank method,
+   params that are not a container, and values or text that JSON cannot express.
+2. `encode()` returns one line; "jsonrpc" is always "2.0"; absent members are left out.
+3. An id is written exactly as it was read, to the byte.
 4. Two messages are equal if they are the same bytes on the wire.
 
-Nothing is checked when a message is built, since decoding builds one for every payload: what the
-codec has just read needs no second opinion, and what Python code builds gets its own in `encode()`.
+Building a message checks nothing: decoding builds one per payload, from members that the codec has
+just checked. Messages that Python code builds are checked in `encode()`.
 """
 
 from collections.abc import Iterable
@@ -25,46 +25,55 @@ from typing import Annotated, Any, ClassVar, Never, Self, TypeAlias
 from msgspec import Meta, Struct
 
 from trunkline.jsonrpc.errors import LocalProtocolError, RemoteProtocolError, RpcError
-from trunkline.jsonrpc.raw import UNSET, Raw, Spelled, UnsetType, compact, first_byte, to_raw, write
+from trunkline.jsonrpc.raw_json import (
+    UNSET,
+    Raw,
+    UnsetType,
+    VerbatimValue,
+    compact,
+    encode_json,
+    first_byte,
+    to_raw,
+)
 
+# The id of a request. Never a bool, although Python counts it as an int; never a float.
 Id: TypeAlias = int | str | None
-"""What may identify a request. Never a bool, although Python calls that an int; never a float."""
 
-BLANK = " \t\n\r"
-"""A method made of these alone is no method. (JSON's idea of white space, not Unicode's.)"""
+# White space as JSON defines it, not Unicode; a method of nothing else is blank.
+JSON_WHITESPACE = " \t\n\r"
 
 _Method = Annotated[str, Meta(pattern=r"[^ \t\n\r]")]
 _Params = Annotated[Any, Meta(extra_json_schema={"type": ["object", "array", "null"]})]
 _Value = Annotated[Any, Meta(description="Any JSON value, null included.")]
 
 _LF, _CR = b"\n\r"
-_CONTAINERS = b"{["
+_CONTAINER_BYTES = b"{["
 
 
-class SpelledInt(Spelled, int):
-    """An integer id that Python would write differently: -0, or one too long for it to convert."""
+class VerbatimIntId(VerbatimValue, int):
+    """An integer id that Python would write differently: -0, or one with too many digits."""
 
     @classmethod
-    def read(cls, value: int, spelling: bytes) -> Self:
-        """Return `value`, to be written as it was spelled."""
+    def from_json(cls, value: int, source: bytes) -> Self:
+        """Return `value`, which is written as `source`."""
         self = cls(value)
-        self.spelling = spelling
+        self.source = source
         return self
 
 
-class SpelledStr(Spelled, str):  # noqa: SLOT000  it needs its spelling
-    """A string id that Python would write differently: one with escapes in it."""
+class VerbatimStrId(VerbatimValue, str):  # noqa: SLOT000  instances need an attribute
+    """A string id that Python would write differently, because of its escapes."""
 
     @classmethod
-    def read(cls, value: str, spelling: bytes) -> Self:
-        """Return `value`, to be written as it was spelled."""
+    def from_json(cls, value: str, source: bytes) -> Self:
+        """Return `value`, which is written as `source`."""
         self = cls(value)
-        self.spelling = spelling
+        self.source = source
         return self
 
 
 class Request(Struct, frozen=True, gc=False, eq=False, tag_field="jsonrpc", tag="2.0"):
-    """A call that is owed exactly one answer."""
+    """A call that expects exactly one response."""
 
     id: Id
     method: _Method
@@ -76,10 +85,10 @@ class Request(Struct, frozen=True, gc=False, eq=False, tag_field="jsonrpc", tag=
         """Return the payload that carries this message."""
         if type(self.id) is not int:
             _check_id(self.id)
-        return request_payload(self.id, self.method, self.params)
+        return encode_request(self.id, self.method, self.params)
 
     def with_id(self, id: Id) -> "Request":
-        """Return the same request under another id, its params untouched."""
+        """Return the same request with another id and untouched params."""
         return Request(id, self.method, self.params)
 
     def __eq__(self, other: object) -> bool:
@@ -87,7 +96,7 @@ class Request(Struct, frozen=True, gc=False, eq=False, tag_field="jsonrpc", tag=
 
 
 class Notification(Struct, frozen=True, gc=False, eq=False, tag_field="jsonrpc", tag="2.0"):
-    """A message that is never answered, not even with an error."""
+    """A message that gets no response, not even an error."""
 
     method: _Method
     params: _Params = UNSET
@@ -97,14 +106,14 @@ class Notification(Struct, frozen=True, gc=False, eq=False, tag_field="jsonrpc",
     def encode(self) -> bytes:
         """Return the payload that carries this message."""
         _check_method(self.method)
-        return _payload(Notification(self.method, _raw_params(self.params)))
+        return _encode_line(Notification(self.method, _raw_params(self.params)))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Notification) and self.encode() == other.encode()
 
 
 class Response(Struct, frozen=True, gc=False, eq=False, tag_field="jsonrpc", tag="2.0"):
-    """A successful answer. Its result may well be null; it is never absent."""
+    """A successful response. Its result may be null; it is never absent."""
 
     id: Id
     result: _Value
@@ -117,11 +126,11 @@ class Response(Struct, frozen=True, gc=False, eq=False, tag_field="jsonrpc", tag
         if type(self.id) is not int:
             _check_id(self.id)
         if type(result) is bytes or result is UNSET:
-            return _payload(Response(self.id, to_raw(result)))
-        return _payload(self)
+            return _encode_line(Response(self.id, to_raw(result)))
+        return _encode_line(self)
 
     def with_id(self, id: Id) -> "Response":
-        """Return the same answer under another id, its result untouched."""
+        """Return the same response with another id and an untouched result."""
         return Response(id, self.result)
 
     def unwrap(self) -> Any:
@@ -141,15 +150,16 @@ class ErrorObject(Struct, frozen=True, gc=False):
 
 
 class ErrorEnvelope(Struct, frozen=True, gc=False, kw_only=True, tag_field="jsonrpc", tag="2.0"):
-    """An answer that is an error; without an id, the request's could not be read."""
+    """An ErrorResponse as it is on the wire."""
 
-    # Always written, as the specification demands; when reading, absent counts as null.
+    # Section 5 of the specification: null if the id of the request could not be read. It is always
+    # written; a missing one is read as null.
     id: Id = None
     error: ErrorObject
 
 
 class ErrorResponse(Struct, frozen=True, gc=False, eq=False):
-    """An answer that is an error; its id is None when the request's could not be read."""
+    """A failed response; its id is None if the id of the request could not be read."""
 
     id: Id
     error: RpcError
@@ -165,10 +175,10 @@ class ErrorResponse(Struct, frozen=True, gc=False, eq=False):
                 f"expected an integer and a text as error, got {code!r} and {message!r}"
             )
         raw = UNSET if isinstance(data, UnsetType) else to_raw(data)
-        return _payload(ErrorEnvelope(id=self.id, error=ErrorObject(code, message, raw)))
+        return _encode_line(ErrorEnvelope(id=self.id, error=ErrorObject(code, message, raw)))
 
     def with_id(self, id: Id) -> "ErrorResponse":
-        """Return the same error under another id."""
+        """Return the same error with another id."""
         return ErrorResponse(id, self.error)
 
     def unwrap(self) -> Never:
@@ -183,7 +193,7 @@ Message: TypeAlias = Request | Notification | Response | ErrorResponse
 
 
 class Batch(Struct, frozen=True):
-    """Several messages in one payload, in order; a bad entry stands there as its own accusation."""
+    """Several messages in one payload, in order; an invalid entry is a RemoteProtocolError."""
 
     entries: tuple[Message | RemoteProtocolError, ...]
 
@@ -196,63 +206,63 @@ class Batch(Struct, frozen=True):
             if isinstance(entry, RemoteProtocolError):
                 raise LocalProtocolError(f"expected a message in a batch, got {entry!r}")
             payloads.append(entry.encode())
-        return join(payloads)
+        return join_batch(payloads)
 
 
-def request_payload(id: Id, method: str, params: object) -> bytes:
-    """Return the payload of a request, which has an id that needs no check."""
+def encode_request(id: Id, method: str, params: object) -> bytes:
+    """Return the payload of a request whose id needs no check."""
     if not isinstance(params, Raw):
         params = _raw_params(params)
     try:
+        # One comparison proves a method that begins with a visible character.
         if method < "!":
             _check_method(method)
-    except TypeError:  # it is not even a text
+    except TypeError:  # not a string
         _check_method(method)
-    return _payload(Request(id, method, params))
+    return _encode_line(Request(id, method, params))
 
 
-def response_pieces(
+def encode_response_pieces(
     id: Id, result: object, large: int
 ) -> tuple[bytes, tuple[()] | tuple[memoryview, bytes]]:
-    """Return the payload of a response, which has an id that needs no check, and the rest of it.
+    """Return the payload of a response whose id needs no check, and the rest of the payload.
 
-    There is more only if the result is raw, and has more than `large` bytes. One that is raw is
-    there as it is: the payload may be several lines, if the result is.
+    There is a rest if the result is raw and has more than `large` bytes: it is then not copied.
+    A raw result keeps its line breaks, so the payload may have several lines.
     """
     if type(result) is not Raw:
         return Response(id, result).encode(), ()
     if len(result) <= large:
-        return write(Response(id, result)), ()
-    return b'{"jsonrpc":"2.0","id":%b,"result":' % write(id), (memoryview(result), b"}")
+        return encode_json(Response(id, result)), ()
+    return b'{"jsonrpc":"2.0","id":%b,"result":' % encode_json(id), (memoryview(result), b"}")
 
 
-def join(payloads: Iterable[bytes]) -> bytes:
+def join_batch(payloads: Iterable[bytes]) -> bytes:
     """Make one batch payload of several payloads."""
     return b"[" + b",".join(payloads) + b"]"
 
 
-def _payload(message: Struct) -> bytes:
-    """Write a message on one line."""
+def _encode_line(message: Struct) -> bytes:
     try:
-        payload = write(message)
-    except Exception as why:  # msgspec's, or whatever a type of the user's own raises
-        raise LocalProtocolError(f"expected what JSON can express: {why}") from why
-    # JSON strings hold no raw line breaks, so what goes is white space between tokens.
+        payload = encode_json(message)
+    except Exception as exc:  # of msgspec, or of a type of the caller's
+        raise LocalProtocolError(f"expected what JSON can express: {exc}") from exc
+    # JSON strings contain no raw line breaks, so compacting removes only white space.
     return compact(payload) if _LF in payload or _CR in payload else payload
 
 
 def _raw_params(params: object) -> Raw | UnsetType:
-    """Return params as raw JSON; null and absent mean the same, and every peer accepts absent."""
+    """Return params as raw JSON; null becomes absent, which means the same to every peer."""
     if params is None or isinstance(params, UnsetType):
         return UNSET
     raw = to_raw(params)
-    if first_byte(raw) not in _CONTAINERS:
+    if first_byte(raw) not in _CONTAINER_BYTES:
         raise LocalProtocolError(f"expected an object or an array as params, got {type(params)}")
     return raw
 
 
 def _check_method(method: object) -> None:
-    if not isinstance(method, str) or not method.strip(BLANK):
+    if not isinstance(method, str) or not method.strip(JSON_WHITESPACE):
         raise LocalProtocolError(f"expected a method name, got {method!r}")
 
 

@@ -1,19 +1,18 @@
-"""Peer: one end of a conversation, and the only book of who owes whom an answer.
+"""Peer: one end of a JSON-RPC conversation, which knows every request that lacks a response.
 
     receive(payload) ──> events: Called, Notified, Returned, Failed, Violated
-    call, notify, answer, fail ──> payloads, collected by outgoing()
-    end_input, close ──> Lost, once for every call that will have no answer
+    call, notify, respond, respond_error ──> payloads, taken out by next_payload()
+    end_input, close ──> Lost, once for each call that will get no response
 
-Refuses to have a role, a clock, a task or a socket: all that happens, happens in its methods.
-A batch is undone here, so that nobody above ever handles one: each entry is an event of its own,
-and the answers are put together again when the last of them is there.
+A Peer has no role, clock, task or socket; it changes only in its methods. It takes batches apart:
+each entry is an event of its own, and the responses are joined when the last of them is there.
 
-Rules upheld here:
-1. A request is answered at most once, under its own id.
-2. A call is retired exactly once: Returned, Failed, Lost, or forgotten by the one who made it.
-3. Idle means that nothing is owed, either way.
-4. A closed peer is silent: it sends nothing, and learns nothing.
-5. Answers of a batch go out together, in the order of its entries, without those not owed.
+Invariants upheld here:
+1. A request gets at most one response, under its own id.
+2. A call is retired exactly once: Returned, Failed, Lost, or forgotten by its maker.
+3. Idle means that no response is outstanding in either direction.
+4. A closed peer sends nothing and reports nothing.
+5. The responses to a batch are sent together, in the order of its entries.
 """
 
 from collections import deque
@@ -21,14 +20,15 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from trunkline.jsonrpc.codec import MAX_BATCH, MAX_PAYLOAD, decode, read_result
+from trunkline.jsonrpc.codec import MAX_BATCH_SIZE, MAX_PAYLOAD_BYTES, decode, decode_result
 from trunkline.jsonrpc.errors import (
     OVERLOADED,
     LocalProtocolError,
-    MalformedAnswer,
+    MalformedResponse,
     RemoteProtocolError,
     RpcError,
 )
+from trunkline.jsonrpc.id_map import IdRemapper
 from trunkline.jsonrpc.message import (
     Batch,
     ErrorResponse,
@@ -37,38 +37,37 @@ from trunkline.jsonrpc.message import (
     Notification,
     Request,
     Response,
-    join,
-    request_payload,
+    encode_request,
+    join_batch,
 )
-from trunkline.jsonrpc.raw import UNSET, Raw
-from trunkline.jsonrpc.remap import IdRemapper
+from trunkline.jsonrpc.raw_json import UNSET, Raw
 
 BatchPolicy: TypeAlias = Literal["reject", "allow"]
 
-MAX_FORGOTTEN = 1024
-"""How many forgotten calls are remembered, so that a late answer is not taken for a violation."""
+# How many forgotten calls are remembered, so that a late response to one is no violation.
+MAX_FORGOTTEN_CALLS = 1024
 
-_NOBODY: tuple[Id, str] = (None, "")
-"""Whose a call is that the remapper does not know: somebody else has had it forgotten."""
-
+# The default limit of requests that wait for a response of this side.
 MAX_IN_FLIGHT = 1024
-"""The default limit of requests that wait for our answer."""
+
+# The origin of a call that was removed from the remapper behind the peer's back.
+_UNKNOWN_ORIGIN: tuple[Id, str] = (None, "")
 
 
 class Called(Struct, frozen=True, gc=False, eq=False):
-    """The other side asks; `answer` or `fail` with this event settles it."""
+    """The other side sent a request; pass this event to `respond` or `respond_error`."""
 
     request: Request
 
 
 class Notified(Struct, frozen=True, gc=False):
-    """The other side tells."""
+    """The other side sent a notification."""
 
     notification: Notification
 
 
 class Returned(Struct, frozen=True, gc=False):
-    """A call of ours has its result."""
+    """A call of this side has its result."""
 
     id: int
     original_id: Id
@@ -77,7 +76,7 @@ class Returned(Struct, frozen=True, gc=False):
 
 
 class Failed(Struct, frozen=True, gc=False):
-    """A call of ours has an error for an answer, or an answer that is none."""
+    """A call of this side got an error response, or a malformed response."""
 
     id: int
     original_id: Id
@@ -86,7 +85,7 @@ class Failed(Struct, frozen=True, gc=False):
 
 
 class Lost(Struct, frozen=True, gc=False):
-    """A call of ours will not be answered any more."""
+    """A call of this side will get no response."""
 
     id: int
     original_id: Id
@@ -94,7 +93,7 @@ class Lost(Struct, frozen=True, gc=False):
 
 
 class Violated(Struct, frozen=True, gc=False):
-    """The other side broke the rules; it has been told so where that is allowed."""
+    """The other side violated the protocol; it has been told where that is allowed."""
 
     violation: RemoteProtocolError
 
@@ -103,26 +102,26 @@ Event: TypeAlias = Called | Notified | Returned | Failed | Lost | Violated
 
 
 class Peer:
-    """One pure end: payloads in, events out; answers in, payloads out."""
+    """One pure end of a conversation: payloads in, events out; responses in, payloads out."""
 
     def __init__(
         self,
         name: str = "",
         remapper: IdRemapper | None = None,
         *,
-        batch: BatchPolicy = "reject",
+        batch_policy: BatchPolicy = "reject",
         max_in_flight: int = MAX_IN_FLIGHT,
-        max_payload: int = MAX_PAYLOAD,
-        max_batch: int = MAX_BATCH,
-        answer_violations: bool = True,
+        max_payload: int = MAX_PAYLOAD_BYTES,
+        max_batch: int = MAX_BATCH_SIZE,
+        reply_to_violations: bool = True,
     ) -> None:
-        """Begin a conversation.
+        """Start a conversation.
 
-        `name` is what the remapper knows the other side by. A remapper may be shared by many peers.
-        Without `answer_violations` garbage is reported, but the other side is not told so: wise
-        towards programs that print on stdout what belongs on stderr.
+        `name` is the name of the other side in the remapper, which many peers may share. Without
+        `reply_to_violations` the other side is not told about invalid payloads: programs that print
+        log lines to stdout should not get an error response for each.
         """
-        self.batch: BatchPolicy = batch
+        self.batch_policy: BatchPolicy = batch_policy
         self.closed = False
         self.input_ended = False
         self._name = name
@@ -130,58 +129,58 @@ class Peer:
         self._max_payload = max_payload
         self._max_batch = max_batch
         self._max_in_flight = max_in_flight
-        self._answer_violations = answer_violations
-        self._read: tuple[bytes, Message | Batch] | None = None
-        """What has been read, and is still to be received."""
-        self.calls: dict[int, Any] = {}
-        """The calls of this side that have no answer yet, each with its token."""
-        self._forgotten: deque[Id] = deque(maxlen=MAX_FORGOTTEN)
-        self._owed: dict[Called, _Place | None] = {}
+        self._reply_to_violations = reply_to_violations
+        # A payload that try_receive() decoded and left for receive().
+        self._decoded: tuple[bytes, Message | Batch] | None = None
+        # The calls of this side without a response, by id, each with its token.
+        self.pending_calls: dict[int, Any] = {}
+        self._forgotten_ids: deque[Id] = deque(maxlen=MAX_FORGOTTEN_CALLS)
+        self._pending_requests: dict[Called, _BatchSlot | None] = {}
         self._ids_in_use: set[Id] = set()
-        self.queue: deque[bytes] = deque()
-        """What waits to be sent, in its order; `outgoing` takes it out."""
+        # The payloads to send, in order.
+        self.send_queue: deque[bytes] = deque()
 
-    # What the other side says
+    # Input
 
     def receive(self, payload: bytes | str) -> list[Event]:
-        """Return what is learnt from one payload, in the order in which it was said."""
+        """Return the events of one payload, in its order."""
         if self.input_ended:
             return []
-        read, self._read = self._read, None
+        decoded, self._decoded = self._decoded, None
         try:
-            if read is not None and read[0] is payload:
-                message = read[1]
+            if decoded is not None and decoded[0] is payload:
+                message = decoded[1]
             else:
-                max_batch = self._max_batch if self.batch == "allow" else 0
+                max_batch = self._max_batch if self.batch_policy == "allow" else 0
                 message = decode(payload, self._max_payload, max_batch)
         except RemoteProtocolError as violation:
-            return self._take(violation, None)
+            return self._handle_entry(violation, None)
         if not isinstance(message, Batch):
-            return self._take(message, None)
-        reply = _BatchReply(len(message.entries))
+            return self._handle_entry(message, None)
+        batch_response = _BatchResponse(len(message.entries))
         return [
             event
             for index, entry in enumerate(message.entries)
-            for event in self._take(entry, _Place(reply, index))
+            for event in self._handle_entry(entry, _BatchSlot(batch_response, index))
         ]
 
-    def take_result(self, payload: bytes) -> tuple[Any, Raw] | None:
-        """Return the token of the call that a payload answers, and its result.
+    def receive_result(self, payload: bytes) -> tuple[Any, Raw] | None:
+        """Return the token and the result of the call that `payload` responds to.
 
-        None if it is anything else: then nothing has been learnt. What a gateway reads most, with
-        fewest steps.
+        Returns None and changes nothing if the payload is anything else. Results are what a gateway
+        receives most, and this takes the fewest steps.
         """
-        calls = self.calls
-        found = read_result(payload, self._max_payload) if calls else None
-        if found is None or (id := found.id) not in calls:
+        pending_calls = self.pending_calls
+        found = decode_result(payload, self._max_payload) if pending_calls else None
+        if found is None or (id := found.id) not in pending_calls:
             return None
         self._remapper.forget(id)
-        return calls.pop(id), found.result
+        return pending_calls.pop(id), found.result
 
-    def take(self, payload: bytes) -> list[Event] | None:
-        """Return what is learnt from a request or a response, None if it is anything else.
+    def try_receive(self, payload: bytes) -> list[Event] | None:
+        """Return the events of a request or a successful response.
 
-        Then nothing has been learnt, and it is still to be received.
+        Returns None and changes nothing if the payload is anything else; pass it to `receive`.
         """
         if self.input_ended:
             return None
@@ -190,212 +189,211 @@ class Peer:
         except RemoteProtocolError:
             return None
         if isinstance(message, Response):
-            return self._take_answer(message)
+            return self._handle_response(message)
         if isinstance(message, Request):
-            return self._take_request(message, None)
-        self._read = payload, message  # which need not be read twice
+            return self._handle_request(message, None)
+        self._decoded = payload, message  # saves receive() a second decoding
         return None
 
-    def accuse(self, violation: RemoteProtocolError) -> list[Event]:
-        """Take note of what was so wrong that it never became a payload."""
-        return [] if self.input_ended else self._take_violation(violation, None)
+    def report_violation(self, violation: RemoteProtocolError) -> list[Event]:
+        """Return the events of input that never became a payload."""
+        return [] if self.input_ended else self._handle_violation(violation, None)
 
     def end_input(self) -> list[Lost]:
-        """Take note that the other side will say no more; return the calls that are lost by it.
+        """Note the end of input; return the calls that are lost with it.
 
-        What it asked before can still be answered.
+        Requests of the other side can still be responded to.
         """
         self.input_ended = True
-        calls, self.calls = self.calls, {}
+        calls, self.pending_calls = self.pending_calls, {}
         return [
-            Lost(id, (self._remapper.restore(id) or _NOBODY)[0], calls[id]) for id in sorted(calls)
+            Lost(id, (self._remapper.restore(id) or _UNKNOWN_ORIGIN)[0], calls[id])
+            for id in sorted(calls)
         ]
 
-    def _take(self, entry: Message | RemoteProtocolError, place: "_Place | None") -> list[Event]:
+    def _handle_entry(
+        self, entry: Message | RemoteProtocolError, slot: "_BatchSlot | None"
+    ) -> list[Event]:
         if isinstance(entry, Request):
-            return self._take_request(entry, place)
+            return self._handle_request(entry, slot)
         if isinstance(entry, RemoteProtocolError):
-            return self._take_violation(entry, place)
-        self._send(None, place)  # nothing else is answered
+            return self._handle_violation(entry, slot)
+        self._enqueue(None, slot)  # notifications and responses get no response
         if isinstance(entry, Notification):
             return [Notified(entry)]
-        return self._take_answer(entry)
+        return self._handle_response(entry)
 
-    def _take_request(self, request: Request, place: "_Place | None") -> list[Event]:
+    def _handle_request(self, request: Request, slot: "_BatchSlot | None") -> list[Event]:
         id = request.id
         if id in self._ids_in_use:
-            # Not under its own id: the caller would take that for the answer to its first request.
+            # Under null: the caller would take its id for the response to its first request.
             error = RpcError.invalid_request(f"id {id!r} is in use already")
-            answer = ErrorResponse(None, error).encode()
-            return self._take_violation(RemoteProtocolError(error, answer), place)
-        if len(self._owed) >= self._max_in_flight:
+            error_payload = ErrorResponse(None, error).encode()
+            return self._handle_violation(RemoteProtocolError(error, error_payload), slot)
+        if len(self._pending_requests) >= self._max_in_flight:
             error = RpcError(OVERLOADED, "Too many requests in flight")
-            self._send(ErrorResponse(id, error).encode(), place)
+            self._enqueue(ErrorResponse(id, error).encode(), slot)
             return []
-        if id is not None:  # any number of requests may share null; nobody can tell them apart
+        if id is not None:  # several requests may have the id null, as JSON-RPC 2.0 allows
             self._ids_in_use.add(id)
         called = Called(request)
-        self._owed[called] = place
+        self._pending_requests[called] = slot
         return [called]
 
-    def _take_answer(self, answer: Response | ErrorResponse) -> list[Event]:
-        id: Any = answer.id  # an integer, or else that of no call
+    def _handle_response(self, response: Response | ErrorResponse) -> list[Event]:
+        id: Any = response.id  # only integers are ids of calls
         try:
-            token = self.calls.pop(id)
+            token = self.pending_calls.pop(id)
         except KeyError:
-            return self._take_stray_answer(id)
-        original_id, _ = self._remapper.restore(id) or _NOBODY
-        if isinstance(answer, Response):
-            return [Returned(id, original_id, answer.result, token)]
-        return [Failed(id, original_id, answer.error, token)]
+            return self._handle_unknown_response(id)
+        original_id, _ = self._remapper.restore(id) or _UNKNOWN_ORIGIN
+        if isinstance(response, Response):
+            return [Returned(id, original_id, response.result, token)]
+        return [Failed(id, original_id, response.error, token)]
 
-    def _take_stray_answer(self, id: Id) -> list[Event]:
-        if id in self._forgotten:
-            self._forgotten.remove(id)
-            return []  # too late; the other side could not know
+    def _handle_unknown_response(self, id: Id) -> list[Event]:
+        if id in self._forgotten_ids:
+            self._forgotten_ids.remove(id)
+            return []  # a late response to a forgotten call
         error = RpcError.invalid_request(f"no call in flight has id {id!r}")
         return [Violated(RemoteProtocolError(error))]
 
-    def _take_violation(
-        self, violation: RemoteProtocolError, place: "_Place | None"
+    def _handle_violation(
+        self, violation: RemoteProtocolError, slot: "_BatchSlot | None"
     ) -> list[Event]:
         id = violation.response_id
-        awaited = id if isinstance(id, int) and id in self.calls else None
-        answers = self._answer_violations and awaited is None
-        self._send(violation.answer if answers else None, place)
+        pending_id = id if isinstance(id, int) and id in self.pending_calls else None
+        replies = self._reply_to_violations and pending_id is None
+        self._enqueue(violation.error_payload if replies else None, slot)
         events: list[Event] = [Violated(violation)]
-        if awaited is not None:
-            error = MalformedAnswer.internal_error(f"the answer was malformed: {violation}")
-            events += self._take_answer(ErrorResponse(awaited, error))
+        if pending_id is not None:
+            error = MalformedResponse.internal_error(f"the response was malformed: {violation}")
+            events += self._handle_response(ErrorResponse(pending_id, error))
         return events
 
-    # What this side says
+    # Output
 
     def call(
         self, method: str, params: Any = UNSET, original_id: Id = None, token: Any = None
     ) -> int:
-        """Ask, on behalf of whoever knows the call as `original_id`; return the call's id.
+        """Send a request for a caller that knows it as `original_id`; return its id.
 
-        `token` is whatever is to come back with the outcome.
+        `token` comes back with the outcome.
         """
         if self.input_ended:
             raise LocalProtocolError("expected an open conversation, got one that has ended")
         id = self._remapper.remap(original_id, self._name)
         try:
-            payload = request_payload(id, method, params)
-        except Exception:  # not only ours: what is to be written may have code of its own
+            payload = encode_request(id, method, params)
+        except Exception:  # any: a value in params may run code of the caller's
             self._remapper.forget(id)
             raise
-        self.calls[id] = token
-        self.queue.append(payload)
+        self.pending_calls[id] = token
+        self.send_queue.append(payload)
         return id
 
     def notify(self, method: str, params: Any = UNSET) -> None:
-        """Tell."""
+        """Send a notification."""
         payload = Notification(method, params).encode()
-        self._send(payload, None)
+        self._enqueue(payload, None)
 
-    def answer(self, called: Called, result: Any) -> None:
-        """Answer a request with its result."""
-        self._settle(called, Response(called.request.id, result).encode())
+    def respond(self, called: Called, result: Any) -> None:
+        """Send the result of a request."""
+        self._complete_request(called, Response(called.request.id, result).encode())
 
-    def fail(self, called: Called, error: RpcError) -> None:
-        """Answer a request with an error."""
-        self._settle(called, ErrorResponse(called.request.id, error).encode())
+    def respond_error(self, called: Called, error: RpcError) -> None:
+        """Send an error in response to a request."""
+        self._complete_request(called, ErrorResponse(called.request.id, error).encode())
 
-    def abandon(self, called: Called) -> None:
-        """Leave a request without an answer, as its caller wished."""
-        self._settle(called, None)
+    def drop_request(self, called: Called) -> None:
+        """Leave a request without a response, because its caller cancelled it."""
+        self._complete_request(called, None)
 
     def forget(self, id: int) -> bool:
-        """Retire a call whose answer no longer matters; tell whether it was still waited for."""
-        if id not in self.calls:
+        """Retire a call whose response no longer matters; tell whether it was pending."""
+        if id not in self.pending_calls:
             return False
-        del self.calls[id]
+        del self.pending_calls[id]
         self._remapper.forget(id)
-        self._forgotten.append(id)
+        self._forgotten_ids.append(id)
         return True
 
     def close(self) -> list[Lost]:
-        """End the conversation; return the calls that are lost by it."""
+        """End the conversation; return the calls that are lost with it."""
         lost = self.end_input()
         self.closed = True
-        self._owed.clear()
+        self._pending_requests.clear()
         self._ids_in_use.clear()
-        self._read = None
-        self.queue.clear()
+        self._decoded = None
+        self.send_queue.clear()
         return lost
 
-    # What is to be done
+    def next_payload(self) -> bytes | None:
+        """Take the next payload to send out of the queue, if there is one."""
+        return self.send_queue.popleft() if self.send_queue else None
 
-    def outgoing(self) -> bytes | None:
-        """Return the next payload to send, if there is one."""
-        return self.queue.popleft() if self.queue else None
-
-    def hold_back(self, payload: bytes) -> None:
-        """Have a payload that could not be sent be the next again."""
-        self.queue.appendleft(payload)
+    def requeue(self, payload: bytes) -> None:
+        """Put back a payload that could not be sent, as the next one."""
+        self.send_queue.appendleft(payload)
 
     @property
     def backlog(self) -> int:
-        """Tell how many payloads wait to be sent."""
-        return len(self.queue)
+        """The number of payloads that wait to be sent."""
+        return len(self.send_queue)
 
     @property
     def idle(self) -> bool:
-        """Tell whether nothing is owed, either way."""
-        return not self.calls and not self._owed
+        """Whether no response is outstanding in either direction."""
+        return not self.pending_calls and not self._pending_requests
 
-    def owes(self, called: Called) -> bool:
-        """Tell whether a request still waits for this side's answer."""
-        return called in self._owed
+    def is_pending(self, called: Called) -> bool:
+        """Tell whether a request still waits for a response of this side."""
+        return called in self._pending_requests
 
-    def _settle(self, called: Called, payload: bytes | None) -> None:
+    def _complete_request(self, called: Called, payload: bytes | None) -> None:
         if self.closed:
             return
-        if called not in self._owed:
+        if called not in self._pending_requests:
             raise LocalProtocolError(
-                f"expected a request that is owed an answer, got {called.request.id!r} again"
+                f"expected a request without a response, got {called.request.id!r} again"
             )
-        place = self._owed.pop(called)
-        self._send(payload, place)
-        # An id is in use until its answer leaves: in a batch, when the last one is there.
-        if place is None:
+        slot = self._pending_requests.pop(called)
+        self._enqueue(payload, slot)
+        # An id is in use until its response is sent: in a batch, with the last of them.
+        if slot is None:
             self._ids_in_use.discard(called.request.id)
         else:
-            self._ids_in_use.difference_update(place.reply.settle(called.request.id))
+            self._ids_in_use.difference_update(slot.batch_response.complete(called.request.id))
 
-    def _send(self, payload: bytes | None, place: "_Place | None") -> None:
-        """Queue a payload; if it belongs to a batch, wait for the rest of it."""
-        if place is not None:
-            payload = place.reply.fill(place.index, payload)
+    def _enqueue(self, payload: bytes | None, slot: "_BatchSlot | None") -> None:
+        """Queue a payload; one that belongs to a batch waits for the rest of it."""
+        if slot is not None:
+            payload = slot.batch_response.fill(slot.index, payload)
         if payload is not None and not self.closed:
-            self.queue.append(payload)
+            self.send_queue.append(payload)
 
 
-class _Place(Struct, frozen=True):
-    """Where in which batch an answer belongs."""
-
-    reply: "_BatchReply"
+class _BatchSlot(Struct, frozen=True):
+    batch_response: "_BatchResponse"
     index: int
 
 
-class _BatchReply:
-    """The answers to one batch, until all that are owed are there."""
+class _BatchResponse:
+    """The responses to one batch, until all of them are there."""
 
     def __init__(self, size: int) -> None:
-        self._answers: list[bytes | None] = [None] * size
+        self._responses: list[bytes | None] = [None] * size
         self._missing = size
-        self._settled: list[Id] = []
+        self._completed_ids: list[Id] = []
 
-    def fill(self, index: int, answer: bytes | None) -> bytes | None:
-        """Note one entry's answer, None if none is owed; return the whole when it is whole."""
-        self._answers[index] = answer
+    def fill(self, index: int, response: bytes | None) -> bytes | None:
+        """Store the response to one entry, None if it gets none; return the batch if complete."""
+        self._responses[index] = response
         self._missing -= 1
-        answers = [answer for answer in self._answers if answer is not None]
-        return join(answers) if answers and not self._missing else None
+        responses = [response for response in self._responses if response is not None]
+        return join_batch(responses) if responses and not self._missing else None
 
-    def settle(self, id: Id) -> list[Id]:
-        """Note the id of a request that was settled; return all of them when none is missing."""
-        self._settled.append(id)
-        return [] if self._missing else self._settled
+    def complete(self, id: Id) -> list[Id]:
+        """Store the id of a completed request; return all ids if none is missing."""
+        self._completed_ids.append(id)
+        return [] if self._missing else self._completed_ids

@@ -1,9 +1,8 @@
-"""The JSON Schema (2020-12) of the messages, generated from the types that write them.
+"""The JSON Schema (2020-12) of the messages, generated from the types that encode them.
 
-`jsonrpc.schema.json` beside this file is its output; a test keeps the two equal, and another checks
-that schema and decoder agree on what is valid. Three things a schema cannot say, and it says of
-itself that it cannot: that no key may occur twice, that 1.0 is no integer here, and that there are
-limits.
+`jsonrpc.schema.json` beside this file is the output. One test keeps the two equal, another checks
+that schema and decoder accept the same messages. The description lists what a schema cannot
+express: that no key occurs twice, that 1.0 is not an integer here, and the limits.
 """
 
 import json
@@ -12,46 +11,46 @@ from typing import Any
 
 import msgspec
 
-from trunkline.jsonrpc.codec import MAX_BATCH
+from trunkline.jsonrpc.codec import MAX_BATCH_SIZE
 from trunkline.jsonrpc.message import ErrorEnvelope, Notification, Request, Response
 
-FILE = "jsonrpc.schema.json"
+SCHEMA_FILE = "jsonrpc.schema.json"
 
-_BEYOND = (
+_SCHEMA_LIMITS = (
     "The decoder is stricter in what no schema can say: an integer is written as one, 1 and not "
     "1.0; no key of a message occurs twice; and the length and depth of a payload have limits."
 )
 
-_KINDS: dict[str, tuple[type, tuple[str, ...]]] = {
+# Each message: the type that encodes it, and the members that would make it another message.
+_MESSAGE_TYPES: dict[str, tuple[type, tuple[str, ...]]] = {
     "Request": (Request, ("result", "error")),
     "Notification": (Notification, ("id", "result", "error")),
     "Response": (Response, ("method", "error")),
     "ErrorResponse": (ErrorEnvelope, ("method", "result")),
 }
-"""Each kind: the type that writes it, and the members that would make it another kind."""
 
 
 def message_schema() -> dict[str, Any]:
     """Return the schema of one payload: a message, or a batch of them."""
-    types = [kind for kind, _ in _KINDS.values()]
-    _, found = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
-    definitions: dict[str, Any] = {"ErrorObject": found["ErrorObject"]}
-    for name, (kind, excluded) in _KINDS.items():
-        definition = found[kind.__name__] | {"title": name}
+    types = [message_type for message_type, _ in _MESSAGE_TYPES.values()]
+    _, components = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
+    definitions: dict[str, Any] = {"ErrorObject": components["ErrorObject"]}
+    for name, (message_type, excluded) in _MESSAGE_TYPES.items():
+        definition = components[message_type.__name__] | {"title": name}
         definition["properties"] = definition["properties"] | dict.fromkeys(excluded, False)
         definitions[name] = definition
-    messages = [{"$ref": f"#/$defs/{name}"} for name in _KINDS]
+    messages = [{"$ref": f"#/$defs/{name}"} for name in _MESSAGE_TYPES]
     definitions["Message"] = {"oneOf": messages}
     definitions["Batch"] = {
         "type": "array",
         "items": {"$ref": "#/$defs/Message"},
         "minItems": 1,
-        "maxItems": MAX_BATCH,
+        "maxItems": MAX_BATCH_SIZE,
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "JSON-RPC 2.0 payload",
-        "description": _BEYOND,
+        "description": _SCHEMA_LIMITS,
         "oneOf": [{"$ref": "#/$defs/Message"}, {"$ref": "#/$defs/Batch"}],
         "$defs": definitions,
     }
@@ -63,5 +62,5 @@ def schema_text() -> str:
 
 
 def shipped_schema() -> dict[str, Any]:
-    """Read the schema that was shipped with this package."""
-    return json.loads(files("trunkline.jsonrpc").joinpath(FILE).read_text(encoding="utf-8"))
+    """Read the schema that is shipped with this package."""
+    return json.loads(files("trunkline.jsonrpc").joinpath(SCHEMA_FILE).read_text(encoding="utf-8"))

@@ -1,58 +1,57 @@
-"""Capabilities: what a gateway may say that it can, to clients and to servers.
+"""Capabilities: what the gateway declares to clients and to servers.
 
-    what backends declare ──> merge_capabilities ──> what the gateway declares to clients
-    what a client declares ──> for_revision ──> what the gateway declares to a server in its place
-    what a client declares ──> fingerprint ──> all that decides what it may be asked
+    backends' capabilities ──> merge_capabilities ──> declared to clients
+    client's capabilities ──> capabilities_for_revision ──> declared to a server on its behalf
+    client's capabilities ──> read_client_features ──> what servers may request of it
 
-Refuses to promise: what is no object declares nothing, and nothing is declared that a revision has
-no word for.
+A capability that is no object declares nothing. A revision gets no capability that it lacks.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from trunkline.mcp.meta import PREFIX
+from trunkline.mcp.params import META_PREFIX, as_object
 from trunkline.mcp.versions import V2025_06_18, V2025_11_25, Era, era_of
 
-QUESTIONS = ("roots", "sampling", "elicitation")
-"""What a client may declare so that servers ask it something."""
+# The client capabilities that let a server send requests.
+INPUT_CAPABILITIES = ("roots", "sampling", "elicitation")
 
-ASKABLE = ("roots", "sampling", "sampling.tools", "elicitation.form", "elicitation.url")
-"""The names of a fingerprint: all that makes a difference to what a client may be asked."""
+# The names in a feature set: every capability detail that decides what a server may request.
+CLIENT_FEATURES = ("roots", "sampling", "sampling.tools", "elicitation.form", "elicitation.url")
 
-TASKS = PREFIX + "tasks"
+TASKS_EXTENSION = META_PREFIX + "tasks"
 
 _DETAILS = {"sampling": ("context", "tools"), "elicitation": ("form", "url")}
 
 
-def merge_capabilities(backends: Sequence[dict[str, Any]], settled: bool) -> dict[str, Any]:
-    """Return what a server with all these backends declares.
+def merge_capabilities(backends: Sequence[dict[str, Any]], all_known: bool) -> dict[str, Any]:
+    """Return the capabilities that the gateway declares for all its backends.
 
-    While some of them have not answered yet, everything is possible, and said to be: a capability
-    cannot be declared later, but an empty list can be answered at any time.
+    Until all backends have answered, every capability is declared. A capability cannot be added
+    later, but an empty list can be returned at any time.
     """
     merged: dict[str, Any] = {}
     for name in ("tools", "prompts", "resources", "completions", "logging"):
-        # A gateway has a list of tools, be it empty: backends can be added while it runs.
-        if name == "tools" or not settled or any(name in found for found in backends):
+        # Tools are always declared: backends can be added while the gateway runs.
+        if name == "tools" or not all_known or any(name in found for found in backends):
             merged[name] = {}
     for name in ("tools", "prompts", "resources"):
         if name in merged:
             merged[name]["listChanged"] = True
     if "resources" in merged:
         subscribable = any(has_flag(c.get("resources"), "subscribe") for c in backends)
-        merged["resources"]["subscribe"] = subscribable or not settled
+        merged["resources"]["subscribe"] = subscribable or not all_known
     if extensions := _merge_extensions(backends):
         merged["extensions"] = extensions
     return merged
 
 
 def _merge_extensions(backends: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return all extensions that some backend has, with the settings that all who have it share."""
+    """Return all extensions of the backends, with the settings on which the backends agree."""
     merged: dict[str, dict[str, Any]] = {}
     for backend in backends:
         for name, declared in _extensions(backend).items():
-            settings = _object(declared)
+            settings = as_object(declared)
             known = merged.get(name, settings)
             merged[name] = {
                 key: value for key, value in known.items() if settings.get(key) == value
@@ -60,50 +59,51 @@ def _merge_extensions(backends: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def questions(client: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a client's capabilities that lets a server ask it something."""
-    return {name: client[name] for name in QUESTIONS if name in client}
+def input_capabilities(capabilities: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a client's capabilities that lets a server send requests."""
+    return {name: capabilities[name] for name in INPUT_CAPABILITIES if name in capabilities}
 
 
 def has_flag(capability: Any, flag: str) -> bool:
-    """Tell whether a capability, which may be anything, says so."""
+    """Tell whether a capability, of whatever type, has a flag set."""
     return hasattr(capability, "get") and capability.get(flag) is True
 
 
-def for_revision(client: Mapping[str, Any], version: str) -> dict[str, Any]:
+def capabilities_for_revision(capabilities: Mapping[str, Any], version: str) -> dict[str, Any]:
     """Return a client's capabilities as a client of `version` declares them.
 
-    With the client's own revision: what it can really be asked. With the server's: what to tell it.
+    With the client's own revision, the result is what servers can request of it. With the server's
+    revision, it is what to declare to the server.
     """
     declared: dict[str, Any] = {}
-    for name, details in _questions_of(client).items():
+    for name, details in _read_input_capabilities(capabilities).items():
         if name == "roots":
-            listed = era_of(version) is Era.HANDSHAKE and has_flag(details, "listChanged")
-            declared[name] = {"listChanged": True} if listed else {}
+            announces_changes = era_of(version) is Era.SESSION and has_flag(details, "listChanged")
+            declared[name] = {"listChanged": True} if announces_changes else {}
         elif version >= V2025_11_25:
             declared[name] = details
         elif name == "sampling" or (version >= V2025_06_18 and "form" in details):
             declared[name] = {}
-    if extensions := _extensions(client):
+    if extensions := _extensions(capabilities):
         declared["extensions"] = extensions
     return declared
 
 
-def fingerprint(client: Mapping[str, Any]) -> frozenset[str]:
-    """Name all that a client may be asked, out of ASKABLE."""
-    declared = _questions_of(client)
+def read_client_features(capabilities: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names in CLIENT_FEATURES that a client's capabilities cover."""
+    declared = _read_input_capabilities(capabilities)
     found: list[str] = []
-    for name in ASKABLE:
+    for name in CLIENT_FEATURES:
         capability, _, detail = name.partition(".")
         if capability in declared and (not detail or detail in declared[capability]):
             found.append(name)
     return frozenset(found)
 
 
-def from_fingerprint(names: frozenset[str]) -> dict[str, Any]:
-    """Return the fewest capabilities that have this fingerprint."""
+def features_to_capabilities(features: frozenset[str]) -> dict[str, Any]:
+    """Return the smallest capabilities that have these features."""
     declared: dict[str, Any] = {}
-    for name in sorted(names):
+    for name in sorted(features):
         capability, _, detail = name.partition(".")
         details = declared.setdefault(capability, {})
         if detail:
@@ -111,23 +111,22 @@ def from_fingerprint(names: frozenset[str]) -> dict[str, Any]:
     return declared
 
 
-def _questions_of(client: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what may be asked, and how: of two of them there are details that MCP knows."""
-    found = {name: client[name] for name in QUESTIONS if isinstance(client.get(name), dict)}
+def _read_input_capabilities(capabilities: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    found = {
+        name: capabilities[name]
+        for name in INPUT_CAPABILITIES
+        if isinstance(capabilities.get(name), dict)
+    }
     for name, known in _DETAILS.items():
         if name in found:
             details = cast("dict[str, Any]", found[name])
             found[name] = {key: details[key] for key in known if isinstance(details.get(key), dict)}
     if found.get("elicitation") == {}:
-        found["elicitation"] = {"form": {}}  # up to 2025-06-18 there was nothing else
+        found["elicitation"] = {"form": {}}  # up to 2025-06-18 there was no other mode
     return found
 
 
 def _extensions(declared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is declared beyond MCP itself, but for tasks: those are nobody's business."""
-    found = _object(declared.get("extensions"))
-    return {name: found[name] for name in found if name != TASKS}
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    """Return the declared extensions without tasks: the gateway does not forward task support."""
+    found = as_object(declared.get("extensions"))
+    return {name: found[name] for name in found if name != TASKS_EXTENSION}

@@ -1,105 +1,105 @@
-"""The methods of MCP: who sends them, since when and until when, and where the gateway sends them.
+"""The methods of MCP: who sends them, in which revisions, and where the gateway routes them.
 
-Refuses to do anything: it is a table. What is not in it is unknown to MCP as we know it.
+This is a table without behaviour. Methods that are not in it are unknown to the gateway.
 """
 
 from enum import StrEnum
 from typing import NamedTuple
 
 from trunkline.mcp.versions import (
-    ENVELOPE_VERSIONS,
-    HANDSHAKE_VERSIONS,
+    SESSION_VERSIONS,
+    STATELESS_VERSIONS,
     V2025_06_18,
     V2025_11_25,
     VERSIONS,
 )
 
 
-class Way(StrEnum):
-    """Where a message goes once it is here."""
+class RoutingMode(StrEnum):
+    """Where the gateway sends a message that it has received."""
 
-    HERE = "here"
-    """the gateway answers it by itself"""
+    LOCAL = "local"
+    """The gateway answers it."""
     MERGED = "merged"
-    """the gateway answers it from the catalogue"""
+    """The gateway answers it from the catalogue."""
     BY_NAME = "by name"
-    """to the backend that offers `params.name`"""
+    """To the backend that has the feature `params.name`."""
     BY_URI = "by uri"
-    """to the backend that offers `params.uri`"""
+    """To the backend that has the resource `params.uri`."""
     BY_REF = "by ref"
-    """to the backend that offers what `params.ref` names"""
-    TO_ALL = "to all"
-    """to every backend that has the capability"""
+    """To the backend that has the feature named by `params.ref`."""
+    BROADCAST = "broadcast"
+    """To every backend that declared the capability."""
     TO_CALLER = "to caller"
-    """from a backend to the client whose call caused it"""
+    """From a backend to the client whose call caused it."""
 
 
-BY_NAME, BY_REF, BY_URI = Way.BY_NAME, Way.BY_REF, Way.BY_URI
-MERGED, TO_ALL = Way.MERGED, Way.TO_ALL
-"""By names of their own: up to Python 3.11 a member is slow to find in its class."""
+BY_NAME, BY_REF, BY_URI = RoutingMode.BY_NAME, RoutingMode.BY_REF, RoutingMode.BY_URI
+# Module constants, because up to Python 3.11 the lookup of an enum member is slow.
+MERGED, BROADCAST = RoutingMode.MERGED, RoutingMode.BROADCAST
 
 
 class Method(NamedTuple):
-    """One method or notification."""
+    """One request method or notification."""
 
     name: str
-    way: Way
+    mode: RoutingMode
     versions: tuple[str, ...]
     capability: str | None = None
-    """What the receiving side must have declared."""
+    """The capability that the receiver must have declared."""
 
 
-_SINCE_2025_06 = tuple(v for v in HANDSHAKE_VERSIONS if v >= V2025_06_18)
+_SINCE_2025_06 = tuple(v for v in SESSION_VERSIONS if v >= V2025_06_18)
 
 
 def _table(*methods: Method) -> dict[str, Method]:
     return {method.name: method for method in methods}
 
 
+# The requests that a client may send.
 CLIENT_REQUESTS = _table(
-    Method("initialize", Way.HERE, HANDSHAKE_VERSIONS),
-    Method("ping", Way.HERE, HANDSHAKE_VERSIONS),
-    Method("server/discover", Way.HERE, ENVELOPE_VERSIONS),
-    Method("subscriptions/listen", Way.HERE, ENVELOPE_VERSIONS),
-    Method("tools/list", Way.MERGED, VERSIONS, "tools"),
-    Method("tools/call", Way.BY_NAME, VERSIONS, "tools"),
-    Method("prompts/list", Way.MERGED, VERSIONS, "prompts"),
-    Method("prompts/get", Way.BY_NAME, VERSIONS, "prompts"),
-    Method("resources/list", Way.MERGED, VERSIONS, "resources"),
-    Method("resources/templates/list", Way.MERGED, VERSIONS, "resources"),
-    Method("resources/read", Way.BY_URI, VERSIONS, "resources"),
-    Method("resources/subscribe", Way.BY_URI, HANDSHAKE_VERSIONS, "resources"),
-    Method("resources/unsubscribe", Way.BY_URI, HANDSHAKE_VERSIONS, "resources"),
-    Method("completion/complete", Way.BY_REF, VERSIONS, "completions"),
-    Method("logging/setLevel", Way.TO_ALL, HANDSHAKE_VERSIONS, "logging"),
+    Method("initialize", RoutingMode.LOCAL, SESSION_VERSIONS),
+    Method("ping", RoutingMode.LOCAL, SESSION_VERSIONS),
+    Method("server/discover", RoutingMode.LOCAL, STATELESS_VERSIONS),
+    Method("subscriptions/listen", RoutingMode.LOCAL, STATELESS_VERSIONS),
+    Method("tools/list", RoutingMode.MERGED, VERSIONS, "tools"),
+    Method("tools/call", RoutingMode.BY_NAME, VERSIONS, "tools"),
+    Method("prompts/list", RoutingMode.MERGED, VERSIONS, "prompts"),
+    Method("prompts/get", RoutingMode.BY_NAME, VERSIONS, "prompts"),
+    Method("resources/list", RoutingMode.MERGED, VERSIONS, "resources"),
+    Method("resources/templates/list", RoutingMode.MERGED, VERSIONS, "resources"),
+    Method("resources/read", RoutingMode.BY_URI, VERSIONS, "resources"),
+    Method("resources/subscribe", RoutingMode.BY_URI, SESSION_VERSIONS, "resources"),
+    Method("resources/unsubscribe", RoutingMode.BY_URI, SESSION_VERSIONS, "resources"),
+    Method("completion/complete", RoutingMode.BY_REF, VERSIONS, "completions"),
+    Method("logging/setLevel", RoutingMode.BROADCAST, SESSION_VERSIONS, "logging"),
 )
-"""What a client may ask."""
 
+# The notifications that a client may send.
 CLIENT_NOTIFICATIONS = _table(
-    Method("notifications/initialized", Way.HERE, HANDSHAKE_VERSIONS),
-    Method("notifications/cancelled", Way.HERE, VERSIONS),
-    Method("notifications/progress", Way.TO_CALLER, HANDSHAKE_VERSIONS),
-    Method("notifications/roots/list_changed", Way.TO_ALL, HANDSHAKE_VERSIONS),
+    Method("notifications/initialized", RoutingMode.LOCAL, SESSION_VERSIONS),
+    Method("notifications/cancelled", RoutingMode.LOCAL, VERSIONS),
+    Method("notifications/progress", RoutingMode.TO_CALLER, SESSION_VERSIONS),
+    Method("notifications/roots/list_changed", RoutingMode.BROADCAST, SESSION_VERSIONS),
 )
-"""What a client may tell."""
 
+# The requests that a server may send.
 SERVER_REQUESTS = _table(
-    Method("ping", Way.HERE, HANDSHAKE_VERSIONS),
-    Method("sampling/createMessage", Way.TO_CALLER, HANDSHAKE_VERSIONS, "sampling"),
-    Method("roots/list", Way.TO_CALLER, HANDSHAKE_VERSIONS, "roots"),
-    Method("elicitation/create", Way.TO_CALLER, _SINCE_2025_06, "elicitation"),
+    Method("ping", RoutingMode.LOCAL, SESSION_VERSIONS),
+    Method("sampling/createMessage", RoutingMode.TO_CALLER, SESSION_VERSIONS, "sampling"),
+    Method("roots/list", RoutingMode.TO_CALLER, SESSION_VERSIONS, "roots"),
+    Method("elicitation/create", RoutingMode.TO_CALLER, _SINCE_2025_06, "elicitation"),
 )
-"""What a server may ask."""
 
+# The notifications that a server may send.
 SERVER_NOTIFICATIONS = _table(
-    Method("notifications/cancelled", Way.HERE, VERSIONS),
-    Method("notifications/progress", Way.TO_CALLER, VERSIONS),
-    Method("notifications/message", Way.TO_CALLER, VERSIONS),
-    Method("notifications/tools/list_changed", Way.MERGED, VERSIONS),
-    Method("notifications/prompts/list_changed", Way.MERGED, VERSIONS),
-    Method("notifications/resources/list_changed", Way.MERGED, VERSIONS),
-    Method("notifications/resources/updated", Way.BY_URI, VERSIONS),
-    Method("notifications/elicitation/complete", Way.TO_CALLER, (V2025_11_25,)),
-    Method("notifications/subscriptions/acknowledged", Way.HERE, ENVELOPE_VERSIONS),
+    Method("notifications/cancelled", RoutingMode.LOCAL, VERSIONS),
+    Method("notifications/progress", RoutingMode.TO_CALLER, VERSIONS),
+    Method("notifications/message", RoutingMode.TO_CALLER, VERSIONS),
+    Method("notifications/tools/list_changed", RoutingMode.MERGED, VERSIONS),
+    Method("notifications/prompts/list_changed", RoutingMode.MERGED, VERSIONS),
+    Method("notifications/resources/list_changed", RoutingMode.MERGED, VERSIONS),
+    Method("notifications/resources/updated", RoutingMode.BY_URI, VERSIONS),
+    Method("notifications/elicitation/complete", RoutingMode.TO_CALLER, (V2025_11_25,)),
+    Method("notifications/subscriptions/acknowledged", RoutingMode.LOCAL, STATELESS_VERSIONS),
 )
-"""What a server may tell."""

@@ -1,247 +1,250 @@
-"""Tasks: a call that is answered with a promise, and later with its result; in either era's form.
+"""Tasks: a call that is answered with a task at once, and with its result later, in either era.
 
     2025-11-25  {"task": {"taskId", "status", "pollInterval"}}  ──┐
-                                                                  ├──> Task ──> outcome
+                                                                  ├──> TaskState ──> task_result
     2026-07-28  {"resultType": "task", "taskId", "status", …}   ──┘
 
-Refuses to offer any: what clients see is an ordinary call, and no word of tasks.
+Tasks are not offered to clients. A client sees an ordinary call without any mention of tasks.
 
 Rules upheld here:
-1. A server is asked as often as it wants, within what makes sense.
-2. What cannot be read is the server's error, and says what was expected.
+1. A server is polled as often as it asks for, within limits.
+2. A malformed task is the server's error, which says what was expected.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from trunkline.jsonrpc import INTERNAL_ERROR, UNSET, Raw, RpcError, members, to_raw
-from trunkline.jsonrpc.raw import UnsetType, first_byte
-from trunkline.mcp.capabilities import TASKS
-from trunkline.mcp.envelope import CAPABILITIES
-from trunkline.mcp.headers import MISSING_CAPABILITY
-from trunkline.mcp.meta import PREFIX, Params, peek
-from trunkline.mcp.questions import Question
-from trunkline.mcp.rounds import read_questions
+from msgspec import Struct
+
+from trunkline.jsonrpc import INTERNAL_ERROR, UNSET, Raw, RpcError, read_members, to_raw
+from trunkline.jsonrpc.raw_json import UnsetType, first_byte
+from trunkline.mcp.capabilities import TASKS_EXTENSION
+from trunkline.mcp.errors import MISSING_CAPABILITY
+from trunkline.mcp.input_required import read_input_requests
+from trunkline.mcp.negotiation import CAPABILITIES_KEY
+from trunkline.mcp.params import META_PREFIX, Params, as_object, decode_value, try_members
+from trunkline.mcp.server_requests import ServerRequest
 from trunkline.mcp.versions import V2025_11_25, Era, era_of
 
-MIN_INTERVAL, INTERVAL, MAX_INTERVAL = 0.1, 1.0, 30.0
-"""How long, in seconds, a task is left alone between two looks at it: at least, if its server does
-not say, and at most."""
+# The longest task id that is accepted, in characters.
+MAX_TASK_ID_LENGTH = 4096
 
-MAX_ID = 4096
-"""The longest name of a task that is taken, in characters."""
+# Without `ttl` some servers keep results for ever. An hour is longer than any call may take.
+# The `task` member of a 2025-11-25 call.
+TASK_REQUEST = Raw(b'{"ttl":3600000}')
 
-WISH = Raw(b'{"ttl":3600000}')
-"""What is said of a task that is wished for. Without `ttl` some servers would keep its result for
-ever; an hour is longer than calls may take."""
-
-_RELATED = frozenset((PREFIX + "related-task",))
-_MENTION = b"related-task"
-_STATUSES = frozenset(("working", "input_required", "completed", "failed", "cancelled"))
-_ENDS = frozenset(("completed", "failed", "cancelled"))
-_CONTENT = frozenset(("content", "structuredContent"))
-_UNITS = {Era.HANDSHAKE: "pollInterval", Era.ENVELOPE: "pollIntervalMs"}
-_NULL, _NOTHING, _TASK = Raw(b"null"), Raw(b"{}"), "task"
+_RELATED_TASK_KEYS = frozenset((META_PREFIX + "related-task",))
+_RELATED_TASK_MARKER = b"related-task"
+_TASK_STATUSES = frozenset(("working", "input_required", "completed", "failed", "cancelled"))
+_FINAL_STATUSES = frozenset(("completed", "failed", "cancelled"))
+_CONTENT_KEYS = frozenset(("content", "structuredContent"))
+_POLL_INTERVAL_KEYS = {Era.SESSION: "pollInterval", Era.STATELESS: "pollIntervalMs"}
+_NULL, _EMPTY_OBJECT, _TASK_KEY = Raw(b"null"), Raw(b"{}"), "task"
 _OBJECT = ord("{")
 
 
-class Task(NamedTuple):
-    """What is known of a task at one moment."""
+class PollIntervals(Struct, frozen=True, kw_only=True):
+    """The bounds for the number of seconds between two polls of a task."""
+
+    minimum: float = 0.1
+    default: float = 1.0  # for a task without a valid interval
+    maximum: float = 30.0
+
+
+_DEFAULT_INTERVALS = PollIntervals()
+
+
+class TaskState(NamedTuple):
+    """The state of a task, as one message reports it."""
 
     id: str
     status: str
-    interval: float
-    """For how long, in seconds, to leave it alone."""
-    message: str | None = None
-    """What the server says of the status."""
+    poll_interval: float
+    status_message: str | None = None
     result: Raw | None = None
     error: RpcError | None = None
-    questions: Mapping[str, Question] = {}
+    input_requests: Mapping[str, ServerRequest] = {}
 
     @property
-    def over(self) -> bool:
-        """Tell whether it has ended, in whichever way."""
-        return self.status in _ENDS
+    def is_finished(self) -> bool:
+        """Whether the task has ended, in whichever way."""
+        return self.status in _FINAL_STATUSES
 
 
-# Who insists on tasks
+# Task support
 
 
-def take_execution(definition: Raw) -> tuple[Raw, bool]:
-    """Return the definition of a tool without a word of tasks, and whether it insists on one."""
-    found = members(definition)
+def strip_execution(definition: Raw) -> tuple[Raw, bool]:
+    """Return a tool's definition without `execution`, and whether the tool requires tasks."""
+    found = read_members(definition)
     if "execution" not in found:
         return definition, False
-    said = _as_object(peek(found.pop("execution"))).get("taskSupport")
-    return to_raw(found), said == "required"
+    support = as_object(decode_value(found.pop("execution"))).get("taskSupport")
+    return to_raw(found), support == "required"
 
 
-def runs_tasks(version: str, capabilities: Mapping[str, Any]) -> bool:
+def supports_tasks(version: str, capabilities: Mapping[str, Any]) -> bool:
     """Tell whether a server declared that its tools can be called as tasks."""
-    if era_of(version) is Era.ENVELOPE:
-        return has_extension(capabilities)
+    if era_of(version) is Era.STATELESS:
+        return has_tasks_extension(capabilities)
     if version < V2025_11_25:
         return False
-    requests = _as_object(_as_object(capabilities.get("tasks")).get("requests"))
-    return "call" in _as_object(requests.get("tools"))
+    requests = as_object(as_object(capabilities.get("tasks")).get("requests"))
+    return "call" in as_object(requests.get("tools"))
 
 
-def has_extension(capabilities: Mapping[str, Any]) -> bool:
-    """Tell whether a client or a server of the envelope era declared that it knows tasks."""
-    return TASKS in _as_object(capabilities.get("extensions"))
+def has_tasks_extension(capabilities: Mapping[str, Any]) -> bool:
+    """Tell whether a stateless client or server declared the tasks extension."""
+    return TASKS_EXTENSION in as_object(capabilities.get("extensions"))
 
 
-def needs_extension(error: BaseException | None) -> bool:
-    """Tell whether a call was refused for want of the extension, and of nothing else."""
+def needs_tasks_extension(error: BaseException | None) -> bool:
+    """Tell whether a call failed only because the tasks extension was not declared."""
     if not isinstance(error, RpcError) or error.code != MISSING_CAPABILITY or error.data is UNSET:
         return False
-    required = _as_object(_as_object(peek(to_raw(error.data))).get("requiredCapabilities"))
-    extensions = _as_object(required.get("extensions"))
-    return list(required) == ["extensions"] and list(extensions) == [TASKS]
+    required = as_object(as_object(decode_value(to_raw(error.data))).get("requiredCapabilities"))
+    extensions = as_object(required.get("extensions"))
+    return list(required) == ["extensions"] and list(extensions) == [TASKS_EXTENSION]
 
 
-def put_extension(params: Params, declared: bool) -> None:
-    """Say in an envelope that we can follow a task, or that we cannot."""
-    capabilities = _try_members(params.meta.get(CAPABILITIES, _NOTHING))
-    extensions = _try_members(capabilities.pop("extensions", _NOTHING))
-    extensions.pop(TASKS, None)
+def set_tasks_extension(params: Params, declared: bool) -> None:
+    """Declare in an envelope that the gateway supports tasks, or that it does not."""
+    capabilities = try_members(params.meta.get(CAPABILITIES_KEY, _EMPTY_OBJECT)) or {}
+    extensions = try_members(capabilities.pop("extensions", _EMPTY_OBJECT)) or {}
+    extensions.pop(TASKS_EXTENSION, None)
     if declared:
-        extensions[TASKS] = _NOTHING
+        extensions[TASKS_EXTENSION] = _EMPTY_OBJECT
     if extensions:
         capabilities["extensions"] = to_raw(extensions)
-    params.put_meta(CAPABILITIES, capabilities)
+    params.put_meta(CAPABILITIES_KEY, capabilities)
 
 
-# Reading
+# Task messages
 
 
-def read_created(result: Raw, era: Era) -> Task | None:
-    """Read the answer to a call, None if it is no promise; raises Internal error if unreadable."""
+def read_created_task(
+    result: Raw, era: Era, intervals: PollIntervals = _DEFAULT_INTERVALS
+) -> TaskState | None:
+    """Read the task in a call's result; None if it has none; raises Internal error if malformed."""
     try:
-        found = members(result)
-        if era is Era.ENVELOPE:
-            return _read(found, era) if peek(found.get("resultType", _NULL)) == _TASK else None
-        if found.keys() & _CONTENT or first_byte(found.get(_TASK, _NULL)) != _OBJECT:
+        found = read_members(result)
+        if era is Era.STATELESS:
+            is_task = decode_value(found.get("resultType", _NULL)) == _TASK_KEY
+            return _parse_task(found, era, intervals) if is_task else None
+        if found.keys() & _CONTENT_KEYS or first_byte(found.get(_TASK_KEY, _NULL)) != _OBJECT:
             return None
-        return _read(members(found[_TASK]), era)
-    except ValueError as why:
-        raise _unreadable(why) from None
+        return _parse_task(read_members(found[_TASK_KEY]), era, intervals)
+    except ValueError as error:
+        raise _unreadable_task(error) from None
 
 
-def read_state(task: Task, result: Raw, era: Era) -> Task:
-    """Read the answer to `tasks/get`; raises Internal error if it cannot be read."""
+def read_task_state(
+    task: TaskState, result: Raw, era: Era, intervals: PollIntervals = _DEFAULT_INTERVALS
+) -> TaskState:
+    """Read the result of `tasks/get`; raises Internal error if it is malformed."""
     try:
-        return _read(members(result) | {"taskId": to_raw(task.id)}, era)
-    except ValueError as why:
-        raise _unreadable(why) from None
+        members = read_members(result) | {"taskId": to_raw(task.id)}
+        return _parse_task(members, era, intervals)
+    except ValueError as error:
+        raise _unreadable_task(error) from None
 
 
-def _read(found: dict[str, Raw], era: Era) -> Task:
-    id, status = (peek(found.get(key, _NULL)) for key in ("taskId", "status"))
-    if not isinstance(id, str) or not 0 < len(id) <= MAX_ID:
-        raise ValueError(f"expected a string of up to {MAX_ID} characters as 'taskId'")
-    if not isinstance(status, str) or status not in _STATUSES:
-        raise ValueError(f"expected one of {', '.join(sorted(_STATUSES))} as 'status'")
-    message = peek(found.get("statusMessage", _NULL))
-    task = Task(id, status, _interval(found, era), message if isinstance(message, str) else None)
-    if era is Era.HANDSHAKE:
+def _parse_task(found: dict[str, Raw], era: Era, intervals: PollIntervals) -> TaskState:
+    id, status = (decode_value(found.get(key, _NULL)) for key in ("taskId", "status"))
+    if not isinstance(id, str) or not 0 < len(id) <= MAX_TASK_ID_LENGTH:
+        raise ValueError(f"expected a string of up to {MAX_TASK_ID_LENGTH} characters as 'taskId'")
+    if not isinstance(status, str) or status not in _TASK_STATUSES:
+        raise ValueError(f"expected one of {', '.join(sorted(_TASK_STATUSES))} as 'status'")
+    message = decode_value(found.get("statusMessage", _NULL))
+    poll_interval = _poll_interval(found, era, intervals)
+    task = TaskState(id, status, poll_interval, message if isinstance(message, str) else None)
+    if era is Era.SESSION:
         return task
-    error, questions = found.get("error"), {}
+    error, input_requests = found.get("error"), {}
     if status == "input_required" and "inputRequests" in found:
-        questions = read_questions(found["inputRequests"])
+        input_requests = read_input_requests(found["inputRequests"])
     return task._replace(
         result=found.get("result"),
         error=None if error is None else _read_error(error),
-        questions=questions,
+        input_requests=input_requests,
     )
 
 
-def _interval(found: dict[str, Raw], era: Era) -> float:
-    said = peek(found.get(_UNITS[era], _NULL))
-    if not isinstance(said, int | float) or isinstance(said, bool) or not said >= 0:
-        return INTERVAL  # not said, or nothing that makes sense
-    return min(max(min(said, 1e6) / 1000, MIN_INTERVAL), MAX_INTERVAL)
+def _poll_interval(found: dict[str, Raw], era: Era, intervals: PollIntervals) -> float:
+    value = decode_value(found.get(_POLL_INTERVAL_KEYS[era], _NULL))
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+        return intervals.default  # absent or malformed
+    return min(max(min(value, 1e6) / 1000, intervals.minimum), intervals.maximum)
 
 
 def _read_error(raw: Raw) -> RpcError:
-    found = members(raw)
-    code, message = (peek(found.get(key, _NULL)) for key in ("code", "message"))
+    found = read_members(raw)
+    code, message = (decode_value(found.get(key, _NULL)) for key in ("code", "message"))
     if not isinstance(code, int) or isinstance(code, bool):
         code = INTERNAL_ERROR
     return RpcError(code, message if isinstance(message, str) else "", found.get("data", UNSET))
 
 
-# What came of it
+# Results
 
 
-def outcome(task: Task) -> Raw:
-    """Return the result of a task that is over; raises RpcError if there is none."""
+def task_result(task: TaskState) -> Raw:
+    """Return the result of a finished task; raises RpcError if there is none."""
     if task.status == "completed" and task.result is not None:
         return task.result
     if task.status == "failed" and task.error is not None:
         raise task.error
-    detail = "" if task.message is None else f": {task.message}"
+    detail = "" if task.status_message is None else f": {task.status_message}"
     if task.status == "completed":
-        raise RpcError.internal_error("the server completed the task, and has no result of it")
-    what = "the task failed" if task.status == "failed" else "the server cancelled the task"
-    raise RpcError.internal_error(what + detail)
+        raise RpcError.internal_error("the server completed the task without a result")
+    text = "the task failed" if task.status == "failed" else "the server cancelled the task"
+    raise RpcError.internal_error(text + detail)
 
 
-def lost(why: RpcError) -> RpcError:
-    """Return what a client gets whose call's task the server does not know any more."""
-    return RpcError.internal_error(f"the server has lost the task: {why.message}")
+def lost_task_error(error: RpcError) -> RpcError:
+    """Return the error for a client whose task the server no longer knows."""
+    return RpcError.internal_error(f"the server no longer knows the task: {error.message}")
 
 
 def has_content(result: Raw) -> bool:
-    """Tell whether this is a tool's result, and no empty page that some give for want of one."""
-    return bool(_try_members(result).keys() & _CONTENT)
+    """Tell whether a tool's result has content. Some servers return an empty object instead."""
+    return bool((try_members(result) or {}).keys() & _CONTENT_KEYS)
 
 
-def plain_result(result: Raw) -> Raw:
-    """Return a result without a word of the task that it comes from."""
-    if _MENTION not in bytes(result):
+def strip_related_task(result: Raw) -> Raw:
+    """Return a result without the mention of its task."""
+    if _RELATED_TASK_MARKER not in bytes(result):
         return result
-    found = _try_members(result)
-    meta = _try_members(found.get("_meta", _NOTHING))
-    if not meta.keys() & _RELATED:
+    found = try_members(result) or {}
+    meta = try_members(found.get("_meta", _EMPTY_OBJECT)) or {}
+    if not meta.keys() & _RELATED_TASK_KEYS:
         return result
-    kept = {key: value for key, value in meta.items() if key not in _RELATED}
+    kept = {key: value for key, value in meta.items() if key not in _RELATED_TASK_KEYS}
     del found["_meta"]
     return to_raw(found | {"_meta": kept} if kept else found)
 
 
-def plain_question(params: Raw | UnsetType) -> Raw | UnsetType:
-    """Return what a server asks without a word of tasks; raises Invalid params."""
+def strip_task_params(params: Raw | UnsetType) -> Raw | UnsetType:
+    """Return the params of a server request without task members; raises Invalid params."""
     if params is UNSET or b"task" not in bytes(params):
         return params
     edited = Params(params)
-    edited.drop(_TASK)
-    edited.drop_meta(_RELATED)
+    edited.drop(_TASK_KEY)
+    edited.drop_meta(_RELATED_TASK_KEYS)
     return edited.encode()
 
 
-def related_task(params: object) -> str | None:
-    """Return in the course of which task something was said, None if that is not said."""
-    if type(params) is not Raw or _MENTION not in bytes(params):
+def related_task_id(params: object) -> str | None:
+    """Return the id of the task that a message relates to, or None."""
+    if type(params) is not Raw or _RELATED_TASK_MARKER not in bytes(params):
         return None
     try:
-        (related,) = (Params(params).meta.get(key, _NULL) for key in _RELATED)
+        (related,) = (Params(params).meta.get(key, _NULL) for key in _RELATED_TASK_KEYS)
     except RpcError:
         return None
-    id = _as_object(peek(related)).get("taskId")
+    id = as_object(decode_value(related)).get("taskId")
     return id if isinstance(id, str) else None
 
 
-def _as_object(value: object) -> Mapping[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _try_members(raw: Raw) -> dict[str, Raw]:
-    try:
-        return members(raw)
-    except ValueError:
-        return {}
-
-
-def _unreadable(why: ValueError) -> RpcError:
-    return RpcError.internal_error(f"the server's task cannot be read: {why}")
+def _unreadable_task(error: ValueError) -> RpcError:
+    return RpcError.internal_error(f"the server's task cannot be read: {error}")

@@ -1,26 +1,48 @@
-"""Breaker: whether a backend is asked at all, after it has failed again and again.
+"""Circuit breaker and back-off: when to try a failing backend again.
 
-    closed ──so many failures in a row──> open ──after a while──> half-open: one call, to find out
-      ^  └──── an answer: none any more ────┘                       │
-      └────────────────────────── answered ─────────────────────────┤
-                          open <── failed ──────────────────────────┘
+    back-off after failures in a row: 1 s, 2 s, 4 s … 60 s, each plus up to 50 % jitter
 
-Refuses to know what a failure is, and what time it is.
+    closed ──`threshold` failures in a row──> open ──`recovery` s──> half-open: one call probes
+      ^  └──── any success resets the count        ^                   │
+      └──────────────────────── success ───────────│───────────────────┤
+                                                   └──── failure ──────┘
+
+What counts as a failure is the caller's decision, and time is an argument.
 
 Rules upheld here:
-1. It opens after `threshold` failures in a row, and never before; with 0 it never does.
-2. While it is open nobody passes; after `recovery` seconds one call does, and until something has
-   come of that nobody else.
-3. A call that was let pass before the circuit opened says nothing about it any more.
-4. Whoever is let pass to find out and never says what came of it is not waited for longer than
-   `recovery` seconds; if it gives up, the next one may try at once.
+1. The breaker opens after `threshold` failures in a row and never before; 0 disables it.
+2. While it is open no call passes. After `recovery` seconds one call does, and no other until its
+   outcome is known.
+3. The outcome of a call that was admitted before the circuit opened is ignored.
+4. A probe without an outcome blocks others for at most `recovery` seconds. If it is released, the
+   next call may probe immediately.
 """
 
 from enum import StrEnum
 
+FIRST_RETRY_DELAY = 1.0
+MAX_RETRY_DELAY = 60.0
+# A server that was up for so many seconds starts again with the first delay.
+HEALTHY_UPTIME = 60.0
 
-class Circuit(StrEnum):
-    """How the way to a backend is."""
+
+def backoff_delay(
+    failures: int,
+    jitter: float,
+    first_delay: float = FIRST_RETRY_DELAY,
+    max_delay: float = MAX_RETRY_DELAY,
+) -> float:
+    """Return the number of seconds to wait after so many failures in a row; `jitter` is 0 to 1."""
+    return min(first_delay * 2.0 ** min(failures - 1, 16), max_delay) * (1 + jitter / 2)
+
+
+def count_failure(failures: int, uptime: float, healthy_uptime: float = HEALTHY_UPTIME) -> int:
+    """Count one more failure, or restart the count if the server was up for long enough."""
+    return 1 if uptime >= healthy_uptime else failures + 1
+
+
+class CircuitState(StrEnum):
+    """The state of a circuit breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -28,86 +50,85 @@ class Circuit(StrEnum):
 
 
 class Breaker:
-    """The circuit of one backend; every moment is on the clock of whoever asks, in seconds."""
+    """The circuit breaker of one backend. All times are in seconds on the caller's clock."""
 
-    __slots__ = ("_ends", "_probing", "_recovery", "_threshold", "failures", "passing")
+    __slots__ = ("_probing", "_recovery", "_retry_at", "_threshold", "failures", "generation")
 
     def __init__(self, threshold: int, recovery: float) -> None:
-        """Begin closed."""
         self._threshold = threshold
         self._recovery = recovery
         self.failures = 0
-        """How many there were in a row; none means closed, and nothing to take note of."""
-        self.passing: int = 0
-        """What those are let pass with who count; another one whenever the circuit changes."""
-        self._ends: float | None = None
-        """When the next call may pass; None while all do."""
+        """The number of failures in a row. Zero means closed, with nothing to record."""
+        self.generation: int = 0
+        """Changes with every change of state. Results of earlier generations are ignored."""
+        # When the next call may pass; None while the circuit is closed.
+        self._retry_at: float | None = None
         self._probing = False
 
-    def adopt(self, threshold: int, recovery: float) -> None:
-        """Have other limits from now on; a circuit that is open stays so for as long as it was."""
+    def reconfigure(self, threshold: int, recovery: float) -> None:
+        """Change the settings. An open circuit stays open for as long as planned."""
         self._threshold, self._recovery = threshold, recovery
 
     @property
-    def closed(self) -> bool:
-        """Tell whether everybody passes."""
-        return self._ends is None
+    def is_closed(self) -> bool:
+        """Whether all calls pass."""
+        return self._retry_at is None
 
     @property
-    def circuit(self) -> Circuit:
-        """How it is."""
-        if self._ends is None:
-            return Circuit.CLOSED
-        return Circuit.HALF_OPEN if self._probing else Circuit.OPEN
+    def state(self) -> CircuitState:
+        """Whether calls pass, are rejected, or one of them probes."""
+        if self._retry_at is None:
+            return CircuitState.CLOSED
+        return CircuitState.HALF_OPEN if self._probing else CircuitState.OPEN
 
     def admit(self, now: float) -> int | None:
-        """Let a call pass, and return what it is let pass with; None if it is not.
+        """Admit a call and return its generation, or None if the call must not pass.
 
-        Whoever is let pass says in the end what came of it.
+        The caller of this method must report the outcome.
         """
-        if self._ends is not None:
-            if now < self._ends:
+        if self._retry_at is not None:
+            if now < self._retry_at:
                 return None
             self._probing = True
-            self._ends = now + self._recovery
-            self.passing += 1
-        return self.passing
+            self._retry_at = now + self._recovery
+            self.generation += 1
+        return self.generation
 
     def retry_in(self, now: float) -> float:
         """Return in how many seconds the next call may pass."""
-        return 0.0 if self._ends is None else max(0.0, self._ends - now)
+        return 0.0 if self._retry_at is None else max(0.0, self._retry_at - now)
 
-    def succeed(self, passed: int) -> bool:
-        """Take note of an answer; return whether that closed the circuit."""
-        if passed != self.passing:
+    def record_success(self, generation: int) -> bool:
+        """Record a success; return whether that closed the circuit."""
+        if generation != self.generation:
             return False
         self.failures = 0
-        if self._ends is None:
+        if self._retry_at is None:
             return False
-        self._ends, self._probing = None, False
-        self.passing += 1
+        self._retry_at, self._probing = None, False
+        self.generation += 1
         return True
 
-    def fail(self, passed: int, now: float) -> bool:
-        """Take note of a failure; return whether that opened the circuit."""
-        if passed != self.passing:
+    def record_failure(self, generation: int, now: float) -> bool:
+        """Record a failure; return whether that opened the circuit."""
+        if generation != self.generation:
             return False
         self.failures += 1
         if not self._probing and not 0 < self._threshold <= self.failures:
             return False
         self._probing = False
-        self._ends = now + self._recovery
-        self.passing += 1
+        self._retry_at = now + self._recovery
+        self.generation += 1
         return True
 
-    def release(self, passed: int, now: float) -> None:
-        """Take note that a call has given up: nothing is known, and another may find out."""
-        if self._probing and passed == self.passing:
-            self.hasten(now)
+    def release(self, generation: int, now: float) -> None:
+        """Record that a call ended without an outcome. The next call may probe."""
+        if self._probing and generation == self.generation:
+            self.probe_now(now)
 
-    def hasten(self, now: float) -> None:
-        """Let the next call find out at once, if the circuit is not closed."""
-        if self._ends is not None:
+    def probe_now(self, now: float) -> None:
+        """Let the next call probe immediately, if the circuit is not closed."""
+        if self._retry_at is not None:
             self._probing = False
-            self._ends = now
-            self.passing += 1
+            self._retry_at = now
+            self.generation += 1

@@ -1,173 +1,182 @@
-"""Catalog: all that all backends offer, merged, under names that tell them apart.
+"""Catalog: the immutable merge of the features of all backends, under unique names.
 
-    listings, in the order of the configuration ──> merge ──> Catalog ──> find, list_result
+    listings, in the order of the configuration ──> merge_listings ──> Catalog ──> find, list_result
 
-Refuses to change: when a backend's offers change, another Catalog is made and takes its place, so
-that whoever reads one reads it whole and without a lock.
+A change of a backend's features makes a new Catalog, so readers need no lock.
 
 Rules upheld here:
-1. Every offer of every backend can be called, whatever it is named: of two equal names the first in
-   the order of the configuration keeps it, and the other gets one that says where it comes from.
-2. What one backend does never renames what another offers before it.
-3. Lists come in the order of the configuration, and within a backend in its own.
+1. Every feature can be called. Of two equal names, the first in the order of the configuration
+   keeps it, and the other gets one that names its backend.
+2. A backend never renames features of the backends before it.
+3. Lists are in the order of the configuration, and in each backend's own order.
 """
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from trunkline.jsonrpc import Raw, to_raw
-from trunkline.mcp.cacheable import Freshness, merge_freshness
-from trunkline.mcp.headers import HeaderMap, header_params
-from trunkline.mcp.offer import Kind, Offer
-from trunkline.mcp.shapes import narrow_tool
+from trunkline.mcp.cache_hints import CacheHints, merge_cache_hints
+from trunkline.mcp.compat import downgrade_tool
+from trunkline.mcp.features import Feature, FeatureKind
+from trunkline.mcp.http_headers import HeaderParams, header_params
 from trunkline.mcp.versions import V2026_07_28
-from trunkline.routing.naming import public_name
-from trunkline.routing.template import matches, weight
+from trunkline.routing.naming import matches_template, public_name, template_specificity
 
-OWNED = "trunkline:"
-"""How a URI begins that says whose it is: trunkline:BACKEND:the URI that the backend knows."""
+# The prefix of a URI that names its backend: trunkline:BACKEND:the native URI.
+OWNED_URI_PREFIX = "trunkline:"
 
-
-_UNSAID = Freshness()
+_NO_CACHE_HINTS = CacheHints()
 
 
-class Listing(NamedTuple):
-    """What one backend offers, and the prefix that its names get."""
+class FeatureListing(NamedTuple):
+    """The features of one backend, and the prefix of their public names."""
 
     backend: str
     prefix: str
-    offers: tuple[Offer, ...]
-    freshness: Freshness = _UNSAID
+    features: tuple[Feature, ...]
+    cache_hints: CacheHints = _NO_CACHE_HINTS
 
 
-class Entry(NamedTuple):
-    """One offer as the gateway offers it."""
+class CatalogEntry(NamedTuple):
+    """One feature as the gateway offers it."""
 
-    kind: Kind
-    public: str
+    kind: FeatureKind
+    public_name: str
     backend: str
-    native: str
+    native_name: str
     definition: Raw
-    mirrors: HeaderMap = ()
+    header_params: HeaderParams = ()
     """The arguments that a client repeats in HTTP headers."""
 
 
 class Collision(NamedTuple):
-    """Two offers wanted one name: who has it, and what the other is called instead."""
+    """Two features wanted one name: who keeps it, and the other's entry."""
 
-    kind: Kind
+    kind: FeatureKind
     wanted: str
     kept_by: str
-    renamed: Entry
+    renamed: CatalogEntry
 
 
 class Catalog:
-    """An immutable merge of offers."""
+    """An immutable merge of the features of all backends."""
 
     def __init__(
         self,
-        entries: Iterable[Entry] = (),
+        entries: Iterable[CatalogEntry] = (),
         collisions: Iterable[Collision] = (),
-        freshness: Freshness = _UNSAID,
+        cache_hints: CacheHints = _NO_CACHE_HINTS,
     ) -> None:
-        self._entries: dict[Kind, dict[str, Entry]] = {kind: {} for kind in Kind}
+        self._entries: dict[FeatureKind, dict[str, CatalogEntry]] = {
+            kind: {} for kind in FeatureKind
+        }
         for entry in entries:
-            self._entries[entry.kind][entry.public] = entry
+            self._entries[entry.kind][entry.public_name] = entry
         self.collisions = tuple(collisions)
-        self.freshness = freshness
-        self._results: dict[tuple[Kind, str], Raw] = {}
-        """Lists that were asked for, as each revision has them."""
+        self.cache_hints = cache_hints
+        # Encoded lists by kind and revision, filled on demand.
+        self._results: dict[tuple[FeatureKind, str], Raw] = {}
 
-    def entries(self, kind: Kind) -> tuple[Entry, ...]:
-        """Return all offers of one kind, in order."""
+    def entries(self, kind: FeatureKind) -> tuple[CatalogEntry, ...]:
+        """Return all features of one kind, in order."""
         return tuple(self._entries[kind].values())
 
-    def find(self, kind: Kind, public: str) -> Entry | None:
-        """Return what is offered under exactly this name or URI."""
+    def find(self, kind: FeatureKind, public: str) -> CatalogEntry | None:
+        """Return the feature with exactly this public name or URI."""
         return self._entries[kind].get(public)
 
-    def find_reader(self, uri: str) -> Entry | None:
-        """Return whose resource `uri` is: as listed, or by the template that fits best."""
-        found = self.find(Kind.RESOURCE, uri)
+    def find_resource(self, uri: str) -> CatalogEntry | None:
+        """Return the resource `uri`: listed, or matched by the most specific template."""
+        found = self.find(FeatureKind.RESOURCE, uri)
         if found is not None:
             return found
-        fitting = [e for e in self.entries(Kind.TEMPLATE) if matches(e.public, uri)]
-        best = max(fitting, key=lambda entry: weight(entry.public), default=None)
+        candidates = [
+            e for e in self.entries(FeatureKind.TEMPLATE) if matches_template(e.public_name, uri)
+        ]
+        best = max(
+            candidates, key=lambda entry: template_specificity(entry.public_name), default=None
+        )
         if best is None:
             return None
-        marked = _mark(best.backend, "")
-        native = uri.removeprefix(marked) if best.public.startswith(marked) else uri
-        return Entry(Kind.RESOURCE, uri, best.backend, native, best.definition)
+        prefix = _owned_uri(best.backend, "")
+        native_uri = uri.removeprefix(prefix) if best.public_name.startswith(prefix) else uri
+        return CatalogEntry(FeatureKind.RESOURCE, uri, best.backend, native_uri, best.definition)
 
-    def list_result(self, kind: Kind, version: str = V2026_07_28) -> Raw:
-        """Return the result of a list as clients of `version` read it, written once for all."""
-        key = (kind, version if kind is Kind.TOOL else V2026_07_28)
+    def list_result(self, kind: FeatureKind, version: str = V2026_07_28) -> Raw:
+        """Return the result of a list for clients of `version`. It is encoded once for all."""
+        key = (kind, version if kind is FeatureKind.TOOL else V2026_07_28)
         if key not in self._results:
-            self._results[key] = write_list(kind, self._entries[kind].values(), version)
+            self._results[key] = write_list_result(kind, self._entries[kind].values(), version)
         return self._results[key]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Catalog) and self._entries == other._entries
 
-    def changed_kinds(self, other: "Catalog") -> tuple[Kind, ...]:
-        """Name the kinds of which another catalogue offers something else, or in another order."""
-        return tuple(kind for kind in Kind if self.entries(kind) != other.entries(kind))
+    def changed_kinds(self, other: "Catalog") -> tuple[FeatureKind, ...]:
+        """Return the kinds of which another catalogue has other features, or another order."""
+        return tuple(kind for kind in FeatureKind if self.entries(kind) != other.entries(kind))
 
 
-def write_list(kind: Kind, entries: Iterable[Entry], version: str) -> Raw:
-    """Write the result of a list as clients of `version` read it."""
+def write_list_result(kind: FeatureKind, entries: Iterable[CatalogEntry], version: str) -> Raw:
+    """Encode the result of a list for clients of `version`."""
     definitions = [entry.definition for entry in entries]
-    if kind is Kind.TOOL:
-        definitions = [narrow_tool(definition, version) for definition in definitions]
+    if kind is FeatureKind.TOOL:
+        definitions = [downgrade_tool(definition, version) for definition in definitions]
     return to_raw({kind.value: definitions})
 
 
-def merge(listings: Iterable[Listing]) -> Catalog:
-    """Return the catalogue of all listings, which come in the order of the configuration."""
-    taken: dict[tuple[Kind, str], Entry] = {}
-    native: set[tuple[str, Kind, str]] = set()
+def merge_listings(listings: Iterable[FeatureListing]) -> Catalog:
+    """Return the catalogue of all listings, which must be in the order of the configuration."""
+    taken: dict[tuple[FeatureKind, str], CatalogEntry] = {}
+    native: set[tuple[str, FeatureKind, str]] = set()
     collisions: list[Collision] = []
-    fresh: list[Freshness] = []
+    cache_hints: list[CacheHints] = []
     for listing in listings:
-        fresh.append(listing.freshness)
-        for offer in listing.offers:
-            if (listing.backend, offer.kind, offer.key) in native:
-                continue  # a backend that lists something twice has it once
-            native.add((listing.backend, offer.kind, offer.key))
-            names = _names(listing, offer)
+        cache_hints.append(listing.cache_hints)
+        for feature in listing.features:
+            if (listing.backend, feature.kind, feature.key) in native:
+                continue  # the backend listed it twice
+            native.add((listing.backend, feature.kind, feature.key))
+            names = _candidate_names(listing, feature)
             wanted = public = next(names)
-            while (offer.kind, public) in taken:
+            while (feature.kind, public) in taken:
                 public = next(names)
-            definition = offer.under(public)
-            mirrors = _mirrors(offer)
-            entry = Entry(offer.kind, public, listing.backend, offer.key, definition, mirrors)
+            definition = feature.definition_as(public)
+            entry = CatalogEntry(
+                feature.kind,
+                public,
+                listing.backend,
+                feature.key,
+                definition,
+                _header_params(feature),
+            )
             if public != wanted:
-                kept_by = taken[offer.kind, wanted].backend
-                collisions.append(Collision(offer.kind, wanted, kept_by, entry))
-            taken[offer.kind, public] = entry
-    return Catalog(taken.values(), collisions, merge_freshness(fresh))
+                kept_by = taken[feature.kind, wanted].backend
+                collisions.append(Collision(feature.kind, wanted, kept_by, entry))
+            taken[feature.kind, public] = entry
+    return Catalog(taken.values(), collisions, merge_cache_hints(cache_hints))
 
 
-def _names(listing: Listing, offer: Offer) -> Iterator[str]:
-    """Yield the names that an offer may get, best first, without end."""
-    name = offer.key
-    if offer.kind in (Kind.RESOURCE, Kind.TEMPLATE):
+def _candidate_names(listing: FeatureListing, feature: Feature) -> Iterator[str]:
+    """Yield the candidate names of a feature, best first, without end."""
+    name = feature.key
+    if feature.kind in (FeatureKind.RESOURCE, FeatureKind.TEMPLATE):
         while True:
             yield name
-            name = _mark(listing.backend, name)
+            name = _owned_uri(listing.backend, name)
     yield public_name(listing.prefix, name)
     while True:
         yield public_name(listing.backend, name)
-        name += "\0"  # no longer plain, so that from here on a hash tells it apart
+        name += "\0"  # no longer plain, so that from here on a hash makes the name unique
 
 
-def _mark(backend: str, uri: str) -> str:
-    return f"{OWNED}{backend}:{uri}"
+def _owned_uri(backend: str, uri: str) -> str:
+    return f"{OWNED_URI_PREFIX}{backend}:{uri}"
 
 
-def _mirrors(offer: Offer) -> HeaderMap:
-    """Return which arguments of a tool go into headers; marks that cannot be count for none."""
+def _header_params(feature: Feature) -> HeaderParams:
+    """Return the header arguments of a tool. Invalid declarations count as none."""
     try:
-        return header_params(offer.definition) if offer.kind is Kind.TOOL else ()
+        return header_params(feature.definition) if feature.kind is FeatureKind.TOOL else ()
     except ValueError:
         return ()

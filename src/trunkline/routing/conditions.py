@@ -1,86 +1,184 @@
-"""Conditions: the `when` of a rule, in CEL, the Common Expression Language of Google.
+"""Conditions: the `when` of a policy rule, in CEL (Common Expression Language).
 
-    "has(args.path) && args.path.startsWith('/etc')" ──> Condition ──holds(facts)──> yes, or no,
-                                                                               or ConditionFailed
+    the bytes of `arguments` ──> read_strict_arguments ──> StrictArguments, or ValueError
+    "has(args.path) && args.path.startsWith('/etc')" ──> Condition ──holds──> True, False,
+                                                                        or ConditionFailed
 
-Refuses to say what a failure means: a condition that asks for a key that is not there neither holds
-nor does not, and whoever asked decides what follows.
+A condition that reads a missing key fails: it is neither true nor false, and the policy decides
+what follows. This is the only module that knows the CEL library.
 
 Rules upheld here:
-1. What cannot be understood is refused when it is read, with the line and the column of the place:
-   syntax, names, functions, types as far as they are known, and whatever does not say yes or no.
-2. A condition sees what it is told and nothing else: no clock, no files, no network.
-3. It costs little: it is short, goes round a bounded number of times, and is asked nothing that it
-   would read otherwise than the server does.
-
-The one file that knows the library; the library is looked for only if a condition is there.
+1. An invalid condition is rejected when it is compiled, with line and column: syntax, names,
+   functions, known types, and results that are not boolean.
+2. A condition sees only its inputs: no clock, files or network.
+3. Evaluation is cheap: sources are short, iteration is bounded, arguments are limited in size and
+   depth.
+4. Rules and servers read the same arguments: duplicate keys, inexact integers, NUL characters and
+   unpaired surrogates are rejected.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple, cast
 
-from trunkline.routing.legible import NO_ARGUMENTS, Arguments
+import msgspec
 
-MAX_LENGTH = 2000
-"""How long a condition may be, in characters."""
+from trunkline.jsonrpc import Raw
 
-MAX_VALUES = 1000
-"""How many values the arguments may have for a condition that goes through them one by one."""
+MAX_ARGUMENT_BYTES = 1024 * 1024
+MAX_ARGUMENT_DEPTH = 64
 
+# The length limit of a condition, in characters.
+MAX_CONDITION_LENGTH = 2000
+
+# The most values that the arguments of an iterating condition may contain.
+MAX_ITERATED_VALUES = 1000
+
+# The variables of conditions.
 VARIABLES = (
     *("args", "tool", "backend", "kind"),
     *("subject", "role", "roles", "client", "annotations"),
 )
-"""What a condition can ask about."""
 
-_PLACE = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (?:Syntax error: )?([^\n]*)")
-_GOES_THROUGH = re.compile(r"\b(all|exists|exists_one|map|filter|in)\b")
+_ERROR_POSITION = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (?:Syntax error: )?([^\n]*)")
+_ITERATION = re.compile(r"\b(all|exists|exists_one|map|filter|in)\b")
+
+_MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
+_TOO_DEEP = f"expected at most {MAX_ARGUMENT_DEPTH} levels"
+
+_decode_arguments = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+# Arguments
+
+
+class StrictArguments(NamedTuple):
+    """Parsed arguments, and how many values they contain at all levels."""
+
+    members: dict[str, Any]
+    value_count: int
+
+
+# The arguments of a call without any: the same as an empty object.
+NO_ARGUMENTS = StrictArguments({}, 0)
+
+
+def read_strict_arguments(raw: Raw | None) -> StrictArguments:
+    """Parse arguments; raises ValueError with the reason, which shows no value."""
+    if raw is None:
+        return NO_ARGUMENTS
+    if memoryview(raw).nbytes > MAX_ARGUMENT_BYTES:
+        raise ValueError(f"expected at most {MAX_ARGUMENT_BYTES} bytes")
+    try:
+        members = _decode_arguments(raw)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    size, keys = _count_values(members)
+    text = bytes(raw)
+    # Each key has one colon, so as many colons as decoded keys prove that no key was a duplicate.
+    if text.count(b":") != keys:
+        _find_duplicates(text.decode())
+    return StrictArguments(members, size)
+
+
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> None:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise ValueError(f"duplicate member {key!r}")
+        seen.add(key)
+
+
+def _skip_number(_: str) -> None:
+    """Replace a number, whose value is not needed."""
+
+
+_find_duplicates = json.JSONDecoder(
+    object_pairs_hook=_reject_duplicates, parse_int=_skip_number
+).decode
+
+
+def _count_values(members: dict[str, Any]) -> tuple[int, int]:
+    """Count all values and keys; raises ValueError for a value that rules cannot read exactly."""
+    size = depth = keys = 0
+    level: list[Any] = [members]
+    while level:
+        depth += 1
+        if depth > MAX_ARGUMENT_DEPTH:
+            raise ValueError(_TOO_DEEP)
+        size += len(level)
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                table = cast("dict[str, Any]", value)
+                keys += len(table)
+                below += table.values()
+                _reject_nul("".join(table))
+            elif isinstance(value, list):
+                below += value
+            elif isinstance(value, str):
+                _reject_nul(value)
+            elif isinstance(value, int) and not _MIN_INTEGER <= value <= _MAX_INTEGER:
+                raise ValueError("expected whole numbers of 64 bits")
+        level = below
+    return size, keys
+
+
+def _reject_nul(text: str) -> None:
+    if "\0" in text:
+        raise ValueError("expected text without NUL")
+
+
+# Conditions
 
 
 class ConditionError(ValueError):
-    """A condition that cannot be: why, and where in it, counted from 1."""
+    """An invalid condition: the reason, and the position counted from 1."""
 
-    def __init__(self, why: str, line: int = 1, column: int = 1) -> None:
-        super().__init__(why)
-        self.why, self.line, self.column = why, line, column
+    def __init__(self, reason: str, line: int = 1, column: int = 1) -> None:
+        super().__init__(reason)
+        self.reason, self.line, self.column = reason, line, column
 
 
 class ConditionFailed(Exception):
-    """A condition to which there is no answer; its text is for operators, it may name arguments."""
+    """A condition that could not be evaluated. The text is for operators: it may show arguments."""
 
 
 class Condition:
-    """One condition, ready to be asked."""
+    """A compiled condition."""
 
     def __init__(self, source: str) -> None:
-        """Read it; raises ConditionError."""
-        if len(source) > MAX_LENGTH:
-            raise ConditionError(f"expected at most {MAX_LENGTH} characters, got {len(source)}")
+        """Compile the source; raises ConditionError."""
+        if len(source) > MAX_CONDITION_LENGTH:
+            raise ConditionError(
+                f"expected at most {MAX_CONDITION_LENGTH} characters, got {len(source)}"
+            )
         self.source = source
         self._expression = _compile(source, VARIABLES)
         kind = self._expression.return_type().name()
         if kind.lower() not in {"bool", "dyn"}:
-            raise ConditionError(f"expected something that is true or false, got {kind.lower()}")
-        self.reads = frozenset(name for name in VARIABLES if _needs(source, name))
-        """The variables that it asks about."""
-        self._facts = tuple(sorted(self.reads - {"args"}))
-        self._goes_through = _GOES_THROUGH.search(source) is not None
+            raise ConditionError(f"expected a boolean result, got {kind.lower()}")
+        self.variables = frozenset(name for name in VARIABLES if _uses_variable(source, name))
+        """The variables that it uses."""
+        self._fact_names = tuple(sorted(self.variables - {"args"}))
+        self._iterates = _ITERATION.search(source) is not None
 
-    def holds(self, facts: Mapping[str, Any], arguments: Arguments = NO_ARGUMENTS) -> bool:
-        """Answer; raises ConditionFailed."""
-        if self._goes_through and arguments.size > MAX_VALUES:
-            raise ConditionFailed(f"expected at most {MAX_VALUES} values")
-        asked: dict[str, Any] = {"args": arguments.members}
-        for name in self._facts:
-            fact = asked[name] = facts[name]
+    def holds(self, facts: Mapping[str, Any], arguments: StrictArguments = NO_ARGUMENTS) -> bool:
+        """Evaluate the condition; raises ConditionFailed."""
+        if self._iterates and arguments.value_count > MAX_ITERATED_VALUES:
+            raise ConditionFailed(f"expected at most {MAX_ITERATED_VALUES} values")
+        inputs: dict[str, Any] = {"args": arguments.members}
+        for name in self._fact_names:
+            fact = inputs[name] = facts[name]
             if isinstance(fact, str) and "\0" in fact:
-                raise ConditionFailed("expected text without NUL")  # where the library would stop
+                # The library would truncate the text there.
+                raise ConditionFailed("expected text without NUL")
         try:
-            answer = self._expression.eval(data=asked).value()
-        except RuntimeError as why:
-            raise ConditionFailed(str(why)) from None
+            answer = self._expression.eval(data=inputs).value()
+        except RuntimeError as error:
+            raise ConditionFailed(str(error)) from None
         if not isinstance(answer, bool):
             raise ConditionFailed(f"expected true or false, got {answer!r}")
         return answer
@@ -92,8 +190,8 @@ class Condition:
         return hash(self.source)
 
 
-def _needs(source: str, name: str) -> bool:
-    """Tell whether a condition asks about a variable: then it means nothing without it."""
+def _uses_variable(source: str, name: str) -> bool:
+    """Tell whether a condition uses a variable, which means that it does not compile without it."""
     try:
         _compile(source, tuple(known for known in VARIABLES if known != name))
     except ConditionError:
@@ -104,13 +202,13 @@ def _needs(source: str, name: str) -> bool:
 def _compile(source: str, names: tuple[str, ...]) -> Any:
     try:
         return _environment(names).compile(source)
-    except RuntimeError as why:
-        raise _explained(str(why)) from None
+    except RuntimeError as error:
+        raise _parse_error(str(error)) from None
 
 
 @cache
 def _environment(names: tuple[str, ...]) -> Any:
-    # Only whoever has conditions waits for it; it says nothing of its types.
+    # Imported late: only gateways with conditions pay for it. The library has no type stubs.
     from cel_expr_python import cel  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
 
     text = cel.Type.STRING
@@ -122,13 +220,13 @@ def _environment(names: tuple[str, ...]) -> Any:
     return cel.NewEnv(variables={name: types[name] for name in names})
 
 
-def _explained(text: str) -> ConditionError:
-    """Return what the library has to say, in one line and with its place."""
-    found = _PLACE.search(text)
+def _parse_error(text: str) -> ConditionError:
+    """Reduce the library's error to one line and a position."""
+    found = _ERROR_POSITION.search(text)
     if found is None:
         return ConditionError("nested too deeply" if "recursion" in text else "cannot be read")
     line, column = max(1, int(found[1])), max(1, int(found[2]))
-    why, _, _ = found[3].partition(" expecting {")
-    why = why.replace(" (in container '')", "").replace("'<EOF>'", "the end")
-    why = why.removesuffix(" [INVALID_ARGUMENT]")
-    return ConditionError(why[:1].lower() + why[1:], line, column)
+    reason, _, _ = found[3].partition(" expecting {")
+    reason = reason.replace(" (in container '')", "").replace("'<EOF>'", "the end")
+    reason = reason.removesuffix(" [INVALID_ARGUMENT]")
+    return ConditionError(reason[:1].lower() + reason[1:], line, column)

@@ -1,36 +1,171 @@
-"""Limits: which of them a call comes under.
+"""Limits: which limits apply to a call, and how much of each has been used.
 
-    (who, what) ──demands──> (subject, tool) · tool · (subject, server) · server · subject · roles
+    caller, entry ──resolve──> of (subject, tool), tool, (subject, server), server, subject, roles
+    applied limits, now ──acquire──> counted under all of them, or LimitExceeded and under none
 
-Of each table one entry counts: the one that names exactly what is called, or else the first whose
-pattern does. All that is found holds at once. `rpm` and `concurrent` are for each subject alone,
-`total_rpm` and `total_concurrent` for all of them together.
+In each table one entry applies: the exact name, or else the first matching pattern. The entries of
+all tables apply together. `rpm` and `concurrent` count per subject, `total_rpm` and
+`total_concurrent` for all subjects together.
 
-Refuses to count: that is the quota's.
+A limit of N calls per minute is a leaky bucket: a call adds one, N per minute drain, and the bucket
+never holds more than N. So N calls may arrive at once, and over T seconds at most N × (1 + T/60).
+Amounts are whole numbers, one call being a minute in nanoseconds, so waits are exact.
+
+Time is an argument: nanoseconds of a monotonic clock.
 
 Rules upheld here:
-1. What is counted goes by what the catalogue offers and by principals: nothing that a client makes
-   up on the way, such as the URI of a resource, gets a count of its own.
-2. Whoever looks up nothing new looks up once.
+1. Keys derive from the catalogue and from principals. Values that clients invent, such as resource
+   URIs, get no count of their own.
+2. Resolutions are cached.
+3. A call that one limit rejects uses up nothing of the others.
+4. The reported wait suffices if no other call arrives, and no shorter wait does.
+5. Usage survives a change of the limit. The new rate counts from the next call, and a lowered limit
+   cuts the bucket to its new size.
+6. At most `max_buckets` are kept. Empty ones are evicted. When the table is full, new keys share
+   one overflow bucket per kind, so that invented names gain neither memory nor calls.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from trunkline.mcp.offer import TOOL, Kind
-from trunkline.mcp.principal import Principal
-from trunkline.routing.catalog import Entry
-from trunkline.routing.pattern import fits
-from trunkline.routing.quota import Demand
+from trunkline.mcp.features import TOOL, FeatureKind
+from trunkline.mcp.identity import Principal
+from trunkline.routing.catalog import CatalogEntry
+from trunkline.routing.naming import matches_pattern
 
-MAX_KNOWN = 10_000
-"""How many answers are kept; when there are more, all are forgotten."""
+MINUTE_NS = 60_000_000_000
+SECOND_NS = 1_000_000_000
+
+# The number of buckets, of some 300 bytes each.
+MAX_BUCKETS = 100_000
+
+# The number of cached resolutions. When the cache is full, it is cleared.
+MAX_CACHED_RESOLUTIONS = 10_000
+
+# How many old buckets are checked for each new one, so that eviction outpaces creation.
+_EVICTION_SCAN = 2
+
+# What is counted together: the kind of limit, then its owner.
+LimitKey: TypeAlias = tuple[str, ...]
+
+
+class AppliedLimit(NamedTuple):
+    """One limit that applies to a call."""
+
+    key: LimitKey
+    rpm: int | None = None
+    concurrent: int | None = None
+
+
+class LimitExceeded(NamedTuple):
+    """The limit that rejects a call, and the number of nanoseconds until a retry may pass."""
+
+    key: LimitKey
+    retry_after_ns: int
+    is_concurrent: bool
+    """Whether too many calls are in flight. Then the wait is an estimate."""
+
+
+class _Bucket(Struct, gc=False):
+    empty_at: int
+    """When the bucket will be empty, times `rpm`. Each call adds one minute."""
+    rpm: int
+    """The rate at which it drains."""
+
+    def time_until_room(self, rpm: int, now: int) -> int:
+        """Return the number of nanoseconds until a call fits."""
+        if rpm != self.rpm:
+            self._change_rate(rpm, now)
+        left = self.empty_at - now * rpm
+        if left <= 0:
+            self.empty_at -= left  # not empty any more: the caller is about to fill it
+            return 0
+        excess = left - (rpm - 1) * MINUTE_NS
+        return -(-excess // rpm) if excess > 0 else 0
+
+    def _change_rate(self, rpm: int, now: int) -> None:
+        """Drain at another rate from now on. Content above the new capacity is dropped."""
+        left = max(self.empty_at - now * self.rpm, 0)
+        self.empty_at, self.rpm = now * rpm + min(left, rpm * MINUTE_NS), rpm
+
+    def is_empty(self, now: int) -> bool:
+        """Tell whether the bucket is empty and no call is about to fill it."""
+        return self.empty_at < now * self.rpm
+
+
+class Quota:
+    """The usage of all limits."""
+
+    def __init__(self, max_buckets: int = MAX_BUCKETS) -> None:
+        self._max_buckets = max_buckets
+        self._buckets: OrderedDict[LimitKey, _Bucket] = OrderedDict()
+        # Overflow buckets when the table is full, by kind of key and rate.
+        self._shared: dict[tuple[str, int], _Bucket] = {}
+        self._in_flight: dict[LimitKey, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._buckets) + len(self._shared) + len(self._in_flight)
+
+    def acquire(self, limits: Sequence[AppliedLimit], now: int) -> LimitExceeded | None:
+        """Count a call under all of its limits, or under none if one of them rejects it."""
+        worst: LimitExceeded | None = None
+        filled: list[_Bucket] = []
+        held: list[LimitKey] = []
+        for key, rpm, concurrent in limits:
+            if concurrent is not None:
+                held.append(key)
+                if self._in_flight.get(key, 0) >= concurrent:
+                    worst = _longer_wait(worst, LimitExceeded(key, SECOND_NS, True))
+            if rpm is not None:
+                bucket = self._buckets.get(key) or self._create_bucket(key, rpm, now)
+                filled.append(bucket)
+                if wait := bucket.time_until_room(rpm, now):
+                    worst = _longer_wait(worst, LimitExceeded(key, wait, False))
+        if worst is None:
+            for bucket in filled:
+                bucket.empty_at += MINUTE_NS
+            for key in held:
+                self._in_flight[key] = self._in_flight.get(key, 0) + 1
+        return worst
+
+    def release(self, held: Iterable[AppliedLimit]) -> None:
+        """Release the in-flight limits of a call; `held` are the limits that have one."""
+        for key, _, _ in held:
+            left = self._in_flight.pop(key) - 1
+            if left:
+                self._in_flight[key] = left
+
+    def _create_bucket(self, key: LimitKey, rpm: int, now: int) -> _Bucket:
+        self._evict_empty(now)
+        bucket = _Bucket(now * rpm, rpm)
+        if len(self._buckets) >= self._max_buckets:
+            return self._shared.setdefault((key[0], rpm), bucket)
+        self._buckets[key] = bucket
+        return bucket
+
+    def _evict_empty(self, now: int) -> None:
+        """Check the buckets that were checked least recently, and evict those that are empty."""
+        for _ in range(min(_EVICTION_SCAN, len(self._buckets))):
+            key, bucket = self._buckets.popitem(last=False)
+            if not bucket.is_empty(now):
+                self._buckets[key] = bucket
+
+
+def _longer_wait(one: LimitExceeded | None, other: LimitExceeded) -> LimitExceeded:
+    """Return the one with the longer wait; of equals the one with the smaller key."""
+    if one is None or (other.retry_after_ns, one.key) > (one.retry_after_ns, other.key):
+        return other
+    return one
+
+
+# Which limits apply
 
 
 class Limit(NamedTuple):
-    """How much is allowed, of each subject and of all together."""
+    """How much is allowed, per subject and in total."""
 
     rpm: int | None = None
     concurrent: int | None = None
@@ -39,78 +174,87 @@ class Limit(NamedTuple):
 
 
 _NO_LIMIT = Limit()
-_NONE: Mapping[str, Limit] = {}
+_NO_LIMITS: Mapping[str, Limit] = {}
 
 
-class Limits(Struct, frozen=True):
-    """All limits; the keys of tables are names and patterns, but for roles, which are names."""
+class LimitTables(Struct, frozen=True):
+    """All limits. Table keys are names and patterns, except for roles, which are names."""
 
     default_rpm: int | None = None
-    """Calls a minute of each subject and tool that no entry says anything about."""
+    """Calls per minute of each subject and tool without an entry."""
     max_concurrent: int | None = None
-    """Calls under way of each subject that no entry says anything about."""
-    tools: Mapping[str, Limit] = _NONE
-    servers: Mapping[str, Limit] = _NONE
-    subjects: Mapping[str, Limit] = _NONE
-    roles: Mapping[str, Limit] = _NONE
+    """Calls in flight of each subject without an entry."""
+    tools: Mapping[str, Limit] = _NO_LIMITS
+    servers: Mapping[str, Limit] = _NO_LIMITS
+    subjects: Mapping[str, Limit] = _NO_LIMITS
+    roles: Mapping[str, Limit] = _NO_LIMITS
 
 
-class Demands(NamedTuple):
-    """The limits that a call comes under, and those among them that it holds until it ends."""
+class AppliedLimits(NamedTuple):
+    """The limits of one call, and those among them that count calls in flight."""
 
-    all: tuple[Demand, ...]
-    held: tuple[Demand, ...]
+    all: tuple[AppliedLimit, ...]
+    concurrent: tuple[AppliedLimit, ...]
 
 
-class Ledger:
-    """Looks up, for one set of limits, what a call comes under."""
+class LimitResolver:
+    """Finds the limits that apply to a call, for one configuration."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: LimitTables, max_cached: int = MAX_CACHED_RESOLUTIONS) -> None:
         self._limits = limits
-        self._known: dict[tuple[str, tuple[str, ...], str, str], Demands] = {}
+        self._max_cached = max_cached
+        self._resolved: dict[tuple[str, tuple[str, ...], str, str], AppliedLimits] = {}
 
-    def demands(self, principal: Principal, entry: Entry) -> Demands:
-        """Return the limits that a call of `entry` comes under."""
-        name = entry.public if entry.kind is TOOL else _name(entry)
+    def resolve(self, principal: Principal, entry: CatalogEntry) -> AppliedLimits:
+        """Return the limits that apply to a call of `entry`."""
+        name = entry.public_name if entry.kind is TOOL else _limit_name(entry)
         key = (principal.id, principal.roles, name, entry.backend)
-        found = self._known.get(key)
+        found = self._resolved.get(key)
         if found is None:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            found = self._known[key] = self._look_up(principal, entry, name)
+            if len(self._resolved) >= self._max_cached:
+                self._resolved.clear()
+            found = self._resolved[key] = self._look_up(principal, entry, name)
         return found
 
-    def _look_up(self, principal: Principal, entry: Entry, name: str) -> Demands:
-        limits, who = self._limits, principal.id
-        is_tool = entry.kind is Kind.TOOL
-        tool = _entry_for(limits.tools, name) if is_tool else _NO_LIMIT
-        server = _entry_for(limits.servers, entry.backend)
-        subject = _entry_for(limits.subjects, principal.subject)
+    def _look_up(self, principal: Principal, entry: CatalogEntry, name: str) -> AppliedLimits:
+        limits, principal_id = self._limits, principal.id
+        is_tool = entry.kind is FeatureKind.TOOL
+        tool = _limit_for(limits.tools, name) if is_tool else _NO_LIMIT
+        server = _limit_for(limits.servers, entry.backend)
+        subject = _limit_for(limits.subjects, principal.subject)
         rpm = limits.default_rpm if tool.rpm is None else tool.rpm
-        most = limits.max_concurrent if subject.concurrent is None else subject.concurrent
+        concurrent = limits.max_concurrent if subject.concurrent is None else subject.concurrent
         found = [
-            Demand(("tool", who, name), rpm, tool.concurrent),
-            Demand(("tool_total", name), tool.total_rpm, tool.total_concurrent),
-            Demand(("server", who, entry.backend), server.rpm, server.concurrent),
-            Demand(("server_total", entry.backend), server.total_rpm, server.total_concurrent),
-            Demand(("subject", who), subject.rpm, most),
+            AppliedLimit(("tool", principal_id, name), rpm, tool.concurrent),
+            AppliedLimit(("tool_total", name), tool.total_rpm, tool.total_concurrent),
+            AppliedLimit(("server", principal_id, entry.backend), server.rpm, server.concurrent),
+            AppliedLimit(
+                ("server_total", entry.backend), server.total_rpm, server.total_concurrent
+            ),
+            AppliedLimit(("subject", principal_id), subject.rpm, concurrent),
         ]
         for role in dict.fromkeys(principal.roles):
             limit = limits.roles.get(role, _NO_LIMIT)
-            found.append(Demand(("role", who, role), limit.rpm, limit.concurrent))
-            found.append(Demand(("role_total", role), limit.total_rpm, limit.total_concurrent))
+            found.append(AppliedLimit(("role", principal_id, role), limit.rpm, limit.concurrent))
+            found.append(
+                AppliedLimit(("role_total", role), limit.total_rpm, limit.total_concurrent)
+            )
         held = tuple(each for each in found if each.concurrent is not None)
-        return Demands(tuple(each for each in found if each in held or each.rpm is not None), held)
+        return AppliedLimits(
+            tuple(each for each in found if each in held or each.rpm is not None), held
+        )
 
 
-def _name(entry: Entry) -> str:
-    """Return under which name what is no tool is counted; resources of a server are one."""
-    # No tool is called anything with a space in it.
-    return f"prompt {entry.public}" if entry.kind is Kind.PROMPT else "resources " + entry.backend
+def _limit_name(entry: CatalogEntry) -> str:
+    """Return the name under which other features than tools count. A server's resources are one."""
+    # Tool names contain no space.
+    is_prompt = entry.kind is FeatureKind.PROMPT
+    return f"prompt {entry.public_name}" if is_prompt else f"resources {entry.backend}"
 
 
-def _entry_for(table: Mapping[str, Limit], name: str) -> Limit:
+def _limit_for(table: Mapping[str, Limit], name: str) -> Limit:
     exact = table.get(name)
     if exact is not None:
         return exact
-    return next((limit for pattern, limit in table.items() if fits(pattern, name)), _NO_LIMIT)
+    matching = (limit for pattern, limit in table.items() if matches_pattern(pattern, name))
+    return next(matching, _NO_LIMIT)

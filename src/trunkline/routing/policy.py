@@ -1,278 +1,282 @@
-"""Policy: who may call what; ordered rules, roles behind them, and otherwise nobody.
+"""Policy: decides who may call what, by ordered rules and then by roles.
 
-    Who, What ──stand──> Standing: hidden | visible, not allowed | allowed | it depends
-                             └──judge(arguments)──> Verdict, with the rule that gave it
+    Subject, Target ──evaluate──> PolicyDecision: hidden | visible, denied | allowed | conditional
+                                        └──resolve(arguments)──> PolicyResult, with the rule
 
-    1. `denied_tools` of any of the caller's roles   hides, whatever else is said
-    2. the rules, in their order                     the first that matches decides
-    3. the permissions of the caller's roles         what any of them permits
-    4. nothing of these                              hides
+    1. `denied_tools` of any of the caller's roles   hides, whatever the rules say
+    2. the rules, in order                           the first that matches decides
+    3. the permissions of the caller's roles         one permission suffices
+    4. otherwise                                     hidden
 
-Refuses to know callers and catalogues as others do: it is told Who and What, and nothing moves.
+It is pure, and knows callers and catalogue entries only as Subject and Target.
 
 Rules upheld here:
-1. The first rule that matches decides; what comes after it changes nothing.
-2. Once there is any rule or role, what nobody allows is hidden.
-3. A condition without an answer never allows: a rule that denies then denies, and one that allows
-   does not match.
-4. An offer is visible if and only if some call of it could be allowed, or one of the caller's roles
-   may read what it may not call.
-5. The same question has the same answer, whoever asked before.
+1. The first matching rule decides. Later rules change nothing.
+2. With any rule or role, what is not allowed is hidden.
+3. A condition that fails never allows: a denying rule then denies, an allowing rule does not match.
+4. A feature is visible if and only if some call of it could be allowed, or a role of the caller may
+   read but not execute it.
+5. Equal questions have equal answers, whatever was asked before.
 """
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
-from trunkline.mcp.annotations import HINTS
-from trunkline.mcp.offer import Kind
-from trunkline.routing.conditions import Condition, ConditionFailed
-from trunkline.routing.legible import NO_ARGUMENTS, Arguments
-from trunkline.routing.pattern import fits_any
+from trunkline.mcp.features import DEFAULT_HINTS, FeatureKind
+from trunkline.routing.conditions import NO_ARGUMENTS, Condition, ConditionFailed, StrictArguments
+from trunkline.routing.naming import matches_any_pattern
 
 Permission = Literal["*", "tools.read", "tools.execute", "prompts.read", "resources.read"]
 
-KIND_NAMES: Mapping[Kind, str] = {kind: kind.name.lower() for kind in Kind}
-"""How rules and conditions name the kinds of offers."""
+# The names of the kinds in rules and conditions.
+KIND_NAMES: Mapping[FeatureKind, str] = {kind: kind.name.lower() for kind in FeatureKind}
 
-WITH_ARGUMENTS = frozenset((Kind.TOOL, Kind.PROMPT))
-"""The kinds of offers that a call gives arguments to."""
+# The kinds that are called with arguments.
+KINDS_WITH_ARGUMENTS = frozenset((FeatureKind.TOOL, FeatureKind.PROMPT))
 
-MAX_NAME = 8192
-"""How long a name or a URI may be to be looked at: longer ones than any server lists."""
+# Longer names and URIs are hidden without evaluation. No server lists longer ones.
+MAX_TARGET_NAME_LENGTH = 8192
 
-NO_RULE = "no rule allows it"
-TOO_LONG = f"its name has more than {MAX_NAME} characters"
-OPEN = "there are no rules"
+NO_RULE_REASON = "no rule allows it"
+NAME_TOO_LONG_REASON = f"its name has more than {MAX_TARGET_NAME_LENGTH} characters"
+OPEN_POLICY_REASON = "there are no rules"
 
-_NEEDED: Mapping[Kind, Permission] = {
-    Kind.TOOL: "tools.execute",
-    Kind.PROMPT: "prompts.read",
-    Kind.RESOURCE: "resources.read",
-    Kind.TEMPLATE: "resources.read",
+_REQUIRED_PERMISSIONS: Mapping[FeatureKind, Permission] = {
+    FeatureKind.TOOL: "tools.execute",
+    FeatureKind.PROMPT: "prompts.read",
+    FeatureKind.RESOURCE: "resources.read",
+    FeatureKind.TEMPLATE: "resources.read",
 }
 
 
-class Outcome(StrEnum):
-    """What becomes of a call."""
+class PolicyOutcome(StrEnum):
+    """What happens to a call."""
 
     ALLOW = "allow"
     DENY = "deny"
-    """It is refused, and the caller may know of the offer."""
+    """The call is rejected, and the caller may see the feature."""
     HIDDEN = "hidden"
-    """To the caller there is no such offer."""
+    """For the caller the feature does not exist."""
 
 
-class Verdict(NamedTuple):
-    """An outcome, the rule that gave it, and what else there is to say to an operator."""
+class PolicyResult(NamedTuple):
+    """An outcome, the rule that gave it, and a note for operators."""
 
-    outcome: Outcome
+    outcome: PolicyOutcome
     rule: str
     note: str = ""
 
 
-class Who(NamedTuple):
-    """Who asks, as far as rules can tell."""
+class Subject(NamedTuple):
+    """The caller, as far as rules can tell."""
 
     roles: tuple[str, ...] = ()
     subject: str = ""
     client: str = ""
-    """What the client calls itself: its word, and no more."""
+    """The client's own name for itself, which is not verified."""
 
 
-class What(NamedTuple):
-    """What is asked for, as far as rules can tell."""
+class Target(NamedTuple):
+    """The feature, as far as rules can tell."""
 
-    kind: Kind
+    kind: FeatureKind
     name: str
     backend: str
-    native: str = ""
-    """The URI that the server knows a resource by, where that is another."""
-    hints: Mapping[str, bool] = HINTS
+    native_uri: str = ""
+    """The server's own URI of a resource, if it differs from the name."""
+    hints: Mapping[str, bool] = DEFAULT_HINTS
 
 
 class Role(NamedTuple):
-    """What those may do who have it."""
+    """The permissions of a role."""
 
     permissions: frozenset[Permission] = frozenset()
     denied: tuple[str, ...] = ()
-    """The tools, by patterns, that they may not even see."""
-    place: str = ""
+    """Patterns of the tools that the role may not even see."""
+    location: str = ""
 
     def permits(self, permission: Permission) -> bool:
-        """Tell whether it lets do this: whoever may execute may read."""
+        """Tell whether the role has a permission. Permission to execute includes reading."""
         found = self.permissions
         executes = permission == "tools.read" and "tools.execute" in found
         return executes or permission in found or "*" in found
 
 
 class Rule(NamedTuple):
-    """One rule: what it is about, and whether it allows it. What is empty is about all."""
+    """One rule: what it applies to, and whether it allows. An empty criterion applies to all."""
 
     allows: bool
     patterns: tuple[str, ...]
-    place: str = ""
+    location: str = ""
     roles: tuple[str, ...] = ()
     subjects: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()
-    kinds: frozenset[Kind] = frozenset()
+    kinds: frozenset[FeatureKind] = frozenset()
     hints: tuple[tuple[str, bool], ...] = ()
-    """Of tools alone: nothing else has any."""
+    """Only tools have hints."""
     condition: Condition | None = None
 
-    def concerns(self, who: Who, what: What) -> bool:
-        """Tell whether it is about this, but for its condition."""
+    def applies_to(self, subject: Subject, target: Target) -> bool:
+        """Tell whether the rule applies, apart from its condition."""
         return (
-            fits_any(self.patterns, what.name)
-            or (what.native != "" and fits_any(self.patterns, what.native))
+            matches_any_pattern(self.patterns, target.name)
+            or (target.native_uri != "" and matches_any_pattern(self.patterns, target.native_uri))
         ) and (
-            (not self.kinds or what.kind in self.kinds)
-            and (not self.backends or what.backend in self.backends)
-            and (not self.roles or not frozenset(self.roles).isdisjoint(who.roles))
-            and (not self.subjects or fits_any(self.subjects, who.subject))
-            and (not self.clients or fits_any(self.clients, who.client))
-            and (not self.hints or self._has_hints(what))
+            (not self.kinds or target.kind in self.kinds)
+            and (not self.backends or target.backend in self.backends)
+            and (not self.roles or not frozenset(self.roles).isdisjoint(subject.roles))
+            and (not self.subjects or matches_any_pattern(self.subjects, subject.subject))
+            and (not self.clients or matches_any_pattern(self.clients, subject.client))
+            and (not self.hints or self._has_hints(target))
         )
 
-    def _has_hints(self, what: What) -> bool:
-        return what.kind is Kind.TOOL and all(
-            what.hints[name] is is_so for name, is_so in self.hints
+    def _has_hints(self, target: Target) -> bool:
+        return target.kind is FeatureKind.TOOL and all(
+            target.hints[name] is is_so for name, is_so in self.hints
         )
 
     @property
-    def reads(self) -> frozenset[str]:
-        """What of callers and offers it looks at, beside roles and names."""
-        looks = {"subject": self.subjects, "client": self.clients}
-        looks |= {"backend": self.backends, "annotations": self.hints}
-        asked = frozenset[str]() if self.condition is None else self.condition.reads
-        return asked | {name for name, wanted in looks.items() if wanted}
+    def variables(self) -> frozenset[str]:
+        """The properties of callers and features that it reads, beside roles and names."""
+        criteria = {"subject": self.subjects, "client": self.clients}
+        criteria |= {"backend": self.backends, "annotations": self.hints}
+        read = {name for name, wanted in criteria.items() if wanted}
+        return frozenset(read) if self.condition is None else self.condition.variables | read
 
 
-ALLOW, HIDDEN = Outcome.ALLOW, Outcome.HIDDEN
-"""By names of their own: up to Python 3.11 a member is slow to find in its class."""
+# Module constants, because up to Python 3.11 the lookup of an enum member is slow.
+ALLOW, HIDDEN = PolicyOutcome.ALLOW, PolicyOutcome.HIDDEN
 
 
-class Standing(NamedTuple):
-    """What a caller is to an offer, before it says anything about arguments."""
+class PolicyDecision(NamedTuple):
+    """What the policy says about a caller and a feature before the arguments are known."""
 
-    final: Verdict
-    """What holds if none of the conditions decides."""
+    final: PolicyResult
+    """Holds if no condition decides."""
     conditional: tuple[Rule, ...] = ()
-    """The rules that wait for arguments, in their order."""
-    facts: Mapping[str, Any] = {}  # never changed, and none are needed without conditions
+    """The rules that need arguments, in order."""
+    facts: Mapping[str, Any] = {}  # immutable: the default is shared
 
     @property
-    def visible(self) -> bool:
-        """Tell whether the caller may know of the offer."""
+    def is_visible(self) -> bool:
+        """Whether the caller may see the feature."""
         return self.final.outcome is not HIDDEN
 
-    def judge(self, arguments: Arguments = NO_ARGUMENTS) -> Verdict:
-        """Say what becomes of a call with these arguments."""
+    def resolve(self, arguments: StrictArguments = NO_ARGUMENTS) -> PolicyResult:
+        """Return the result for a call with these arguments."""
         if not self.conditional:
             return self.final
         for rule in self.conditional:
-            matches, note = _asked(rule, self.facts, arguments)
+            matches, note = _rule_matches(rule, self.facts, arguments)
             if matches:
-                return Verdict(Outcome.ALLOW if rule.allows else Outcome.DENY, rule.place, note)
+                outcome = PolicyOutcome.ALLOW if rule.allows else PolicyOutcome.DENY
+                return PolicyResult(outcome, rule.location, note)
         return self.final
 
 
 class Policy:
-    """Says who may call what."""
+    """Decides who may call what."""
 
     def __init__(self, rules: Iterable[Rule] = (), roles: Mapping[str, Role] | None = None) -> None:
         self.rules = tuple(rules)
         self.roles = dict(roles or {})
-        self.reads = frozenset[str]().union(*(rule.reads for rule in self.rules))
-        """What it looks at, beside roles and names: nothing else tells two callers apart."""
+        self.variables = frozenset[str]().union(*(rule.variables for rule in self.rules))
+        """What it reads beside roles and names. Callers who agree in these get equal decisions."""
 
     @property
     def is_open(self) -> bool:
-        """Tell whether there is nothing in it: then everybody may call everything."""
+        """Whether there are no rules and roles. Then everybody may call everything."""
         return not self.rules and not self.roles
 
-    def stand(self, who: Who, what: What) -> Standing:
-        """Say what a caller is to an offer."""
+    def evaluate(self, subject: Subject, target: Target) -> PolicyDecision:
+        """Return what the policy says about a caller and a feature."""
         if self.is_open:
-            return Standing(Verdict(Outcome.ALLOW, OPEN))
-        if len(what.name) > MAX_NAME:
-            return Standing(Verdict(Outcome.HIDDEN, TOO_LONG))
-        denied = self._denied(who, what)
+            return PolicyDecision(PolicyResult(PolicyOutcome.ALLOW, OPEN_POLICY_REASON))
+        if len(target.name) > MAX_TARGET_NAME_LENGTH:
+            return PolicyDecision(PolicyResult(PolicyOutcome.HIDDEN, NAME_TOO_LONG_REASON))
+        denied = self._denied(subject, target)
         if denied is not None:
-            return Standing(denied)
-        facts = _facts(who, what)
+            return PolicyDecision(denied)
+        facts = _facts(subject, target)
         conditional: list[Rule] = []
         for rule in self.rules:
-            if not rule.concerns(who, what):
+            if not rule.applies_to(subject, target):
                 continue
-            if _waits(rule, what):
+            if _needs_arguments(rule, target):
                 conditional.append(rule)
                 continue
-            matches, note = _asked(rule, facts, NO_ARGUMENTS)
+            matches, note = _rule_matches(rule, facts, NO_ARGUMENTS)
             if matches:
-                outcome = Outcome.ALLOW if rule.allows else Outcome.HIDDEN
-                return _standing(Verdict(outcome, rule.place, note), conditional, facts)
-        return _standing(self._permitted(who, what), conditional, facts)
+                outcome = PolicyOutcome.ALLOW if rule.allows else PolicyOutcome.HIDDEN
+                result = PolicyResult(outcome, rule.location, note)
+                return _make_decision(result, conditional, facts)
+        return _make_decision(self._permitted(subject, target), conditional, facts)
 
-    def _denied(self, who: Who, what: What) -> Verdict | None:
-        for name in who.roles if what.kind is Kind.TOOL else ():
+    def _denied(self, subject: Subject, target: Target) -> PolicyResult | None:
+        for name in subject.roles if target.kind is FeatureKind.TOOL else ():
             role = self.roles.get(name)
-            if role is not None and fits_any(role.denied, what.name):
-                return Verdict(Outcome.HIDDEN, _said(name, "denied_tools", role))
+            if role is not None and matches_any_pattern(role.denied, target.name):
+                return PolicyResult(
+                    PolicyOutcome.HIDDEN, _describe_role(name, "denied_tools", role)
+                )
         return None
 
-    def _permitted(self, who: Who, what: What) -> Verdict:
-        """Say what the caller's roles permit, when no rule has decided."""
-        roles = [(name, self.roles[name]) for name in who.roles if name in self.roles]
-        needed = _NEEDED[what.kind]
+    def _permitted(self, subject: Subject, target: Target) -> PolicyResult:
+        """Apply the permissions of the caller's roles, when no rule has decided."""
+        roles = [(name, self.roles[name]) for name in subject.roles if name in self.roles]
+        needed = _REQUIRED_PERMISSIONS[target.kind]
         for name, role in roles:
             if role.permits(needed):
-                said = needed if needed in role.permissions else "*"
-                return Verdict(Outcome.ALLOW, _said(name, said, role))
+                grant = needed if needed in role.permissions else "*"
+                return PolicyResult(PolicyOutcome.ALLOW, _describe_role(name, grant, role))
         for name, role in roles:
-            if what.kind is Kind.TOOL and role.permits("tools.read"):
-                return Verdict(Outcome.DENY, _said(name, "tools.read", role))
-        return Verdict(Outcome.HIDDEN, NO_RULE)
+            if target.kind is FeatureKind.TOOL and role.permits("tools.read"):
+                return PolicyResult(PolicyOutcome.DENY, _describe_role(name, "tools.read", role))
+        return PolicyResult(PolicyOutcome.HIDDEN, NO_RULE_REASON)
 
 
-def _waits(rule: Rule, what: What) -> bool:
-    """Tell whether only a call can say if a rule matches."""
-    asked = rule.condition is not None and "args" in rule.condition.reads
-    return asked and what.kind in WITH_ARGUMENTS
+def _needs_arguments(rule: Rule, target: Target) -> bool:
+    reads_arguments = rule.condition is not None and "args" in rule.condition.variables
+    return reads_arguments and target.kind in KINDS_WITH_ARGUMENTS
 
 
-def _asked(rule: Rule, facts: Mapping[str, Any], arguments: Arguments) -> tuple[bool, str]:
-    """Tell whether a rule matches that is about this, and why its condition failed if it did."""
+def _rule_matches(
+    rule: Rule, facts: Mapping[str, Any], arguments: StrictArguments
+) -> tuple[bool, str]:
+    """Tell whether a rule's condition holds, and why it could not be evaluated if so."""
     if rule.condition is None:
         return True, ""
     try:
         return rule.condition.holds(facts, arguments), ""
-    except ConditionFailed as why:
-        return not rule.allows, f"its condition failed: {why}"
+    except ConditionFailed as error:
+        return not rule.allows, f"its condition failed: {error}"
 
 
-def _standing(final: Verdict, conditional: list[Rule], facts: Mapping[str, Any]) -> Standing:
-    hidden = final.outcome is Outcome.HIDDEN
+def _make_decision(
+    final: PolicyResult, conditional: list[Rule], facts: Mapping[str, Any]
+) -> PolicyDecision:
+    hidden = final.outcome is PolicyOutcome.HIDDEN
     if not conditional or (hidden and not any(rule.allows for rule in conditional)):
-        return Standing(final)  # whatever the arguments
+        return PolicyDecision(final)  # the same for all arguments
     if hidden:
-        final = final._replace(outcome=Outcome.DENY)  # what some arguments allow is no secret
-    return Standing(final, tuple(conditional), facts)
+        final = final._replace(outcome=PolicyOutcome.DENY)  # visible: some arguments are allowed
+    return PolicyDecision(final, tuple(conditional), facts)
 
 
-def _facts(who: Who, what: What) -> dict[str, Any]:
+def _facts(subject: Subject, target: Target) -> dict[str, Any]:
     return {
-        "tool": what.name,
-        "backend": what.backend,
-        "kind": KIND_NAMES[what.kind],
-        "subject": who.subject,
-        "role": who.roles[0] if who.roles else "",
-        "roles": list(who.roles),
-        "client": who.client,
-        "annotations": dict(what.hints) if what.kind is Kind.TOOL else {},
+        "tool": target.name,
+        "backend": target.backend,
+        "kind": KIND_NAMES[target.kind],
+        "subject": subject.subject,
+        "role": subject.roles[0] if subject.roles else "",
+        "roles": list(subject.roles),
+        "client": subject.client,
+        "annotations": dict(target.hints) if target.kind is FeatureKind.TOOL else {},
     }
 
 
-def _said(name: str, what: str, role: Role) -> str:
-    return f"role {name}: {what}{role.place and f' ({role.place})'}"
+def _describe_role(name: str, grant: str, role: Role) -> str:
+    return f"role {name}: {grant}{role.location and f' ({role.location})'}"

@@ -1,6 +1,6 @@
-"""The curated registry: for each topic exactly three sources, chosen by people, with provenance.
+"""The curated registry: for each topic exactly three sources that people chose, with provenance.
 
-Read it in this order: model (what a registry says); keys (who says so); load (from a file);
-matching (which topic is meant); changes (how it came to be so); edit (writing it); shelf (what is
-served, kept fresh); peers (registries of others); tools (all of it over MCP); schema stands alone.
+Read it in this order: model (the types of a registry); signing (keys, signatures, the change log);
+registry_file (reading and writing files); scoring and topics (the topic of a query);
+registry_cache (the current registry); federation (registries of other curators); tools (MCP).
 """

@@ -1,35 +1,40 @@
-"""What a registry of sources says, as frozen values; the keys of its file are their fields.
+"""The types of a registry of sources, as frozen values; the keys of its file are their fields.
 
     SourceRegistry ──> curator: Curator
-                   ──> endorsements: Endorsement, registries of others that the curator vouches for
+                   ──> endorsements: Endorsement, registries of other curators
                    ──> categories: Category by slug ──> exactly three of Source, ranked
 
-Refuses to read anything: files and notations end before this module.
+It reads no files.
 
-Rule upheld here: one set of types says what may stand in a file. The checks of `load` and the JSON
-Schema are both read off it, so that neither can know a key that the other does not.
+Invariant upheld here: one set of types says what may be in a file. The checks of `registry_file`
+and the JSON Schema are both derived from it, so they know the same keys.
 """
 
-from typing import Annotated, Literal
+import json
+from importlib.resources import files
+from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta, Struct, field
+
+from trunkline.documents.validation import drop_null
 
 MAX_CATEGORIES = 2000
 MAX_PATTERNS = 50
 MAX_ENDORSEMENTS = 32
+# How many characters a pattern or a query may have.
 MAX_QUERY = 300
-"""How many characters a pattern may have, or a query."""
 
 _HEX_KEY = "[0-9a-f]{64}"
 _ZBASE_KEY = "(pk:)?[13456789a-km-uw-z]{52}"
 
 
-def _line(longest: int, words: str) -> Meta:
-    # One line, with something visible on it: nobody's name can look like the next line of a reply.
+def _line(max_length: int, words: str) -> Meta:
+    # One line that is not blank, so that no name can look like another line of a tool result.
     return Meta(
         pattern=r"^(?=.*\S)[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$",
-        max_length=longest,
-        extra={"expected": f"{words}: one line of 1 to {longest} characters, not blank"},
+        max_length=max_length,
+        extra={"expected": f"{words}: one line of 1 to {max_length} characters, not blank"},
     )
 
 
@@ -89,7 +94,7 @@ PeerUrl = Annotated[
 ]
 Name = Annotated[str, _line(200, "a name")]
 Prose = Annotated[str, _line(2000, "a sentence or a few")]
-Pattern = Annotated[str, _line(MAX_QUERY, "what somebody might ask")]
+Pattern = Annotated[str, _line(MAX_QUERY, "a query")]
 Rank = Annotated[int, Meta(ge=1, le=3)]
 SourceType = Literal[
     "documentation",
@@ -106,17 +111,17 @@ SourceType = Literal[
 
 
 class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One source, and why it is among the three."""
+    """One source, and why it is one of the three."""
 
-    rank: Annotated[Rank, Meta(description="Which of the three it is: 1 is looked at first.")]
-    name: Annotated[Name, Meta(description="What it is called.")]
-    url: Annotated[Url, Meta(description="Where it is.")]
-    type: Annotated[SourceType, Meta(description="What kind of thing it is.")]
-    why: Annotated[Prose, Meta(description="Why it was chosen.")]
+    rank: Annotated[Rank, Meta(description="The rank among the three; read number 1 first.")]
+    name: Annotated[Name, Meta(description="The name of the source.")]
+    url: Annotated[Url, Meta(description="The address of the source.")]
+    type: Annotated[SourceType, Meta(description="The kind of source.")]
+    why: Annotated[Prose, Meta(description="Why the curator chose it.")]
 
 
 class Category(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A topic, how people ask for it, and its three sources."""
+    """A topic, the ways to ask for it, and its three sources."""
 
     name: Annotated[Name, Meta(description="The topic's name for people to read.")]
     description: Annotated[Prose, Meta(description="What the topic covers.")]
@@ -125,7 +130,7 @@ class Category(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(
             min_length=3,
             max_length=MAX_PATTERNS,
-            description="How people ask for it; at least three ways.",
+            description="Ways to ask for the topic; at least three.",
         ),
     ]
     sources: Annotated[
@@ -135,26 +140,26 @@ class Category(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Curator(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who has chosen the sources."""
+    """The person or group that chose the sources."""
 
-    name: Annotated[Name, Meta(description="Who it is, for people to read.")]
+    name: Annotated[Name, Meta(description="The name of the curator.")]
     pubkey: Annotated[PublicKey, Meta(description="The key that signs the registry.")]
 
 
 class Endorsement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A registry of somebody else's that the curator vouches for."""
+    """A registry of another curator that this curator vouches for."""
 
-    pubkey: Annotated[PublicKey, Meta(description="The key of its curator.")]
-    url: Annotated[PeerUrl, Meta(description="Where its file is, over https.")]
-    name: Annotated[Name | None, Meta(description="Whose it is, for people to read.")] = None
-    since: Annotated[Date, Meta(description="Since when the curator vouches for it.")]
+    pubkey: Annotated[PublicKey, Meta(description="The public key of its curator.")]
+    url: Annotated[PeerUrl, Meta(description="The https address of its file.")]
+    name: Annotated[Name | None, Meta(description="The name of its owner.")] = None
+    since: Annotated[Date, Meta(description="The date of the endorsement.")]
 
 
 class SourceRegistry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole registry."""
 
-    version: Annotated[SemVer, Meta(description="The version of the registry; it only grows.")]
-    updated: Annotated[Date, Meta(description="When it was last changed.")]
+    version: Annotated[SemVer, Meta(description="The version of the registry; it never decreases.")]
+    updated: Annotated[Date, Meta(description="The date of the last change.")]
     curator: Annotated[Curator, Meta(description=Curator.__doc__)]
     categories: Annotated[
         dict[Slug, Category],
@@ -162,12 +167,40 @@ class SourceRegistry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ]
     endorsements: Annotated[
         tuple[Endorsement, ...],
-        Meta(max_length=MAX_ENDORSEMENTS, description="Registries of others to vouch for."),
+        Meta(max_length=MAX_ENDORSEMENTS, description="Registries of other curators."),
     ] = ()
     signature: Annotated[
         Signature | None,
         Meta(description="The curator's signature; `trunkline sources sign` writes it."),
     ] = None
     schema: Annotated[
-        str | None, Meta(description="Where the JSON Schema of this file is, for editors.")
+        str | None, Meta(description="The address of the JSON Schema of this file, for editors.")
     ] = field(default=None, name="$schema")
+
+
+SCHEMA_FILE = "sources.schema.json"
+
+
+def registry_schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of a registry.
+
+    A schema cannot express some rules: that ranks differ, that nothing occurs twice, that a date
+    exists, that the signature is the curator's.
+    """
+    _, found = msgspec.json.schema_components([SourceRegistry], ref_template="#/$defs/{name}")
+    definitions = {name: drop_null(definition) for name, definition in found.items()}
+    registry = definitions.pop(SourceRegistry.__name__)
+    registry["title"] = "A registry of sources"
+    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    # Through text and back, because msgspec returns tuples and JSON has none.
+    return json.loads(json.dumps(dialect | registry | {"$defs": definitions}))
+
+
+def schema_text() -> str:
+    """Return the schema as it is shipped, in `sources.schema.json` beside this file."""
+    return json.dumps(registry_schema(), indent=2) + "\n"
+
+
+def shipped_schema() -> dict[str, Any]:
+    """Read the schema that is shipped with this package."""
+    return json.loads(files("trunkline.sources").joinpath(SCHEMA_FILE).read_text(encoding="utf-8"))

@@ -1,43 +1,28 @@
-"""Tools: the registry over MCP, a backend of our own.
+"""The tools of a registry, as a backend of the gateway's own, and their results.
 
     get_sources · list_categories · get_provenance · get_endorsements · get_federated_sources
 
-Refuses to write: what is in a registry is decided by its curator, in its file.
+Results are plain text for people and models, without markdown, and a structure for programs. The
+tools only read: a registry changes when its curator changes the file.
 
-Rules upheld here:
-1. A question that means no topic is answered with isError, the closest topic, and all there are.
-2. What peers say never stands where our own registry speaks: it is marked, and comes after.
+Invariants upheld here:
+1. A query that means no topic gets isError, with the closest topic and all existing topics.
+2. Results of peers are marked, and come after those of the own registry.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
-from trunkline.backends.functions import Answer, Functions
-from trunkline.sources.matching import EmptyQuery, NoMatch, OnlyStopWords
-from trunkline.sources.model import MAX_QUERY, Curator
-from trunkline.sources.peers import Peer, PeerRegistry, Peers
-from trunkline.sources.replies import (
-    CategoriesReply,
-    EndorsementsReply,
-    FederatedMatch,
-    FederatedReply,
-    ProvenanceReply,
-    SourcesReply,
-    available,
-    categories_answer,
-    endorsements_answer,
-    federated_answer,
-    match_reply,
-    no_match,
-    provenance_answer,
-    sources_reply,
-    sources_text,
-)
-from trunkline.sources.shelf import Shelf, Shelved
+from trunkline.backends.functions import FunctionBackend, ToolResult
+from trunkline.sources.federation import PeerPoller, PeerRegistry, PeerState, RegistryPeer
+from trunkline.sources.model import MAX_QUERY, Category, Curator, Source
+from trunkline.sources.registry_cache import CachedRegistry, ChangeLogStatus, RegistryCache
+from trunkline.sources.registry_file import LoadedRegistry
+from trunkline.sources.topics import EmptyQuery, NoMatch, OnlyStopWords, TopicScore
 
 Query = Annotated[
     str,
@@ -52,17 +37,96 @@ Threshold = Annotated[
     Meta(
         ge=0,
         le=1,
-        description="How well a topic must fit, from 0 to 1; as configured unless given.",
+        description="The score that a topic must reach, from 0 to 1; default: as configured.",
     ),
 ]
 
+_SCORE_DECIMALS = 4
 
-class SourcesBackend(Functions):
-    """The tools of a registry, and the task that asks its peers."""
 
-    def __init__(self, shelf: Shelf, peers: Peers) -> None:
+class SourcesReply(Struct):
+    """The three sources of the topic that the query means."""
+
+    slug: str
+    name: str
+    description: str
+    score: float
+    sources: tuple[Source, ...]
+    version: str
+    curator: Curator
+    signed: bool
+
+
+class TopicSummary(Struct):
+    """A topic without its sources."""
+
+    slug: str
+    name: str
+    description: str
+
+
+class CategoriesReply(Struct):
+    """All topics, by slug."""
+
+    count: int
+    categories: tuple[TopicSummary, ...]
+
+
+class ProvenanceReply(Struct):
+    """The curator of the registry, and what was verified."""
+
+    version: str
+    updated: str
+    curator: Curator
+    signed: bool
+    digest: str
+    categories: int
+    behind: bool
+    log: ChangeLogStatus | None = None
+
+
+class EndorsementReply(Struct):
+    """The registry of another curator, and its state."""
+
+    name: str
+    pubkey: str
+    url: str
+    since: str
+    state: PeerState
+    problem: str | None = None
+
+
+class EndorsementsReply(Struct):
+    """All registries that the curator vouches for."""
+
+    count: int
+    endorsements: tuple[EndorsementReply, ...]
+
+
+class FederatedMatch(Struct):
+    """The three sources of one registry for the query."""
+
+    # Our own registry, or an endorsed one.
+    origin: Literal["direct", "endorsed"]
+    registry: str
+    pubkey: str
+    stale: bool
+    match: SourcesReply
+
+
+class FederatedReply(Struct):
+    """The matches of all registries, our own first."""
+
+    count: int
+    matches: tuple[FederatedMatch, ...]
+
+
+class SourcesBackend(FunctionBackend):
+    """The tools of a registry, and the task that polls its peers."""
+
+    def __init__(self, cache: RegistryCache, peers: PeerPoller) -> None:
         super().__init__()
-        self._shelf = shelf
+        self._cache = cache
         self._peers = peers
         self._polling: asyncio.Task[None] | None = None
         hints = {"readOnlyHint": True, "idempotentHint": True}
@@ -76,20 +140,22 @@ class SourcesBackend(Functions):
             self.tool(name, output=output, openWorldHint=is_open, **hints)(function)
 
     async def start(self) -> None:
-        """Read the registry, and begin to ask its peers; raises ConfigErrors."""
-        await self._shelf.open()
-        await self._fresh()
+        """Read the registry and start to poll its peers; raises ConfigErrors."""
+        await self._cache.open()
+        await self._current_registry()
         self._polling = asyncio.create_task(self._peers.run())
 
     async def aclose(self) -> None:
-        """End, and ask nobody any more."""
+        """Stop polling and close."""
         if self._polling is not None:
             self._polling.cancel()
             with suppress(asyncio.CancelledError):
                 await self._polling
         await super().aclose()
 
-    async def sources(self, query: Query, threshold: Threshold | None = None) -> Answer:
+    # The docstrings of these functions are the descriptions of the tools.
+
+    async def sources(self, query: Query, threshold: Threshold | None = None) -> ToolResult:
         """Find exactly three vetted sources on a topic, chosen and ranked by people.
 
         Ask here before searching the web for how to learn, build, secure or fix something: the
@@ -97,103 +163,240 @@ class SourcesBackend(Functions):
 
         Examples: {"query": "learn rust"}, {"query": "password manager", "threshold": 0.5}
         """
-        shelved = await self._fresh()
+        cached = await self._current_registry()
         try:
-            if shelved.finder.is_large:
-                found = await asyncio.to_thread(shelved.finder.find, query, threshold)
+            # Only a large registry is worth a thread: the search would block the event loop.
+            if cached.finder.is_large:
+                found = await asyncio.to_thread(cached.finder.find, query, threshold)
             else:
-                found = shelved.finder.find(query, threshold)
-        except NoMatch as none:
-            return no_match(query, none.closest, shelved.loaded.registry.categories)
-        except (EmptyQuery, OnlyStopWords) as why:
-            return _unasked(why, shelved)
-        reply = sources_reply(shelved.loaded, found)
-        return Answer(sources_text(reply), reply)
+                found = cached.finder.find(query, threshold)
+        except NoMatch as exc:
+            return no_match_result(query, exc.closest, cached.loaded.registry.categories)
+        except (EmptyQuery, OnlyStopWords) as exc:
+            return _invalid_query(exc, cached)
+        reply = sources_reply(cached.loaded, found)
+        return ToolResult(format_sources(reply), reply)
 
-    async def categories(self) -> Answer:
-        """List all topics that there are sources on, with what each covers.
-
-        Example: {}
-        """
-        return categories_answer((await self._fresh()).loaded)
-
-    async def provenance(self) -> Answer:
-        """Say who curates the registry, its version, and whether its signature and log hold.
+    async def categories(self) -> ToolResult:
+        """List all topics that have sources, with what each covers.
 
         Example: {}
         """
-        return provenance_answer(await self._fresh(), self._shelf.is_behind)
+        return categories_result((await self._current_registry()).loaded)
 
-    async def endorsements(self) -> Answer:
-        """List the registries of others that the curator vouches for, and how they are.
+    async def provenance(self) -> ToolResult:
+        """Say who curates the registry, its version, and whether its signature and log are valid.
 
         Example: {}
         """
-        await self._fresh()
-        return endorsements_answer(self._peers.all, asyncio.get_running_loop().time())
+        return provenance_result(await self._current_registry(), self._cache.is_outdated)
 
-    async def federated_sources(self, query: Query, threshold: Threshold | None = None) -> Answer:
+    async def endorsements(self) -> ToolResult:
+        """List the registries of other curators that this curator vouches for, and their state.
+
+        Example: {}
+        """
+        await self._current_registry()
+        return endorsements_result(self._peers.all, asyncio.get_running_loop().time())
+
+    async def federated_sources(
+        self, query: Query, threshold: Threshold | None = None
+    ) -> ToolResult:
         """Find vetted sources in this registry and in those that its curator vouches for.
 
-        Each match says where it is from: direct is this registry, endorsed is somebody else's.
-        [STALE] means that its registry could not be asked for an hour or more.
+        Each match names its origin: direct is this registry, endorsed is that of another curator.
+        [STALE] means that the registry has not been reachable for an hour or more.
 
         Example: {"query": "run my own mail server"}
         """
-        shelved = await self._fresh()
+        cached = await self._current_registry()
         now = asyncio.get_running_loop().time()
-        # In a thread, since nobody knows how large the registries of others are.
-        return await asyncio.to_thread(_federated, shelved, self._peers.all, now, query, threshold)
+        # In a thread, because the registries of peers may be large.
+        return await asyncio.to_thread(
+            _search_federated, cached, self._peers.all, now, query, threshold
+        )
 
-    async def _fresh(self) -> Shelved:
-        shelved = await self._shelf.fresh()
-        registry = shelved.loaded.registry
-        self._peers.endorse(registry.endorsements, registry.curator.pubkey)
-        return shelved
+    async def _current_registry(self) -> CachedRegistry:
+        cached = await self._cache.current()
+        registry = cached.loaded.registry
+        self._peers.set_endorsements(registry.endorsements, registry.curator.pubkey)
+        return cached
 
 
-def _federated(
-    shelved: Shelved, peers: tuple[Peer, ...], now: float, query: str, threshold: float | None
-) -> Answer:
-    """Ask all registries; of peers the fresh ones come first, and then the best."""
-    own, known = shelved.loaded.registry, [(peer, peer.registry) for peer in peers]
-    found: list[FederatedMatch] = []
+def _search_federated(
+    cached: CachedRegistry,
+    peers: tuple[RegistryPeer, ...],
+    now: float,
+    query: str,
+    threshold: float | None,
+) -> ToolResult:
+    """Search all registries; fresh peers come before stale ones, then the best match first."""
+    own, registries = cached.loaded.registry, [(peer, peer.registry) for peer in peers]
+    matches: list[FederatedMatch] = []
     try:
-        closest = next(iter(shelved.finder.rank(query)), None)
+        closest = next(iter(cached.finder.rank(query)), None)
         with suppress(NoMatch):
-            reply = sources_reply(shelved.loaded, shelved.finder.find(query, threshold))
-            mine = own.curator
-            found.append(FederatedMatch("direct", mine.name, mine.pubkey, False, reply))
-        theirs = [
+            reply = sources_reply(cached.loaded, cached.finder.find(query, threshold))
+            name, pubkey = own.curator.name, own.curator.pubkey
+            matches.append(FederatedMatch("direct", name, pubkey, False, reply))
+        peer_matches = [
             match
-            for peer, registry in known
+            for peer, registry in registries
             if registry is not None
-            for match in _endorsed(peer, registry, peer.state(now) == "stale", query, threshold)
+            for match in _peer_match(peer, registry, peer.state(now) == "stale", query, threshold)
         ]
-    except (EmptyQuery, OnlyStopWords) as why:
-        return _unasked(why, shelved)
-    theirs.sort(key=lambda each: (each.stale, -each.match.score, each.match.slug, each.pubkey))
-    found += theirs
-    if found:
-        return federated_answer(found)
-    slugs = set(own.categories).union(*(registry.categories for _, registry in known if registry))
-    return no_match(query, closest, slugs)
+    except (EmptyQuery, OnlyStopWords) as exc:
+        return _invalid_query(exc, cached)
+    peer_matches.sort(
+        key=lambda each: (each.stale, -each.match.score, each.match.slug, each.pubkey)
+    )
+    matches += peer_matches
+    if matches:
+        return federated_result(matches)
+    # The error lists the topics of all registries, since all were searched.
+    slugs = set(own.categories).union(*(found.categories for _, found in registries if found))
+    return no_match_result(query, closest, slugs)
 
 
-def _endorsed(
-    peer: Peer, registry: PeerRegistry, is_stale: bool, query: str, threshold: float | None
+def _peer_match(
+    peer: RegistryPeer, registry: PeerRegistry, is_stale: bool, query: str, threshold: float | None
 ) -> Iterator[FederatedMatch]:
-    """Yield the match in the registry of a peer, if there is one."""
     with suppress(NoMatch):
         found = registry.finder.find(query, threshold)
         pubkey = peer.endorsement.pubkey
         curator = Curator(name=registry.curator or peer.name, pubkey=pubkey)
-        said = (registry.version, curator, registry.is_signed)
-        reply = match_reply(found, registry.categories[found.slug], said)
+        provenance = (registry.version, curator, registry.is_signed)
+        reply = match_reply(found, registry.categories[found.slug], provenance)
         yield FederatedMatch("endorsed", peer.name, pubkey, is_stale, reply)
 
 
-def _unasked(why: ValueError, shelved: Shelved) -> Answer:
-    said = str(why)
-    topics = available(shelved.loaded.registry.categories)
-    return Answer(f"{said[:1].upper()}{said[1:]}. {topics}", is_error=True)
+def _invalid_query(exc: ValueError, cached: CachedRegistry) -> ToolResult:
+    message = str(exc)
+    topics = format_topics(cached.loaded.registry.categories)
+    return ToolResult(f"{message[:1].upper()}{message[1:]}. {topics}", is_error=True)
+
+
+def sources_reply(loaded: LoadedRegistry, found: TopicScore) -> SourcesReply:
+    """Return the structure of a match in our own registry."""
+    registry = loaded.registry
+    provenance = (registry.version, registry.curator, loaded.is_signed)
+    return match_reply(found, registry.categories[found.slug], provenance)
+
+
+def match_reply(
+    found: TopicScore, category: Category, provenance: tuple[str, Curator, bool]
+) -> SourcesReply:
+    """Return the structure of a match; `provenance` is version, curator and "is it signed?"."""
+    version, curator, signed = provenance
+    return SourcesReply(
+        slug=found.slug,
+        name=category.name,
+        description=category.description,
+        score=round(found.score, _SCORE_DECIMALS),
+        sources=tuple(sorted(category.sources, key=lambda source: source.rank)),
+        version=version,
+        curator=curator,
+        signed=signed,
+    )
+
+
+def format_sources(reply: SourcesReply) -> str:
+    """Return the three sources of a topic as text."""
+    head = (
+        f"Category: {reply.name}\nSlug: {reply.slug}\nDescription: {reply.description}\n\n"
+        f"Registry Version: {reply.version}\n"
+        f"Curator: {reply.curator.name} ({reply.curator.pubkey})\n\nSources:\n"
+    )
+    return head + "".join(
+        f"\n{source.rank}. {source.name}\n"
+        f"   URL: {source.url}\n   Type: {source.type}\n   Why: {source.why}\n"
+        for source in reply.sources
+    )
+
+
+def no_match_result(query: str, closest: TopicScore | None, slugs: Iterable[str]) -> ToolResult:
+    """Return the error for a query that means no topic."""
+    text = f"No matching category found for query '{query}'."
+    if closest is not None and closest.score > 0:  # at 0 no topic is close
+        text += f" Closest match: {closest.slug} (score: {closest.score:.2f})."
+    return ToolResult(f"{text} {format_topics(slugs)}", is_error=True)
+
+
+def format_topics(slugs: Iterable[str]) -> str:
+    """Return the list of topics as text."""
+    return f"Available categories: {', '.join(sorted(slugs)) or 'none'}"
+
+
+def categories_result(loaded: LoadedRegistry) -> ToolResult:
+    """Return all topics with their descriptions."""
+    topics = tuple(
+        TopicSummary(slug, category.name, category.description)
+        for slug, category in sorted(loaded.registry.categories.items())
+    )
+    lines = [f"{each.slug}: {each.name}\n   {each.description}\n" for each in topics]
+    text = f"Categories ({len(topics)}):\n\n" + "".join(lines)
+    return ToolResult(text, CategoriesReply(len(topics), topics))
+
+
+def provenance_result(cached: CachedRegistry, is_outdated: bool) -> ToolResult:
+    """Return the curator of the registry and what was verified."""
+    loaded, registry, log = cached.loaded, cached.loaded.registry, cached.log
+    reply = ProvenanceReply(
+        version=registry.version,
+        updated=registry.updated,
+        curator=registry.curator,
+        signed=loaded.is_signed,
+        digest=f"sha256:{loaded.digest}",
+        categories=len(registry.categories),
+        behind=is_outdated,
+        log=log,
+    )
+    signature = "valid, Ed25519, by the curator's key" if reply.signed else "none"
+    if log is None:
+        chain = "none"
+    elif log.problem is None:
+        chain = f"{log.entries} entries, chain and signatures valid, ends with {log.head}"
+    else:
+        chain = f"NOT VALID: {log.problem}"
+    text = (
+        f"Registry Version: {reply.version}\nUpdated: {reply.updated}\n"
+        f"Curator: {reply.curator.name} ({reply.curator.pubkey})\n"
+        f"Signature: {signature}\nDigest: {reply.digest}\n"
+        f"Change Log: {chain}\nCategories: {reply.categories}\n"
+    )
+    if is_outdated:
+        text += "Note: the file has changed and is not valid; this is the last valid registry.\n"
+    return ToolResult(text, reply)
+
+
+def endorsements_result(peers: Iterable[RegistryPeer], now: float) -> ToolResult:
+    """Return the endorsed registries and their states."""
+    found = tuple(
+        EndorsementReply(
+            peer.name,
+            peer.endorsement.pubkey,
+            peer.endorsement.url,
+            peer.endorsement.since,
+            peer.state(now),
+            peer.problem,
+        )
+        for peer in peers
+    )
+    text = f"Endorsements ({len(found)}):\n"
+    for each in found:
+        problem = f" ({each.problem})" if each.problem else ""
+        text += (
+            f"\n{each.name}\n   Key: {each.pubkey}\n   URL: {each.url}\n"
+            f"   Since: {each.since}\n   State: {each.state}{problem}\n"
+        )
+    return ToolResult(text, EndorsementsReply(len(found), found))
+
+
+def federated_result(matches: Iterable[FederatedMatch]) -> ToolResult:
+    """Return the matches of all registries, in the given order."""
+    found = tuple(matches)
+    parts: list[str] = []
+    for each in found:
+        mark = f"[{each.origin}] {each.registry}{' [STALE]' if each.stale else ''}"
+        parts.append(f"{mark}\n{format_sources(each.match)}")
+    return ToolResult("\n".join(parts), FederatedReply(len(found), found))

@@ -1,0 +1,1 @@
+"""Administration: inspect a running gateway, and stop and revive parts of it."""

@@ -1,0 +1,540 @@
+"""Build the parts of a gateway from its configuration.
+
+Every `build_…` function maps a table of the configuration to constructor arguments of one part;
+the gateway itself never sees Config. ServerConnector starts the servers. AppLimits has the timeouts
+and limits that the configuration does not set; tests pass smaller ones.
+
+Modules that only some servers or HTTP need are imported when they are used, so that `serve
+--stdio` starts quickly.
+"""
+
+import ssl
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from trunkline import __version__
+from trunkline.admin.service import AdminService, SwitchFile
+from trunkline.backends.era_cache import EraCache, EraStore, server_digest
+from trunkline.backends.functions import FunctionBackend
+from trunkline.backends.limits import DEFAULT_LIMITS, BackendLimits
+from trunkline.config import (
+    Config,
+    ConfigErrors,
+    HttpSettings,
+    LimitsSettings,
+    LimitTable,
+    RoleSettings,
+    RuleSettings,
+    ServerSettings,
+    SubjectLimitTable,
+)
+from trunkline.config.server_table import OAuthSettings
+from trunkline.endpoints.auth import EndpointSettings
+from trunkline.gateway.backend import Backend, BackendOwner, ConnectBackend
+from trunkline.gateway.enforcement import (
+    ArgumentChecker,
+    EnforcementChain,
+    PolicyEnforcer,
+    RateLimiter,
+)
+from trunkline.gateway.events import UncheckedTool
+from trunkline.gateway.gateway import MAX_CALLS_PER_CONNECTION, Gateway
+from trunkline.gateway.kill_switch import KillSwitchControl
+from trunkline.gateway.session import GatewayIdentity
+from trunkline.gateway.settings import GatewayLimits, UpstreamSettings
+from trunkline.gateway.suspended_calls import SuspendedCallLimits
+from trunkline.jsonrpc import ConnectionLost
+from trunkline.mcp.features import FeatureKind
+from trunkline.routing.conditions import Condition
+from trunkline.routing.kill_switch import SWITCH_ALL, KillSwitch, SwitchKind
+from trunkline.routing.limits import Limit, LimitTables
+from trunkline.routing.policy import KIND_NAMES, Policy, Role, Rule
+from trunkline.routing.visibility import Visibility, VisibilityPolicy
+from trunkline.stdio.child import ChildProcess
+
+if TYPE_CHECKING:
+    from trunkline.backends.connect import ClientIdentity
+    from trunkline.backends.oauth import ClientCredentials, OAuthCredentials
+    from trunkline.http.message import HttpLimits
+    from trunkline.telemetry.otlp import ExportLimits
+
+
+class ShutdownTimeouts(Struct, frozen=True):
+    """How long the parts of a shutdown may take, in seconds."""
+
+    # How long HTTP calls in flight may take to finish.
+    drain: float = 5.0
+    # How long clients then have to read the last bytes.
+    final_read: float = 1.0
+    # How long each close step may take.
+    close_step: float = 5.0
+    # How long a child process has to exit by itself, and again after SIGTERM.
+    child_exit: float = 1.0
+
+
+class AppLimits(Struct, frozen=True):
+    """The fixed timeouts and limits of an App, by part."""
+
+    gateway: GatewayLimits = GatewayLimits()
+    shutdown: ShutdownTimeouts = ShutdownTimeouts()
+    backends: BackendLimits = BackendLimits()
+    # None for the defaults; most gateways export no traces and do not import that module.
+    export: "ExportLimits | None" = None
+
+
+def build_identity(config: Config) -> GatewayIdentity:
+    """Return what the gateway tells clients about itself."""
+    settings = config.gateway
+    return GatewayIdentity(
+        settings.name, __version__, settings.instructions, settings.strict_lifecycle
+    )
+
+
+def build_suspension_limits(config: Config) -> SuspendedCallLimits:
+    """Return the limits of suspended calls."""
+    settings = config.gateway
+    return SuspendedCallLimits(
+        settings.input_timeout, settings.max_suspended, settings.max_suspended_per_principal
+    )
+
+
+def build_http_rules(http: HttpSettings) -> EndpointSettings:
+    """Return the settings of the MCP endpoints."""
+    return EndpointSettings(
+        path=http.path,
+        sse_path=http.sse_path,
+        ws_path=http.ws_path,
+        allowed_hosts=frozenset(name.lower() for name in http.allowed_hosts),
+        allowed_origins=frozenset(name.lower() for name in http.allowed_origins),
+        session_idle=http.session_idle,
+        session_max_age=http.session_max_age,
+        max_sessions=http.max_sessions,
+        max_in_flight=http.max_in_flight,
+        max_in_flight_per_principal=http.max_in_flight_per_principal,
+        sse_ping_interval=http.sse_ping_interval,
+    )
+
+
+def build_http_limits(http: HttpSettings) -> "HttpLimits":
+    """Return the limits of HTTP connections."""
+    from trunkline.http.message import HttpLimits  # noqa: PLC0415  imports httptools
+
+    return HttpLimits(
+        head_timeout=http.head_timeout,
+        body_timeout=http.body_timeout,
+        write_timeout=http.write_timeout,
+        max_body=http.max_body,
+        max_connections=http.max_connections,
+        max_connections_per_address=http.max_connections_per_address,
+    )
+
+
+def build_tls_context(http: HttpSettings) -> ssl.SSLContext | None:
+    """Return the TLS context, None without TLS; raises ValueError for invalid files."""
+    if http.tls_cert is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # TLS 1.0 and 1.1 are deprecated (RFC 8996).
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # The listener does not speak HTTP/2: say so in the handshake.
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(http.tls_cert, http.tls_key, _refuse_password)
+    except OSError as error:
+        reason = getattr(error, "reason", None) or error.strerror
+        files = f"{http.tls_cert!r} and {http.tls_key!r}"
+        raise ValueError(f"expected a certificate and its key, got {files}: {reason}") from error
+    return context
+
+
+def _refuse_password() -> str:
+    """Refuse encrypted keys; OpenSSL would block and ask at the terminal."""
+    raise ValueError("expected a key without a password, got an encrypted key")
+
+
+def build_upstream_settings(server: ServerSettings, config: Config) -> UpstreamSettings:
+    """Return the settings of one upstream.
+
+    With several servers each gets at most half of all calls, so that a hanging server leaves room
+    for the others.
+    """
+    share = max_calls_per_server(config)
+    at_once = min(server.max_in_flight, share)
+    return UpstreamSettings(
+        name=server.name,
+        prefix=server.effective_prefix,
+        timeout=server.timeout,
+        start_timeout=server.start_timeout,
+        max_restarts=server.max_restarts,
+        max_in_flight=at_once,
+        max_sessions=server.max_sessions,
+        # Running and queued calls together stay within the share.
+        max_queue=min(server.max_queue, share - at_once),
+        breaker_threshold=server.breaker_threshold,
+        breaker_recovery=server.breaker_recovery,
+        # A built-in server runs in this process: no connection can be lost.
+        ping_interval=0.0 if server.kind == "builtin" else server.ping_interval,
+    )
+
+
+def max_calls_per_server(config: Config) -> int:
+    """Return how many calls one server may have, queued or in flight."""
+    http = config.http
+    accepted = min(http.max_in_flight, http.max_in_flight_per_principal, MAX_CALLS_PER_CONNECTION)
+    several = sum(not server.disabled for server in config.servers) > 1
+    return max(1, accepted // 2) if several else accepted
+
+
+def build_credentials(oauth: OAuthSettings | None) -> "OAuthCredentials | None":
+    """Return the source of OAuth tokens for a server, None without `oauth`."""
+    if oauth is None:
+        return None
+    from trunkline.backends.oauth import OAuthCredentials  # noqa: PLC0415
+
+    return OAuthCredentials(build_client_credentials(oauth))
+
+
+def build_client_credentials(oauth: OAuthSettings) -> "ClientCredentials":
+    """Return the token request."""
+    from trunkline.backends.oauth import ClientCredentials  # noqa: PLC0415
+
+    parameters = {"scope": oauth.scope, "audience": oauth.audience, "resource": oauth.resource}
+    return ClientCredentials(
+        token_url=oauth.token_url,
+        client_id=oauth.client_id,
+        client_secret=oauth.client_secret or "",
+        secret_in_form=oauth.auth == "post",
+        token_params={key: value for key, value in parameters.items() if value is not None},
+    )
+
+
+def build_builtin(server: ServerSettings, admin: AdminService) -> FunctionBackend:
+    """Return a built-in server, not started yet."""
+    if server.builtin == "operator":
+        from trunkline.admin.tools import OperatorTools  # noqa: PLC0415
+
+        return OperatorTools(admin, changes=server.operator_tools == "all")
+    if server.builtin == "sources":
+        return build_sources(server)
+    from trunkline.backends.tool_search import (  # noqa: PLC0415
+        SearchTools,
+        ToolFinder,
+    )
+
+    return SearchTools(ToolFinder(admin.gateway.registry))
+
+
+def build_sources(server: ServerSettings) -> FunctionBackend:
+    """Return the source registry as a backend, not started yet."""
+    from trunkline.sources.federation import PeerPoller  # noqa: PLC0415
+    from trunkline.sources.registry_cache import RegistryCache  # noqa: PLC0415
+    from trunkline.sources.tools import SourcesBackend  # noqa: PLC0415
+    from trunkline.sources.topics import MatchSettings, ScoreWeights  # noqa: PLC0415
+
+    matching = MatchSettings(
+        scoring=server.scoring,
+        threshold=server.threshold,
+        weights=ScoreWeights(server.fuzzy_weight, server.keyword_weight),
+    )
+    path = Path(server.registry) if server.registry else None
+    return SourcesBackend(RegistryCache(path, matching, server.curator_key), PeerPoller(matching))
+
+
+@runtime_checkable
+class StartableBackend(Protocol):
+    """A built-in backend that loads data before it can answer."""
+
+    async def start(self) -> None:
+        """Load the data; raises ConfigErrors."""
+        ...
+
+
+class ServerConnector:
+    """Connects to configured servers and keeps track of their processes."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        admin: AdminService,
+        era_store: EraStore,
+        folder: Path | None,
+        child_exit_timeout: float,
+        *,
+        limits: BackendLimits = DEFAULT_LIMITS,
+    ) -> None:
+        """Start without connections; commands run in `folder` unless they set `cwd`."""
+        # The first live process of each server with a command.
+        self.children: dict[str, ChildProcess] = {}
+        # Whether servers start before their clients are known, as over HTTP.
+        self.clients_unknown = False
+        self._gateway = gateway
+        self._admin = admin
+        self._era_store = era_store
+        self._folder = folder
+        self._child_exit_timeout = child_exit_timeout
+        self._limits = limits
+        # The detected protocol of each server, by command or url.
+        self.era_caches: dict[str, EraCache] = {}
+
+    def retain(self, servers: Collection[ServerSettings], removed: Collection[str]) -> None:
+        """Forget all other servers, and the processes of `removed` ones."""
+        known = {self._era_cache_key(server) for server in servers}
+        self.era_caches = {key: m for key, m in self.era_caches.items() if key in known}
+        for name in removed:
+            self.children.pop(name, None)
+
+    def connect(self, server: ServerSettings) -> ConnectBackend:
+        """Return a function that connects to a server."""
+        if server.kind == "builtin":
+            return partial(self._start_builtin, server)
+        key = self._era_cache_key(server)
+        era_cache = self.era_caches.setdefault(key, EraCache(self._era_store, key))
+        if server.kind == "child":
+            return partial(self._start_child, server, era_cache)
+        return partial(self._open_http, server, era_cache, build_credentials(server.oauth))
+
+    def _era_cache_key(self, server: ServerSettings) -> str:
+        folder = self._working_folder(server)
+        # Without the name of the server: a renamed one keeps its detected protocol.
+        parts = (server.command, *server.args, str(folder)) if server.command else (server.url,)
+        return server_digest(*map(str, parts))
+
+    async def _start_builtin(self, server: ServerSettings, listener: BackendOwner) -> Backend:
+        backend = build_builtin(server, self._admin)
+        if isinstance(backend, StartableBackend):
+            try:
+                await backend.start()
+            except ConfigErrors as error:
+                raise ConnectionLost(str(error)) from None
+        return backend
+
+    async def _start_child(
+        self, server: ServerSettings, era_cache: EraCache, listener: BackendOwner
+    ) -> Backend:
+        from trunkline.backends.connect import StdioConnector  # noqa: PLC0415
+
+        start = partial(self._spawn, server)
+        target = StdioConnector(start, server.protocol, era_cache, self._limits)
+        return await target.connect(self._client_identity(server, listener))
+
+    async def _spawn(self, server: ServerSettings) -> ChildProcess:
+        folder = self._working_folder(server)
+        argv = [str(server.command), *server.args]
+        child = await ChildProcess.start(
+            argv, env=server.env, cwd=folder, exit_timeout=self._child_exit_timeout
+        )
+        known = self.children.get(server.name)
+        if known is None or known.returncode is not None:  # else it is a further session
+            self.children[server.name] = child
+        return child
+
+    def _working_folder(self, server: ServerSettings) -> Path | None:
+        return Path(server.cwd) if server.cwd else self._folder
+
+    async def _open_http(
+        self,
+        server: ServerSettings,
+        era_cache: EraCache,
+        credentials: "OAuthCredentials | None",
+        listener: BackendOwner,
+    ) -> Backend:
+        from trunkline.backends.connect import HttpConnector  # noqa: PLC0415
+
+        headers = [(name.encode(), value.encode()) for name, value in server.headers.items()]
+        url, limits = str(server.url), self._limits
+        target = HttpConnector(url, headers, server.protocol, era_cache, credentials, limits=limits)
+        return await target.connect(self._client_identity(server, listener))
+
+    def _client_identity(self, server: ServerSettings, listener: BackendOwner) -> "ClientIdentity":
+        from trunkline.backends.connect import ClientIdentity  # noqa: PLC0415
+
+        gateway = self._gateway
+        client = {"name": gateway.identity.name, "version": __version__}
+        capabilities = listener.client_capabilities
+        if capabilities is None:
+            # The first session of a child serves clients without input features, unless it is the
+            # only session.
+            several = server.kind == "child" and server.max_sessions > 0
+            is_passive = self.clients_unknown and several
+            capabilities = {} if is_passive else gateway.client_capabilities
+        return ClientIdentity(
+            server.name, gateway.remapper, listener, capabilities, client, gateway.report
+        )
+
+
+def build_rate_limiter(config: Config) -> RateLimiter | None:
+    """Return the rate limiter, None without `[limits]`."""
+    return None if config.limits is None else RateLimiter(build_limits(config.limits))
+
+
+def build_limits(settings: LimitsSettings) -> LimitTables:
+    """Return the limits of the configuration."""
+    return LimitTables(
+        default_rpm=settings.default_rpm or None,
+        max_concurrent=settings.max_concurrent,
+        tools=_build_limit_table(settings.tools),
+        servers=_build_limit_table(settings.servers),
+        subjects=_build_limit_table(settings.subjects),
+        roles=_build_limit_table(settings.roles),
+    )
+
+
+def build_argument_checker(
+    config: Config, emit: Callable[[UncheckedTool], None]
+) -> ArgumentChecker | None:
+    """Return the argument checker, None if it is disabled.
+
+    Built-in tools check their arguments themselves, and more strictly.
+    """
+    if not config.gateway.check_arguments:
+        return None
+    return ArgumentChecker(emit, (server.name for server in config.servers if server.builtin))
+
+
+def _build_limit_table(
+    table: Mapping[str, int | LimitTable] | Mapping[str, int | SubjectLimitTable],
+) -> Mapping[str, Limit]:
+    return {name: _build_limit(value) for name, value in table.items()}
+
+
+def _build_limit(value: int | SubjectLimitTable) -> Limit:
+    if isinstance(value, int):
+        return Limit(value)
+    if isinstance(value, LimitTable):
+        return Limit(value.rpm, value.concurrent, value.total_rpm, value.total_concurrent)
+    return Limit(value.rpm, value.concurrent)
+
+
+_FEATURE_KINDS: Mapping[str, FeatureKind] = {name: kind for kind, name in KIND_NAMES.items()}
+
+
+def build_policy(config: Config) -> Policy:
+    """Return the roles and rules of the configuration."""
+    settings = config.policy
+    file = config.source.name if config.source else "configuration"
+    rules = [_build_rule(rule, index, file) for index, rule in enumerate(settings.rules)]
+    return Policy(rules, {role.name: _build_role(role, file) for role in settings.roles})
+
+
+def _build_role(role: RoleSettings, file: str) -> Role:
+    return Role(frozenset(role.permissions), role.denied_tools, f"{file}:{role.line}")
+
+
+def _build_rule(rule: RuleSettings, index: int, file: str) -> Rule:
+    return Rule(
+        allows=rule.allow is not None,
+        patterns=rule.patterns,
+        location=f"policy[{index}] ({file}:{rule.line})",
+        roles=rule.roles or (),
+        subjects=rule.subjects or (),
+        clients=rule.clients or (),
+        backends=rule.servers or (),
+        kinds=frozenset(_FEATURE_KINDS[name] for name in rule.kinds or ()),
+        hints=rule.required_annotations,
+        condition=None if rule.when is None else Condition(rule.when),
+    )
+
+
+# The tables and keys that decide which features callers see.
+VISIBILITY_KEYS = ("gateway.surface", "auth", "roles", "policy", "kill_switch")
+
+# The capabilities whose lists change with VISIBILITY_KEYS.
+LISTED_CAPABILITIES = frozenset(("tools", "prompts", "resources"))
+
+
+def build_visibility(config: Config, policy: VisibilityPolicy | None = None) -> Visibility:
+    """Return which features are listed; `policy` hides features per caller."""
+    searches = frozenset(server.name for server in config.servers if server.builtin == "search")
+    surface = config.gateway.surface
+    if isinstance(surface, str):
+        # No pattern matches, so only the tools of search servers are listed.
+        return Visibility(() if surface == "search" else None, searches, policy)
+    return Visibility(surface, searches, policy)
+
+
+def prepare_enforcement(
+    gateway: Gateway, config: Config, switches: KillSwitchControl
+) -> Callable[[], None]:
+    """Return a function that makes `gateway` enforce the configuration.
+
+    Rate counters survive, also under new limits. Without limits, rules or argument checks, those
+    checks do not exist and cost nothing; kill switches always exist.
+    """
+    enforcer, pipeline = build_policy_enforcer(config), gateway.pipeline
+    visibility = build_visibility(config, enforcer)
+    arguments = build_argument_checker(config, pipeline.events.emit)
+
+    def apply() -> None:
+        # Read now, not while preparing: the running limiter holds the counters to keep.
+        throttle = _updated_rate_limiter(pipeline.enforcer, config)
+        pipeline.enforcer = EnforcementChain(enforcer, switches, throttle, arguments)
+        gateway.registry.set_visibility(visibility)
+
+    return apply
+
+
+def build_policy_enforcer(config: Config) -> PolicyEnforcer | None:
+    """Return the policy enforcer, None if everything is allowed."""
+    policy = build_policy(config)
+    return None if policy.is_open else PolicyEnforcer(policy)
+
+
+def _updated_rate_limiter(before: object, config: Config) -> RateLimiter | None:
+    rate_limiter = before.rate_limiter if isinstance(before, EnforcementChain) else None
+    if rate_limiter is None:
+        return build_rate_limiter(config)
+    return rate_limiter.with_limits(
+        LimitTables() if config.limits is None else build_limits(config.limits)
+    )
+
+
+_SWITCH_KEYS = {
+    "tools": SwitchKind.TOOL,
+    "servers": SwitchKind.SERVER,
+    "subjects": SwitchKind.SUBJECT,
+}
+
+
+def build_kill_switches(
+    config: Config, gateway: Gateway, store: SwitchFile | None
+) -> KillSwitchControl:
+    """Return the kill switches: those of the file and those kept from earlier runs."""
+    return KillSwitchControl(
+        gateway.pipeline,
+        gateway.registry,
+        configured_switches(config),
+        () if store is None else store.load(),
+        store,
+        exempt=admin_servers(config),
+    )
+
+
+def build_switch_file(config: Config, state: Path | None) -> SwitchFile | None:
+    """Return where kill switches of run time are stored, None without a state directory."""
+    return None if state is None else SwitchFile(state, config.source)
+
+
+def admin_servers(config: Config) -> frozenset[str]:
+    """Return the names of operator servers; `kill_switch.all` exempts them."""
+    # Without the exemption, `all` would also disable the tools that revive it.
+    return frozenset(server.name for server in config.servers if server.builtin == "operator")
+
+
+def configured_switches(config: Config) -> Mapping[KillSwitch, str]:
+    """Return the kill switches of the file, each with its file and line."""
+    kill, file = config.kill_switch, config.source or "trunkline.toml"
+    found = {
+        KillSwitch(kind, name): (key, name)
+        for key, kind in _SWITCH_KEYS.items()
+        for name in getattr(kill, key)
+    }
+    if kill.all:
+        found[SWITCH_ALL] = ("all", "")
+    return {
+        switch: f"{file}:{line}" if (line := kill.lines.get(key)) else str(file)
+        for switch, key in found.items()
+    }

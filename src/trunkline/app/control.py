@@ -1,0 +1,360 @@
+"""The control socket: shows and controls the running gateways of a user.
+
+    gateway ──serve_control──> $XDG_RUNTIME_DIR/trunkline-UID/PID.sock
+    trunkline ps ──find_gateways──> all sockets      trunkline kill ──send_command──> one of them
+
+The protocol is newline-delimited JSON-RPC. The caller of `serve_control` passes the commands as a
+table of functions: `snapshot`, `reload` and those of App.commands. This module does not know what
+they do.
+
+Invariants:
+1. Only the user can connect: folder and socket belong to the user and deny access to others. A path
+   with wrong owner, kind or mode is not used.
+2. A socket exists under its name only while a process listens. Sockets of dead processes are
+   removed by the next gateway or command.
+3. Values of `env` and `headers` are masked in errors and stderr lines of servers.
+4. Connections, request sizes and waiting times are limited.
+"""
+
+import asyncio
+import os
+import re
+import socket
+import stat
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from msgspec import Struct
+
+from trunkline import __version__
+from trunkline.admin.service import ActiveSwitchInfo
+from trunkline.app.application import App
+from trunkline.app.telemetry import mask_secrets
+from trunkline.audit.log import AuditStatus
+from trunkline.jsonrpc import (
+    Connection,
+    ConnectionLost,
+    Dispatcher,
+    Raw,
+    RpcError,
+    from_raw,
+)
+from trunkline.jsonrpc.errors import IncidentReporter, print_incident
+from trunkline.stdio.stream import StreamTransport, listen_unix, open_unix
+
+# Seconds that a gateway has to carry out a command.
+COMMAND_TIMEOUT = 10.0
+
+MAX_REQUEST_BYTES = 64 * 1024
+
+# Where the socket folder is without XDG_RUNTIME_DIR and TMPDIR.
+FALLBACK_FOLDER = Path("/tmp")  # noqa: S108  folder and sockets are checked before use
+
+_FOLDER_VARIABLES = ("XDG_RUNTIME_DIR", "TMPDIR")
+_SOCKET_NAME = re.compile(r"([1-9][0-9]*)\.sock")
+
+
+class ControlLimits(Struct, frozen=True):
+    """The fixed limits of control sockets."""
+
+    # Seconds that a gateway has to report its status.
+    status_timeout: float = 2.0
+    # Further connections are closed.
+    max_connections: int = 64
+
+
+class ServerStatus(Struct, frozen=True):
+    """One backend of a running gateway."""
+
+    name: str
+    state: str
+    pid: int | None
+    revision: str | None
+    restarts: int
+    in_flight: int
+    feature_count: int
+    error: str | None
+    retry_in: float | None
+    stderr: str | None
+    # Sessions in addition to the first.
+    extra_sessions: int = 0
+    # Calls that wait for input from their clients.
+    suspended: int = 0
+    # Seconds that the oldest of them has waited.
+    suspended_longest: float | None = None
+    # Features of the server that clients cannot use, with reasons.
+    skipped: tuple[str, ...] = ()
+
+
+class SuspendedCallStatus(Struct, frozen=True):
+    """A call that waits for its client; `waiting` in seconds."""
+
+    server: str
+    principal: str
+    method: str
+    requests: int
+    round: int
+    waiting: float
+
+
+class GatewayStatus(Struct, frozen=True):
+    """A running gateway; `config` is None for the embedded default, `uptime` in seconds.
+
+    `http` lists the URLs of MCP over HTTP. `http_sessions` is the HTTP part of `sessions`.
+    """
+
+    pid: int
+    version: str
+    name: str
+    config: str | None
+    uptime: float
+    sessions: int
+    servers: tuple[ServerStatus, ...]
+    http: tuple[str, ...] = ()
+    http_sessions: int = 0
+    # Suspended calls, the oldest first.
+    suspended: tuple[SuspendedCallStatus, ...] = ()
+    paused: bool = False
+    # The active kill switches.
+    stopped: tuple[ActiveSwitchInfo, ...] = ()
+    in_flight: int = 0
+    # None without an audit log.
+    audit: AuditStatus | None = None
+
+
+class RunningGateway(NamedTuple):
+    """A gateway found by its socket; `status` is None if it does not answer."""
+
+    pid: int
+    status: GatewayStatus | None
+    # Its socket.
+    path: Path | None = None
+
+
+# Commands by name: functions, sync or async, as a Dispatcher takes them.
+ControlCommands: TypeAlias = Mapping[str, Callable[..., Any]]
+
+
+def status_reader(app: App) -> Callable[[], GatewayStatus]:
+    """Return a function that reads the current status of `app`."""
+    began = time.monotonic()
+
+    def status() -> GatewayStatus:
+        gateway, config = app.gateway, app.config
+        source = str(config.source.absolute()) if config.source else None
+        return GatewayStatus(
+            os.getpid(),
+            __version__,
+            gateway.identity.name,
+            source,
+            round(time.monotonic() - began, 1),
+            len(gateway.sessions),
+            server_statuses(app),
+            tuple(origin + config.http.path for origin in app.origins),
+            app.http_sessions,
+            tuple(
+                SuspendedCallStatus(*call) for call in gateway.stateless.suspended_calls.snapshot()
+            ),
+            app.switches.paused,
+            app.admin.stopped(),
+            len(gateway.pipeline.in_flight),
+            None if app.audit_log is None else app.audit_log.status(),
+        )
+
+    return status
+
+
+def server_statuses(app: App) -> tuple[ServerStatus, ...]:
+    """Return the status of every backend, with secrets masked."""
+    settings = {server.name: server for server in app.config.servers}
+    waiting: dict[str, list[float]] = {}
+    for call in app.gateway.stateless.suspended_calls.snapshot():
+        waiting.setdefault(call.backend, []).append(call.waiting)
+
+    def one(name: str) -> ServerStatus:
+        now = app.gateway.registry.upstream(name).snapshot()
+        child = app.servers.children.get(name)
+        stderr_lines = child.stderr_tail() if child else ()
+        last = next((line for line in reversed(stderr_lines) if line.strip()), None)
+        return ServerStatus(
+            name,
+            now.state.value,
+            child.pid if child and child.returncode is None else None,
+            now.revision,
+            now.restarts,
+            now.in_flight,
+            now.feature_count,
+            None if now.error is None else mask_secrets(now.error, settings[name]),
+            now.retry_in,
+            None if last is None else mask_secrets(last, settings[name]),
+            now.extra_sessions,
+            len(waiting.get(name, ())),
+            max(waiting.get(name, ()), default=None),
+            tuple(mask_secrets(reason, settings[name]) for reason in now.skipped),
+        )
+
+    return tuple(one(upstream.name) for upstream in app.gateway.registry)
+
+
+@asynccontextmanager
+async def serve_control(
+    commands: ControlCommands,
+    folder: Path,
+    report: IncidentReporter = print_incident,
+    limits: ControlLimits | None = None,
+) -> AsyncGenerator[Path]:
+    """Serve `commands` on a control socket in `folder`; raises OSError if it cannot be created."""
+    limits = limits or ControlLimits()
+    max_connections, close_timeout = limits.max_connections, limits.status_timeout
+    _create_folder(folder)
+    _remove_dead(folder)
+    path = folder / f"{os.getpid()}.sock"
+    listener = _listen_at(path)
+    dispatcher = Dispatcher(report=report)
+    for name, function in commands.items():
+        dispatcher.method(name)(function)
+    connections: set[Connection] = set()
+
+    async def serve_client(channel: StreamTransport) -> None:
+        if len(connections) >= max_connections:
+            return
+        connection = Connection(channel, dispatcher, report=report, close_timeout=close_timeout)
+        connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            connections.discard(connection)
+
+    try:
+        server = await listen_unix(listener, serve_client, MAX_REQUEST_BYTES)
+    except BaseException:
+        listener.close()
+        path.unlink(missing_ok=True)
+        raise
+    try:
+        yield path
+    finally:
+        server.close()
+        path.unlink(missing_ok=True)
+        await asyncio.gather(*(connection.aclose() for connection in connections))
+
+
+def socket_folders(environ: Mapping[str, str], fallback: Path | None = None) -> list[Path]:
+    """Return where this user's sockets may be; a gateway creates its own in the first.
+
+    Many clients pass almost no environment to the servers they start, so a gateway started by a
+    client may use another folder than one started by hand. `fallback` replaces FALLBACK_FOLDER.
+    """
+    named = [Path(value) for name in _FOLDER_VARIABLES if (value := environ.get(name))]
+    places = [*(place for place in named if place.is_dir()), fallback or FALLBACK_FOLDER]
+    return list(dict.fromkeys(place / f"trunkline-{os.getuid()}" for place in places))
+
+
+def _create_folder(folder: Path) -> None:
+    # A folder that exists is checked below: anyone can create one in /tmp.
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    _check_private(folder, stat.S_ISDIR)
+
+
+def _check_private(path: Path, is_kind: Callable[[int], bool]) -> None:
+    """Raise OSError unless `path` is of the right kind, the user's, and closed to others."""
+    # Not stat: a link could lead to a socket of another user.
+    found = path.lstat()
+    if not is_kind(found.st_mode):
+        raise OSError(f"{path} has an unexpected file type; remove it")
+    if found.st_uid != os.getuid():
+        raise PermissionError(f"{path} belongs to another user")
+    if found.st_mode & 0o077:
+        raise PermissionError(f"{path} is open to others; remove it, or close it with chmod go=")
+
+
+def _listen_at(path: Path) -> socket.socket:
+    """Return a listening socket; the path appears only once it listens."""
+    hidden = path.with_name(f".{path.name}")
+    hidden.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        listener.bind(str(hidden))
+        # Before the rename, so that the socket is never open to others under its name.
+        hidden.chmod(0o600)
+        listener.listen()
+        hidden.replace(path)
+    except BaseException:
+        listener.close()
+        hidden.unlink(missing_ok=True)
+        raise
+    return listener
+
+
+async def find_gateways(
+    folders: Iterable[Path],
+    on_error: Callable[[OSError], None],
+    limits: ControlLimits | None = None,
+) -> list[RunningGateway]:
+    """Return the gateways in `folders`; `on_error` gets folders that are not safe to use."""
+    timeout = (limits or ControlLimits()).status_timeout
+    sockets: list[tuple[int, Path]] = []
+    for folder in folders:
+        try:
+            _check_private(folder, stat.S_ISDIR)
+            _remove_dead(folder)
+            sockets += _sockets(folder)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            on_error(error)
+    found = await asyncio.gather(*(_query_gateway(pid, path, timeout) for pid, path in sockets))
+    return sorted((gateway for gateway in found if gateway), key=lambda gateway: gateway.pid)
+
+
+def _sockets(folder: Path) -> Iterator[tuple[int, Path]]:
+    for path in folder.iterdir():
+        if named := _SOCKET_NAME.fullmatch(path.name):
+            yield int(named[1]), path
+
+
+def _remove_dead(folder: Path) -> None:
+    """Remove sockets of processes that no longer exist."""
+    for pid, path in list(_sockets(folder)):
+        try:
+            os.kill(pid, 0)
+        except (ProcessLookupError, OverflowError):
+            _remove_socket(path)
+        except PermissionError:
+            continue  # another user has this PID now; a connection attempt decides
+
+
+def _remove_socket(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+async def _query_gateway(pid: int, path: Path, timeout: float) -> RunningGateway | None:
+    try:
+        snapshot = await send_command(path, "snapshot", timeout=timeout)
+        return RunningGateway(pid, from_raw(snapshot, GatewayStatus), path)
+    except FileNotFoundError:
+        return None  # it has just exited
+    except ConnectionRefusedError:
+        _remove_socket(path)  # the PID belongs to another process now
+        return None
+    except (OSError, ConnectionLost, RpcError, ValueError):
+        return RunningGateway(pid, None, path)
+
+
+async def send_command(
+    path: Path, name: str, params: dict[str, Any] | None = None, timeout: float | None = None
+) -> Raw:
+    """Send a command to the gateway at `path` and return its result.
+
+    Raises OSError, ConnectionLost, RpcError, or TimeoutError.
+    """
+    _check_private(path, stat.S_ISSOCK)
+    async with asyncio.timeout(COMMAND_TIMEOUT if timeout is None else timeout):
+        channel = await open_unix(str(path))
+        async with Connection(channel, close_timeout=0.0) as connection:
+            return await connection.call(name, params or {})

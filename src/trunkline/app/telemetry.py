@@ -1,0 +1,248 @@
+"""Telemetry of a gateway: log, metrics and traces as configured, and secret masking.
+
+    Telemetry ──> pages for the HTTP router
+              ──running──> log, metrics address, trace exporter: from start to end
+
+Metrics and traces are imported only when they are enabled, so that `serve --stdio` starts
+quickly.
+"""
+
+import os
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from trunkline.audit.log import AuditLog
+from trunkline.config import Config, LogSettings, ServerSettings
+from trunkline.gateway.events import GatewayEvent
+from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.registry import MaskSecrets
+from trunkline.jsonrpc import Incident, print_incident
+from trunkline.telemetry.log import EventLog, LogWriter, capture_logging
+from trunkline.telemetry.log_lines import LogLine, format_json, format_text, trace_delivery_line
+
+if TYPE_CHECKING:
+    from trunkline.app.exporters import GatewayMetrics, TraceExport
+    from trunkline.endpoints.auth import HttpPages
+    from trunkline.telemetry.otlp import ExportLimits
+
+# Shorter values are not masked: they are no secrets, and masking them would garble the text.
+_MIN_SECRET_LENGTH = 4
+
+
+def mask_secrets(text: str, *servers: ServerSettings) -> str:
+    """Return `text` without the values in `env` and `headers` of `servers`."""
+    values = [v for s in servers for v in (*s.env.values(), *s.headers.values())]
+    words = {
+        word
+        for value in values
+        # Also each word: in `Bearer TOKEN`, the token alone is the secret.
+        for word in (value, *value.split())
+        if len(word) >= _MIN_SECRET_LENGTH
+    }
+    # Longest first: a value may contain a shorter one.
+    for word in sorted(words, key=len, reverse=True):
+        text = text.replace(word, "…")
+    return text
+
+
+def secret_masker(config: Callable[[], Config]) -> Callable[[str, str], str]:
+    """Return a function that masks the secrets of one server under the current configuration."""
+
+    def mask(name: str, text: str) -> str:
+        for server in config().servers:
+            if server.name == name:
+                text = mask_secrets(text, server)
+        return text
+
+    return mask
+
+
+STDERR_DESCRIPTOR = 2
+
+
+class OpenLog:
+    """A log and its writer."""
+
+    def __init__(self, log: EventLog, writer: LogWriter, is_json: bool) -> None:
+        self.log = log
+        self.writer = writer
+        self.is_json = is_json
+
+    def announce(self, *lines: str) -> None:
+        """Write lines as JSON, whatever the level."""
+        for line in lines:
+            if line.strip():
+                self.writer.write(
+                    format_json(LogLine("info", "announced", line.strip()), time.time())
+                )
+
+
+def uses_json(settings: LogSettings, stdio: bool) -> bool:
+    """Whether the log is JSON: by default neither over stdio nor at a terminal."""
+    if settings.format != "auto":
+        return settings.format == "json"
+    return not stdio and not sys.stderr.isatty()
+
+
+def open_log(
+    settings: LogSettings, stdio: bool, conceal: MaskSecrets, descriptor: int = STDERR_DESCRIPTOR
+) -> OpenLog:
+    """Return the log; over stdio its default level is warning, because clients show every line."""
+    is_json = uses_json(settings, stdio)
+    coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    write = format_json if is_json else partial(format_text, coloured=coloured)
+    level = settings.level or ("warning" if stdio else "info")
+
+    def lost(count: int) -> bytes:
+        text = f"{count} log lines were dropped: stderr was not read in time"
+        return write(LogLine("warning", "dropped", text, {"count": count}), time.time())
+
+    writer = LogWriter(descriptor, lost)
+
+    def put(line: LogLine) -> None:
+        writer.write(write(line, time.time()))
+
+    return OpenLog(EventLog(put, level, conceal), writer, is_json)
+
+
+class HttpGauges(NamedTuple):
+    """Functions that count HTTP sessions and streams."""
+
+    sessions: Callable[[], int]
+    streams: Callable[[], int]
+
+
+class EventReporter:
+    """Reports incidents to event listeners, or to stderr before the log is open."""
+
+    def __init__(self) -> None:
+        # The gateway whose listeners get incidents; None until the log is open.
+        self.gateway: Gateway | None = None
+
+    def __call__(self, incident: Incident) -> None:
+        """Report an incident."""
+        if self.gateway is None:
+            print_incident(incident)
+        else:
+            self.gateway.pipeline.events.emit(incident)
+
+
+class Telemetry:
+    """Metrics, traces and log of one gateway."""
+
+    def __init__(
+        self,
+        config: Callable[[], Config],
+        gateway: Gateway,
+        report: EventReporter,
+        export_limits: "ExportLimits | None" = None,
+    ) -> None:
+        """Start with nothing enabled; secrets are masked by the current `config()`."""
+        self.metrics: GatewayMetrics | None = None
+        self.traces: TraceExport | None = None
+        self.log: OpenLog | None = None
+        self._config = config()
+        self._gateway = gateway
+        self._report = report
+        self._export_limits = export_limits
+        gateway.mask_secrets = secret_masker(config)
+
+    def enable(self, gauges: HttpGauges) -> None:
+        """Enable the configured metrics and traces."""
+        if self._config.metrics.url_path is not None:
+            from trunkline.app.exporters import GatewayMetrics  # noqa: PLC0415
+
+            self.metrics = GatewayMetrics(self._config, self._gateway, gauges, self._report)
+        if self._config.traces.endpoint is not None:
+            from trunkline.app.exporters import TraceExport  # noqa: PLC0415
+
+            self.traces = TraceExport(
+                self._config, self._on_trace_delivery, self._report, self._export_limits
+            )
+            self._gateway.pipeline.tracer = self.traces.tracer
+            if self.metrics is not None:
+                self.traces.register(self.metrics.exposition)
+
+    def register_audit(self, audit_log: AuditLog) -> None:
+        """Add the metrics of the audit log."""
+        if self.metrics is None:
+            return
+        gauge, counter = self.metrics.exposition.gauge, self.metrics.exposition.counter
+        status = audit_log.status
+        gauge(
+            "trunkline_audit_queue",
+            "Audit records that wait to be written.",
+            lambda: status().queue,
+        )
+        counter(
+            "trunkline_audit_dropped_total",
+            "Audit records dropped because the queue was full.",
+            lambda: status().dropped,
+        )
+        counter(
+            "trunkline_audit_written_total",
+            "Audit records that were written.",
+            lambda: status().written,
+        )
+        gauge(
+            "trunkline_audit_failing",
+            "Whether the audit log cannot be written.",
+            lambda: int(status().error is not None),
+        )
+
+    @property
+    def pages(self) -> "HttpPages":
+        """The metrics pages for the main HTTP address."""
+        return {} if self.metrics is None else self.metrics.pages
+
+    def drain(self) -> None:
+        """Report 'draining' on the health pages of the metrics address."""
+        if self.metrics is not None:
+            self.metrics.health.is_draining = True
+
+    @asynccontextmanager
+    async def running(self, stdio: bool, listen: bool = True) -> "AsyncGenerator[None]":
+        """Write the log and serve metrics until the end of the context; raises OSError.
+
+        Without `listen` the process belongs to another program: no address of our own is opened,
+        and log records of other libraries are ignored.
+        """
+        async with AsyncExitStack() as stack:
+            log = self._open_log(stdio)
+            stack.callback(self._close_log)
+            stack.enter_context(capture_logging(log.log.write_line, all_libraries=listen))
+            if self.traces is not None:
+                stack.push_async_callback(self.traces.aclose)
+            if self.metrics is not None:
+                await stack.enter_async_context(self.metrics.listening(listen))
+            yield
+
+    def _open_log(self, stdio: bool) -> OpenLog:
+        self.log = found = open_log(self._config.log, stdio, self._gateway.mask_secrets)
+        self._gateway.pipeline.events.add_listener(
+            self._log_event, call_filter=found.log.wanted_calls
+        )
+        self._report.gateway = self._gateway
+        if self.metrics is not None:
+            words = "Log lines dropped because stderr was not read in time."
+            counter = self.metrics.exposition.counter
+            counter("trunkline_log_dropped_total", words, lambda: found.writer.dropped)
+        return found
+
+    def _log_event(self, event: GatewayEvent) -> None:
+        found = self.log
+        if found is not None:
+            found.log(event)
+
+    def _close_log(self) -> None:
+        self._report.gateway = None
+        if self.log is not None:
+            self.log.writer.close()
+
+    def _on_trace_delivery(self, problem: str | None) -> None:
+        if self.log is not None:
+            self.log.log.write_line(trace_delivery_line(problem))

@@ -1,1 +1,0 @@
-"""Assembly: what a configuration says, part by part, as the parts themselves want to be told."""

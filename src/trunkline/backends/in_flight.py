@@ -1,0 +1,202 @@
+"""The calls in flight at one server, and which client its messages are for.
+
+    a message on a call's own stream ──> CallStreamHandler ──> the client of that call, which waits
+    a message on the only stream ──> route_notification ──> the client that it is about, queued
+
+Nothing is guessed: a request or a log message that could belong to several clients goes to none of
+them.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from trunkline.gateway.client import DownstreamClient, Requester
+from trunkline.jsonrpc import Id, Notification, PendingResult, Raw, RemoteProtocolError, Request
+from trunkline.mcp.params import Params, decode_value
+
+
+class ProgressSubscription(NamedTuple):
+    """A client's wish for progress: the gateway's token and the client's."""
+
+    number: int
+    token: Id
+
+
+class InFlightCalls:
+    """All calls in flight at one server."""
+
+    def __init__(self) -> None:
+        # The client of each call, and whether servers may send requests during such calls
+        self._calls: dict[PendingResult, tuple[DownstreamClient, bool]] = {}
+        self._on_done = self._calls.__delitem__
+        # The client and its own token, by the gateway's progress token
+        self._progress_clients: dict[int, tuple[DownstreamClient, Id]] = {}
+        # The unanswered requests of the server: call group and time of each
+        self._questions: dict[int, tuple[object, float]] = {}
+        self._last = 0
+
+    def subscribe_progress(self, params: Params) -> ProgressSubscription | None:
+        """Replace the progress token of a call by the gateway's; None if it has no token."""
+        token = params.progress_token
+        if token is None:
+            return None
+        self._last = number = self._last + 1
+        params.put_meta("progressToken", number)
+        return ProgressSubscription(number, token)
+
+    def add(
+        self,
+        answer: PendingResult,
+        client: DownstreamClient,
+        may_ask: bool = True,
+        progress: ProgressSubscription | None = None,
+    ) -> PendingResult:
+        """Track a call until it is answered.
+
+        `may_ask` says whether servers may send requests during such calls.
+        """
+        # The pending answer is the key: its callback removes the entry without an object per call.
+        self._calls[answer] = client, may_ask
+        if progress is not None:
+            self._progress_clients[progress.number] = client, progress.token
+            answer.add_callback(partial(self._forget_progress, progress.number))
+        answer.add_callback(self._on_done)
+        return answer
+
+    def _forget_progress(self, number: int, _: PendingResult) -> None:
+        del self._progress_clients[number]
+
+    def only_client(self) -> DownstreamClient | None:
+        """Return the client of all calls, if they belong to one session."""
+        return _only_client(client for client, _ in self._calls.values())
+
+    def request_target(self) -> DownstreamClient | None:
+        """Return the client that a request must be for; those with input features come first."""
+        clients = self._possible_targets()
+        return _only_client(c for c in clients if c.caller.client_features) or _only_client(clients)
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether a request may belong to calls of several sessions."""
+        return len({client.call_group for client in self._possible_targets()}) > 1
+
+    def _possible_targets(self) -> list[DownstreamClient]:
+        # Some servers send requests during lists or completions: then all clients count.
+        calls = self._calls.values()
+        return [client for client, may_ask in calls if may_ask] or [each for each, _ in calls]
+
+    async def send_request(
+        self, client: DownstreamClient, method: str, params: Any, requester: Requester | None = None
+    ) -> Raw:
+        """Send a request to the client of a call; raises RpcError if it cannot answer."""
+        self._last += 1
+        number = self._last
+        self._questions[number] = client.call_group, asyncio.get_running_loop().time()
+        try:
+            return await client.send_request(method, params, requester)
+        finally:
+            del self._questions[number]
+
+    def awaiting_client_since(self, client: DownstreamClient) -> float | None:
+        """Return when a client last got a request that it has not answered, or None."""
+        group = client.call_group
+        return max(
+            (at for asked_group, at in self._questions.values() if asked_group is group),
+            default=None,
+        )
+
+    def recipient(
+        self, notification: Notification, client: DownstreamClient | None
+    ) -> tuple[DownstreamClient, Any] | None:
+        """Return the client that a notification is for, with the params for it, or None.
+
+        `client` is the client of the call on whose stream it came, if that is known.
+        """
+        if notification.method == "notifications/progress":
+            return self._progress(notification)
+        if notification.method == "notifications/message" and client is not None:
+            return client, notification.params
+        return None
+
+    def route_notification(self, notification: Notification) -> bool:
+        """Queue a notification for its client; returns whether there is one.
+
+        Nothing after it waits for a slow client. The answers of that client's own calls wait until
+        it is being sent, so that the order is kept.
+        """
+        recipient = self.recipient(notification, self.only_client())
+        if recipient is None:
+            return False
+        client, params = recipient
+        sending = client.queue_notification(notification.method, params)
+        if sending is not None:
+            self._hold_answers(client, sending.get_loop())
+        return True
+
+    def _hold_answers(self, client: DownstreamClient, loop: asyncio.AbstractEventLoop) -> None:
+        # Only until the next turn of the event loop, when the notification is being sent. Then the
+        # client's stream keeps the order, and a client that never reads blocks nothing else.
+        for answer, (owner, _) in self._calls.items():
+            if owner is client:
+                answer.hold()
+                loop.call_soon(answer.release)
+
+    def _progress(self, notification: Notification) -> tuple[DownstreamClient, Any] | None:
+        params = Params(notification.params)
+        raw = params.get("progressToken")
+        token = None if raw is None else decode_value(raw)
+        subscriber = self._progress_clients.get(token) if type(token) is int else None
+        if subscriber is None:
+            return None  # late, or an unknown token
+        client, client_token = subscriber
+        params.put("progressToken", client_token)
+        return client, params.encode()
+
+
+def _only_client(clients: Iterable[DownstreamClient]) -> DownstreamClient | None:
+    found = {client.call_group: client for client in clients}
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+class ServerEventHandler(Protocol):
+    """Handles the messages of a server."""
+
+    def on_server_request(self, request: Request, client: DownstreamClient | None) -> Any:
+        """Answer a request to a client, or to the gateway."""
+        ...
+
+    def on_server_notification(self, notification: Notification) -> Awaitable[None] | None:
+        """Handle a notification that concerns no call."""
+        ...
+
+    def violated(self, violation: RemoteProtocolError) -> None:
+        """Note a violation of the protocol."""
+        ...
+
+
+class CallStreamHandler(Struct, frozen=True):
+    """Handles the messages on the stream of one call."""
+
+    server: ServerEventHandler
+    in_flight: InFlightCalls
+    client: DownstreamClient
+
+    def called(self, request: Request) -> Any:
+        """Have the client of this call answer."""
+        return self.server.on_server_request(request, self.client)
+
+    def notified(self, notification: Notification) -> Awaitable[None] | None:
+        """Notify the client of this call, and wait while it is slow: only this call waits."""
+        recipient = self.in_flight.recipient(notification, self.client)
+        if recipient is None:
+            return self.server.on_server_notification(notification)
+        client, params = recipient
+        return client.notify(notification.method, params)
+
+    def violated(self, violation: RemoteProtocolError) -> None:
+        """Pass on the violation."""
+        self.server.violated(violation)

@@ -1,0 +1,367 @@
+"""SessionServer: an MCP server of the session protocol, with the gateway as its client.
+
+    ServerConnection ──> initialize, initialized ──> SessionServer ──> list_features, call …
+    the server's messages ──> the client whose call they belong to, or the BackendListener
+
+It does not start or restart servers: it begins with a connection and ends with it.
+
+Invariants:
+1. `arguments` and all members that the gateway need not change reach the server byte for byte.
+2. Progress goes to the call that it is about, with the client's own token.
+3. A request of the server goes to the client whose call caused it. If that is unknown, no client
+   gets it.
+4. A session that the server has lost is renewed, once for each call that notices.
+5. A tool that requires a task gets one, and its client gets the result.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from trunkline.backends.http_responses import SessionLost, UpstreamStatusError
+from trunkline.backends.in_flight import CallStreamHandler, InFlightCalls
+from trunkline.backends.limits import DEFAULT_LIMITS, BackendLimits
+from trunkline.backends.server_connection import DEFAULT_LIST_LIMITS, ServerConnection, read_lists
+from trunkline.backends.tasks import TaskTracker
+from trunkline.gateway.backend import BackendListener
+from trunkline.gateway.client import DownstreamClient
+from trunkline.jsonrpc import (
+    ConnectionLost,
+    Notification,
+    PendingResult,
+    Raw,
+    RemoteProtocolError,
+    Request,
+    RpcError,
+    to_raw,
+)
+from trunkline.mcp.cache_hints import CacheHints
+from trunkline.mcp.capabilities import read_client_features
+from trunkline.mcp.compat import to_session_params
+from trunkline.mcp.features import Feature
+from trunkline.mcp.identity import Call
+from trunkline.mcp.input_required import INPUT_METHODS
+from trunkline.mcp.methods import CLIENT_REQUESTS, SERVER_REQUESTS
+from trunkline.mcp.negotiation import InitializeResult, initialize_params, read_initialize_result
+from trunkline.mcp.notifications import LIST_CHANGED_METHODS
+from trunkline.mcp.params import Params, decode_value
+from trunkline.mcp.tasks import TASK_REQUEST, strip_task_params, supports_tasks
+from trunkline.mcp.versions import LATEST_SESSION_VERSION, Era
+
+# Notifications that are dropped if they match no call: they came late, or concern the gateway's own
+# tasks
+_IGNORED_IF_LATE = frozenset(("notifications/progress", "notifications/tasks/status"))
+
+
+class SessionServer:
+    """One session with one MCP server."""
+
+    def __init__(self, listener: BackendListener, limits: BackendLimits = DEFAULT_LIMITS) -> None:
+        """Prepare; `open` takes a connection and initializes."""
+        self.skipped_features: tuple[str, ...] = ()
+        self.announced_features: frozenset[str] | None = frozenset()
+        self.version = LATEST_SESSION_VERSION  # the negotiated revision
+        # Whether each request of the server is known to belong to one call
+        self.has_per_call_streams = False
+        self.list_limits = DEFAULT_LIST_LIMITS
+        self._listener = listener
+        self._connection: ServerConnection | None = None
+        self._welcome: InitializeResult | None = None
+        self._initialize_params: Raw = to_raw({})
+        self._in_flight = InFlightCalls()
+        self._tasks = TaskTracker(Era.SESSION, self.wait_ended, intervals=limits.poll_intervals)
+        self._renewal_timeout = limits.session_renewal_timeout
+        # The tools that can be called only as tasks
+        self._task_only_tools: frozenset[str] = frozenset()
+        self._renewal: asyncio.Task[ConnectionLost | None] | None = None
+
+    async def open(
+        self, connection: ServerConnection, capabilities: dict[str, Any], client_info: object
+    ) -> None:
+        """Initialize the session; raises RpcError, ValueError or ConnectionLost."""
+        self._connection = connection
+        self.has_per_call_streams = connection.has_streams
+        self.announced_features = read_client_features(capabilities)
+        self._initialize_params = to_raw(
+            initialize_params(LATEST_SESSION_VERSION, capabilities, client_info)
+        )
+        initializing = asyncio.ensure_future(self._initialize(connection))
+        try:
+            await asyncio.wait({initializing})  # a task: the spec forbids cancelling it
+            initializing.result()
+        except BaseException:
+            await self.aclose()
+            await asyncio.gather(initializing, return_exceptions=True)
+            raise
+
+    async def _initialize(self, connection: ServerConnection) -> None:
+        welcome = read_initialize_result(
+            await connection.call("initialize", self._initialize_params, handler=self)
+        )
+        connection.on_session_opened(welcome.version, self)
+        await connection.notify("notifications/initialized", None)
+        self.version = welcome.version
+        self._welcome = welcome  # last: from now on calls are possible
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        """The capabilities that the server declared."""
+        return self._welcome.capabilities if self._welcome else {}
+
+    def awaiting_client_since(self, client: DownstreamClient) -> float | None:
+        """Return when it sent the request that this client has not answered yet, or None."""
+        return self._in_flight.awaiting_client_since(client)
+
+    @property
+    def cache_hints(self) -> CacheHints:
+        """No hints: this protocol has none."""
+        return CacheHints()
+
+    @property
+    def instructions(self) -> str | None:
+        """The server's instructions for its users."""
+        return self._welcome.instructions if self._welcome else None
+
+    @property
+    def server_info(self) -> Raw:
+        """The server's `serverInfo`."""
+        return self._welcome.server_info if self._welcome else Raw(b"{}")
+
+    # Calls
+
+    async def list_features(self) -> tuple[Feature, ...]:
+        """List all features of the kinds that the server declared."""
+        features, _, self.skipped_features = await read_lists(
+            self._request, self.capabilities, self.list_limits
+        )
+        can_run_tasks = supports_tasks(self.version, self.capabilities)
+        self._task_only_tools = frozenset(o.key for o in features if can_run_tasks and o.needs_task)
+        return features
+
+    def call(self, call: Call, client: DownstreamClient) -> PendingResult:
+        """Make a call."""
+        params, connection, progress = call.params, self._connection, None
+        if connection is None:
+            raise _not_connected()
+        # Nearly all calls have only a name and arguments: they go on without another look.
+        if not params.has_only_name_and_arguments:
+            to_session_params(call.method, params, self.version)
+            if not params.has_only_name_and_arguments:
+                progress = self._in_flight.subscribe_progress(params)
+        # Servers without such tools pay one attribute for the feature.
+        if self._task_only_tools and self._needs_task(call):
+            answer = self._start_task(connection, call, client)
+        else:
+            answer = self._start_call(connection, call, client)
+        return self._in_flight.add(answer, client, call.method in INPUT_METHODS, progress)
+
+    def _start_call(
+        self, connection: ServerConnection, call: Call, client: DownstreamClient
+    ) -> PendingResult:
+        raw = call.params.encode()
+        if not connection.has_streams:
+            return connection.call(call.method, raw, original_id=call.id)
+        handler = _RetryableCallHandler(self, self._in_flight, client, call, self._welcome)
+        if self._renewal is not None:
+            send = partial(connection.call, call.method, raw, original_id=call.id, handler=handler)
+            return PendingResult.from_awaitable(self._send_with_renewal(send))
+        retry = handler.retry
+        return connection.call(
+            call.method, raw, original_id=call.id, handler=handler, retry_in_new_session=retry
+        )
+
+    async def retry_call(self, handler: "_RetryableCallHandler", lost: SessionLost) -> Raw:
+        """Repeat a call in a new session, since the server has lost the one it was made in."""
+        connection, call = self._require_connection(), handler.call
+        raw = call.params.encode()
+        send = partial(connection.call, call.method, raw, original_id=call.id, handler=handler)
+        return await self._send_in_new_session(connection, handler.welcome, lost, send)
+
+    def _needs_task(self, call: Call) -> bool:
+        is_tool = call.method == "tools/call"
+        return is_tool and call.params.require_text("name") in self._task_only_tools
+
+    def _start_task(
+        self, connection: ServerConnection, call: Call, client: DownstreamClient
+    ) -> PendingResult:
+        call.params.put("task", TASK_REQUEST)
+        # Requests about a task are never repeated in a new session, which does not know the task.
+        handler = CallStreamHandler(self, self._in_flight, client)
+
+        def send_about_task(method: str, params: dict[str, Any]) -> Awaitable[Raw]:
+            return connection.call(method, to_raw(params), original_id=call.id, handler=handler)
+
+        creating = self._start_call(connection, call, client)
+        return PendingResult.from_awaitable(self._tasks.run(creating, send_about_task, client))
+
+    async def _request(self, method: str, params: dict[str, Any]) -> Raw:
+        call = self._require_connection().call
+        return await self._send_with_renewal(partial(call, method, to_raw(params), handler=self))
+
+    async def _send_with_renewal(self, send: Callable[[], Awaitable[Raw]]) -> Raw:
+        """Send a request, and again in a new session if the server has lost the old one."""
+        if self._renewal is not None:
+            await asyncio.wait({self._renewal})
+        connection, welcome = self._require_connection(), self._welcome
+        try:
+            return await send()
+        except SessionLost as lost:
+            return await self._send_in_new_session(connection, welcome, lost, send)
+
+    async def _send_in_new_session(
+        self,
+        connection: ServerConnection,
+        welcome: InitializeResult | None,
+        lost: SessionLost,
+        send: Callable[[], Awaitable[Raw]],
+    ) -> Raw:
+        await self._renew_session(connection, welcome, lost)
+        return await send()
+
+    async def _renew_session(
+        self, connection: ServerConnection, welcome: InitializeResult | None, lost: SessionLost
+    ) -> None:
+        """Start a new session, unless that has been done; raises what must not be retried.
+
+        If the server refuses a new session, the connection ends.
+        """
+        if self._renewal is None and self._welcome is welcome:
+            # A task, since several calls wait for it, and the first one may be cancelled.
+            self._renewal = asyncio.create_task(self._reinitialize(connection))
+        if self._renewal is not None:
+            renewal = self._renewal
+            await asyncio.wait({renewal})
+            failure = renewal.result()
+            if failure is not None:
+                raise failure
+        # A call is repeated only if the server cannot have processed it.
+        if lost.maybe_processed:
+            raise lost.error or lost
+
+    async def _reinitialize(self, connection: ServerConnection) -> ConnectionLost | None:
+        try:
+            async with asyncio.timeout(self._renewal_timeout):
+                await self._initialize(connection)
+        except (ConnectionLost, RpcError, TimeoutError, ValueError) as error:
+            if _is_final(error):
+                await connection.aclose()
+            reason = str(error) or f"it did not answer within {self._renewal_timeout:g} s"
+            return ConnectionLost(f"the session was lost, and could not be renewed: {reason}")
+        finally:
+            self._renewal = None
+        self._listener.on_session_renewed()
+        return None
+
+    def _require_connection(self) -> ServerConnection:
+        if self._connection is None:
+            raise _not_connected()
+        return self._connection
+
+    async def subscribe(self, uri: str) -> None:
+        """Subscribe to changes of a resource."""
+        await self._request("resources/subscribe", {"uri": uri})
+
+    async def unsubscribe(self, uri: str) -> None:
+        """End the subscription to a resource."""
+        await self._request("resources/unsubscribe", {"uri": uri})
+
+    async def set_log_level(self, level: str) -> None:
+        """Set the least severe level of the server's log messages."""
+        await self._request("logging/setLevel", {"level": level})
+
+    async def ping(self) -> None:
+        """Check that the server responds."""
+        await self._request("ping", {})
+
+    async def notify(self, method: str, params: Any) -> None:
+        """Pass on a notification of a client."""
+        await self._require_connection().notify(method, params)
+
+    async def wait_ended(self) -> None:
+        """Wait until the connection has ended."""
+        await self._require_connection().wait_ended()
+
+    async def aclose(self) -> None:
+        """End the session and the connection."""
+        await self._tasks.aclose()
+        if self._connection is not None:
+            await self._connection.aclose()
+        if self._renewal is not None:
+            await asyncio.wait({self._renewal})
+
+    # Messages of the server outside of a call's stream
+
+    def called(self, request: Request) -> Any:
+        """Answer a request that came outside of a call's stream."""
+        definition, in_flight = SERVER_REQUESTS.get(request.method), self._in_flight
+        # Without announced features, the pool does not separate the calls of different clients.
+        target = in_flight.request_target() if self.announced_features else in_flight.only_client()
+        client = self._tasks.client_of(request) or target
+        needs_capability = definition is not None and definition.capability
+        if client is None and needs_capability and not self.announced_features:
+            raise RpcError.method_not_found(request.method)
+        if client is not None or request.method == "ping":
+            return self.on_server_request(request, client)
+        if self._in_flight.ambiguous:
+            text = "several clients have calls in flight; the target is ambiguous"
+            raise RpcError.internal_error(text)
+        return self.on_server_request(request, None)
+
+    def on_server_request(self, request: Request, client: DownstreamClient | None) -> Any:
+        """Answer a request to a client, or to the gateway."""
+        if request.method == "ping":
+            return {}
+        if request.method in CLIENT_REQUESTS or request.method.startswith("tasks/"):
+            raise RpcError.method_not_found(request.method)
+        params = request.params
+        if request.method in SERVER_REQUESTS:
+            params = strip_task_params(params)
+        if client is not None:
+            return self._in_flight.send_request(client, request.method, params, self)
+        return self._listener.on_request(request.method, params, self)
+
+    def notified(self, notification: Notification) -> Awaitable[None] | None:
+        """Route a notification that came outside of a call's stream."""
+        if self._in_flight.route_notification(notification):
+            return None
+        return self.on_server_notification(notification)
+
+    def on_server_notification(self, notification: Notification) -> Awaitable[None] | None:
+        """Handle a notification that concerns no call."""
+        method = notification.method
+        if method in LIST_CHANGED_METHODS:
+            self._listener.on_features_changed(LIST_CHANGED_METHODS[method])
+        elif method == "notifications/cancelled":
+            self._cancel_request(notification)
+        elif method not in _IGNORED_IF_LATE:
+            return self._listener.on_notification(method, notification.params)
+        return None
+
+    def violated(self, violation: RemoteProtocolError) -> None:
+        """Ignore what is not JSON-RPC: some servers print logs to stdout."""
+
+    def _cancel_request(self, notification: Notification) -> None:
+        id = Params(notification.params).get("requestId")
+        if id is not None and self._connection is not None:
+            self._connection.cancel(decode_value(id))
+
+
+class _RetryableCallHandler(CallStreamHandler, frozen=True):
+    server: SessionServer
+    call: Call
+    welcome: InitializeResult | None  # the session in which the call was made
+
+    async def retry(self, lost: SessionLost) -> Raw:
+        """Repeat the call in a new session."""
+        return await self.server.retry_call(self, lost)
+
+
+def _not_connected() -> RpcError:
+    return RpcError.internal_error("expected a server that was opened")
+
+
+def _is_final(error: Exception) -> bool:
+    if isinstance(error, UpstreamStatusError):
+        return not error.is_temporary
+    return isinstance(error, RpcError | ValueError)

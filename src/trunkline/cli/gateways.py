@@ -1,0 +1,385 @@
+"""`trunkline ps | status | reload | pause | resume | kill | revive`: commands to running gateways.
+
+    the user's gateways ──those selected──> one request each, through its control socket
+
+Invariants:
+1. `kill` and `pause` go to all gateways of the user, unless one is named: no time is lost.
+2. `revive` and `resume` go to one gateway: if several run, the user names it, or says `--all`.
+3. A command succeeds if at least one gateway did it, and all answered.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import msgspec
+from msgspec import Struct
+
+from trunkline.admin.service import CommandResult
+from trunkline.app.control import (
+    GatewayStatus,
+    RunningGateway,
+    ServerStatus,
+    find_gateways,
+    send_command,
+    socket_folders,
+)
+from trunkline.app.reload import ReloadResult
+from trunkline.audit.log import AuditStatus
+from trunkline.cli.output import (
+    EXIT_FAILURE,
+    EXIT_USAGE,
+    count_text,
+    fail,
+    first_line,
+    print_heading,
+    print_json,
+    print_lines,
+    print_message,
+    print_table,
+)
+from trunkline.jsonrpc import ConnectionLost, RpcError, from_raw
+from trunkline.routing.kill_switch import parse_switch
+
+_PS_COLUMNS = (
+    "server",
+    "state",
+    "pid",
+    "revision",
+    "restarts",
+    "in flight",
+    "suspended",
+    "last stderr",
+)
+_PS_NUMERIC = ("pid", "restarts", "in flight", "suspended")
+_DURATION_UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+
+
+def run_ps(as_json: bool) -> None:
+    """Print the running gateways; exit with 1 if one does not answer."""
+    unsafe: list[OSError] = []
+    found = asyncio.run(find_gateways(socket_folders(os.environ), unsafe.append))
+    if as_json:
+        print_json([gateway.status or {"pid": gateway.pid} for gateway in found])
+    else:
+        _print_gateways(found)
+    # Shown last: an unsafe folder must not hide the gateways in other folders.
+    problems = [f"skipped an unsafe socket folder: {reason}" for reason in unsafe]
+    problems += _silent_lines(gateway.pid for gateway in found if gateway.status is None)
+    if problems:
+        fail(EXIT_FAILURE, *problems)
+
+
+def _silent_lines(pids: Iterable[int]) -> list[str]:
+    return [f"the gateway with pid {pid} does not answer" for pid in pids]
+
+
+async def list_gateways(folders: Iterable[Path]) -> list[RunningGateway]:
+    """Return the gateways in socket folders; warn of unsafe folders."""
+    unsafe: list[OSError] = []
+    found = await find_gateways(folders, unsafe.append)
+    print_message(*(f"trunkline: skipped an unsafe socket folder: {reason}" for reason in unsafe))
+    return found
+
+
+def _print_gateways(found: list[RunningGateway]) -> None:
+    if not found:
+        print_message("no gateway of yours is running")
+    for status in (gateway.status for gateway in found):
+        if status is not None:
+            more = " (see `trunkline status`)" if status.stopped else ""
+            print_heading(f"{headline(status)}{more}")
+            print_message(*audit_warnings(status.audit))
+            print_table(_PS_COLUMNS, map(_ps_row, status.servers), _PS_NUMERIC)
+            for server in status.servers:
+                print_message(
+                    *(f"skipped: {server.name}: {first_line(reason)}" for reason in server.skipped)
+                )
+
+
+def headline(status: GatewayStatus) -> str:
+    """Return one line that identifies a gateway."""
+    sessions = count_text(status.sessions, "session")
+    if status.http_sessions:
+        sessions += f" ({status.http_sessions} by Streamable HTTP)"
+    config = status.config or "embedded default"
+    places = "".join(f", at {url}" for url in status.http)
+    state = ", paused" if status.paused else ""
+    if status.stopped:
+        state += f", {len(status.stopped)} stopped"
+    return (
+        f"{status.pid}  {config}  up {format_duration(status.uptime)}, {sessions}{places}"
+        f"{_suspended_text(status)}{state}"
+    )
+
+
+def audit_warnings(audit: AuditStatus | None) -> list[str]:
+    """Return the problems of the audit log, if any."""
+    if audit is None:
+        return []
+    lines: list[str] = []
+    if audit.error is not None:
+        waiting = "1 record waits" if audit.queue == 1 else f"{audit.queue} records wait"
+        lines.append(f"the audit log cannot be written: {audit.error}; {waiting}")
+    if audit.dropped:
+        lines.append(f"the audit log dropped {count_text(audit.dropped, 'record')}")
+    return lines
+
+
+def _suspended_text(status: GatewayStatus) -> str:
+    """Return how many calls wait for their clients, and for how long."""
+    if not (count := len(status.suspended)):
+        return ""
+    calls = "1 call waits for its client" if count == 1 else f"{count} calls wait for their clients"
+    longest = max(call.waiting for call in status.suspended)
+    return f", {calls} (up to {format_duration(longest)})"
+
+
+def _ps_row(server: ServerStatus) -> tuple[str, ...]:
+    retry = "" if server.retry_in is None else f" (again in {server.retry_in:g} s)"
+    # The error of a ready server is an old one.
+    troubled = server.error is not None and server.state != "ready"
+    return (
+        server.name,
+        server.state,
+        str(server.pid or ""),
+        server.revision or "",
+        str(server.restarts),
+        str(server.in_flight),
+        str(server.suspended),
+        f"{server.error}{retry}" if troubled else server.stderr or "",
+    )
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration with its two largest units."""
+    rest, parts = int(seconds), list[str]()
+    for unit, size in _DURATION_UNITS:
+        count, rest = divmod(rest, size)
+        if count or parts:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
+
+
+# In seconds; long, because a reload waits until the previous one is complete.
+RELOAD_TIMEOUT = 30.0
+
+
+class GatewayReload(Struct, frozen=True):
+    """The result of one gateway."""
+
+    pid: int
+    config: str | None
+    outcome: ReloadResult
+
+
+def run_reload(pid: int | None, as_json: bool) -> None:
+    """Reload one gateway or all; exit with 1 if one failed."""
+    result = asyncio.run(reload_all(socket_folders(os.environ), pid))
+    if as_json:
+        print_json(result)
+    else:
+        for each in result:
+            _print_reload(each)
+    problems = [line for each in result for line in (each.outcome.problem or "").splitlines()]
+    if not result:
+        fail(EXIT_FAILURE, "no gateway of yours is running" + ("" if pid is None else f" as {pid}"))
+    if problems:
+        # Gateways with the same file report the same errors: show each once.
+        fail(EXIT_FAILURE, *dict.fromkeys(problems))
+
+
+async def reload_all(
+    folders: Iterable[Path], pid: int | None = None, timeout: float = RELOAD_TIMEOUT
+) -> list[GatewayReload]:
+    """Reload all gateways with a socket in `folders`, or the selected one."""
+    found = await list_gateways(folders)
+    selected = [gateway for gateway in found if pid is None or gateway.pid == pid]
+    return list(await asyncio.gather(*(_request_reload(each, timeout) for each in selected)))
+
+
+async def _request_reload(gateway: RunningGateway, timeout: float) -> GatewayReload:
+    config = gateway.status.config if gateway.status else None
+    try:
+        if gateway.path is None:
+            raise ConnectionLost("the gateway has stopped")
+        answer = await send_command(gateway.path, "reload", timeout=timeout)
+        outcome = from_raw(answer, ReloadResult)
+    # Before OSError, of which it is a subclass.
+    except TimeoutError:
+        outcome = ReloadResult(f"{gateway.pid}: it did not answer within {timeout:g} s")
+    except (OSError, ConnectionLost, RpcError, ValueError) as reason:
+        outcome = ReloadResult(f"{gateway.pid}: {reason}")
+    return GatewayReload(gateway.pid, config, outcome)
+
+
+def _print_reload(each: GatewayReload) -> None:
+    outcome = each.outcome
+    print_heading(f"{each.pid}  {each.config or 'embedded default'}")
+    if outcome.problem is not None and not outcome.changed:
+        print_lines("not reloaded: the old configuration stays in effect")
+        return
+    print_lines(*(outcome.changed or ("nothing has changed",)))
+    print_lines(*(f"{key}: takes effect at the next start" for key in outcome.postponed))
+    print_lines(*(f"note: {note}" for note in outcome.notes))
+
+
+_STOPPED_COLUMNS = ("stopped", "name", "by")
+_SERVER_COLUMNS = ("server", "state", "in flight", "why")
+
+
+class GatewaySelection(NamedTuple):
+    """Which gateways are meant: the one with a pid, all, or the only one."""
+
+    pid: int | None = None
+    every: bool = False
+
+
+class CommandOutcome(NamedTuple):
+    """The answer of one gateway: a result, a refusal, or neither if it did not answer."""
+
+    pid: int
+    result: CommandResult | None = None
+    refused: str | None = None
+
+
+def run_status(pid: int | None, as_json: bool) -> None:
+    """Print the state of the gateways; exit with 1 if there is none or one does not answer."""
+    found = asyncio.run(_select(GatewaySelection(pid), safe=True))
+    if as_json:
+        print_json([each.status or {"pid": each.pid} for each in found])
+    else:
+        for each in found:
+            if each.status is not None:
+                _print_status(each.status)
+    if silent := _silent_lines(each.pid for each in found if each.status is None):
+        fail(EXIT_FAILURE, *silent)
+
+
+def run_pause(selection: GatewaySelection, as_json: bool) -> None:
+    """Refuse all calls."""
+    _run_command(selection, "pause", {}, as_json, safe=True)
+
+
+def run_resume(selection: GatewaySelection, as_json: bool) -> None:
+    """Allow calls again."""
+    _run_command(selection, "resume", {}, as_json, safe=False)
+
+
+def run_kill(kind: str, name: str | None, selection: GatewaySelection, as_json: bool) -> None:
+    """Disable something."""
+    _run_command(selection, "kill", _switch_params(kind, name), as_json, safe=True)
+
+
+def run_revive(kind: str, name: str | None, selection: GatewaySelection, as_json: bool) -> None:
+    """Enable something again."""
+    _run_command(selection, "revive", _switch_params(kind, name), as_json, safe=False)
+
+
+def _switch_params(kind: str, name: str | None) -> dict[str, Any]:
+    try:
+        # Here as well, so that a mistake is reported once and not by every gateway.
+        parse_switch(kind, name or "")
+    except ValueError as error:
+        fail(EXIT_USAGE, str(error))
+    return {"kind": kind, "name": name or ""}
+
+
+def _run_command(
+    selection: GatewaySelection, method: str, params: dict[str, Any], as_json: bool, safe: bool
+) -> None:
+    outcomes = asyncio.run(_request_all(selection, method, params, safe))
+    if as_json:
+        print_json([_outcome_json(each) for each in outcomes])
+    else:
+        for each in outcomes:
+            if each.result is not None:
+                print_lines(f"{each.pid}  {each.result.message}")
+                print_message(*(f"{each.pid}  note: {note}" for note in each.result.notes))
+    refused = [f"{each.pid}  {each.refused}" for each in outcomes if each.refused]
+    problems = _silent_lines(
+        each.pid for each in outcomes if each.result is None and each.refused is None
+    )
+    if not any(each.result for each in outcomes):
+        fail(EXIT_FAILURE, *refused, *problems)
+    # A refusal is no failure if another gateway carried out the command.
+    print_message(*refused)
+    if problems:
+        fail(EXIT_FAILURE, *problems)
+
+
+def _outcome_json(outcome: CommandOutcome) -> dict[str, Any]:
+    if outcome.result is None:
+        return {"pid": outcome.pid, "refused": outcome.refused}
+    return {"pid": outcome.pid, **msgspec.structs.asdict(outcome.result)}
+
+
+async def _request_all(
+    selection: GatewaySelection, method: str, params: dict[str, Any], safe: bool
+) -> Sequence[CommandOutcome]:
+    found = await _select(selection, safe)
+    return await asyncio.gather(*(_request_one(each, method, params) for each in found))
+
+
+async def _request_one(to: RunningGateway, method: str, params: dict[str, Any]) -> CommandOutcome:
+    if to.path is None:
+        return CommandOutcome(to.pid)
+    try:
+        return CommandOutcome(
+            to.pid, from_raw(await send_command(to.path, method, params), CommandResult)
+        )
+    except RpcError as reason:
+        return CommandOutcome(to.pid, refused=reason.message)
+    except (OSError, ConnectionLost, ValueError):  # OSError: also TimeoutError
+        return CommandOutcome(to.pid)
+
+
+async def _select(selection: GatewaySelection, safe: bool) -> list[RunningGateway]:
+    """Return the selected gateways; exit with a list of all if the selection is ambiguous."""
+    found = await list_gateways(socket_folders(os.environ))
+    if selection.pid is not None:
+        named = [each for each in found if each.pid == selection.pid]
+        if not named:
+            _fail_with_list(f"no gateway of yours has the pid {selection.pid}", found)
+        return named
+    if not found:
+        fail(EXIT_FAILURE, "no gateway of yours is running")
+    # Stopping too much is safe; enabling too much is not.
+    if len(found) > 1 and not safe and not selection.every:
+        fail(
+            EXIT_USAGE,
+            f"{len(found)} gateways are running; name one with --pid, or all with --all:",
+            *map(_gateway_line, found),
+        )
+    return found
+
+
+def _fail_with_list(reason: str, found: list[RunningGateway]) -> NoReturn:
+    there = "; there are:" if found else "; none is running"
+    fail(EXIT_FAILURE, f"{reason}{there}", *map(_gateway_line, found))
+
+
+def _gateway_line(gateway: RunningGateway) -> str:
+    return str(gateway.pid) if gateway.status is None else headline(gateway.status)
+
+
+def _print_status(status: GatewayStatus) -> None:
+    print_heading(headline(status))
+    state = "paused" if status.paused else "running"
+    calls = count_text(status.in_flight, "call")
+    print_lines(f"{status.name} {status.version}, {state}, {calls} in flight")
+    print_lines(*audit_warnings(status.audit))
+    if status.stopped:
+        print_table(_STOPPED_COLUMNS, [(each.kind, each.name, each.by) for each in status.stopped])
+    rows = [
+        (
+            server.name,
+            server.state,
+            str(server.in_flight),
+            (server.error or "") if server.state != "ready" else "",
+        )
+        for server in status.servers
+    ]
+    print_table(_SERVER_COLUMNS, rows, ("in flight",))

@@ -1,0 +1,267 @@
+"""The `[gateway]` and `[http]` tables.
+
+    [http] ── check_http ──> errors ── resolve_http ──> absolute paths
+
+Nothing here listens or parses certificates.
+
+Invariants:
+1. Without authentication the gateway listens on loopback only.
+2. The three HTTP paths differ from each other and from reserved paths.
+3. Certificate and key are set together and are readable.
+4. `surface = "search"` needs a search server, so that lists are never empty by mistake.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta, Struct
+
+from trunkline.config.auth_table import auth_modes
+from trunkline.config.formats import (
+    ADDRESS_PATTERN,
+    DAY_SECONDS,
+    MIB,
+    AddressError,
+    NonBlankText,
+    Seconds,
+    ToolPattern,
+    UrlPath,
+    is_loopback,
+    split_address,
+    text_format,
+)
+from trunkline.config.references import (
+    ResolveContext,
+    check_readable,
+    resolve_path,
+    with_absolute_paths,
+)
+from trunkline.documents.errors import AddError, ErrorCollector
+from trunkline.documents.parser import Table, as_table, get_table
+
+
+class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the gateway presents itself to its clients."""
+
+    KEY_FIXES: ClassVar[Mapping[str, str]] = {
+        "park_ttl": 'write "input_timeout"',
+        "max_parked": 'write "max_suspended"',
+        "max_parked_per_principal": 'write "max_suspended_per_principal"',
+        "state": 'write "state_dir"',
+        "watch": 'write "reload_on_change"',
+    }
+
+    name: Annotated[
+        NonBlankText, Meta(description="The name of the gateway (`serverInfo.name`).")
+    ] = "trunkline"
+    instructions: Annotated[str | None, Meta(description="Instructions for clients.")] = None
+    surface: Annotated[
+        Literal["all", "search"] | tuple[ToolPattern, ...],
+        Meta(description="Tools to list: all, those of search servers, or patterns."),
+    ] = "all"
+    strict_lifecycle: Annotated[
+        bool,
+        Meta(description="Refuse calls before `notifications/initialized`."),
+    ] = True
+    check_arguments: Annotated[
+        bool,
+        Meta(description="Check arguments against the schemas of the tools."),
+    ] = True
+    input_timeout: Annotated[
+        Seconds,
+        Meta(description="Seconds that a client has to answer a server's request."),
+    ] = 600.0
+    max_suspended: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000, description="Calls that may wait for clients, in total."),
+    ] = 10_000
+    max_suspended_per_principal: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000, description=("Calls of one principal that may wait for clients.")),
+    ] = 2_000
+    reload_on_change: Annotated[
+        bool,
+        Meta(description="Reload the configuration when one of its files changes."),
+    ] = True
+    state_dir: Annotated[
+        str | None,
+        Meta(description='The state directory, relative to this file; "" keeps no state.'),
+    ] = None
+
+
+def check_gateway(tree: Table, report: ErrorCollector) -> None:
+    """Report `surface = "search"` without a search server."""
+    servers = [as_table(value) or {} for value in get_table(tree, "servers").values()]
+    finds = any(s.get("builtin") == "search" and s.get("disabled") is not True for s in servers)
+    if get_table(tree, "gateway").get("surface") == "search" and not finds:
+        reason = 'no server has builtin = "search", so no tool would be listed'
+        report.add_error(
+            ("gateway", "surface"), reason, 'add builtin = "search" below [servers.search]'
+        )
+
+
+TLS_FILE_KEYS = ("tls_cert", "tls_key")
+
+HTTP_PATH_KEYS = ("path", "sse_path", "ws_path")
+
+# Paths that are always taken.
+RESERVED_PATHS = ("/messages", "/health", "/healthz", "/ready", "/readyz")
+
+ListenAddress = Annotated[
+    str, text_format(ADDRESS_PATTERN, 'a host and a port, such as "127.0.0.1:8080"')
+]
+AllowedHost = Annotated[
+    str,
+    text_format(
+        r"^(\*|(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?)$",
+        'the name of a host, such as "gateway.example", or "*"',
+    ),
+]
+AllowedOrigin = Annotated[
+    str,
+    text_format(
+        r"^(\*|[A-Za-z][A-Za-z0-9+.-]*://[^/\s]+)$",
+        'an origin, such as "https://app.example", or "*"',
+    ),
+]
+
+
+class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How clients reach the gateway over HTTP; without `listen` they cannot."""
+
+    KEY_FIXES: ClassVar[Mapping[str, str]] = {
+        "certificate": 'write "tls_cert"',
+        "key": 'write "tls_key"',
+        "keep_alive": 'write "sse_ping_interval"',
+        "session_life": 'write "session_max_age"',
+    }
+
+    listen: Annotated[
+        ListenAddress | None,
+        Meta(description="The address to listen on; without [auth], a loopback address."),
+    ] = None
+    path: Annotated[UrlPath, Meta(description="The MCP path, for clients of all revisions.")] = (
+        "/mcp"
+    )
+    sse_path: Annotated[UrlPath, Meta(description="The path of HTTP+SSE (2024-11-05).")] = "/sse"
+    ws_path: Annotated[UrlPath, Meta(description="The WebSocket path.")] = "/ws"
+    allowed_hosts: Annotated[
+        tuple[AllowedHost, ...],
+        Meta(description="Accepted Host headers, in addition to loopback names."),
+    ] = ()
+    allowed_origins: Annotated[
+        tuple[AllowedOrigin, ...],
+        Meta(description="Accepted origins of web pages, in addition to loopback."),
+    ] = ()
+    tls_cert: Annotated[
+        NonBlankText | None,
+        Meta(description=("A PEM file with the TLS certificate and its chain.")),
+    ] = None
+    tls_key: Annotated[
+        NonBlankText | None, Meta(description="A PEM file with the certificate's private key.")
+    ] = None
+    head_timeout: Annotated[
+        Seconds, Meta(description="Seconds until the head of a request is complete.")
+    ] = 10.0
+    body_timeout: Annotated[
+        Seconds, Meta(description="Seconds until the body of a request is complete.")
+    ] = 30.0
+    write_timeout: Annotated[
+        Seconds, Meta(description="Seconds that a client may go without reading.")
+    ] = 30.0
+    max_body: Annotated[
+        int, Meta(ge=1024, le=1024 * MIB, description="The longest request body, in bytes.")
+    ] = 4 * MIB
+    max_connections: Annotated[
+        int, Meta(ge=1, le=1_000_000, description=("Connections in total."))
+    ] = 16384
+    max_connections_per_address: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Connections from one address.")
+    ] = 8192
+    max_in_flight: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Calls in flight, in total.")
+    ] = 16384
+    max_in_flight_per_principal: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Calls in flight of one principal.")
+    ] = 8192
+    max_sessions: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Sessions of clients up to 2025-11-25.")
+    ] = 10_000
+    session_idle: Annotated[
+        Seconds, Meta(description="Seconds after which an idle session ends.")
+    ] = 1800.0
+    session_max_age: Annotated[
+        Annotated[float, Meta(gt=0, le=366 * DAY_SECONDS)],
+        Meta(description="Seconds after which a session ends even if it is in use."),
+    ] = 86400.0
+    sse_ping_interval: Annotated[
+        Seconds, Meta(description="Seconds of silence on a stream before a comment is sent.")
+    ] = 15.0
+
+
+_HTTP_DEFAULTS = HttpSettings()
+
+
+def check_http(tree: Table, report: ErrorCollector) -> None:
+    """Report errors that the types do not cover; values of wrong type are skipped."""
+    table, add_error = get_table(tree, "http"), report.add_error
+    # From the raw table: mistakes in [auth] are reported by its own check.
+    listen, requires_auth = table.get("listen"), bool(auth_modes(get_table(tree, "auth")))
+    if isinstance(listen, str) and re.fullmatch(ADDRESS_PATTERN, listen):
+        try:
+            host, _ = split_address(listen, requires_auth)
+        except AddressError as error:
+            add_error(("http", "listen"), error.reason, error.fix)
+        else:
+            if not is_loopback(host):
+                _note_network_risks(table, report)
+    for given, missing in (TLS_FILE_KEYS, TLS_FILE_KEYS[::-1]):
+        if given in table and missing not in table:
+            add_error(("http", given), f"{missing} is missing", "TLS needs both")
+    _check_http_paths(table, add_error)
+
+
+def _note_network_risks(table: Table, report: ErrorCollector) -> None:
+    """Note settings that are often forgotten when listening on a network address."""
+    # Notes, not errors: a proxy in front may provide TLS and rewrite the Host header.
+    if "tls_cert" not in table:
+        fix = "set tls_cert and tls_key, or use a TLS proxy"
+        report.add_note(("http", "listen"), "tokens are sent unencrypted", fix)
+    if not table.get("allowed_hosts"):
+        fix = "list the gateway's names in allowed_hosts"
+        report.add_note(("http", "listen"), "requests for other than loopback names get 421", fix)
+
+
+def _check_http_paths(table: Table, add_error: AddError) -> None:
+    seen: dict[object, str] = {}
+    for key in HTTP_PATH_KEYS:
+        path = table.get(key, getattr(_HTTP_DEFAULTS, key))
+        if not isinstance(path, str):
+            continue
+        if path in RESERVED_PATHS:
+            add_error(("http", key), "this path is reserved", "choose another path")
+        other = seen.setdefault(path, key)
+        if other != key:
+            # Report the key that the file sets; the other may be a default.
+            named = key if key in table else other
+            both = other if named == key else key
+            add_error(("http", named), f"same path as {both}", "choose another path")
+
+
+def resolve_http(tree: Table, context: ResolveContext, report: ErrorCollector) -> Table:
+    """Return the table with absolute paths; report unreadable files."""
+    table = dict(get_table(tree, "http"))
+    for key in TLS_FILE_KEYS:
+        if isinstance(name := table.get(key), str):
+            path = resolve_path(name, context)
+            table[key] = str(path)
+            context.files.append(path)
+            check_readable(path, ("http", key), report.add_error)
+    return table
+
+
+def portable_http(table: Table, folder: Path) -> Table:
+    """Return the table with absolute paths."""
+    return with_absolute_paths(table, TLS_FILE_KEYS, folder)

@@ -1,0 +1,437 @@
+"""The `[kill_switch]`, `[limits]`, `[roles.NAME]` and `[[policy]]` tables, and policy tests.
+
+    [limits.tools]
+    "tracker__*" = 60                             # calls per minute of each subject
+    "db__query" = { rpm = 30, concurrent = 2, total_rpm = 300 }
+
+Nothing here decides about calls: `routing` does. `read_expectations` reads the file of
+`trunkline policy test`.
+
+Invariants:
+1. A disabled server exists; a misspelt name would disable nothing.
+2. Kill switches, roles and rules keep their lines, for messages that point to them.
+3. A rule either allows or denies, and can match something.
+4. Conditions are compiled with the file; mistakes have line and column.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+import msgspec.inspect
+from msgspec import Meta, Struct, field
+
+from trunkline.config.formats import (
+    NOT_BLANK_PATTERN,
+    WILDCARD_PATTERN,
+    ToolPattern,
+    text_format,
+    text_format_in_union,
+)
+from trunkline.config.references import ResolveContext
+from trunkline.config.server_table import ServerName
+from trunkline.documents.errors import ErrorCollector, KeyPath, closest_match, quote
+from trunkline.documents.parser import Table, as_table, get_table, parse_toml, read_text
+from trunkline.documents.validation import validate
+from trunkline.routing.conditions import MAX_CONDITION_LENGTH, Condition, ConditionError
+from trunkline.routing.policy import Permission
+
+SwitchTarget = Annotated[
+    str,
+    text_format(
+        r"^[^\x00-\x1f\x7f-\x9f]+$",
+        "a name of up to 256 characters, none of them a control character",
+        256,
+    ),
+]
+
+SWITCH_LISTS = ("tools", "servers", "subjects")
+# The limit of entries in each list.
+MAX_SWITCHES = 1000
+
+
+class KillSwitchTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is disabled: calls get `disabled`, and lists leave it out."""
+
+    tools: Annotated[
+        tuple[ToolPattern, ...],
+        Meta(max_length=MAX_SWITCHES, description="Tools to disable, by name or pattern."),
+    ] = ()
+    servers: Annotated[
+        tuple[SwitchTarget, ...],
+        Meta(max_length=MAX_SWITCHES, description="Servers to disable."),
+    ] = ()
+    subjects: Annotated[
+        tuple[SwitchTarget, ...],
+        Meta(
+            max_length=MAX_SWITCHES,
+            description="Callers to disable, by subject or id.",
+        ),
+    ] = ()
+    all: Annotated[bool, Meta(description="Disable everything but operator tools.")] = False
+
+
+class KillSwitchSettings(KillSwitchTable, frozen=True, kw_only=True):
+    """The table, with the line of each entry by key and name."""
+
+    lines: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+
+
+def check_kill_switch(tree: Table, report: ErrorCollector) -> None:
+    """Report unknown servers; values of wrong type are skipped."""
+    servers = get_table(tree, "servers")
+    for index, name in enumerate(_listed_names(get_table(tree, "kill_switch"), "servers")):
+        if isinstance(name, str) and name not in servers:
+            close = closest_match(name, servers)
+            fix = f"did you mean {quote(close)}?" if close else "name a server from [servers]"
+            path = ("kill_switch", "servers", index)
+            report.add_error(path, f"there is no server {quote(name)}", fix)
+
+
+def resolve_kill_switch(tree: Table, _: ResolveContext, report: ErrorCollector) -> Table:
+    """Return the table with the line of each entry."""
+    table = get_table(tree, "kill_switch")
+    found: dict[tuple[str, str], int] = {}
+    for key in SWITCH_LISTS:
+        for index, name in enumerate(_listed_names(table, key)):
+            place = report.locator.find_key(("kill_switch", key, index))
+            # Of equal names the first line is shown.
+            found.setdefault((key, str(name)), place.line)
+    if table.get("all"):
+        found["all", ""] = report.locator.find_key(("kill_switch", "all")).line
+    return table | {"lines": found}
+
+
+def _listed_names(table: Table, key: str) -> list[object]:
+    named: object = table.get(key)
+    return cast("list[object]", named) if isinstance(named, list) else []
+
+
+_MAX_COUNT = 1_000_000_000
+
+LimitPattern = Annotated[
+    str, text_format(WILDCARD_PATTERN, "a name, with * and ? for what may vary", 128)
+]
+SubjectPattern = Annotated[
+    str,
+    text_format(r"^\S([\s\S]*\S)?$", "up to 256 characters, without white space around them", 256),
+]
+LimitCount = Annotated[int, Meta(ge=1, le=_MAX_COUNT)]
+
+
+class SubjectLimitTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of each subject; absent keys mean no limit."""
+
+    rpm: Annotated[LimitCount | None, Meta(description=("Calls per minute of each subject."))] = (
+        None
+    )
+    concurrent: Annotated[
+        LimitCount | None,
+        Meta(description="Calls in flight of each subject."),
+    ] = None
+
+
+class LimitTable(SubjectLimitTable, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of each subject and of all together; absent keys mean no limit."""
+
+    total_rpm: Annotated[
+        LimitCount | None, Meta(description="Calls per minute of all subjects.")
+    ] = None
+    total_concurrent: Annotated[
+        LimitCount | None, Meta(description="Calls in flight of all subjects.")
+    ] = None
+
+
+class LimitsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of calls; without this table nothing is limited."""
+
+    default_rpm: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=_MAX_COUNT,
+            description=(
+                "Calls per minute of each subject and tool, unless tools sets it; 0 for no limit."
+            ),
+        ),
+    ] = 1000
+    max_concurrent: Annotated[
+        LimitCount | None,
+        Meta(description="Calls in flight of each subject, unless subjects sets it."),
+    ] = None
+    tools: Annotated[
+        dict[LimitPattern, LimitCount | LimitTable],
+        Meta(description="Limits by tool, or by a pattern; a number is rpm."),
+    ] = field(default_factory=dict[str, int | LimitTable])
+    servers: Annotated[
+        dict[LimitPattern, LimitCount | LimitTable],
+        Meta(description="Limits by server, or by a pattern; a number is rpm."),
+    ] = field(default_factory=dict[str, int | LimitTable])
+    subjects: Annotated[
+        dict[SubjectPattern, LimitCount | SubjectLimitTable],
+        Meta(description="Limits by subject, or by a pattern; a number is rpm."),
+    ] = field(default_factory=dict[str, int | SubjectLimitTable])
+    roles: Annotated[
+        dict[SubjectPattern, LimitCount | LimitTable],
+        Meta(description="Limits by role; a number is rpm."),
+    ] = field(default_factory=dict[str, int | LimitTable])
+
+
+def check_limits(tree: Table, report: ErrorCollector) -> None:
+    """Report limits of unknown servers; values of wrong type are skipped."""
+    known = get_table(tree, "servers")
+    for name in get_table(get_table(tree, "limits"), "servers"):
+        if name not in known and not set(name) & set("*?"):
+            report.add_error(
+                ("limits", "servers", name), "there is no server with this name", "correct it"
+            )
+
+
+_NAME_PATTERN = r"^\S[^\x00-\x1f]*$"
+RoleName = Annotated[
+    str, text_format(_NAME_PATTERN, "the name of a role, up to 128 characters", 128)
+]
+NamePattern = Annotated[
+    str,
+    text_format(
+        _NAME_PATTERN, "a name of up to 128 characters, with * and ? for what may vary", 128
+    ),
+]
+_FEATURE_FORMAT = (
+    r"^[^\s\x00-\x1f]+$",
+    "the name of a tool, or a URI, with * and ? for what may vary",
+    512,
+)
+FeaturePattern = Annotated[str, text_format(*_FEATURE_FORMAT)]
+SinglePattern = Annotated[str, text_format_in_union(*_FEATURE_FORMAT)]
+RoleNames = Annotated[tuple[RoleName, ...], Meta(min_length=1)]
+NamePatterns = Annotated[tuple[NamePattern, ...], Meta(min_length=1)]
+ServerNames = Annotated[tuple[ServerName, ...], Meta(min_length=1)]
+FeaturePatterns = Annotated[tuple[FeaturePattern, ...], Meta(min_length=1)]
+FeatureKindName = Literal["tool", "prompt", "resource", "template"]
+AnnotationName = Literal["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"]
+ConditionText = Annotated[
+    str,
+    text_format(
+        NOT_BLANK_PATTERN,
+        f"a condition of up to {MAX_CONDITION_LENGTH} characters",
+        MAX_CONDITION_LENGTH,
+    ),
+]
+
+
+class RoleTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What callers with a role may do."""
+
+    permissions: Annotated[
+        tuple[Permission, ...],
+        Meta(description="What the role permits; nothing unless set."),
+    ] = ()
+    denied_tools: Annotated[
+        tuple[FeaturePattern, ...],
+        Meta(description="Tools that are always hidden from the role."),
+    ] = ()
+
+
+class RuleTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One rule; the first that matches decides."""
+
+    allow: Annotated[
+        SinglePattern | FeaturePatterns | None,
+        Meta(description="A pattern, or a list of patterns, to allow."),
+    ] = None
+    deny: Annotated[
+        SinglePattern | FeaturePatterns | None,
+        Meta(description="A pattern, or a list of patterns, to deny."),
+    ] = None
+    roles: Annotated[
+        RoleNames | None, Meta(description="Match callers with one of these roles.")
+    ] = None
+    subjects: Annotated[
+        NamePatterns | None, Meta(description="Match these subjects, by pattern.")
+    ] = None
+    clients: Annotated[
+        NamePatterns | None,
+        Meta(description="Match the client's own name, by pattern."),
+    ] = None
+    servers: Annotated[ServerNames | None, Meta(description="Match features of these servers.")] = (
+        None
+    )
+    kinds: Annotated[
+        Annotated[tuple[FeatureKindName, ...], Meta(min_length=1)] | None,
+        Meta(description="Match features of these kinds; all unless set."),
+    ] = None
+    annotations: Annotated[
+        Annotated[dict[AnnotationName, bool], Meta(min_length=1)] | None,
+        Meta(description="Match tools with these annotations."),
+    ] = None
+    when: Annotated[
+        ConditionText | None, Meta(description="Match if this CEL condition holds.")
+    ] = None
+
+
+class RoleSettings(RoleTable, frozen=True, kw_only=True):
+    """A role and its line."""
+
+    name: str
+    line: int
+
+
+class RuleSettings(RuleTable, frozen=True, kw_only=True):
+    """A rule and its line."""
+
+    line: int
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The patterns of features that it matches."""
+        found = self.allow if self.allow is not None else self.deny
+        return (found,) if isinstance(found, str) else found or ()
+
+    @property
+    def required_annotations(self) -> tuple[tuple[str, bool], ...]:
+        """The annotations that tools must have."""
+        return tuple((self.annotations or {}).items())
+
+
+class PolicySettings(Struct, frozen=True, kw_only=True):
+    """The roles and rules of the file."""
+
+    roles: tuple[RoleSettings, ...] = ()
+    rules: tuple[RuleSettings, ...] = ()
+
+
+RolesField = Annotated[dict[RoleName, RoleTable], Meta(description="Roles, by name.")]
+RulesField = Annotated[
+    tuple[RuleTable, ...],
+    Meta(
+        description="Rules, in order: the first that matches decides.",
+        extra={"tables": "write [[policy]], in double brackets"},
+    ),
+]
+
+
+def check_policy(tree: Table, report: ErrorCollector) -> None:
+    """Report inconsistent rules; those with values of wrong type are skipped."""
+    for number, value in enumerate(_rule_tables(tree)):
+        try:
+            rule = msgspec.convert(value, RuleTable)
+        except msgspec.ValidationError:
+            continue
+        _check_rule(rule, ("policy", number), tree, report)
+
+
+def resolve_policy(tree: Table, _: ResolveContext, report: ErrorCollector) -> Table:
+    """Return roles and rules with their lines."""
+
+    def with_line(path: KeyPath, value: object, **more: str) -> Table:
+        return (as_table(value) or {}) | more | {"line": report.locator.find_key(path).line}
+
+    roles = get_table(tree, "roles").items()
+    return {
+        "roles": [with_line(("roles", name), value, name=name) for name, value in roles],
+        "rules": [
+            with_line(("policy", number), rule) for number, rule in enumerate(_rule_tables(tree))
+        ],
+    }
+
+
+def _rule_tables(tree: Table) -> list[Any]:
+    found = tree.get("policy")
+    return cast("list[Any]", found) if isinstance(found, list) else []
+
+
+def _check_rule(rule: RuleTable, path: KeyPath, tree: Table, report: ErrorCollector) -> None:
+    servers, roles = get_table(tree, "servers"), get_table(tree, "roles")
+    if (rule.allow is None) == (rule.deny is None):
+        found = "it has neither" if rule.allow is None else "it has both"
+        report.add_error(
+            path, f"expected either allow or deny: {found}", 'write allow = "…" or deny = "…"'
+        )
+    for number, server in enumerate(rule.servers or ()):
+        if server not in servers:
+            other = closest_match(server, servers)
+            fix = f'did you mean "{other}"?' if other else "name one of [servers.NAME]"
+            report.add_error((*path, "servers", number), f"there is no server {quote(server)}", fix)
+    # Without role tables every role of a token is valid.
+    for number, name in enumerate((rule.roles or ()) if roles else ()):
+        if name not in roles:
+            at = (*path, "roles", number)
+            report.add_note(at, f"there is no [roles.{quote(name)}]", "check its spelling")
+    if rule.annotations and rule.kinds is not None and "tool" not in rule.kinds:
+        error = "only tools have annotations, and the rule is about other kinds"
+        report.add_error((*path, "annotations"), error, 'leave it out, or add "tool" to kinds')
+    if rule.when is not None:
+        try:
+            # Compiled only to report mistakes with the file; app.build compiles it for use.
+            Condition(rule.when)
+        except ConditionError as error:
+            place = f"in line {error.line}, column {error.column} of the condition"
+            report.add_error(
+                (*path, "when"), f"{error.reason}, {place}", "see the reference for conditions"
+            )
+
+
+MAX_EXPECTATIONS_BYTES = 1024 * 1024
+
+FeatureName = Annotated[
+    str, Meta(pattern=r"^\S+$", extra={"expected": "the name of a tool, or a URI"})
+]
+
+
+class ExpectationTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One call and its expected outcome."""
+
+    tool: FeatureName
+    expect: Literal["allow", "deny", "hidden"]
+    subject: str = "anyone"
+    roles: tuple[RoleName, ...] = ()
+    client: str = ""
+    kind: FeatureKindName = "tool"
+    # The server of the tool; by its prefix unless set.
+    server: str | None = None
+    # The annotations of the tool, since no server is started.
+    annotations: dict[AnnotationName, bool] = field(default_factory=dict[AnnotationName, bool])
+    # The beginning of the deciding rule's place: `policy[2]` or `role dev`.
+    rule: str | None = None
+
+
+class Expectation(ExpectationTable, frozen=True, kw_only=True):
+    """An expectation with its arguments and its line."""
+
+    line: int
+    args: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+_EXPECTATION_TYPE = msgspec.inspect.type_info(ExpectationTable)
+
+
+def read_expectations(path: Path) -> tuple[Expectation, ...]:
+    """Return the expectations of the file at `path`; raises ConfigErrors."""
+    parsed = parse_toml(read_text(path, MAX_EXPECTATIONS_BYTES, "check the name"), str(path))
+    report = parsed.errors
+    tree = as_table(parsed.tree) or {}
+    for key in tree:
+        if key != "expect":
+            report.add_error((key,), "unknown key", "write [[expect]], one for each call")
+    tables = tree.get("expect", [])
+    if not isinstance(tables, list):
+        report.add_error(("expect",), "expected a list of tables", "write [[expect]]")
+        tables = []
+    numbered = enumerate(cast("list[Any]", tables))
+    found = [_read_expectation(table, number, report) for number, table in numbered]
+    report.raise_if_any()
+    return msgspec.convert(found, tuple[Expectation, ...])
+
+
+def _read_expectation(value: Any, number: int, report: ErrorCollector) -> dict[str, Any]:
+    """Return the table of one expectation; report errors."""
+    path = ("expect", number)
+    table = dict(as_table(value) or {})
+    args = table.pop("args", {})  # any JSON value
+    validate(
+        table if as_table(value) is not None else value, _EXPECTATION_TYPE, path, report.add_error
+    )
+    if as_table(args) is None:
+        report.add_error((*path, "args"), "expected a table", 'write args = { path = "/tmp" }')
+    return table | {"args": args, "line": report.locator.find_key(path).line}

@@ -1,0 +1,1 @@
+"""MCP over HTTP: the endpoints that clients connect to."""

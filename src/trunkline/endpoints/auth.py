@@ -1,0 +1,206 @@
+"""Access to the endpoints: settings, Host and Origin checks, authentication, public pages.
+
+    request ──> check_access: Host, Origin ──> None, or a status and the reason
+    request ──cached_principal──> a Principal, at once   ──authenticate──> Principal or Challenge
+    open stream ──> its credentials are no longer cached ──> authenticate again ──> maybe closed
+
+What credentials are, and what proves them, is up to the implementation of Authenticator.
+
+Invariants:
+1. A web page of another site cannot reach a gateway on this machine: neither by DNS rebinding
+   (Host, status 421), nor from a browser that sends its Origin (status 403).
+2. Loopback names are always allowed; all other names must be listed.
+3. An open stream or WebSocket does not outlive the credentials it was opened with. A running
+   request does: it was authenticated when it came, and gets its response.
+"""
+
+import re
+from collections.abc import Callable, Collection
+from typing import Protocol, TypeAlias
+
+from msgspec import Struct
+
+from trunkline.http.exchange import HeaderTuple, HttpRequest
+from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
+
+_is_loopback = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|\[::1\]").fullmatch
+_URL_SCHEMES = ("http://", "https://")
+
+# The headers that a page of an allowed origin may send, beside any `Mcp-Param-*` header.
+CORS_REQUEST_HEADERS = (
+    "accept, authorization, content-type, last-event-id, mcp-method, mcp-name, "
+    "mcp-protocol-version, mcp-session-id"
+)
+
+
+class EndpointSettings(Struct, frozen=True, kw_only=True):
+    """The `[http]` settings that the endpoints need."""
+
+    path: str = "/mcp"
+    sse_path: str = "/sse"
+    messages_path: str = "/messages"
+    ws_path: str = "/ws"
+    allowed_hosts: frozenset[str] = frozenset()
+    """Host names of this gateway beside loopback ones, with or without a port."""
+    allowed_origins: frozenset[str] = frozenset()
+    session_idle: float = 1800.0
+    session_max_age: float = 86400.0
+    max_sessions: int = 10_000
+    max_in_flight: int = 16384
+    max_in_flight_per_principal: int = 8192
+    sse_ping_interval: float = 15.0
+    """A stream that was silent for this many seconds gets a ping comment."""
+    pings_per_turn: int = 64
+    """How many streams are checked for pings before other tasks get a turn."""
+    close_timeout: float = 1.0
+    """How long clients have, in seconds, to read the last messages when the endpoints close."""
+
+    def check_access(self, host: bytes | None, origin: bytes | None) -> tuple[int, str] | None:
+        """Return the status and the reason if a request is rejected by its headers, else None."""
+        if self.is_wrong_host(host):
+            return 421, "this host is not served here; list it in allowed_hosts if it should be"
+        if self.is_forbidden_origin(origin):
+            return 403, "this origin is not allowed; list it in allowed_origins if it should be"
+        return None
+
+    def is_wrong_host(self, host: bytes | None) -> bool:
+        """Return whether the Host header names neither loopback nor an allowed host."""
+        name = (host or b"").decode("latin-1").lower()  # latin-1 decodes any bytes
+        return not _is_loopback(_without_port(name)) and not _is_listed(name, self.allowed_hosts)
+
+    def is_forbidden_origin(self, origin: bytes | None) -> bool:
+        """Return whether the Origin header names neither loopback nor an allowed origin."""
+        if origin is None:
+            return False
+        name = origin.decode("latin-1").lower()
+        if name in self.allowed_origins or "*" in self.allowed_origins:
+            return False
+        scheme = next((s for s in _URL_SCHEMES if name.startswith(s)), None)
+        return scheme is None or not _is_loopback(_without_port(name.removeprefix(scheme)))
+
+
+def _without_port(name: str) -> str:
+    host, colon, port = name.rpartition(":")
+    return host if colon and port.isdigit() else name
+
+
+def _is_listed(name: str, hosts: Collection[str]) -> bool:
+    return name in hosts or _without_port(name) in hosts or "*" in hosts
+
+
+def cors_headers(origin: bytes | None) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the CORS headers that let a page of `origin` read a response."""
+    if origin is None:
+        return ()
+    return (
+        (b"access-control-allow-origin", origin),
+        (b"access-control-expose-headers", b"mcp-session-id, www-authenticate"),
+        (b"vary", b"origin"),
+    )
+
+
+def preflight_headers(requested: bytes | None) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the CORS headers of the response to a preflight request."""
+    names = {name.strip() for name in (requested or b"").decode("latin-1").lower().split(",")}
+    extra = sorted(name for name in names if name.startswith("mcp-param-"))
+    allowed = ", ".join((CORS_REQUEST_HEADERS, *extra))
+    return (
+        (b"access-control-allow-methods", b"GET, POST, DELETE"),
+        (b"access-control-allow-headers", allowed.encode("latin-1")),
+        (b"access-control-max-age", b"600"),
+    )
+
+
+class Challenge(Struct, frozen=True):
+    """Why a request is not authenticated: the status, the reason, and response headers."""
+
+    status: int
+    reason: str
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class Authenticator(Protocol):
+    """Authenticates HTTP requests."""
+
+    def cached_principal(self, request: HttpRequest) -> Principal | None:
+        """Return the principal if the credentials are known already; called for every request."""
+        ...
+
+    async def authenticate(self, request: HttpRequest) -> Principal | Challenge:
+        """Authenticate a request; this may take time, bounded by the implementation."""
+        ...
+
+
+class AllowAll:
+    """An authenticator that accepts every request as the local user."""
+
+    def cached_principal(self, request: HttpRequest) -> Principal | None:
+        """Return the local principal."""
+        return LOCAL_PRINCIPAL
+
+    async def authenticate(self, request: HttpRequest) -> Principal | Challenge:
+        """Return the local principal."""
+        return LOCAL_PRINCIPAL
+
+
+class HttpPage(Struct, frozen=True):
+    """A complete response to a GET of a path beside MCP."""
+
+    status: int
+    headers: HeaderTuple
+    body: bytes
+
+
+# Unauthenticated pages by path, such as the OAuth resource metadata.
+HttpPages: TypeAlias = dict[str, Callable[[HttpRequest], HttpPage]]
+
+
+# The status of an authenticator that cannot decide now; open streams stay open.
+AUTH_UNAVAILABLE = 503
+
+
+class OpenStream(Struct):
+    """A stream or WebSocket that stays open until one side closes it."""
+
+    request: HttpRequest
+    """The request that opened it, with its credentials."""
+    principal: Principal
+    is_closed: Callable[[], bool]
+    close: Callable[[], None]
+    is_checking: bool = False
+
+
+class StreamReauthenticator:
+    """Authenticates the owners of open streams again and again."""
+
+    def __init__(self) -> None:
+        self._streams: list[OpenStream] = []
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def add(self, stream: OpenStream) -> None:
+        """Watch a stream until it is closed."""
+        self._streams.append(stream)
+
+    def unconfirmed(self, authenticator: Authenticator) -> list[OpenStream]:
+        """Return the streams whose credentials are no longer known; forget closed streams."""
+        self._streams = [stream for stream in self._streams if not stream.is_closed()]
+        return [
+            stream
+            for stream in self._streams
+            if not stream.is_checking
+            and authenticator.cached_principal(stream.request) != stream.principal
+        ]
+
+    async def check(self, stream: OpenStream, authenticator: Authenticator) -> None:
+        """Authenticate a stream again; close it unless the principal and its roles are the same."""
+        stream.is_checking = True
+        try:
+            result = await authenticator.authenticate(stream.request)
+        finally:
+            stream.is_checking = False
+        # An unreachable key server is no reason to disconnect a client.
+        is_unavailable = isinstance(result, Challenge) and result.status == AUTH_UNAVAILABLE
+        if result != stream.principal and not is_unavailable and not stream.is_closed():
+            stream.close()

@@ -1,0 +1,228 @@
+"""SseEndpoint: the HTTP+SSE transport of revision 2024-11-05.
+
+    GET /sse ────────> open ──> Transport      send ──> event: message ──> the response to the GET
+    POST /messages ──> handle_post ──> queue of the session ──> receive
+
+Streams cannot be resumed: a client that loses the stream has lost its session. No other endpoint
+needs this module; delete it when the last such client is gone.
+
+Invariants:
+1. The first event names the path for POSTs, never a host, so that no Host header can redirect a
+   client.
+2. A session has an unguessable id, and exists only for the principal that opened it.
+3. The number of sessions and the queue of each are limited; above the limits the status is 503.
+"""
+
+import asyncio
+import re
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from urllib.parse import parse_qs
+
+from msgspec import Struct
+
+from trunkline.endpoints.request_context import RETRY_AFTER_1_S
+from trunkline.http.exchange import TEXT_PLAIN, HeaderTuple, HttpExchange
+from trunkline.http.media_types import is_json
+from trunkline.http.sse import EVENT_STREAM_HEADERS, PING_COMMENT, encode_event
+from trunkline.jsonrpc import ConnectionLost, Transport
+
+_URI_PATH = re.compile(r"/?[\w.~-]+(/[\w.~-]+)*", re.ASCII)
+
+
+class SseLimits(Struct, frozen=True):
+    """Limits of the number of sessions and of the queued payloads in each."""
+
+    max_sessions: int = 1024
+    max_queued: int = 64
+    max_queued_bytes: int = 8 * 1024 * 1024
+
+
+_DEFAULT_LIMITS = SseLimits()
+
+
+class SseEndpoint:
+    """Turns GETs into transports, and delivers POSTs to them."""
+
+    def __init__(self, path: str = "/messages", limits: SseLimits = _DEFAULT_LIMITS) -> None:
+        """Create the endpoint; clients POST to `path`, which may be relative to that of the GET.
+
+        A relative path works wherever an application is mounted. An absolute path works with
+        clients that cannot resolve relative URIs.
+        """
+        if not _URI_PATH.fullmatch(path):
+            raise ValueError(f"expected a URI path, got {path!r}")
+        self._path = path
+        self._limits = limits
+        self._sessions: dict[str, _SseSession] = {}
+
+    async def open(
+        self, exchange: HttpExchange, owner: str, ping_interval: float, headers: HeaderTuple = ()
+    ) -> Transport | None:
+        """Open a session, which ends when the client disconnects; return None if it is rejected.
+
+        The stream gets a ping every `ping_interval` seconds. All responses get `headers`.
+        """
+        if exchange.request.method != "GET":
+            _respond_text(exchange, 405, "expected 'GET'", (b"allow", b"GET"), *headers)
+            return None
+        if len(self._sessions) >= self._limits.max_sessions:
+            _respond_text(exchange, 503, "too many sessions", RETRY_AFTER_1_S, *headers)
+            return None
+        id = secrets.token_urlsafe(24)
+        session = _SseSession(exchange, owner, self._limits, lambda: self._sessions.pop(id))
+        self._sessions[id] = session
+        exchange.begin(200, (*EVENT_STREAM_HEADERS, *headers))
+        exchange.on_disconnect(session.end)
+        try:
+            await session.send_endpoint_event(f"{self._path}?session_id={id}", ping_interval)
+        except BaseException:
+            await session.aclose()
+            raise
+        return session
+
+    def handle_post(self, exchange: HttpExchange, owner: str, headers: HeaderTuple = ()) -> None:
+        """Deliver a POSTed payload to its session."""
+        request = exchange.request
+        if request.method != "POST":
+            _respond_text(exchange, 405, "expected 'POST'", (b"allow", b"POST"), *headers)
+            return
+        ids = parse_qs(request.query).get("session_id", [])
+        if len(ids) != 1:
+            _respond_text(exchange, 400, "expected one session_id in the query", *headers)
+            return
+        session = self._sessions.get(ids[0])
+        if session is None or session.owner != owner:  # one response, so that ids cannot be probed
+            _respond_text(exchange, 404, "session not found", *headers)
+            return
+        if not is_json(request.headers.get(b"content-type")):
+            _respond_text(
+                exchange, 415, "expected content-type 'application/json', in UTF-8", *headers
+            )
+            return
+        if not session.put(request.body):
+            _respond_text(
+                exchange, 503, "the queue of the session is full", RETRY_AFTER_1_S, *headers
+            )
+            return
+        exchange.respond(202, headers)
+
+
+class _SseSession:
+    """A Transport over one event stream and the payloads POSTed to it."""
+
+    __slots__ = (
+        "_closed",
+        "_exchange",
+        "_limits",
+        "_on_end",
+        "_payload_added",
+        "_ping_task",
+        "_ping_timer",
+        "_queue",
+        "_queued_bytes",
+        "owner",
+    )
+
+    def __init__(
+        self,
+        exchange: HttpExchange,
+        owner: str,
+        limits: SseLimits,
+        on_end: Callable[[], object],
+    ) -> None:
+        self.owner = owner
+        self._exchange = exchange
+        self._limits = limits
+        self._on_end = on_end
+        self._queue: list[bytes] = []  # short; an empty deque takes about 700 bytes more
+        self._queued_bytes = 0
+        self._payload_added = asyncio.Event()
+        self._closed = False
+        self._ping_timer: asyncio.TimerHandle | None = None
+        self._ping_task: asyncio.Task[None] | None = None
+
+    async def send_endpoint_event(self, uri: str, ping_interval: float) -> None:
+        """Send the path for POSTs, and start pinging."""
+        with suppress(ConnectionLost):
+            await self._send_event(encode_event(uri.encode(), event=b"endpoint"))
+        if not self._closed:
+            self._schedule_ping(ping_interval)
+
+    async def receive(self) -> bytes | None:
+        """Return the next POSTed payload, or None when the stream has ended."""
+        while not self._queue and not self._closed:
+            self._payload_added.clear()
+            await self._payload_added.wait()
+        if not self._queue:
+            return None
+        payload = self._queue.pop(0)
+        self._queued_bytes -= len(payload)
+        return payload
+
+    async def send(self, payload: bytes) -> None:
+        """Send a payload as an event, and wait while the client is slow."""
+        await self._send_event(encode_event(payload, event=b"message"))
+
+    async def aclose(self) -> None:
+        """End the stream and the session."""
+        self._queue.clear()
+        if not self._closed:
+            self.end()
+            self._exchange.finish()
+        if self._ping_task is not None:
+            await asyncio.wait([self._ping_task])
+
+    def put(self, payload: bytes) -> bool:
+        """Queue a POSTed payload; return whether there was room for it."""
+        queued, queued_bytes = len(self._queue), self._queued_bytes + len(payload)
+        limits = self._limits
+        # One payload always fits, so that a payload above the limit can be delivered.
+        if queued and (queued >= limits.max_queued or queued_bytes > limits.max_queued_bytes):
+            return False
+        self._queue.append(payload)
+        self._queued_bytes = queued_bytes
+        self._payload_added.set()
+        return True
+
+    def end(self) -> None:
+        """Accept no more payloads; queued ones can still be received."""
+        if not self._closed:
+            self._closed = True
+            self._on_end()
+            self._payload_added.set()
+            if self._ping_timer is not None:
+                self._ping_timer.cancel()
+            if self._ping_task is not None:
+                self._ping_task.cancel()
+
+    def _schedule_ping(self, seconds: float) -> None:
+        # A timer, and a task only for each ping: there may be many idle sessions.
+        loop = asyncio.get_running_loop()
+        self._ping_timer = loop.call_later(seconds, self._on_ping_timer, seconds)
+
+    def _on_ping_timer(self, seconds: float) -> None:
+        self._schedule_ping(seconds)
+        if self._ping_task is None:
+            self._ping_task = asyncio.create_task(self._send_ping())
+
+    async def _send_ping(self) -> None:
+        with suppress(ConnectionLost):
+            await self._send_event(PING_COMMENT)
+        self._ping_task = None
+
+    async def _send_event(self, event: bytes) -> None:
+        if self._closed:
+            raise ConnectionLost("the event stream has ended")
+        try:
+            await self._exchange.send(event)
+        except ConnectionLost:
+            self.end()
+            raise
+
+
+def _respond_text(
+    exchange: HttpExchange, status: int, reason: str, *headers: tuple[bytes, bytes]
+) -> None:
+    exchange.respond(status, (TEXT_PLAIN, *headers), reason.encode())

@@ -1,0 +1,264 @@
+"""Disables tools, servers, subjects or everything at run time, and enables them again.
+
+    [kill_switch] of the configuration ─┐
+    kill, revive ───────────────────────┼──> KillSwitchSet ──> calls, lists, notifications
+    pause, resume ──────────────────────┘         └──> cancels calls in flight, lists change
+
+Persistence is left to a SwitchStore, reading files to the configuration.
+
+Invariants:
+1. `kill` is in force before it awaits anything: no later call passes, and calls in flight that it
+   affects are cancelled.
+2. What the configuration disables cannot be revived by an operator, who is told the file and line.
+3. A switch that cannot be saved is in force all the same, and the operator is told.
+4. A pause ends with the process, and does not cancel calls in flight.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from trunkline.gateway.call_context import CallContext
+from trunkline.gateway.events import PAUSE, KillSwitchChanged
+from trunkline.gateway.pipeline import Pipeline
+from trunkline.gateway.registry import Registry
+from trunkline.jsonrpc import RpcError
+from trunkline.mcp.features import FeatureKind
+from trunkline.mcp.identity import Caller, Principal
+from trunkline.routing.catalog import CatalogEntry
+from trunkline.routing.kill_switch import (
+    SWITCH_ALL,
+    KillSwitch,
+    KillSwitchSet,
+    SwitchKind,
+    disabled_error,
+    paused_error,
+)
+
+MAX_SWITCHES = 1000
+"""How many kill switches operators may set at a time."""
+
+
+class SwitchStore(Protocol):
+    """Saves the kill switches that operators set."""
+
+    async def save(self, switch: KillSwitch, off: bool) -> str | None:
+        """Save that something was disabled or enabled; return why that failed, or None."""
+        ...
+
+
+class SwitchError(Exception):
+    """A switch cannot be set or released; the message says why, and what to do."""
+
+
+class SwitchResult(NamedTuple):
+    """What changing a switch did."""
+
+    changed: bool
+    cancelled_calls: int = 0
+    notes: tuple[str, ...] = ()
+    """Warnings for the operator."""
+
+
+class ActiveSwitch(NamedTuple):
+    """A kill switch in force."""
+
+    kind: str
+    name: str
+    by: str
+    """The file and line that set it, or `operator`."""
+
+
+OPERATOR = "operator"
+
+
+class KillSwitchControl:
+    """The kill switches in force, and the ways to change them."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        registry: Registry,
+        file: Mapping[KillSwitch, str] | None = None,
+        kept: Iterable[KillSwitch] = (),
+        store: SwitchStore | None = None,
+        *,
+        exempt: frozenset[str] = frozenset(),
+        max_switches: int = MAX_SWITCHES,
+    ) -> None:
+        """Begin with the configured switches, each with its file and line, and saved ones.
+
+        `exempt` names backends that neither `all` nor a pause disables.
+        """
+        self._pipeline = pipeline
+        self._registry = registry
+        self._from_config = dict(file or {})
+        self._from_operator = set(kept)
+        self._store = store
+        self._exempt = exempt
+        self._max_switches = max_switches
+        self.paused = False
+        self.active = False
+        """Whether anything is disabled or paused; if not, calls look at nothing else."""
+        self._switches = KillSwitchSet()
+        self._apply()
+
+    # Asking
+
+    def check(self, caller: Caller, entry: CatalogEntry) -> None:
+        """Refuse an entry that is disabled for a caller; raises `disabled`."""
+        if not self.active:
+            return
+        found = self._switches.find(caller.principal, entry)
+        if found is not None:
+            raise disabled_error(found, caller.version)
+        if self.paused and entry.backend not in self._exempt:
+            raise paused_error(caller.version)
+
+    def is_disabled_for(self, caller: Caller, entry: CatalogEntry) -> bool:
+        """Return whether lists omit an entry for a caller; paused entries stay listed."""
+        return self.active and self._switches.find(caller.principal, entry) is not None
+
+    def may_receive(self, caller: Caller | None, backend: str) -> bool:
+        """Return whether a backend's notifications may reach a caller (None: any caller)."""
+        if not self.active:
+            return True
+        if caller is None:
+            return not self._switches.disables_backend(backend)
+        return self._switches.find_backend(caller.principal, backend) is None
+
+    def allows_passthrough(self, caller: Caller, backend: str) -> bool:
+        """Return whether a request unknown to MCP may be passed on to a backend."""
+        paused = self.paused and backend not in self._exempt
+        return not paused and self.may_receive(caller, backend)
+
+    def list_active(self) -> tuple[ActiveSwitch, ...]:
+        """Return all switches in force, and who set them."""
+        by_file = [(switch, place) for switch, place in self._from_config.items()]
+        by_order = [(switch, OPERATOR) for switch in self._from_operator]
+        return tuple(ActiveSwitch(s.kind.value, s.name, by) for s, by in sorted(by_file + by_order))
+
+    # Switching
+
+    async def kill(self, switch: KillSwitch, by: str = OPERATOR) -> SwitchResult:
+        """Disable something until it is revived; raises SwitchError."""
+        changed = switch not in self._from_operator
+        if changed and len(self._from_operator) >= self._max_switches:
+            raise SwitchError(f"expected at most {self._max_switches} to be stopped; use a pattern")
+        if changed and switch.kind is SwitchKind.SERVER:
+            self._check_server_exists(switch.name)
+        self._from_operator.add(switch)
+        cancelled = self._apply(switch)
+        if changed:
+            self._pipeline.events.emit(KillSwitchChanged(switch.kind.value, switch.name, True, by))
+        notes = [*self._warnings(switch), *await self._save(switch, True)]
+        return SwitchResult(changed, cancelled, tuple(notes))
+
+    async def revive(self, switch: KillSwitch, by: str = OPERATOR) -> SwitchResult:
+        """Release a switch that an operator set; raises SwitchError."""
+        if switch not in self._from_operator:
+            raise SwitchError(self._not_stopped_reason(switch))
+        self._from_operator.discard(switch)
+        self._apply(switch)
+        self._pipeline.events.emit(KillSwitchChanged(switch.kind.value, switch.name, False, by))
+        still = [f"it is still stopped: {reason}" for reason in self._other_reasons(switch)]
+        return SwitchResult(True, 0, (*still, *await self._save(switch, False)))
+
+    def pause(self, by: str = OPERATOR) -> SwitchResult:
+        """Refuse all calls from now on; those in flight go on."""
+        return self._set_paused(True, by)
+
+    def resume(self, by: str = OPERATOR) -> SwitchResult:
+        """Allow calls again."""
+        return self._set_paused(False, by)
+
+    def _set_paused(self, wanted: bool, by: str) -> SwitchResult:
+        changed, self.paused = wanted is not self.paused, wanted
+        self._update_active()
+        if changed:
+            self._pipeline.events.emit(KillSwitchChanged(PAUSE, "", wanted, by))
+        return SwitchResult(changed)
+
+    def apply_config(self, file: Mapping[KillSwitch, str], exempt: frozenset[str]) -> None:
+        """Take over the switches of a changed configuration; emit an event for each change."""
+        before, self._from_config = self._from_config, dict(file)
+        changed = before.keys() ^ self._from_config.keys()
+        if changed or exempt != self._exempt:
+            self._exempt = exempt
+            self._apply(*changed)
+        for switch in sorted(changed):
+            off = switch in self._from_config
+            by = self._from_config[switch] if off else before[switch]
+            self._pipeline.events.emit(KillSwitchChanged(switch.kind.value, switch.name, off, by))
+
+    def _apply(self, *changed: KillSwitch) -> int:
+        """Put the switches into force; return how many calls that cancelled."""
+        self._switches = KillSwitchSet((*self._from_config, *self._from_operator), self._exempt)
+        self._update_active()
+        self._registry.visibility.disabled_check = self.is_disabled_for if self._switches else None
+        cancelled = self._pipeline.cancel_matching(self._applies_to, self._error_for)
+        tools = all(switch.kind is SwitchKind.TOOL for switch in changed)
+        kinds = (FeatureKind.TOOL,) if tools else tuple(FeatureKind)
+        found = {k.capability for k in kinds if self._registry.catalog.entries(k)}
+        if found and changed:
+            self._registry.publish(frozenset(found))
+        return cancelled
+
+    def _update_active(self) -> None:
+        self.active = bool(self._switches) or self.paused
+        self._registry.routes.clear()
+
+    def _find_switch(self, context: CallContext) -> KillSwitch | None:
+        """Return the switch that disables a call; None before the call is routed."""
+        entry, principal = context.entry, context.caller.principal
+        return None if entry is None else self._switches.find(principal, entry)
+
+    def _applies_to(self, context: CallContext) -> bool:
+        return self._find_switch(context) is not None
+
+    def _error_for(self, context: CallContext) -> RpcError:
+        return disabled_error(self._find_switch(context) or SWITCH_ALL, context.caller.version)
+
+    async def _save(self, switch: KillSwitch, off: bool) -> list[str]:
+        if self._store is None:
+            problem: str | None = "there is no folder for it"
+        else:
+            problem = await self._store.save(switch, off)
+        if problem is None:
+            return []
+        return [f"the gateway will not remember it when it starts again: {problem}"]
+
+    # What to say
+
+    def _check_server_exists(self, name: str) -> None:
+        known = [upstream.name for upstream in self._registry]
+        if name not in known:
+            there = ", ".join(known) or "none"
+            raise SwitchError(f"there is no server {name!r}; there are: {there}")
+
+    def _warnings(self, switch: KillSwitch) -> list[str]:
+        """Return a warning if a tool pattern matches no tool."""
+        if switch.kind is SwitchKind.TOOL:
+            stops, anyone = KillSwitchSet([switch]), Principal("")
+            tools = self._registry.catalog.entries(FeatureKind.TOOL)
+            if not any(stops.find(anyone, entry) for entry in tools):
+                return ["no tool of this name is offered now; it is stopped when one is"]
+        return []
+
+    def _other_reasons(self, switch: KillSwitch) -> list[str]:
+        """Return what else disables all that a switch disables."""
+        found: list[str] = []
+        for other in (switch, *self._switches.broader_switches(switch)):
+            if other in self._from_config:
+                found.append(
+                    f"{other} is stopped by the file {self._from_config[other]}; change it there"
+                )
+            elif other in self._from_operator:
+                found.append(f"{other} is stopped; revive that")
+        return found
+
+    def _not_stopped_reason(self, switch: KillSwitch) -> str:
+        others = self._other_reasons(switch)
+        if others:
+            return "; ".join(others)
+        stopped = ", ".join(map(str, sorted(self._from_operator))) or "nothing"
+        return f"{switch} is not stopped; stopped is: {stopped}"

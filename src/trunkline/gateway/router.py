@@ -1,0 +1,461 @@
+"""Finds the owner of what a request names, and passes the request on under its native name.
+
+    request, params ──> catalogue ──> Route ──> params with the native name ──> Upstream.call
+
+Routing is the same for both protocol eras. A call of `call_tool` is unwrapped first: only `name`
+and `arguments` change, so that progress token, envelope and request id stay those of the call.
+
+    {"name": "search__call_tool", "arguments": {"name": "fs__read", "arguments": {…}}, "_meta": …}
+    ──unwrap──>  {"name": "fs__read", "arguments": {…}, "_meta": …}
+
+Invariants:
+1. A request goes to the owner of what it names, under the owner's name for it. All other bytes of
+   the params are forwarded unchanged.
+2. An entry that the caller may not see is unknown to it, before any other check.
+3. Upstreams that are still starting get STARTUP_TIMEOUT seconds before a name is unknown.
+4. `call_tool` cannot call itself: policy and limits judge the inner tool.
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from trunkline.gateway.call_context import CallContext
+from trunkline.gateway.client import DownstreamClient
+from trunkline.gateway.pipeline import Pipeline, Route
+from trunkline.gateway.registry import Registry
+from trunkline.gateway.upstream import Upstream
+from trunkline.jsonrpc import (
+    INVALID_PARAMS,
+    UNSET,
+    PendingResult,
+    Raw,
+    Request,
+    RpcError,
+    from_raw,
+    read_members,
+    to_raw,
+)
+from trunkline.jsonrpc.raw_json import first_byte
+from trunkline.mcp.compat import RESOURCE_NOT_FOUND
+from trunkline.mcp.features import FeatureKind
+from trunkline.mcp.identity import Call, Caller
+from trunkline.mcp.methods import BY_NAME, BY_REF, CLIENT_REQUESTS, SERVER_REQUESTS, RoutingMode
+from trunkline.mcp.params import Params
+from trunkline.mcp.versions import Era, era_of
+from trunkline.routing.catalog import CatalogEntry
+from trunkline.routing.naming import NAME_SEPARATOR
+
+_OPEN_BRACE = ord("{")
+_WRAPPER_KEYS = frozenset(("name", "arguments"))
+
+
+def unwrap_call(params: Params) -> tuple[str, Raw]:
+    """Return the inner name and arguments of a `call_tool`; raises Invalid params."""
+    raw = params.get("arguments") or Raw(b"{}")
+    inner = Params(raw)
+    name = inner.require_text("name")
+    unexpected = read_members(raw).keys() - _WRAPPER_KEYS
+    if unexpected:
+        field = min(unexpected)
+        message = f"unexpected {field!r}; put the tool's own arguments into 'arguments'"
+        raise RpcError.invalid_params(message, {"field": field})
+    arguments = inner.get("arguments")
+    if arguments is None or bytes(arguments) == b"null":
+        return name, Raw(b"{}")
+    if first_byte(arguments) != _OPEN_BRACE:
+        raise RpcError.invalid_params("expected an object as 'arguments'", {"field": "arguments"})
+    return name, arguments
+
+
+_LIST_METHODS = {kind.method: kind for kind in FeatureKind}
+_NAMED_METHODS = {"tools/call": FeatureKind.TOOL, "prompts/get": FeatureKind.PROMPT}
+_KIND_LABELS = {FeatureKind.TOOL: "tool", FeatureKind.PROMPT: "prompt"}
+
+_CALL_METHODS = frozenset((*_NAMED_METHODS, "resources/read", "completion/complete"))
+"""Methods that are forwarded, and recorded as calls."""
+
+_EMPTY_DEFINITION = Raw(b"{}")
+"""Stands for the definition of an entry that no upstream has listed."""
+
+_PARAM_KEYS = {
+    FeatureKind.TOOL: "name",
+    FeatureKind.PROMPT: "name",
+    FeatureKind.RESOURCE: "uri",
+    FeatureKind.TEMPLATE: "uri",
+}
+"""The member of params that names an entry of each kind."""
+
+EntryCheck = Callable[[CatalogEntry, Params], None]
+"""A last check of a routed call before it is sent; raises RpcError."""
+
+
+class Router:
+    """Routes requests to the upstreams that answer them."""
+
+    def __init__(self, registry: Registry, pipeline: Pipeline | None = None) -> None:
+        self.pipeline = pipeline or Pipeline(routes=registry.routes)
+        self.registry = registry
+        self._cached_routes = registry.routes.by_name
+
+    def forward(
+        self,
+        request: Request,
+        params: Params,
+        mode: RoutingMode,
+        client: DownstreamClient,
+        check: EntryCheck | None = None,
+    ) -> Awaitable[Raw]:
+        """Route a request and send it; raises RpcError at once, or when awaited."""
+        try:
+            route, arguments = self.route(params, mode, request.method, client)
+        except BaseException as error:
+            context = self.pipeline.register(
+                CallContext(client.caller, request, params.has_only_name_and_arguments), client
+            )
+            if isinstance(error, RpcError) and not self.registry.catalog_complete:
+                return self._forward_when_ready(context, params, mode, client, check)
+            self._fail(context, params, client, error)
+            raise
+        if check is not None:
+            self._check_entry(check, request, params, route.entry, client)
+        context = CallContext(
+            client.caller, request, params.has_only_name_and_arguments, route.entry, arguments
+        )
+        return self.pipeline.execute(context, route, params, client)
+
+    def _check_entry(
+        self,
+        check: EntryCheck,
+        request: Request,
+        params: Params,
+        entry: CatalogEntry,
+        client: DownstreamClient,
+    ) -> None:
+        try:
+            check(entry, params)
+        except BaseException as error:
+            context = CallContext(client.caller, request, params.has_only_name_and_arguments, entry)
+            self.pipeline.finish(self.pipeline.register(context, client), error=error)
+            raise
+
+    async def _forward_when_ready(
+        self,
+        context: CallContext,
+        params: Params,
+        mode: RoutingMode,
+        client: DownstreamClient,
+        check: EntryCheck | None,
+    ) -> Raw:
+        """Forward a call that could not be routed, once upstreams have started."""
+        try:
+            await self.registry.wait_startup()
+            route, arguments = self.route(params, mode, context.request.method, client)
+            context.entry = route.entry
+            if check is not None:
+                check(route.entry, params)
+        except BaseException as error:
+            self._fail(context, params, client, error)
+            raise
+        context.arguments = arguments
+        return await self.pipeline.execute(context, route, params, client)
+
+    def _fail(
+        self, context: CallContext, params: Params, client: DownstreamClient, error: BaseException
+    ) -> None:
+        if context.entry is None:
+            self._record_failed_lookup(context, params, client, error)
+        self.pipeline.finish(context, error=error)
+
+    def _record_failed_lookup(
+        self, context: CallContext, params: Params, client: DownstreamClient, error: BaseException
+    ) -> None:
+        """Record the entry that a failed call meant: hidden, or called with bad arguments."""
+        entry = self._lookup_for_audit(context, params, client)
+        if entry is None:
+            return
+        if self._if_visible(entry, client) is None:
+            context.rule = self.pipeline.hiding_rule(client.caller, entry)
+            return
+        context.entry = entry
+        context.arguments = params.get("arguments")
+        if isinstance(error, RpcError):
+            context.status = "invalid_arguments"
+
+    def _lookup_for_audit(
+        self, context: CallContext, params: Params, client: DownstreamClient
+    ) -> CatalogEntry | None:
+        """Return the entry that a failed call meant, even if hidden from the caller."""
+        method = context.request.method
+        mode = CLIENT_REQUESTS[method].mode
+        try:
+            if mode is BY_REF:
+                return self._find_reference(params)
+            if mode is not BY_NAME:
+                return self._find_resource(params.require_text("uri"))
+            entry = self.registry.catalog.find(_NAMED_METHODS[method], params.require_text("name"))
+            if entry is None or not self._is_visible_call_tool(entry, client):
+                return entry
+            try:
+                context.wrapped_tool, _ = unwrap_call(params)
+            except RpcError:
+                return entry  # malformed inner call: record `call_tool` itself
+            return self._find_wrapped_tool(context.wrapped_tool)
+        except RpcError:
+            return None  # the params name nothing
+
+    def record_rejected(
+        self, request: Request, caller: Caller, error: RpcError, entry: CatalogEntry | None = None
+    ) -> None:
+        """Record a call that was refused before it was routed."""
+        if request.method not in _CALL_METHODS:
+            return
+        context = self.pipeline.register(CallContext(caller, request, entry=entry), None)
+        if entry is None:
+            context.status = "error"  # the entry was not looked up
+        self.pipeline.finish(context, error=error)
+
+    def list_features(
+        self, method: str, params: Params, write: Callable[[FeatureKind], Raw]
+    ) -> Raw | Coroutine[Any, Any, Raw]:
+        """Answer a list request from the catalogue, which is always one page."""
+        if bytes(params.get("cursor") or b"null") != b"null":
+            raise RpcError.invalid_params("unknown cursor: lists come on one page here")
+        return self.registry.when_complete(partial(write, _LIST_METHODS[method]))
+
+    async def route_when_ready(
+        self, params: Params, mode: RoutingMode, method: str, client: DownstreamClient
+    ) -> Route:
+        """Return the route of a request, after startup if there is none yet."""
+        try:
+            return self.route(params, mode, method, client)[0]
+        except RpcError:
+            if self.registry.catalog_complete:
+                raise
+        await self.registry.wait_startup()
+        return self.route(params, mode, method, client)[0]
+
+    def route(
+        self, params: Params, mode: RoutingMode, method: str, client: DownstreamClient
+    ) -> tuple[Route, Raw | None]:
+        """Return the route of a request, and its arguments; raises RpcError."""
+        if mode is not BY_NAME:
+            return self._route_unnamed(params, mode, client)
+        name, arguments = params.name_and_arguments()
+        route = self._cached_routes[method].get(name) or self._route_by_name(method, name, client)
+        if route.visibility is not None:
+            if not route.visibility.is_visible(client.caller, route.entry):
+                raise self._unknown_name_error(route.entry.kind, name, client)
+            if route.is_call_tool:
+                return self._route_wrapped_call(params, client), params.get("arguments")
+        return route, arguments
+
+    def _route_unnamed(
+        self, params: Params, mode: RoutingMode, client: DownstreamClient
+    ) -> tuple[Route, Raw | None]:
+        """Route a completion or a resource; not cached, since clients may make up any URI."""
+        if mode is BY_REF:
+            entry = self._resolve_reference(params, client)
+            route = self._build_route(entry, partial(_set_native_reference, entry))
+        else:
+            entry = self._resolve_resource(params, client)
+            is_renamed = entry.native_name != entry.public_name
+            route = self._build_route(
+                entry, finish=partial(_restore_public_uri, entry) if is_renamed else None
+            )
+        return route, params.get("arguments")
+
+    def _route_by_name(self, method: str, name: str, client: DownstreamClient) -> Route:
+        """Build the route of a name and cache it."""
+        kind = _NAMED_METHODS[method]
+        entry = self.registry.catalog.find(kind, name)
+        if entry is None:
+            raise self._unknown_name_error(kind, name, client)
+        route = self._cached_routes[method][name] = self._build_route(entry)
+        return route
+
+    def _build_route(
+        self,
+        entry: CatalogEntry,
+        prepare: Callable[[Params], None] | None = None,
+        finish: Callable[[PendingResult], None] | None = None,
+    ) -> Route:
+        """Resolve all that is the same for every call of an entry."""
+        visibility = self.registry.visibility
+        if prepare is None and entry.native_name != entry.public_name:
+            prepare = partial(_set_native_name, entry)
+        return Route(
+            entry,
+            self.registry.upstream(entry.backend),
+            self.pipeline.checks_for(entry),
+            visibility.make_cache(),
+            visibility.is_call_tool(entry),
+            prepare,
+            finish,
+        )
+
+    def _unknown_name_error(
+        self, kind: FeatureKind, name: str, client: DownstreamClient
+    ) -> RpcError:
+        """Return the error for an unknown name; raises if its upstream is not ready."""
+        label = _KIND_LABELS[kind]
+        self._check_upstream_ready(kind, name, client)
+        if not self.registry.catalog.entries(kind):
+            return RpcError(INVALID_PARAMS, f"No {label}s available")
+        return RpcError(INVALID_PARAMS, f"Unknown {label}: {name}")
+
+    def _route_wrapped_call(self, params: Params, client: DownstreamClient) -> Route:
+        """Route the inner tool of a `call_tool`, and rewrite the params to call it."""
+        name, arguments = unwrap_call(params)
+        entry = self._if_visible(self._find_wrapped_tool(name), client)
+        if entry is None:
+            self._check_upstream_ready(FeatureKind.TOOL, name, client)
+            raise RpcError(INVALID_PARAMS, f"Unknown tool: {name}")
+        params.put("name", name)
+        params.put("arguments", arguments)
+        # Headers mirrored the arguments of `call_tool`, not those of the inner tool.
+        return self._build_route(entry._replace(header_params=()))
+
+    def _is_visible_call_tool(self, entry: CatalogEntry, client: DownstreamClient) -> bool:
+        return (
+            self.registry.visibility.is_call_tool(entry)
+            and self._if_visible(entry, client) is not None
+        )
+
+    def _find_wrapped_tool(self, name: str) -> CatalogEntry | None:
+        """Return the tool of this name, unless it is a `call_tool` itself."""
+        entry = self.registry.catalog.find(FeatureKind.TOOL, name)
+        return None if entry is None or self.registry.visibility.is_call_tool(entry) else entry
+
+    def _if_visible(
+        self, entry: CatalogEntry | None, client: DownstreamClient
+    ) -> CatalogEntry | None:
+        visible = entry is not None and self.registry.visibility.is_visible(client.caller, entry)
+        return entry if visible else None
+
+    def _check_upstream_ready(self, kind: FeatureKind, name: str, client: DownstreamClient) -> None:
+        """Raise if the prefix of a name is that of an upstream that is not ready.
+
+        A kill switch has precedence over the state of the upstream.
+        """
+        for upstream in self.registry:
+            prefix = upstream.settings.prefix
+            if prefix and name.startswith(prefix + NAME_SEPARATOR) and not upstream.ready:
+                native = name.removeprefix(prefix + NAME_SEPARATOR)
+                entry = CatalogEntry(kind, name, upstream.name, native, _EMPTY_DEFINITION)
+                if self._if_visible(entry, client):
+                    self.pipeline.check_disabled(client.caller, entry)
+                    raise upstream.unavailable_error(client.caller.version)
+
+    def _resolve_reference(self, params: Params, client: DownstreamClient) -> CatalogEntry:
+        entry = self._if_visible(self._find_reference(params), client)
+        if entry is None:
+            raise RpcError.invalid_params("unknown 'ref'")
+        return entry
+
+    def _find_reference(self, params: Params) -> CatalogEntry | None:
+        reference = Params(params.get("ref") or Raw(b"null"))
+        catalog = self.registry.catalog
+        if reference.require_text("type") == "ref/prompt":
+            return catalog.find(FeatureKind.PROMPT, reference.require_text("name"))
+        uri = reference.require_text("uri")
+        return catalog.find(FeatureKind.TEMPLATE, uri) or catalog.find_resource(uri)
+
+    def _resolve_resource(self, params: Params, client: DownstreamClient) -> CatalogEntry:
+        uri = params.require_text("uri")
+        entry = self._if_visible(self._find_resource(uri), client)
+        if entry is None:
+            # 2026-07-28 no longer uses RESOURCE_NOT_FOUND.
+            is_stateless = era_of(client.caller.version) is Era.STATELESS
+            code = INVALID_PARAMS if is_stateless else RESOURCE_NOT_FOUND
+            raise RpcError(code, "Resource not found", {"uri": uri})
+        return entry
+
+    def _find_resource(self, uri: str) -> CatalogEntry | None:
+        return self.registry.catalog.find_resource(uri) or self._sole_resource_server(uri)
+
+    def _sole_resource_server(self, uri: str) -> CatalogEntry | None:
+        """Return the entry of the only upstream with resources: it may know unlisted URIs."""
+        names = [u.name for u in self.registry if u.supports("resources")]
+        return (
+            CatalogEntry(FeatureKind.RESOURCE, uri, names[0], uri, _EMPTY_DEFINITION)
+            if len(names) == 1
+            else None
+        )
+
+    def may_receive_update(
+        self, caller: Caller, backend: str, native: str, listed: str | None
+    ) -> bool:
+        """Return whether a caller may still see a resource that it subscribed to."""
+        entry = CatalogEntry(
+            FeatureKind.RESOURCE, listed or native, backend, native, _EMPTY_DEFINITION
+        )
+        return self.registry.visibility.is_visible(caller, entry)
+
+    def call_upstream(
+        self, request: Request, params: Params, upstream: Upstream, client: DownstreamClient
+    ) -> PendingResult:
+        """Send a request whose params are ready."""
+        call = Call(client.caller, request.id, request.method, params)
+        return upstream.call(call, client)
+
+    def passthrough_upstream(self, method: str, caller: Caller) -> Upstream:
+        """Return the upstream for a method that MCP does not define: the only one there is.
+
+        Raises RpcError if there are several, or if the enforcer forbids it.
+        """
+        upstream = self.sole_upstream()
+        if upstream is None or not _is_foreign_method(method):
+            raise RpcError.method_not_found(method)
+        if not self.pipeline.allows_passthrough(caller, upstream.name):
+            raise RpcError.method_not_found(method)
+        return upstream
+
+    def sole_upstream(self) -> Upstream | None:
+        """Return the only upstream, None if there are several."""
+        upstreams = list(self.registry)
+        return upstreams[0] if len(upstreams) == 1 else None
+
+
+def _set_native_name(entry: CatalogEntry, params: Params) -> None:
+    params.put(_PARAM_KEYS[entry.kind], entry.native_name)
+
+
+def _set_native_reference(entry: CatalogEntry, params: Params) -> None:
+    reference = Params(params.get("ref"))
+    reference.put("name" if entry.kind is FeatureKind.PROMPT else "uri", entry.native_name)
+    params.put("ref", reference.encode())
+
+
+def _restore_public_uri(entry: CatalogEntry, pending: PendingResult) -> None:
+    """Replace the native URI in a result or error by the public one."""
+    if isinstance(pending.error, RpcError):
+        pending.error = _with_public_uri(pending.error, entry)
+    if pending.error is not None:
+        return
+    try:
+        result = read_members(pending.result)
+        contents = [read_members(item) for item in from_raw(result["contents"], list[Raw])]
+        for content in contents:
+            if from_raw(content["uri"], object) == entry.native_name:
+                content["uri"] = to_raw(entry.public_name)
+    except (KeyError, ValueError):
+        return  # malformed result: pass it on as it is
+    pending.result = to_raw(result | {"contents": to_raw(contents)})
+
+
+def _with_public_uri(error: RpcError, entry: CatalogEntry) -> RpcError:
+    """Return an error that names a resource as its client knows it: the other URI is another's."""
+    try:
+        data = read_members(to_raw(None if error.data is UNSET else error.data))
+        if from_raw(data["uri"], object) != entry.native_name:
+            return error
+    except (KeyError, ValueError):
+        return error
+    return RpcError(error.code, error.message, data | {"uri": to_raw(entry.public_name)})
+
+
+def _is_foreign_method(method: str) -> bool:
+    """Return whether MCP does not define a method; tasks are ours and never passed through."""
+    known = method in SERVER_REQUESTS or method in CLIENT_REQUESTS
+    return not known and not method.startswith(("notifications/", "tasks/"))

@@ -1,0 +1,151 @@
+"""HTTP addresses: parse URLs, resolve hosts, and tell public from private IP addresses.
+
+Only http and https URLs are accepted. Credentials in a URL are rejected, since URLs end up in logs.
+"""
+
+import asyncio
+import re
+import socket
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_VISIBLE_ASCII = re.compile("[!-~]+")
+_HOST_NAME = re.compile("[a-z0-9._-]+", re.IGNORECASE)
+
+_NON_PUBLIC_V4 = [
+    IPv4Network(net)
+    for net in (
+        "0.0.0.0/8",  # "this network"; on Linux, this machine
+        "10.0.0.0/8",
+        "100.64.0.0/10",  # carrier-grade NAT; also a cloud's metadata, 100.100.100.200
+        "127.0.0.0/8",
+        "168.63.129.16/32",  # a cloud's metadata, though in a public range
+        "169.254.0.0/16",  # link-local; most clouds' metadata
+        "172.16.0.0/12",
+        "192.0.0.0/24",  # protocol assignments; also a cloud's metadata, 192.0.0.192
+        "192.0.2.0/24",  # documentation
+        "192.88.99.0/24",  # 6to4 relays, deprecated
+        "192.168.0.0/16",
+        "198.18.0.0/15",  # benchmarks
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, and broadcast
+    )
+]
+_GLOBAL_V6 = IPv6Network("2000::/3")
+_NON_PUBLIC_V6 = [
+    IPv6Network(net)
+    for net in (
+        "2001::/23",  # protocol assignments: benchmarks, ORCHID …; Teredo is decoded first
+        "2001:db8::/32",  # documentation
+        "3fff::/20",  # documentation
+    )
+]
+_V4_COMPATIBLE = IPv6Network("::/96")
+_NAT64 = IPv6Network("64:ff9b::/96")
+# 64:ff9b:1::/48 is NAT64 for local use (RFC 8215): where the IPv4 address stands in it is decided
+# locally. The whole block lies outside 2000::/3, so it counts as not public.
+
+
+class HttpUrl(Struct, frozen=True):
+    """A parsed http or https URL."""
+
+    is_tls: bool
+    host: str
+    """A host name or an IP address, without brackets."""
+    port: int
+    target: str
+    """The path and the query, as sent in the request line."""
+
+    @property
+    def name(self) -> str:
+        """The host and the port, for messages."""
+        return f"{_bracketed(self.host)}:{self.port}"
+
+    @property
+    def authority(self) -> str:
+        """The value of the Host header."""
+        usual = self.port == _DEFAULT_PORTS["https" if self.is_tls else "http"]
+        return _bracketed(self.host) if usual else self.name
+
+
+def parse_http_url(url: str) -> HttpUrl:
+    """Parse a URL; raises ValueError with a message that quotes nothing secret."""
+    if not _VISIBLE_ASCII.fullmatch(url.encode("ascii", "replace").decode()):
+        raise ValueError("expected a URL without white space and control characters")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # its message quotes the URL
+        raise ValueError("expected a URL with a host and a port from 1 to 65535") from None
+    if "@" in parts.netloc:
+        raise ValueError("expected a URL without user name and password: put them into headers")
+    if parts.scheme not in _DEFAULT_PORTS:
+        raise ValueError("expected a URL that begins with 'http://' or 'https://'")
+    if port == 0:
+        raise ValueError("expected a port from 1 to 65535, got 0")
+    target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+    return HttpUrl(
+        is_tls=parts.scheme == "https",
+        host=_normalize_host(parts.hostname or ""),
+        port=port or _DEFAULT_PORTS[parts.scheme],
+        target=check_target(target),
+    )
+
+
+def check_target(target: str) -> str:
+    """Return `target` if it can be sent unchanged in a request line; raises ValueError."""
+    if not target.startswith("/") or not _VISIBLE_ASCII.fullmatch(target) or "#" in target:
+        raise ValueError("expected a percent-encoded path that begins with '/'")
+    return target
+
+
+async def resolve_host(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[str]:
+    """Return the IP addresses of a host, preferred ones first; raises OSError."""
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+def is_public_address(address: str) -> bool:
+    """Return whether an IP address, as `resolve_host` returns it, is on the public internet."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    embedded = _embedded_v4(found) if isinstance(found, IPv6Address) else [found]
+    if embedded:
+        return not any(one in net for one in embedded for net in _NON_PUBLIC_V4)
+    return found in _GLOBAL_V6 and not any(found in net for net in _NON_PUBLIC_V6)
+
+
+def _embedded_v4(address: IPv6Address) -> list[IPv4Address]:
+    """Return the IPv4 addresses embedded in a tunnel or mapped address, which routers use."""
+    if address.teredo:
+        return list(address.teredo)
+    if address.sixtofour:
+        return [address.sixtofour]
+    if address.ipv4_mapped:
+        return [address.ipv4_mapped]
+    if address in _V4_COMPATIBLE or address in _NAT64:
+        return [IPv4Address(int(address) & 0xFFFF_FFFF)]
+    return []
+
+
+def _normalize_host(host: str) -> str:
+    try:
+        if ":" in host and "%" not in host:
+            return str(IPv6Address(host))
+        found = host.encode("idna").decode()
+    except ValueError:
+        found = ""
+    if not _HOST_NAME.fullmatch(found):
+        raise ValueError(f"expected a URL with the name or the address of a host, got {host!r}")
+    return found
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,49 @@
+"""Errors of the gateway itself, by kind, with the code that the client's revision allows.
+
+`error.data.type` names the kind and never changes. Codes differ between the eras, because the
+stateless protocol reserves codes that the session protocol used.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+from trunkline.jsonrpc import INTERNAL_ERROR, RpcError
+from trunkline.mcp.versions import Era, era_of
+
+# The error codes that 2026-07-28 added.
+HEADER_MISMATCH = -32020
+MISSING_CAPABILITY = -32021
+UNSUPPORTED_VERSION = -32022
+
+
+class ErrorKind(StrEnum):
+    """The kinds of errors that the gateway itself raises."""
+
+    UNAUTHENTICATED = "unauthenticated"
+    NOT_INITIALIZED = "not_initialized"
+    NOT_ALLOWED = "not_allowed"
+    RATE_LIMITED = "rate_limited"
+    DISABLED = "disabled"
+    UPSTREAM_TIMEOUT = "upstream_timeout"
+    UPSTREAM_UNAVAILABLE = "upstream_unavailable"
+
+
+# The code for session-protocol clients, and the code for stateless clients.
+_CODES: dict[ErrorKind, tuple[int, int]] = {
+    ErrorKind.UNAUTHENTICATED: (-32001, 4010),
+    ErrorKind.NOT_INITIALIZED: (-32002, INTERNAL_ERROR),
+    ErrorKind.NOT_ALLOWED: (-32003, 4030),
+    ErrorKind.RATE_LIMITED: (-32004, 4290),
+    ErrorKind.DISABLED: (-32005, 4031),
+    ErrorKind.UPSTREAM_TIMEOUT: (INTERNAL_ERROR, 5040),
+    ErrorKind.UPSTREAM_UNAVAILABLE: (-32007, 5030),
+}
+
+
+def gateway_error(
+    kind: ErrorKind, message: str, version: str | None = None, **data: Any
+) -> RpcError:
+    """Build a gateway error with the code for a client of `version`."""
+    session_code, stateless_code = _CODES[kind]
+    code = stateless_code if version and era_of(version) is Era.STATELESS else session_code
+    return RpcError(code, message, {"type": kind.value, **data})

@@ -1,0 +1,1 @@
+"""Find tools by what they do: words, synonyms, matching and ranking."""

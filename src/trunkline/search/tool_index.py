@@ -1,0 +1,191 @@
+"""Tool index: the tools of a catalogue as documents of a Matcher.
+
+    Catalog ──update, one tool per step──> Matcher ──find──> ToolMatch, best first
+
+Callers of `find` pass a filter, which is applied before the ranking. `update` yields after each
+step, so that its caller can let other work run in between.
+
+Rules upheld here:
+1. Only differences are read: a backend that changes one of a thousand tools costs one tool.
+2. A malformed definition costs at most the text of that one tool, never the index.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, cast
+
+from msgspec import Struct
+
+from trunkline.jsonrpc import Raw, from_raw
+from trunkline.mcp.params import as_object
+from trunkline.routing.catalog import CatalogEntry
+from trunkline.search.matcher import Document, Field, Matcher
+
+# The weight of each text: highest in the name, lowest deep in the description.
+TOOL_FIELDS = {
+    "name": Field(1.8, 3),
+    "title": Field(0.9, 3),
+    "summary": Field(0.8, 10),
+    "description": Field(0.2, 40),
+    "parameters": Field(0.3, 5),
+    "backend": Field(1.8, 1),
+}
+
+# The longest summary, in characters.
+MAX_SUMMARY_LENGTH = 200
+
+# How much of a description beyond its summary is read, in characters.
+MAX_DESCRIPTION_LENGTH = 1000
+
+# The longest line of arguments, in characters.
+MAX_SIGNATURE_LENGTH = 500
+
+_MAX_CHOICES, _MAX_CHOICE_LENGTH = 6, 24
+_SENTENCE_END = re.compile(r"\.[ \n]|\n\n")
+
+
+class ToolMatch(NamedTuple):
+    """A tool that was found, and its score."""
+
+    entry: CatalogEntry
+    score: float
+
+
+class _LooseDefinition(Struct, frozen=True):
+    """The parts of a tool's definition that are read, of any type."""
+
+    title: object = None
+    description: object = None
+    inputSchema: object = None  # noqa: N815  MCP's name
+
+
+class _Parameters(Struct, frozen=True):
+    properties: dict[str, Raw] = {}
+
+
+class _StrictDefinition(Struct, frozen=True):
+    """The parts of a definition that are indexed, if all have the expected type."""
+
+    title: str = ""
+    description: str = ""
+    inputSchema: _Parameters = _Parameters()  # noqa: N815  MCP's name
+
+
+class ToolIndex:
+    """An index of tools by their definitions."""
+
+    def __init__(self) -> None:
+        self._matcher = Matcher(TOOL_FIELDS)
+        self._entries: dict[str, CatalogEntry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def update(self, entries: Iterable[CatalogEntry]) -> Iterator[None]:
+        """Become the index of exactly these tools. Each step adds or removes one of them."""
+        wanted = {entry.public_name: entry for entry in entries}
+        for name in [name for name in self._entries if name not in wanted]:
+            self._matcher.remove(name)
+            del self._entries[name]
+            yield
+        for name, entry in wanted.items():
+            known = self._entries.get(name)
+            # Replaced even if equal, so that the old catalogue can be freed.
+            self._entries[name] = entry
+            if known != entry:
+                self._matcher.put(tool_document(entry))
+                yield
+
+    def find(
+        self, query: str, limit: int, allow: Callable[[CatalogEntry], bool]
+    ) -> list[ToolMatch]:
+        """Return the best matches among the allowed tools."""
+        entries = self._entries
+        found = self._matcher.rank(query, limit, lambda name: allow(entries[name]))
+        return [ToolMatch(entries[match.key], match.score) for match in found]
+
+
+def tool_document(entry: CatalogEntry) -> Document:
+    """Return the searchable text of a tool."""
+    title, description, parameters = _read_texts(entry.definition)
+    first = first_sentence(description)
+    fields = {
+        "name": entry.native_name,
+        "title": title,
+        "summary": first,
+        "description": description[len(first) :][:MAX_DESCRIPTION_LENGTH],
+        "parameters": " ".join(parameters),
+        "backend": entry.backend,
+    }
+    return Document(entry.public_name, (entry.native_name,), fields)
+
+
+def _read_texts(definition: Raw) -> tuple[str, str, Iterable[str]]:
+    try:
+        strict = from_raw(
+            definition, _StrictDefinition
+        )  # does not decode the parameters themselves
+    except (ValueError, RecursionError):
+        read = _read_loosely(definition)
+        schema = as_object(read.inputSchema)
+        return (
+            _text_or_empty(read.title),
+            _text_or_empty(read.description),
+            as_object(schema.get("properties")),
+        )
+    return strict.title, strict.description, strict.inputSchema.properties
+
+
+def tool_summary(definition: Raw) -> str:
+    """Return the first sentence of a tool's description, or its title."""
+    read = _read_loosely(definition)
+    sentence = first_sentence(_text_or_empty(read.description))
+    return " ".join(sentence.split()) or _text_or_empty(read.title)
+
+
+def tool_signature(definition: Raw) -> str:
+    """Return the arguments of a tool on one line: `path: string, head?: integer`."""
+    schema = as_object(_read_loosely(definition).inputSchema)
+    required = schema.get("required")
+    needed = cast("list[object]", required) if isinstance(required, list) else []
+    properties = as_object(schema.get("properties")).items()
+    parts = [
+        (name in needed, f"{name}{'' if name in needed else '?'}", kind)
+        for name, kind in properties
+    ]
+    parts.sort(key=lambda part: not part[0])
+    line = ", ".join(f"{name}: {_type_name(kind)}" for _, name, kind in parts)
+    return line if len(line) <= MAX_SIGNATURE_LENGTH else f"{line[:MAX_SIGNATURE_LENGTH]}…"
+
+
+def first_sentence(description: str) -> str:
+    """Return the first sentence of a description, including leading white space."""
+    text = description[:MAX_SUMMARY_LENGTH]
+    end = _SENTENCE_END.search(text, 1)
+    return text[: end.start() + 1] if end else text
+
+
+def _type_name(schema: object) -> str:
+    read = as_object(schema)
+    if isinstance(choices := read.get("enum"), list):
+        shown = [
+            str(choice)[:_MAX_CHOICE_LENGTH]
+            for choice in cast("list[object]", choices)[:_MAX_CHOICES]
+        ]
+        return "|".join(shown)
+    kind = read.get("type")
+    if kind == "array":
+        items = as_object(read.get("items")).get("type")
+        return f"{items}[]" if isinstance(items, str) else "array"
+    return kind if isinstance(kind, str) else "any"
+
+
+def _read_loosely(definition: Raw) -> _LooseDefinition:
+    try:
+        return from_raw(definition, _LooseDefinition)
+    except (ValueError, RecursionError):
+        return _LooseDefinition()
+
+
+def _text_or_empty(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,542 @@
+"""Child processes as transports: newline-delimited payloads over stdin and stdout.
+
+    argv, variables ──> spawn ──> Popen, in a session of its own, registered with the orphan reaper
+
+    send ──> frame ──> stdin │ the child and its       │ stdout ──> Framer ──> receive
+                             │ descendants, in a       │ stderr ──> the last lines, for messages
+                             │ session of their own    │
+
+No shell is used. Back-pressure goes both ways: unread output stays in the pipe, and `send` waits
+while the child does not read. Only the end of stderr is kept.
+
+Invariants:
+1. No process is left behind. When a child ends, by itself or by `aclose`, its descendants are
+   ended too. When the gateway dies, the kernel and `stdio.orphan_reaper` do that.
+2. The child is reaped last, when its process group is empty. Until then its pid cannot be reused,
+   so no signal can hit an unrelated process.
+3. Everything that a child wrote before it ended can be received.
+4. A child inherits a short list of variables, plus those the caller adds and a token. A variable
+   whose name suggests a secret is never inherited.
+"""
+
+import asyncio
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import signal
+import sys
+import termios
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from subprocess import PIPE, Popen, TimeoutExpired
+from typing import IO, Any, Self, cast
+
+from trunkline.jsonrpc import ConnectionLost, RemoteProtocolError, frame
+from trunkline.jsonrpc.framing import MAX_LINE_BYTES
+from trunkline.stdio.orphan_reaper import (
+    TOKEN_VARIABLE,
+    OrphanReaper,
+    find_descendants,
+    list_processes,
+    match_descendant,
+    signal_descendant,
+    signal_group,
+)
+from trunkline.stdio.stream import LineReader
+from trunkline.write_coalescer import WriteCoalescer
+
+_INHERITED_NAMES = re.compile(
+    "PATH|HOME|USER|LOGNAME|SHELL|LANG|TERM|TMPDIR|TZ|NODE_PATH|NVM_DIR|NVM_BIN|SSL_CERT_FILE"
+    "|SSL_CERT_DIR|NODE_EXTRA_CA_CERTS|HTTPS?_PROXY|https?_proxy|NO_PROXY|no_proxy"
+    "|(LC|npm_config|NPM_CONFIG|PIP|UV)_.*"
+)
+_SECRET_NAMES = re.compile("auth|credential|key(?!ring)|pass|secret|token", re.IGNORECASE)
+
+
+class ChildStartError(ConnectionLost):
+    """A child could not be started; `fix` says what may help."""
+
+    def __init__(self, argv0: str, reason: str, fix: str) -> None:
+        super().__init__(f"cannot start {argv0!r}: {reason}; {fix}")
+        self.argv0, self.reason, self.fix = argv0, reason, fix
+
+
+def child_environment(parent: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of `parent` that a child may inherit, and all of `extra`."""
+    return {name: value for name, value in parent.items() if _is_inherited(name, value)} | {**extra}
+
+
+def _is_inherited(name: str, value: str) -> bool:
+    # A private registry's token, for example, must be passed explicitly. A value that starts with
+    # "()" is a function that bash exported and that the next bash would define.
+    harmless = not _SECRET_NAMES.search(name) and not value.startswith("()")
+    return harmless and _INHERITED_NAMES.fullmatch(name) is not None
+
+
+def spawn(
+    argv: list[str], env: dict[str, str], cwd: str | os.PathLike[str] | None, token: str
+) -> "Popen[bytes]":
+    """Start a process that is registered with the orphan reaper; raises ChildStartError."""
+    if not argv:
+        raise ChildStartError("", "expected a command, got none", "name a program to run")
+    reaper = OrphanReaper.for_loop(asyncio.get_running_loop())
+    try:
+        # Before the process exists: if we die in between, the reaper already knows the token.
+        reaper.register(token)
+    except OSError as error:
+        reaper.unregister(token)
+        reason = f"the orphan reaper cannot be started ({error})"
+        raise ChildStartError(argv[0], reason, f"can {sys.executable!r} be run?") from error
+    try:
+        process = Popen(  # noqa: S603  running what was configured is the point
+            argv,
+            bufsize=0,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=partial(_before_exec, os.getpid()),  # noqa: PLW1509  it takes no lock
+        )
+    except Exception as error:
+        reaper.unregister(token)
+        raise ChildStartError(argv[0], *_diagnose(argv[0], env, cwd, error)) from error
+    reaper.register(token, process.pid)
+    return process
+
+
+def _before_exec(parent: int) -> None:
+    """Set up the child between fork and exec: default signals, and death with the parent."""
+    # Signals that we ignore, handle or block must end a child.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if sys.platform == "linux":
+        _libc.prctl(1, signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)  # the parent died before prctl took effect
+
+
+# Loaded here: nothing may be imported or loaded between fork and exec.
+_libc = ctypes.CDLL(None)
+if sys.platform == "linux":
+    _libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+
+
+def _diagnose(
+    argv0: str, env: dict[str, str], cwd: str | os.PathLike[str] | None, error: Exception
+) -> tuple[str, str]:
+    if cwd is not None and not Path(cwd).is_dir():
+        return f"there is no directory {os.fspath(cwd)!r}", "create it, or set another cwd"
+    if isinstance(error, FileNotFoundError):
+        place = str(Path(cwd or ".") / argv0) if "/" in argv0 else argv0
+        if shutil.which(place, path=env.get("PATH")):
+            return "the interpreter named in its first line does not exist", "is it installed?"
+        # Some clients split the command with a shell; this gateway does not.
+        hint = " Put its arguments into args" if " " in argv0 else ""
+        if "/" in argv0:
+            return "there is no such file", f"is the path right, and absolute?{hint}"
+        return "there is no such command", f"is it installed, and on PATH?{hint}"
+    if isinstance(error, PermissionError):
+        return "it is not executable", "is it a program, with permission to run (chmod +x)?"
+    if isinstance(error, OSError) and error.errno == errno.ENOEXEC:
+        return "it is not a program for this machine", "is a first line such as #!/bin/sh missing?"
+    return str(error), "check its arguments and environment, and the limits of this system"
+
+
+EXIT_TIMEOUT = 2.0
+"""How many seconds a child has to exit after its stdin closes, and again after SIGTERM."""
+
+MAX_STDERR_LINES = 200
+MAX_STDERR_BYTES = 64 * 1024
+MAX_STDERR_LINE_BYTES = 4 * 1024
+"""How much of stderr is kept: lines, bytes in total, and bytes of one line."""
+
+_STDOUT_PIPE_BYTES = 512 * 1024
+"""The capacity of the stdout pipe in bytes, where the system allows it. Linux grants a user who is
+not root 64 MiB of pipe buffers in all."""
+
+_POLL_INTERVAL = 0.02
+"""How many seconds pass between two checks of processes that cannot be waited for."""
+
+_KILL_TIMEOUT = 5.0
+"""How many seconds to wait after SIGKILL; a process that survives longer is given up."""
+
+STDERR_CLOSE_TIMEOUT = 1.0
+"""How many seconds stderr may stay open after all known processes have ended."""
+
+
+class ChildProcess:
+    """A transport over the pipes of a child process; create it with `await start(…)`."""
+
+    def __init__(
+        self,
+        process: "Popen[bytes]",
+        name: str,
+        token: str,
+        *,
+        exit_timeout: float,
+        max_stderr_lines: int,
+        stderr_close_timeout: float,
+    ) -> None:
+        self._process = process
+        self._name = name
+        self._token = token
+        self._membership = ({process.pid}, (token.encode(),))
+        self._exit_timeout = exit_timeout
+        self._stderr_close_timeout = stderr_close_timeout
+        self._stdin = _Stdin()
+        self._stdout = _Stdout()
+        self._stderr = _StderrTail(max_stderr_lines)
+        self._closing = False
+        self._terminated = False
+        self._reaped = False
+        self._write_coalescer: WriteCoalescer
+        self._transports: list[asyncio.BaseTransport] = []
+        self._supervisor: asyncio.Task[None]
+
+    @classmethod
+    async def start(
+        cls,
+        argv: list[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        exit_timeout: float = EXIT_TIMEOUT,
+        max_stderr_lines: int = MAX_STDERR_LINES,
+        stderr_close_timeout: float = STDERR_CLOSE_TIMEOUT,
+    ) -> Self:
+        """Start a program with `env` added to what it inherits; raises ChildStartError."""
+        token = secrets.token_hex(16)
+        environment = {**child_environment(os.environ, env or {}), TOKEN_VARIABLE: token}
+        process = spawn(argv, environment, cwd, token)
+        child = cls(
+            process,
+            argv[0],
+            token,
+            exit_timeout=exit_timeout,
+            max_stderr_lines=max_stderr_lines,
+            stderr_close_timeout=stderr_close_timeout,
+        )
+        try:
+            await _run_uninterrupted(child._open_pipes())
+        except BaseException:
+            child._kill_descendants()
+            child._reap()
+            child._close_pipes()
+            raise
+        child._supervisor = asyncio.create_task(child._supervise())
+        return child
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is also that of its group and its session."""
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, or minus the number of the signal that ended it; None while it runs."""
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        """Wait until the child and its descendants have ended; return the exit code."""
+        await asyncio.wait([self._supervisor])
+        return -signal.SIGKILL if self.returncode is None else self.returncode
+
+    def stderr_tail(self) -> tuple[str, ...]:
+        """Return the last lines that the child wrote to stderr."""
+        return self._stderr.lines()
+
+    # Transport
+
+    async def receive(self) -> bytes | None:
+        """Return the next payload, or None at the end of stdout."""
+        if self._reaped:
+            self._close_drained_stdout()
+        payload = await self._stdout.next_payload()
+        if isinstance(payload, RemoteProtocolError):
+            raise payload
+        return payload
+
+    def set_receiver(self, receiver: Callable[[bytes], bool]) -> None:
+        """Pass payloads to `receiver` as they arrive, until the child has ended.
+
+        After that only `receive` returns payloads, since it also detects the last one.
+        """
+        self._stdout.receiver = None if self._reaped else receiver
+
+    async def send(self, payload: bytes) -> None:
+        """Write a payload to stdin, then wait while the child is behind; raises ConnectionLost."""
+        if self._stdin.transport.is_closing():
+            raise self._lost_error()
+        self._write_coalescer.pending_writers = 1
+        self._write_coalescer.write(self._stdin.transport, frame(payload))
+        await self._stdin.writable.wait()
+        if self._stdin.transport.is_closing():
+            raise self._lost_error()
+
+    def try_send(self, payload: bytes, in_flight: int) -> bool:
+        """Write a payload to stdin, or return False if the child is behind."""
+        stdin = self._stdin
+        if stdin.full or stdin.transport.is_closing():
+            return False
+        self._write_coalescer.pending_writers = in_flight
+        self._write_coalescer.write(stdin.transport, frame(payload))
+        return True
+
+    async def aclose(self) -> None:
+        """End the child and its descendants: close stdin, then SIGTERM, then SIGKILL.
+
+        Cancelling it kills them at once.
+        """
+        first, self._closing = not self._closing, True
+        self._stdout.discard_unread()
+        self._write_coalescer.flush()  # deliver what was sent before
+        self._stdin.transport.close()
+        try:
+            await (self._shut_down() if first else asyncio.wait([self._supervisor]))
+        except asyncio.CancelledError:
+            self._exit_timeout = 0.0
+            self._signal(signal.SIGKILL)
+            raise
+        finally:
+            self._close_pipes()
+        for pipe in (self._stdin, self._stdout, self._stderr):
+            await pipe.closed.wait()
+
+    def _lost_error(self) -> ConnectionLost:
+        code = self.returncode
+        end = "does not read its input" if code is None else f"has ended with exit code {code}"
+        return ConnectionLost(f"the child {self._name!r} {'is closed' if self._closing else end}")
+
+    # Pipes
+
+    async def _open_pipes(self) -> None:
+        """Connect the pipes to asyncio transports, which close them."""
+        if self._process.stdout is not None:
+            with suppress(AttributeError, OSError):  # unsupported, or over the user's pipe quota
+                fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _STDOUT_PIPE_BYTES)
+        loop = asyncio.get_running_loop()
+        writer, _ = await loop.connect_write_pipe(lambda: self._stdin, self._process.stdin)
+        self._write_coalescer = WriteCoalescer(loop)
+        self._transports.append(writer)
+        ends = ((self._stdout, self._process.stdout), (self._stderr, self._process.stderr))
+        for protocol, pipe in ends:
+            transport, _ = await loop.connect_read_pipe(lambda end=protocol: end, pipe)
+            self._transports.append(transport)
+
+    def _close_pipes(self) -> None:
+        for transport in self._transports:
+            transport.close()
+        if self._transports:
+            self._stdin.discard()
+        pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
+        for pipe in pipes[len(self._transports) :]:
+            cast("IO[bytes]", pipe).close()  # has no transport yet
+
+    def _close_drained_stdout(self) -> None:
+        """Close stdout once the child has ended and all is read, even if others hold it open."""
+        transport = self._stdout.transport
+        if self._reaped and not transport.is_closing():
+            pipe = cast("IO[bytes]", self._process.stdout)
+            if not any(fcntl.ioctl(pipe.fileno(), termios.FIONREAD, bytes(4))):
+                transport.close()
+
+    # Process
+
+    async def _supervise(self) -> None:
+        """Wait for the child to exit, then end its descendants and reap it."""
+        try:
+            await _wait_exit(self._process)
+            self._stdin.discard()
+            await self._terminate_descendants()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._stderr_close_timeout):
+                    await self._stderr.closed.wait()
+        except asyncio.CancelledError:
+            self._kill_descendants()  # the event loop is closing: no time to wait
+            raise
+        finally:
+            self._reap()
+        self._close_drained_stdout()
+
+    async def _shut_down(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if await self._ended_within(self._exit_timeout):
+                return
+            self._signal(number)
+        self._exit_timeout = 0.0
+        await self._ended_within(2 * _KILL_TIMEOUT)
+
+    async def _ended_within(self, timeout: float) -> bool:
+        return bool((await asyncio.wait([self._supervisor], timeout=timeout))[0])
+
+    async def _terminate_descendants(self) -> None:
+        """End all descendants, in the child's process group or outside it."""
+        loop = asyncio.get_running_loop()
+        started_at = loop.time()
+        signalled: set[int] = set()
+        while descendants := await self._find_descendants():
+            elapsed = loop.time() - started_at
+            if elapsed >= self._exit_timeout + _KILL_TIMEOUT:
+                return
+            number = signal.SIGTERM if elapsed < self._exit_timeout else signal.SIGKILL
+            self._signal(number)
+            strays = {pid for pid, group in descendants.items() if group != self.pid}
+            for pid in strays - signalled if number == signal.SIGTERM else strays:
+                signal_descendant(pid, *self._membership, number)
+            signalled |= strays
+            await asyncio.sleep(_POLL_INTERVAL)
+
+    def _kill_descendants(self) -> None:
+        self._signal(signal.SIGKILL)
+        for pid in find_descendants(*self._membership):
+            signal_descendant(pid, *self._membership, signal.SIGKILL)
+
+    async def _find_descendants(self) -> dict[int, int]:
+        groups: dict[int, int] = {}
+        for count, pid in enumerate(list_processes()):
+            if count % 64 == 63:
+                await asyncio.sleep(0)  # /proc may list thousands
+            if (match := match_descendant(pid, *self._membership)) is not None:
+                groups[pid] = match[1]
+        return groups
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Signal the process group; SIGTERM only once, since many programs abort on a second."""
+        repeated = number == signal.SIGTERM and self._terminated
+        if self.returncode is None and not repeated:  # else the pid may be reused
+            self._terminated = True
+            signal_group(self.pid, number)
+
+    def _reap(self) -> None:
+        """Kill what is left of the process group and reap the child."""
+        self._signal(signal.SIGKILL)
+        self._reaped = True
+        self._stdout.receiver = None
+        OrphanReaper.for_loop(asyncio.get_running_loop()).unregister(self._token)
+        with suppress(TimeoutExpired):
+            self._process.wait(_KILL_TIMEOUT)
+
+
+class _Stdin(asyncio.Protocol):
+    transport: asyncio.WriteTransport
+
+    def __init__(self) -> None:
+        self.closed = asyncio.Event()
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self.full = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.WriteTransport", transport)
+
+    def pause_writing(self) -> None:
+        self.full = True
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.full = False
+        self.writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.writable.set()
+        self.closed.set()
+
+    def discard(self) -> None:
+        """Close it and drop what the child has not read."""
+        self.transport.close()
+        # `close` finishes an empty buffer by itself, and asyncio fails on a second close.
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+
+
+class _Stdout(LineReader):
+    def __init__(self) -> None:
+        super().__init__(MAX_LINE_BYTES)
+        self.closed = asyncio.Event()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.closed.set()
+
+    def discard_unread(self) -> None:
+        """End all waiting reads, and keep reading so that the child cannot block on a write."""
+        self.discard()
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+
+class _StderrTail(asyncio.Protocol):
+    """Reads stderr all the time and keeps its last lines."""
+
+    def __init__(self, max_lines: int) -> None:
+        self.closed = asyncio.Event()
+        self._max_lines = max_lines
+        self._lines: deque[bytes] = deque()
+        self._size = 0
+        self._rest = b""
+
+    def data_received(self, data: bytes) -> None:
+        *lines, rest = (self._rest + data).split(b"\n")
+        # One byte more than is shown, to know that the line was cut.
+        self._rest = rest[: MAX_STDERR_LINE_BYTES + 1]
+        for line in lines:
+            self._lines.append(line[: MAX_STDERR_LINE_BYTES + 1])
+            self._size += len(self._lines[-1])
+            while len(self._lines) > self._max_lines or self._size > MAX_STDERR_BYTES:
+                self._size -= len(self._lines.popleft())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the kept lines, including an unfinished last one."""
+        return tuple(map(_format_line, [*self._lines, self._rest] if self._rest else self._lines))
+
+
+def _format_line(line: bytes) -> str:
+    text = line[:MAX_STDERR_LINE_BYTES].decode(errors="replace").removesuffix("\r")
+    return text + "…" if len(line) > MAX_STDERR_LINE_BYTES else text
+
+
+async def _run_uninterrupted(opening: Coroutine[Any, Any, None]) -> None:
+    """Run to the end even if the caller is cancelled, so that all pipes are connected or none.
+
+    When connecting a pipe is cancelled, uvloop closes its descriptor, and the file object closes it
+    again: an error that hides the cancellation, or the loss of an unrelated descriptor.
+    """
+    task = asyncio.create_task(opening)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise
+
+
+async def _wait_exit(process: "Popen[bytes]") -> None:
+    """Wait until a child has ended, without reaping it where the system has pidfd."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):
+        while process.poll() is None:  # noqa: ASYNC110  there is no event
+            await asyncio.sleep(_POLL_INTERVAL)
+        # `poll` has reaped it, so its pid may be reused soon: signal the group at once.
+        signal_group(process.pid, signal.SIGKILL)
+        return
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(handle, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)

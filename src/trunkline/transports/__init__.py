@@ -1,1 +1,0 @@
-"""Bytes: each module here makes Channels out of one kind of wire, and does nothing else."""

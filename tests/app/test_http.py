@@ -1,0 +1,40 @@
+"""Building the HTTP endpoint from the settings."""
+
+from trunkline.app.build import build_http_limits, build_http_rules
+from trunkline.config import HttpSettings
+from trunkline.endpoints.auth import EndpointSettings
+from trunkline.http.message import HttpLimits
+
+
+def test_every_http_setting_reaches_the_rules_or_the_limits() -> None:
+    settings = HttpSettings(
+        path="/a",
+        sse_path="/b",
+        ws_path="/c",
+        allowed_hosts=("Gateway.Example",),
+        allowed_origins=("https://App.Example",),
+        head_timeout=1.0,
+        body_timeout=2.0,
+        write_timeout=3.0,
+        max_body=4,
+        max_connections=5,
+        max_connections_per_address=6,
+        max_in_flight=7,
+        max_in_flight_per_principal=8,
+        max_sessions=9,
+        session_idle=10.0,
+        session_max_age=11.0,
+        sse_ping_interval=12.0,
+    )
+    rules, limits = build_http_rules(settings), build_http_limits(settings)
+    assert not rules.is_wrong_host(b"gateway.example:443")
+    assert not rules.is_forbidden_origin(b"https://app.example")
+    values = {key: getattr(part, key) for part in (rules, limits) for key in part.__struct_fields__}
+    used_elsewhere = {"listen", "tls_cert", "tls_key", "allowed_hosts", "allowed_origins"}
+    for key in set(HttpSettings.__struct_fields__) - used_elsewhere:
+        assert values[key] == getattr(settings, key), key
+
+
+def test_the_defaults_of_the_configuration_equal_those_of_the_components() -> None:
+    assert build_http_rules(HttpSettings()) == EndpointSettings()
+    assert build_http_limits(HttpSettings()) == HttpLimits()

@@ -1,1 +1,0 @@
-"""Tests of what a configuration says, part by part."""

@@ -1,0 +1,195 @@
+"""Rate limits: calls above a limit are refused and never forwarded."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.gateway.servers import HeldAnswer, Server, make_gateway, refuse, running, tool
+from tests.gateway.stateless_callers import StatelessCaller
+from tests.http_client import site
+from trunkline.gateway.enforcement import EnforcementChain, RateLimiter
+from trunkline.gateway.events import CallSummary
+from trunkline.gateway.gateway import Gateway
+from trunkline.routing.limits import SECOND_NS, Limit, LimitTables, Quota
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def everything() -> Server:
+    return Server(
+        tools=[tool("read"), tool("write")],
+        prompts=[{"name": "ask"}],
+        resources=[{"uri": "x:1", "name": "x"}, {"uri": "x:2", "name": "x"}],
+    )
+
+
+def gateway_with_limits(
+    server: Server, quota: Quota | None = None, **limits: Any
+) -> tuple[Gateway, RateLimiter]:
+    gateway = make_gateway(fs=server)
+    limiter = RateLimiter(LimitTables(**limits), quota, Clock())
+    gateway.pipeline.enforcer = EnforcementChain(rate_limiter=limiter)
+    return gateway, limiter
+
+
+@asynccontextmanager
+async def serving(
+    server: Server, **limits: Any
+) -> AsyncGenerator[tuple[StatelessCaller, RateLimiter]]:
+    gateway, limiter = gateway_with_limits(server, **limits)
+    async with running(gateway, server):
+        gateway.registry.start()
+        await gateway.registry.wait_complete()
+        yield StatelessCaller(gateway), limiter
+
+
+@pytest.mark.holds("O0.10", "M12")
+async def test_a_call_above_the_limit_is_not_forwarded_and_has_a_retry_time() -> None:
+    server = everything()
+    async with serving(server, default_rpm=2) as (client, _):
+        for _ in range(2):
+            await client.call("fs__read")
+        error = await client.expect_error("tools/call", name="fs__read")
+        assert (error.code, error.message) == (4290, "Rate limit exceeded for tool: fs__read")
+        assert error.data == {"type": "rate_limited", "retryAfter": 30, "limit": "tool"}
+        assert server.count("tools/call") == 2
+        await client.call("fs__write")
+        await StatelessCaller(client.gateway, "another").call("fs__read")
+
+
+@pytest.mark.holds("O0.10", "M12")
+async def test_an_unknown_tool_uses_no_quota() -> None:
+    quota, server = Quota(), everything()
+    gateway, _ = gateway_with_limits(server, quota, default_rpm=1)
+    async with running(gateway, server):
+        gateway.registry.start()
+        await gateway.registry.wait_complete()
+        for _ in range(3):
+            error = await StatelessCaller(gateway).expect_error("tools/call", name="fs__delete")
+            assert error.message == "Unknown tool: fs__delete"
+        assert len(quota) == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "members", "what"),
+    [
+        ("prompts/get", {"name": "fs__ask"}, "prompt: fs__ask"),
+        ("resources/read", {"uri": "x:2"}, "resource: x:2"),
+    ],
+)
+async def test_prompts_and_resources_are_limited_as_well(
+    method: str, members: dict[str, str], what: str
+) -> None:
+    async with serving(everything(), default_rpm=1) as (client, _):
+        first: dict[str, Any] = {"uri": "x:1"} if "uri" in members else dict(members)
+        await client.ask(method, **first)
+        error = await client.expect_error(method, **members)
+        assert error.message == f"Rate limit exceeded for {what}"
+
+
+async def test_concurrent_calls_are_limited_until_one_ends() -> None:
+    server, hold = everything(), HeldAnswer()
+    server.methods["tools/call"] = hold
+    async with serving(server, max_concurrent=1) as (client, _):
+        first = asyncio.create_task(client.call("fs__read"))
+        await hold.started.wait()
+        error = await client.expect_error("tools/call", name="fs__write")
+        assert error.message == "Too many calls under way for tool: fs__write"
+        assert error.data == {
+            "type": "rate_limited",
+            "retryAfter": 1,
+            "limit": "subject_concurrent",
+        }
+        hold.released.set()
+        await first
+        await client.call("fs__write")
+
+
+async def test_failed_and_cancelled_calls_free_their_slot() -> None:
+    quota, server = Quota(), everything()
+    gateway, _ = gateway_with_limits(server, quota, max_concurrent=1)
+    async with running(gateway, server):
+        gateway.registry.start()
+        await gateway.registry.wait_complete()
+        client = StatelessCaller(gateway)
+        server.methods["tools/call"] = refuse(-1)
+        await client.expect_error("tools/call", name="fs__read")
+        assert len(quota) == 0
+        hold = server.methods["tools/call"] = HeldAnswer()
+        call = asyncio.create_task(client.call("fs__read"))
+        await hold.started.wait()
+        assert len(quota) == 1
+        call.cancel()
+        await server.wait_received("notifications/cancelled")
+        assert len(quota) == 0
+        assert call.done()
+
+
+async def test_changed_limits_keep_the_used_quota() -> None:
+    async with serving(everything(), default_rpm=2) as (client, limiter):
+        await client.call("fs__read")
+        await client.call("fs__read")
+        pipeline = client.gateway.pipeline
+        pipeline.enforcer = EnforcementChain(
+            rate_limiter=limiter.with_limits(LimitTables(default_rpm=3))
+        )
+        await client.call("fs__read")
+        error: Any = await client.expect_error("tools/call", name="fs__read")
+        assert error.data["retryAfter"] == 20
+        pipeline.enforcer = EnforcementChain(rate_limiter=limiter.with_limits(LimitTables()))
+        await client.call("fs__read")
+        pipeline.enforcer = EnforcementChain(
+            rate_limiter=limiter.with_limits(LimitTables(default_rpm=3))
+        )
+        await client.expect_error("tools/call", name="fs__read")
+
+
+async def test_the_retry_time_is_rounded_up_to_whole_seconds() -> None:
+    server = everything()
+    gateway, clock = make_gateway(fs=server), Clock()
+    gateway.pipeline.enforcer = EnforcementChain(
+        rate_limiter=RateLimiter(LimitTables(default_rpm=7), clock=clock)
+    )
+    async with running(gateway, server):
+        gateway.registry.start()
+        await gateway.registry.wait_complete()
+        client = StatelessCaller(gateway)
+        for _ in range(7):
+            await client.call("fs__read")
+        error: Any = await client.expect_error("tools/call", name="fs__read")
+        assert error.data["retryAfter"] == 9  # rounded up from 8.57
+        clock.now = error.data["retryAfter"] * SECOND_NS
+        await client.call("fs__read")
+
+
+async def test_a_rate_limited_call_is_recorded_as_such() -> None:
+    events: list[Any] = []
+    async with serving(everything(), default_rpm=1) as (client, _):
+        client.gateway.pipeline.events.add_listener(events.append)
+        await client.call("fs__read")
+        await client.expect_error("tools/call", name="fs__read")
+    statuses = [event.status for event in events if isinstance(event, CallSummary)]
+    assert statuses == ["success", "rate_limited"]
+
+
+async def test_a_rate_limited_response_has_a_retry_after_header_in_both_protocols() -> None:
+    server = everything()
+    gateway, _ = gateway_with_limits(server, tools={"fs__read": Limit(2)})
+    async with site(gateway, server) as here:
+        old, new = await here.session_client(), here.stateless_client()
+        for client in (old, new):
+            reply = await client.ask("tools/call", name="fs__read")
+            assert "retry-after" not in reply.headers
+        for client, code in ((old, -32004), (new, 4290)):
+            reply = await client.ask("tools/call", name="fs__read")
+            assert reply.error == (200, code)
+            assert reply.headers["retry-after"] == "30"

@@ -1,0 +1,157 @@
+"""Sessions besides the primary one: which calls need one, and their messages."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.gateway.servers import SilentBackend
+from trunkline.gateway.backend import BackendOwner
+from trunkline.gateway.session_pool import (
+    SecondaryListener,
+    make_primary_session,
+    needs_own_session,
+)
+from trunkline.gateway.settings import UpstreamSettings
+from trunkline.gateway.upstream import Upstream, UpstreamState
+from trunkline.jsonrpc import PendingResult, Raw, RpcError, from_raw, to_raw
+from trunkline.mcp.capabilities import read_client_features
+from trunkline.mcp.features import Feature
+from trunkline.mcp.identity import Call, Caller, Principal
+from trunkline.mcp.params import Params
+
+SAMPLING: dict[str, Any] = {"sampling": {}}
+BOTH: dict[str, Any] = {"sampling": {}, "elicitation": {"form": {}}}
+
+
+class Recorder:
+    """Records messages, and is the client of calls."""
+
+    has_pending_requests = False
+    client_capabilities = None
+
+    def __init__(self, capabilities: Any = None, version: str = "2026-07-28") -> None:
+        self.notifications: list[str] = []
+        self.caller = Caller(Principal("p"), version, capabilities or {}, Raw(b"{}"))
+
+    @property
+    def call_group(self) -> Any:
+        return self
+
+    def on_features_changed(self, capability: str) -> None:
+        self.notifications.append(capability)
+
+    def on_session_renewed(self) -> None:
+        self.notifications.append("renewed")
+
+    async def on_notification(self, method: str, params: Any) -> None:
+        self.notifications.append(method)
+
+    async def on_request(self, method: str, params: Any, requester: object = None) -> Raw:
+        raise NotImplementedError
+
+    async def send_request(self, method: str, params: Any, requester: object = None) -> Raw:
+        raise NotImplementedError
+
+    async def notify(self, method: str, params: Any) -> None: ...
+
+    def queue_notification(self, method: str, params: Any) -> None: ...
+
+    def call(self, method: str = "tools/call") -> Call:
+        return Call(self.caller, 1, method, Params(Raw(b"{}")))
+
+
+class FeatureEchoBackend(SilentBackend):
+    """A server that answers with the features announced to it."""
+
+    def __init__(self, declared: frozenset[str] | None, tells_calls_apart: bool = True) -> None:
+        super().__init__()
+        self.announced_features = declared
+        self.has_per_call_streams = tells_calls_apart
+
+    async def list_features(self) -> tuple[Feature, ...]:
+        return ()
+
+    def call(self, call: Call, client: object) -> PendingResult:
+        features = " ".join(sorted(self.announced_features or ()))
+        return PendingResult.from_result(to_raw({"content": [], "features": features}))
+
+    async def aclose(self) -> None:
+        self.ended.set()
+
+
+ANYTHING = read_client_features(BOTH)
+
+
+@pytest.mark.parametrize(
+    ("announced", "per_call_streams", "version", "capabilities", "needed"),
+    [
+        (None, True, "2026-07-28", BOTH, False),  # it never asks on the way
+        (frozenset[str](), False, "2026-07-28", {}, False),  # no announced features
+        (frozenset[str](), False, "2025-11-25", SAMPLING, True),
+        (ANYTHING, False, "2025-11-25", {}, True),
+        (ANYTHING, True, "2026-07-28", SAMPLING, True),
+        (frozenset[str](), True, "2026-07-28", SAMPLING, True),
+        (ANYTHING, True, "2026-07-28", BOTH, False),  # the primary session announced the same
+        (ANYTHING, True, "2026-07-28", {}, False),
+        (ANYTHING, True, "2025-11-25", SAMPLING, False),
+    ],
+)
+def test_a_call_needs_its_own_session_if_requests_would_be_wrong_or_ambiguous(
+    announced: frozenset[str] | None,
+    per_call_streams: bool,
+    version: str,
+    capabilities: Any,
+    needed: bool,
+) -> None:
+    listener = Recorder(capabilities, version)
+    first = make_primary_session(FeatureEchoBackend(announced, per_call_streams))
+    assert needs_own_session(listener.call(), first) is needed
+    assert not needs_own_session(listener.call("completion/complete"), first)
+
+
+async def test_changes_in_a_secondary_session_are_reported_and_its_requests_refused() -> None:
+    listener = Recorder()
+    beside = SecondaryListener(listener, SAMPLING)
+    beside.on_features_changed("tools")
+    beside.on_session_renewed()
+    await beside.on_notification("notifications/message", None)
+    assert listener.notifications == ["tools", "notifications/message"]
+    with pytest.raises(RpcError, match="not found"):
+        await beside.on_request("roots/list", None)
+
+
+@pytest.mark.holds("T31")
+async def test_a_server_with_per_call_streams_learns_the_features_of_each_client() -> None:
+    opened: list[Any] = []
+    ready = asyncio.Event()
+
+    async def connect(owner: BackendOwner) -> FeatureEchoBackend:
+        opened.append(owner.client_capabilities)
+        return FeatureEchoBackend(
+            read_client_features(
+                BOTH if owner.client_capabilities is None else owner.client_capabilities
+            )
+        )
+
+    def changed(_: frozenset[str]) -> None:
+        if upstream.state is UpstreamState.READY:
+            ready.set()
+
+    upstream = Upstream(UpstreamSettings("s", "s"), connect, changed, Recorder(), lambda: 0.0)
+    running = asyncio.create_task(upstream.run())
+    async with asyncio.timeout(5):
+        await ready.wait()
+        clients = [
+            Recorder(SAMPLING),
+            Recorder(SAMPLING),
+            Recorder(BOTH),
+            Recorder(),
+        ]
+        answers = [await upstream.call(client.call(), client) for client in clients]
+    features = [from_raw(answer, dict[str, Any])["features"] for answer in answers]
+    both = "elicitation.form sampling"
+    assert features == ["sampling", "sampling", both, both]
+    assert opened == [None, SAMPLING]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
