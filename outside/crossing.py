@@ -21,6 +21,9 @@ from outside.program import HERE, PYTHON_1, run
 NOTE = "note://one"
 PLACE = "https://example.org/sign-in"
 
+SAID = ("a whisper", "a shout")
+"""What the tool `say` logs: at level debug, and at level warning."""
+
 ASKED = [*["elicitation/create"] * 6, "sampling/createMessage", "roots/list"]
 """What a server requests during the scenario."""
 
@@ -128,7 +131,7 @@ async def _run_scenario(person: Person, made: Client, server: str) -> dict[str, 
     if made.protocol_version != STATELESS_REVISION:
         await made.set_logging_level("warning")
     await text(made, f"{server}__say")
-    found["log"] = (await person.logged.get()).data
+    found["log"] = await _read_log(person)
     found["updated"] = await _follow(person, made, server)
     await _give_up(made, server)
     found["asked"], person.asked = person.asked, []
@@ -198,6 +201,16 @@ def expect_everything(found: dict[str, Any], *servers: str) -> None:
         assert "elicitationId" not in seen["asked"][4][1]
 
 
+async def _read_log(person: Person) -> list[str]:
+    """Return what `say` logged. Other servers may log too, outside of calls; that is left out."""
+    found: list[str] = []
+    while SAID[-1] not in found:
+        data = (await person.logged.get()).data
+        if data in SAID:
+            found.append(data)
+    return found
+
+
 async def _follow(person: Person, made: Client, server: str) -> str:
     listed = {resource.uri for resource in (await made.list_resources()).resources}
     marked = f"trunkline:{server}:{NOTE}"
@@ -264,7 +277,7 @@ def check_all(found: dict[str, Any], mode: str, *servers: str) -> None:
         assert (seen["visit"], seen["think"]) == ("accept", "a sample")
         assert seen["places"].startswith("file:///here")
         assert seen["progress"] == [1, 2, 3]
-        assert (seen["log"], seen["updated"]) == ("a shout", NOTE)
+        assert (seen["log"], seen["updated"]) == (["a shout"], NOTE)
         assert [method for method, _ in seen["asked"]] == ASKED
         for _, form in seen["asked"][:5]:
             assert form["mode"] == "form"

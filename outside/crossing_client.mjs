@@ -63,6 +63,15 @@ const hear = (method) => {
   };
 };
 const logged = hear("notifications/message");
+// What `say` logged. Other servers may log too, outside of calls; that is left out.
+const readLog = async () => {
+  const found = [];
+  while (!found.includes("a shout")) {
+    const { data } = await logged();
+    if (["a whisper", "a shout"].includes(data)) found.push(data);
+  }
+  return found;
+};
 const updated = hear("notifications/resources/updated");
 
 const call = (name, input = {}, options = undefined, _meta = undefined) => {
@@ -114,7 +123,7 @@ const walk = async (server) => {
   if (!enveloped) await client.setLoggingLevel("warning");
   const level = enveloped ? { "io.modelcontextprotocol/logLevel": "warning" } : undefined;
   await call(`${server}__say`, {}, undefined, level);
-  found.log = (await logged()).data;
+  found.log = await readLog();
   found.updated = await follow(server);
   await giveUp(server);
   found.asked = asked;

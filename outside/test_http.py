@@ -111,7 +111,8 @@ async def test_a_session_client_gets_logs_from_its_level_on(site: Gateway) -> No
         # Over stdio a message after the response would belong to no call.
         await text(made, "everything__toggle-simulated-logging")
         try:
-            assert "message" in (await heard.get()).data
+            while "-level message" not in (await heard.get()).data:
+                pass  # servers may also log outside of calls
         finally:
             await text(made, "everything__toggle-simulated-logging")
 
