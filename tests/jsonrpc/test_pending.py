@@ -41,10 +41,12 @@ def test_a_callback_may_replace_the_result() -> None:
     assert pending.result == 2
 
 
-def test_a_callback_that_raises_becomes_the_outcome_and_the_rest_run() -> None:
+@pytest.mark.parametrize("failure", [ValueError("broken"), asyncio.CancelledError()])
+def test_a_callback_that_raises_becomes_the_outcome_and_the_rest_run(
+    failure: BaseException,
+) -> None:
     found: list[object] = []
     pending = PendingResult()
-    failure = ValueError("broken")
 
     def fail(_: PendingResult) -> None:
         raise failure
@@ -53,6 +55,23 @@ def test_a_callback_that_raises_becomes_the_outcome_and_the_rest_run() -> None:
     pending.add_callback(lambda d: found.append((d.result, d.error)))
     pending.set_result(1)
     assert found == [(None, failure)]
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), SystemExit(2)])
+def test_an_exception_that_ends_the_process_is_raised_after_all_callbacks_have_run(
+    failure: BaseException,
+) -> None:
+    found: list[object] = []
+    pending = PendingResult()
+
+    def fail(_: PendingResult) -> None:
+        raise failure
+
+    pending.add_callback(fail)
+    pending.add_callback(lambda d: found.append(d.error))
+    with pytest.raises(type(failure)):
+        pending.set_result(1)
+    assert found == [failure]
 
 
 def superseded_result(found: list[object]) -> tuple[PendingResult, PendingResult]:

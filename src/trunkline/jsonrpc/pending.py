@@ -12,8 +12,9 @@ Invariants upheld here:
 1. It completes once; later results and exceptions are dropped.
 2. Callbacks run once each, in the order they were added. A callback added after completion runs
    immediately. While it is held, all callbacks wait, even if the result is there.
-3. A callback that raises replaces the outcome by its exception, and the remaining callbacks run.
-   A callback that raises Superseded makes the remaining callbacks wait for another PendingResult.
+3. A callback that raises replaces the outcome by its exception, and the remaining callbacks run,
+   whatever the exception is. A callback that raises Superseded makes the remaining callbacks wait
+   for another PendingResult.
 """
 
 import asyncio
@@ -131,9 +132,11 @@ class PendingResult:
                 callback(self)
         except Superseded as superseded:
             self._reopen(superseded.replacement, [*callbacks])
-        except Exception as exc:
+        except BaseException as exc:
             self.result, self.error = None, exc
             self._run_callbacks([*(self._callbacks or ()), *callbacks])
+            if not isinstance(exc, (Exception, asyncio.CancelledError)):
+                raise  # KeyboardInterrupt or SystemExit: the process ends, once all have run
 
     def set_exception(self, error: BaseException) -> None:
         """Complete with an exception; a cancellation becomes the reason given to cancel()."""
