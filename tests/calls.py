@@ -1,11 +1,13 @@
 """Call summaries for tests of event listeners."""
 
 from typing import Any
+from unittest.mock import Mock
 
 from trunkline.gateway.call_context import CallContext, CallSummary
 from trunkline.jsonrpc import Raw, Request, to_raw
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.params import Params
 from trunkline.routing.catalog import CatalogEntry
 
 _KINDS = {"tools/call": FeatureKind.TOOL, "prompts/get": FeatureKind.PROMPT}
@@ -39,9 +41,13 @@ def ended_call(**fields: Any) -> CallSummary:
     values = DEFAULT_FIELDS | fields
     method, name, backend = values["method"], values["name"], values["backend"]
     kind = _KINDS.get(method, FeatureKind.RESOURCE)
+    caller = Caller(values["principal"], values["revision"], {}, values["client"])
+    params = to_raw({"name": name})
     context = CallContext(
-        Caller(values["principal"], values["revision"], {}, values["client"]),
-        Request(values["request_id"], method, to_raw({"name": name})),
+        caller,
+        Request(values["request_id"], method, params),
+        Params(params),
+        Mock(caller=caller),
         sequence=values["id"],
         wall_time=values["at"],
         started_at=0.0,

@@ -452,8 +452,7 @@ async def test_a_reload_applies_new_policy_rules_to_lists(tmp_path: Path) -> Non
         user = Caller(LOCAL_PRINCIPAL, "2025-11-25", {}, Raw(b"{}"))
 
         def listed() -> bytes:
-            view = gateway.registry.visibility
-            return bytes(view.list_result(gateway.registry.catalog, FeatureKind.TOOL, user))
+            return bytes(gateway.registry.list_result(FeatureKind.TOOL, user))
 
         assert b"me__status" in listed()
         await harness.reload("[[policy]]\nallow = 'me__logs'\n", OPERATOR)

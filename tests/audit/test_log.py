@@ -127,10 +127,10 @@ def test_finished_calls_that_are_not_emitted_yet_reserve_room(tmp_path: Path) ->
     pipeline.events.schedule = lambda _seconds, _then: None
     for _ in range(10):
         pipeline.events.emit_call(make_call())
-    pipeline.in_flight.update((make_call().context, None) for _ in range(90))
+    pipeline.in_flight.update(make_call().context for _ in range(90))
     assert pipeline.admission_check is not None
     pipeline.admission_check(make_call().context)
-    pipeline.in_flight[make_call().context] = None
+    pipeline.in_flight.add(make_call().context)
     with pytest.raises(RpcError, match="no room"):
         pipeline.admission_check(make_call().context)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -27,6 +28,7 @@ from trunkline.gateway.call_context import CallContext
 from trunkline.jsonrpc import Raw, Request
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller
+from trunkline.mcp.params import Params
 from trunkline.routing.catalog import CatalogEntry
 
 CLOSE_TIMEOUT = 20.0
@@ -216,9 +218,7 @@ def test_calls_in_flight_are_noted_and_lost_ones_recorded_by_the_next_writer(
     running.writer.start()
     running.put(1, 1)
     running.wait_until(running.has_written(1))
-    running.in_flight.add(
-        CallContext(caller, request, sequence=9, wall_time=1000.0, started_at=1.0, id_prefix="c")
-    )
+    running.in_flight.add(make_context(caller, request, sequence=9, wall_time=1000.0))
 
     def noted() -> bool:
         database = sqlite3.connect(tmp_path / "audit.db", timeout=5)
@@ -239,6 +239,11 @@ def test_calls_in_flight_are_noted_and_lost_ones_recorded_by_the_next_writer(
     running.writer.close()
 
 
+def make_context(caller: Caller, request: Request, **times: Any) -> CallContext:
+    client, params = Mock(caller=caller), Params(Raw(b"{}"))
+    return CallContext(caller, request, params, client, started_at=1.0, id_prefix="c", **times)
+
+
 @pytest.mark.holds("I8.7")
 def test_heartbeat_lists_the_oldest_calls_with_their_backend(
     tmp_path: Path,
@@ -246,12 +251,7 @@ def test_heartbeat_lists_the_oldest_calls_with_their_backend(
     caller = Caller(LOCAL_PRINCIPAL, "2025-11-25", {}, Raw(b"{}"))
     request = Request(1, "tools/call", Raw(b"{}"))
     running = RunningWriter(make_chain(tmp_path))
-    calls = [
-        CallContext(
-            caller, request, sequence=n, wall_time=1000.0 - n, started_at=1.0, id_prefix="c"
-        )
-        for n in range(200)
-    ]
+    calls = [make_context(caller, request, sequence=n, wall_time=1000.0 - n) for n in range(200)]
     running.in_flight.update(calls)
     running.writer.start()
 

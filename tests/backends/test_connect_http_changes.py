@@ -16,6 +16,7 @@ from tests.backends.http_servers import (
 )
 from tests.backends.test_connect_http import HEADERS, Chameleon, at, old
 from tests.backends.test_stateless_server import Listener
+from tests.contexts import start_call
 from tests.tasks import stop, tidy
 from trunkline.backends.connect import HttpConnector
 from trunkline.backends.era_cache import EraCache, EraStore
@@ -140,6 +141,6 @@ async def test_a_server_replaced_while_in_use_ends_the_connection() -> None:
             there.web = web
             listener = Listener()
             with pytest.raises((RpcError, ConnectionLost)):
-                await backend.call(listener.call({"name": "t"}), listener)
+                await start_call(backend, listener.call({"name": "t"}))
             await backend.wait_ended()
             await backend.aclose()

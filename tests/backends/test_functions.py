@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
+from tests.contexts import call_of, start_call
 from trunkline.backends.functions import FunctionBackend, ToolResult, input_schema, tool_result
 from trunkline.gateway.settings import UpstreamSettings
 from trunkline.gateway.upstream import DownstreamClient, Upstream, UpstreamState
 from trunkline.jsonrpc import Raw, RpcError, from_raw, to_raw
 from trunkline.mcp.features import FeatureKind
-from trunkline.mcp.identity import Call, Caller, Principal
-from trunkline.mcp.params import Params
+from trunkline.mcp.identity import Caller, Principal
 
 
 class Point(msgspec.Struct):
@@ -81,8 +81,7 @@ def broken() -> None:
 async def call(name: str, arguments: Any = None, version: str = "2025-11-25") -> Any:
     params = {"name": name} if arguments is None else {"name": name, "arguments": arguments}
     client: DownstreamClient = Nobody(version)
-    made = Call(client.caller, 1, "tools/call", Params(to_raw(params)))
-    return from_raw(await tools.call(made, client), object)
+    return from_raw(await start_call(tools, call_of(client, to_raw(params))), object)
 
 
 async def test_a_definition_is_made_from_name_docstring_and_annotations() -> None:
@@ -187,7 +186,7 @@ async def test_arguments_are_an_object(arguments: Any) -> None:
     client: DownstreamClient = Nobody("2025-06-18")
     params = to_raw({"name": "add", "arguments": arguments})
     with pytest.raises(RpcError) as refused:
-        await tools.call(Call(client.caller, 1, "tools/call", Params(params)), client)
+        await start_call(tools, call_of(client, params))
     assert refused.value.code == -32602
 
 
@@ -197,7 +196,7 @@ async def test_an_unknown_tool_is_named_and_so_is_an_unknown_method() -> None:
     assert (refused.value.code, refused.value.message) == (-32602, "Unknown tool: nothing")
     nobody = Nobody("2025-11-25")
     with pytest.raises(RpcError) as refused:
-        await tools.call(Call(nobody.caller, 1, "prompts/get", Params(Raw(b"{}"))), nobody)
+        await start_call(tools, call_of(nobody, Raw(b"{}"), method="prompts/get"))
     assert refused.value.code == -32601
 
 
@@ -226,8 +225,8 @@ async def test_it_implements_the_backend_protocol() -> None:
         assert upstream.snapshot().revision == functions.version
         assert functions.capabilities == {"tools": {}}
         await functions.notify("notifications/roots/list_changed", None)
-        made = Call(nobody.caller, 1, "tools/call", Params(to_raw({"name": "greet"})))
-        assert b"hello" in bytes(await upstream.call(made, nobody))
+        greeting = call_of(nobody, to_raw({"name": "greet"}))
+        assert b"hello" in bytes(await start_call(upstream, greeting))
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await functions.wait_ended()

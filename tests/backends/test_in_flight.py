@@ -1,12 +1,15 @@
 """Calls in flight, and the client of each message about them."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.backends.test_session_server import Recorder
+from tests.contexts import call_of, end_call
 from trunkline.backends.in_flight import CallStreamHandler, InFlightCalls
+from trunkline.gateway.call_context import CallContext
 from trunkline.jsonrpc import (
     Notification,
     PendingResult,
@@ -17,7 +20,6 @@ from trunkline.jsonrpc import (
     from_raw,
     to_raw,
 )
-from trunkline.mcp.params import Params
 
 
 def progress(token: Any) -> Notification:
@@ -25,29 +27,33 @@ def progress(token: Any) -> Notification:
     return Notification("notifications/progress", to_raw(params))
 
 
-def wanting(token: Any) -> Params:
-    """Return the params of a call with this progress token, if any."""
-    return Params(to_raw({} if token is None else {"_meta": {"progressToken": token}}))
+NO_TOKEN = Raw(b"{}")
+
+
+def wanting(token: Any) -> Raw:
+    """Return the params of a call with this progress token."""
+    return to_raw({"_meta": {"progressToken": token}})
 
 
 def begin(
     calls: InFlightCalls,
     client: Recorder,
-    params: Params,
+    params: Raw = NO_TOKEN,
     answer: PendingResult | None = None,
-) -> int:
-    """Add a call; return the gateway's progress token for it, or 0."""
-    wish = calls.subscribe_progress(params)
-    calls.add(answer or PendingResult(), client, progress=wish)
-    return 0 if wish is None else wish.number
+    method: str = "tools/call",
+) -> CallContext:
+    """Add a call, which ends with its answer."""
+    context = call_of(client, params, method=method)
+    calls.subscribe_progress(context)
+    context.answer = calls.add(context, answer or PendingResult())
+    context.answer.add_callback(partial(end_call, context))
+    return context
 
 
 def test_progress_goes_to_its_call_under_the_clients_own_token() -> None:
     calls, one, two = InFlightCalls(), Recorder(), Recorder()
     for client, token in ((one, "t"), (two, 0), (one, "u")):
-        params = wanting(token)
-        number = begin(calls, client, params)
-        assert params.progress_token == number
+        number = begin(calls, client, wanting(token)).params.progress_token
         told = calls.recipient(progress(number), None)
         assert told is not None
         assert told[0] is client
@@ -59,7 +65,7 @@ def test_progress_goes_to_its_call_under_the_clients_own_token() -> None:
 def test_progress_of_an_unknown_call_is_dropped(token: Any) -> None:
     calls = InFlightCalls()
     begin(calls, Recorder(), wanting("t"))
-    begin(calls, Recorder(), wanting(None))
+    begin(calls, Recorder())
     assert calls.recipient(progress(token), None) is None
     assert calls.recipient(progress(2), None) is None  # whose client does not want to hear of it
     assert calls.recipient(Notification("notifications/progress", Raw(b"{}")), None) is None
@@ -86,9 +92,9 @@ async def test_a_notification_comes_before_the_answer_for_a_client_that_never_re
     calls, one, two = InFlightCalls(), SlowListener(), SlowListener()
     answers = [PendingResult(), PendingResult(), PendingResult()]
     clients = zip((one, one, two), answers, strict=True)
-    numbers = [begin(calls, client, wanting("t"), answer) for client, answer in clients]
+    begun = [begin(calls, client, wanting("t"), answer) for client, answer in clients]
     answers[0].add_callback(lambda _: one.stages.append("answered"))
-    assert calls.route_notification(progress(numbers[0]))
+    assert calls.route_notification(progress(begun[0].params.progress_token))
     for answer in answers:
         answer.set_result(7)
     assert [answer.done for answer in answers] == [False, False, True]  # only its own wait
@@ -102,31 +108,33 @@ async def test_a_notification_comes_before_the_answer_for_a_client_that_never_re
 
 def test_a_request_belongs_to_a_call_during_which_requests_are_allowed() -> None:
     calls, one, two = InFlightCalls(), Recorder(), Recorder()
-    calls.add(PendingResult(), one, may_ask=False)
-    assert calls.request_target() is one  # whose else?
-    calls.add(PendingResult(), two)
+    begin(calls, one, method="completion/complete")
+    assert calls.request_target() is one  # there is no other client
+    begin(calls, two)
     assert (calls.request_target(), calls.ambiguous) == (two, False)
 
 
 def test_late_progress_is_dropped() -> None:
     calls = InFlightCalls()
     answer = PendingResult()
-    number = begin(calls, Recorder(), wanting("t"), answer)
+    number = begin(calls, Recorder(), wanting("t"), answer).params.progress_token
     answer.set_result(None)
     assert calls.recipient(progress(number), None) is None
-    assert begin(calls, Recorder(), wanting("t")) != number
+    assert begin(calls, Recorder(), wanting("t")).params.progress_token != number
 
 
 def test_the_client_of_a_message_is_known_while_all_calls_are_of_one_session() -> None:
     calls, one, two = InFlightCalls(), Recorder(), Recorder()
     assert (calls.only_client(), calls.ambiguous) == (None, False)
-    first, second = calls.add(PendingResult(), one), calls.add(PendingResult(), one)
+    first, second = PendingResult(), PendingResult()
+    begin(calls, one, answer=first)
+    begin(calls, one, answer=second)
     assert (calls.only_client(), calls.ambiguous) == (one, False)
-    calls.add(PendingResult(), two)
+    begin(calls, two)
     assert (calls.only_client(), calls.ambiguous) == (None, True)
     first.set_result(None)
     assert calls.ambiguous
-    second.set_exception(ValueError("whatever came of it"))
+    second.set_exception(ValueError("failed"))
     assert (calls.only_client(), calls.ambiguous) == (two, False)
 
 

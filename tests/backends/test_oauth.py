@@ -20,6 +20,7 @@ from tests.backends.http_servers import (
     rejects,
 )
 from tests.backends.test_stateless_server import GATEWAY, Listener
+from tests.contexts import start_call
 from tests.gateway.servers import tool
 from tests.http.scripted_server import (
     ReceivedRequest,
@@ -348,7 +349,7 @@ async def test_every_request_carries_the_token(web: FakeSessionServer) -> None:
     async with opened(Guarded(web, bearer(1)), issuer) as (backend, listener):
         await backend.list_features()
         for _ in range(3):
-            await backend.call(listener.call({"name": "t"}), listener)
+            await start_call(backend, listener.call({"name": "t"}))
     assert len(issuer.asked) == 1
     assert {asked.header("authorization") for asked in web.received} == {bearer(1)}
     assert len(web.received_for("tools/call")) == 3
@@ -363,7 +364,7 @@ async def test_a_call_rejected_for_its_token_is_sent_once_more_with_another(
     async with opened(guarded, issuer) as (backend, listener):
         await backend.list_features()
         guarded.accepted = {bearer(2)}
-        calls = [backend.call(listener.call({"name": "t"}), listener) for _ in range(9)]
+        calls = [start_call(backend, listener.call({"name": "t"})) for _ in range(9)]
         assert len(await asyncio.gather(*calls)) == 9
         assert len(web.received_for("tools/call")) == 9
         refused = [seen for seen in guarded.refused if b"tools/call" in seen.body]
@@ -382,7 +383,7 @@ async def test_a_server_that_refuses_both_protocols_gets_no_third_request(
         guarded.accepted = set()
         guarded.refused.clear()
         with pytest.raises(ConnectionLost, match="HTTP 401") as failed:
-            await backend.call(listener.call({"name": "t"}), listener)
+            await start_call(backend, listener.call({"name": "t"}))
         assert CANARY not in str(failed.value)
         assert len([seen for seen in guarded.refused if b"tools/call" in seen.body]) == 2
     assert web.received_for("tools/call") == []
@@ -402,9 +403,9 @@ async def test_rejected_new_tokens_are_not_refetched_forever(
         guarded.accepted = set()
         for _ in range(5):
             with pytest.raises((ConnectionLost, RpcError)):
-                await backend.call(listener.call({"name": "t"}), listener)
+                await start_call(backend, listener.call({"name": "t"}))
         with pytest.raises(TokenUnavailable, match="rejects new tokens") as failed:
-            await backend.call(listener.call({"name": "t"}), listener)
+            await start_call(backend, listener.call({"name": "t"}))
         assert 999 < (failed.value.retry_after or 0) <= 1000
     assert len(issuer.asked) == 2
 
@@ -432,5 +433,5 @@ async def test_authorization_metadata_of_a_server_is_not_followed(
             guarded.accepted = set()
             guarded.refusal = rejects("401 Unauthorized", b"", challenge)
             with pytest.raises(ConnectionLost, match="HTTP 401"):
-                await backend.call(listener.call({"name": "t"}), listener)
+                await start_call(backend, listener.call({"name": "t"}))
         assert there.lines == []

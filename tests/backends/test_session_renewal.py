@@ -27,6 +27,7 @@ from tests.backends.http_servers import (
     streams,
 )
 from tests.backends.test_session_server import Recorder
+from tests.contexts import start_call
 from tests.gateway.servers import tool
 from tests.http.scripted_server import ScriptedConnection, scripted_server
 from tests.tasks import is_stuck, settle, stop, tidy
@@ -63,7 +64,7 @@ async def talk(
 
 async def run(backend: SessionServer, listener: Recorder, **meta: Any) -> Any:
     params: dict[str, Any] = {"name": "t"} | ({"_meta": meta} if meta else {})
-    return from_raw(await backend.call(listener.call(params), listener), object)
+    return from_raw(await start_call(backend, listener.call(params)), object)
 
 
 async def loss(calling: Awaitable[Any]) -> str:

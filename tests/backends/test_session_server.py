@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.contexts import call_of, start_call
 from tests.gateway.servers import Server, refuse, tool
 from trunkline.backends.server_connection import FeatureListLimits, TransportServerConnection
 from trunkline.backends.session_server import SessionServer
+from trunkline.gateway.call_context import CallContext
 from trunkline.jsonrpc import (
     ConnectionLost,
     IdRemapper,
@@ -20,8 +22,7 @@ from trunkline.jsonrpc import (
     to_raw,
 )
 from trunkline.mcp.features import FeatureKind
-from trunkline.mcp.identity import Call, Caller, Principal
-from trunkline.mcp.params import Params
+from trunkline.mcp.identity import Caller, Principal
 
 
 class Recorder:
@@ -60,8 +61,8 @@ class Recorder:
     async def send_request(self, method: str, params: Any, requester: object = None) -> Raw:
         return to_raw({"by": "client"})
 
-    def call(self, params: dict[str, Any], id: Any = 1) -> Call:
-        return Call(self.caller, id, "tools/call", Params(to_raw(params)))
+    def call(self, params: dict[str, Any], id: Any = 1) -> CallContext:
+        return call_of(self, to_raw(params), id)
 
 
 @asynccontextmanager
@@ -212,7 +213,7 @@ async def test_the_senders_identity_in_an_envelope_is_removed() -> None:
         "progressToken": None,
     }
     async with talk(server, listener) as backend:
-        await backend.call(listener.call({"name": "t", "_meta": meta}), listener)
+        await start_call(backend, listener.call({"name": "t", "_meta": meta}))
         sent = {"name": "t", "_meta": {"io.other/x": 1, "progressToken": None}}
         assert server.received[-1] == ("tools/call", sent)
 
@@ -221,7 +222,7 @@ async def test_a_progress_token_is_replaced_in_any_spelling_of_its_key() -> None
     server, listener = Server(tools=[]), Recorder()
     async with talk(server, listener) as backend:
         raw = Raw(rb'{"name":"t","\u005fm\u0065ta":{"progressToken":"mine"}}')
-        await backend.call(Call(listener.caller, 1, "tools/call", Params(raw)), listener)
+        await start_call(backend, call_of(listener, raw))
         assert server.received[-1] == ("tools/call", {"name": "t", "_meta": {"progressToken": 1}})
 
 
@@ -229,7 +230,7 @@ async def test_a_call_without_client_metadata_passes_byte_for_byte() -> None:
     server, listener = Server(tools=[]), Recorder()
     async with talk(server, listener) as backend:
         raw = Raw(rb'{"name": "t",  "arguments": {"n": 1.50, "e": "\u00e9"}}')
-        await backend.call(Call(listener.caller, 1, "tools/call", Params(raw)), listener)
+        await start_call(backend, call_of(listener, raw))
         assert bytes(server.requests[-1].params) == bytes(raw)
 
 
@@ -237,9 +238,7 @@ async def test_an_invalid_progress_token_never_reaches_the_server() -> None:
     server, listener = Server(tools=[]), Recorder()
     async with talk(server, listener) as backend:
         with pytest.raises(RpcError):
-            await backend.call(
-                listener.call({"name": "t", "_meta": {"progressToken": 1.5}}), listener
-            )
+            await start_call(backend, listener.call({"name": "t", "_meta": {"progressToken": 1.5}}))
     assert server.count("tools/call") == 0
 
 
@@ -264,7 +263,7 @@ async def test_an_invalid_answer_fails_its_call_at_once() -> None:
     server.methods["tools/call"] = nonsense
     async with talk(server, listener) as backend:
         with pytest.raises(RpcError) as failed:
-            await backend.call(listener.call({"name": "t"}), listener)
+            await start_call(backend, listener.call({"name": "t"}))
         assert failed.value.code == -32603
 
 
@@ -285,7 +284,7 @@ async def test_a_request_goes_to_the_client_of_the_call_or_else_to_the_listener(
     server.methods["tools/call"] = ask
     async with talk(server, listener) as backend:
         assert await server.ask("roots/list") == {"by": "listener"}
-        answer = await backend.call(listener.call({"name": "t"}), listener)
+        answer = await start_call(backend, listener.call({"name": "t"}))
         assert from_raw(answer, object) == {"by": "client"}
 
 
@@ -297,6 +296,6 @@ async def test_notifications_are_sent_and_the_end_is_noticed() -> None:
         await server.crash()
         await backend.wait_ended()
         with pytest.raises(ConnectionLost):
-            await backend.call(listener.call({"name": "t"}), listener)
+            await start_call(backend, listener.call({"name": "t"}))
         with pytest.raises(ConnectionLost):
             await backend.notify("vendor/news", {})

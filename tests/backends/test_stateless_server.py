@@ -22,6 +22,7 @@ from tests.backends.http_servers import (
     streams,
 )
 from tests.backends.test_session_server import Recorder
+from tests.contexts import call_of, start_call
 from tests.gateway.servers import Server, refuse, tool
 from tests.http.scripted_server import ScriptedConnection, scripted_server
 from tests.tasks import is_stuck, settle, stop, tidy
@@ -29,6 +30,7 @@ from trunkline.backends.limits import BackendLimits
 from trunkline.backends.server_connection import TransportServerConnection
 from trunkline.backends.stateless_server import StatelessServer
 from trunkline.backends.streamable_http import StreamableHttpClient
+from trunkline.gateway.call_context import CallContext
 from trunkline.http.client import HttpClient
 from trunkline.jsonrpc import (
     Connection,
@@ -41,8 +43,7 @@ from trunkline.jsonrpc import (
 )
 from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.features import FeatureKind
-from trunkline.mcp.identity import Call, Caller, Principal
-from trunkline.mcp.params import Params
+from trunkline.mcp.identity import Caller, Principal
 
 MCP = "io.modelcontextprotocol/"
 LISTEN = "subscriptions/listen"
@@ -77,13 +78,15 @@ async def talk(
         assert client.connection_count == 0
 
 
-def a_call(params: dict[str, Any], version: str = "2026-07-28", **caller: Any) -> Call:
+def a_call(
+    params: dict[str, Any], version: str = "2026-07-28", *, client: Any, **caller: Any
+) -> CallContext:
     given: Any = {
         "capabilities": {"elicitation": {"form": {}}},
         "client_info": to_raw({"name": "c"}),
     }
     who = Caller(Principal("p"), version, **(given | caller))
-    return Call(who, "7", "tools/call", Params(to_raw(params)))
+    return call_of(client, to_raw(params), "7", caller=who)
 
 
 async def until(condition: Any) -> None:
@@ -150,7 +153,7 @@ async def test_an_unopened_server_can_only_be_closed() -> None:
     backend = StatelessServer(Listener(), GATEWAY, over_http=True)
     await backend.aclose()
     with pytest.raises(RpcError) as caught:
-        _ = backend.call(a_call({"name": "t"}), Recorder())
+        _ = start_call(backend, a_call({"name": "t"}, client=Recorder()))
     assert caught.value.code == -32603
 
 
@@ -169,7 +172,7 @@ async def test_an_envelope_passes_as_its_client_wrote_it() -> None:
         "progressToken": "mine",
     }
     async with talk(web, Listener()) as backend:
-        await backend.call(a_call({"name": "t", "_meta": meta}), Recorder())
+        await start_call(backend, a_call({"name": "t", "_meta": meta}, client=Recorder()))
     asked = web.received_for("tools/call")[0]
     assert asked.meta == meta | {"progressToken": 1}
     assert asked.id != "7"
@@ -179,8 +182,10 @@ async def test_an_envelope_passes_as_its_client_wrote_it() -> None:
 async def test_a_call_without_an_envelope_gets_one() -> None:
     web = FakeStatelessServer(tools=[tool("t")])
     async with talk(web, Listener()) as backend:
-        await backend.call(a_call({"name": "t", "_meta": {"x": 1}}, log_level="info"), Recorder())
-        await backend.call(a_call({"name": "t"}, "2025-11-25"), Recorder())
+        await start_call(
+            backend, a_call({"name": "t", "_meta": {"x": 1}}, log_level="info", client=Recorder())
+        )
+        await start_call(backend, a_call({"name": "t"}, "2025-11-25", client=Recorder()))
     modern, old = web.received_for("tools/call")
     assert modern.meta == {
         "x": 1,
@@ -205,9 +210,11 @@ async def test_headers_repeat_the_body_that_is_sent() -> None:
     async with talk(web, Listener()) as backend:
         await backend.list_features()
         for arguments in ({"region": "Köln", "count": 42}, {"region": None}):
-            call = a_call({"name": "wetter für alle", "arguments": arguments})
-            await backend.call(call, Recorder())
-        await backend.call(a_call({"name": "plain", "arguments": {"region": "x"}}), Recorder())
+            call = a_call({"name": "wetter für alle", "arguments": arguments}, client=Recorder())
+            await start_call(backend, call)
+        await start_call(
+            backend, a_call({"name": "plain", "arguments": {"region": "x"}}, client=Recorder())
+        )
     listed = web.received_for("tools/list")[0]
     assert (listed.header("mcp-method"), listed.header("mcp-name")) == ("tools/list", None)
     full, empty, plain = web.received_for("tools/call")
@@ -229,7 +236,9 @@ async def test_a_tool_with_new_header_arguments_gets_them_in_headers() -> None:
             web.reactions["tools/list"] = answers({"tools": [listed]})
             await backend.list_features()
             for _ in range(2):
-                await backend.call(a_call({"name": "t", "arguments": {"region": "x"}}), Recorder())
+                await start_call(
+                    backend, a_call({"name": "t", "arguments": {"region": "x"}}, client=Recorder())
+                )
     said = [call.header("mcp-param-region") for call in web.received_for("tools/call")]
     assert said == [None, None, "x", "x", None, None]
 
@@ -261,7 +270,7 @@ async def test_the_servers_own_error_is_the_answer(code: int) -> None:
     web = FakeStatelessServer(tools=[])
     web.reactions["tools/call"] = fails(code, "no", {"x": 1}, status="400 Bad Request")
     async with talk(web, Listener()) as backend:
-        error = await loss(backend.call(a_call({"name": "t"}), Recorder()))
+        error = await loss(start_call(backend, a_call({"name": "t"}, client=Recorder())))
         assert (error.code, from_raw(error.data, object)) == (code, {"x": 1})
         ended = asyncio.create_task(backend.wait_ended())
         assert await is_stuck(ended)
@@ -284,8 +293,8 @@ async def test_progress_and_log_messages_go_to_the_caller_and_requests_to_nobody
     web, client, listener = FakeStatelessServer(tools=[]), Recorder(), Listener()
     web.reactions["tools/call"] = work
     async with talk(web, listener) as backend:
-        call = a_call({"name": "t", "_meta": {"progressToken": "mine"}})
-        assert from_raw(await backend.call(call, client), object) == {}
+        call = a_call({"name": "t", "_meta": {"progressToken": "mine"}}, client=client)
+        assert from_raw(await start_call(backend, call), object) == {}
     assert web.received_for("answer") == []  # in this era a client answers nothing
     assert client.told_of.get_nowait()[1] == {"progressToken": "mine", "progress": 1}
     assert client.told_of.get_nowait()[1] == {"level": "info"}
@@ -347,8 +356,8 @@ async def test_a_stateless_server_on_a_transport_gets_envelopes_without_headers(
         ]
         await server.active_connection.notify("notifications/tools/list_changed")
         assert await listener.changed.get() == "tools"
-        call = a_call({"name": "t", "_meta": {"progressToken": "mine"}})
-        assert from_raw(await backend.call(call, client), object) == {"resultType": "complete"}
+        call = a_call({"name": "t", "_meta": {"progressToken": "mine"}}, client=client)
+        assert from_raw(await start_call(backend, call), object) == {"resultType": "complete"}
         assert (await client.told_of.get())[1] == {"progressToken": "mine"}
         assert (await client.told_of.get())[1] == {"level": "info"}
         with pytest.raises(RpcError):
@@ -386,12 +395,16 @@ async def test_a_server_that_denies_having_tools_is_checked() -> None:
     async with talk(web, listener) as backend:
         ended = asyncio.create_task(backend.wait_ended())
         for _ in range(3):
-            assert (await loss(backend.call(a_call({"name": "t"}), listener))).code == -32601
+            assert (
+                await loss(start_call(backend, a_call({"name": "t"}, client=listener)))
+            ).code == -32601
         await until(lambda: len(web.received_for("server/discover")) > 1)
         await settle()
         assert not ended.done()  # it is what it was, but for that tool
         web.reactions["server/discover"] = fails(-32601)
-        assert (await loss(backend.call(a_call({"name": "t"}), listener))).code == -32601
+        assert (
+            await loss(start_call(backend, a_call({"name": "t"}, client=listener)))
+        ).code == -32601
         await ended
 
 
@@ -407,7 +420,7 @@ async def test_a_server_that_cannot_be_checked_now_is_kept(answer: Reaction) -> 
     async with talk(web, listener) as backend:
         web.reactions["server/discover"] = answer
         ended = asyncio.create_task(backend.wait_ended())
-        await loss(backend.call(a_call({"name": "t"}), listener))
+        await loss(start_call(backend, a_call({"name": "t"}, client=listener)))
         await until(lambda: len(web.received_for("server/discover")) > 1)
         await settle()
         assert not ended.done()

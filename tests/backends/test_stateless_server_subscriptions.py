@@ -27,6 +27,7 @@ from tests.backends.http_servers import (
 from tests.backends.test_session_server import Recorder
 from tests.backends.test_stateless_server import LISTEN, Listener, a_call, loss, until
 from tests.backends.test_stateless_server import talk as talk_with_limits
+from tests.contexts import start_call
 from tests.gateway.servers import tool
 from tests.http.scripted_server import ScriptedConnection
 from tests.tasks import settle, stop, tidy
@@ -139,7 +140,7 @@ async def test_a_server_that_declared_too_many_subscriptions_is_accepted(
     web = listening()
     web.reactions[LISTEN] = reaction
     async with talk(web, Listener()) as backend:
-        await backend.call(a_call({"name": "t"}), Recorder())
+        await start_call(backend, a_call({"name": "t"}, client=Recorder()))
         await settle()
         await loss(backend.subscribe("a:b"))
     assert len(web.received_for(LISTEN)) == 2

@@ -23,6 +23,7 @@ from tests.backends.test_session_server import Recorder
 from tests.backends.test_stateless_server import Listener, a_call
 from tests.backends.test_stateless_server import talk as talk_in_envelopes
 from tests.backends.test_tasks import DONE, NO_INTERVALS, RELATED, Worker
+from tests.contexts import start_call
 from tests.gateway.servers import tool
 from tests.http.scripted_server import ScriptedConnection
 from tests.tasks import tidy
@@ -47,7 +48,9 @@ async def test_headers_name_the_task_of_a_request() -> None:
         answers({"resultType": "complete", "status": "completed", "result": DONE}),
     )
     async with talk_in_envelopes(web, Listener(), LIMITS) as backend:
-        assert from_raw(await backend.call(a_call({"name": "work"}), Recorder())) == DONE
+        assert (
+            from_raw(await start_call(backend, a_call({"name": "work"}, client=Recorder()))) == DONE
+        )
     for asked in web.received_for("tasks/get"):
         assert asked.header("mcp-method") == "tasks/get"
         assert asked.header("mcp-name") == "=?base64?bsOkbWU=?="
@@ -69,7 +72,7 @@ async def test_a_tasks_question_on_its_result_stream_reaches_its_client() -> Non
     web.reactions["answer"] = rejects("202 Accepted")
     async with talk(web, listener, LIMITS) as (backend, _):
         await backend.list_features()
-        assert from_raw(await backend.call(listener.call({"name": "work"}), listener)) == DONE
+        assert from_raw(await start_call(backend, listener.call({"name": "work"}))) == DONE
         assert (await web.wait_for("answer")).message["result"] == {"by": "client"}
     assert len(web.received_for("tools/call")) == 1
 
@@ -90,5 +93,5 @@ async def test_a_task_ends_with_its_session() -> None:
     async with talk(web, listener, LIMITS) as (backend, _):
         await backend.list_features()
         with pytest.raises(ConnectionLost):
-            await backend.call(listener.call({"name": "work"}), listener)
+            await start_call(backend, listener.call({"name": "work"}))
     assert len(web.received_for("tools/call")) == 1

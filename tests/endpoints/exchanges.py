@@ -205,7 +205,9 @@ class FakeMcpService:
     ) -> Any:
         return self.methods[request.method](request, stream)
 
-    def record_refusal(self, request: Request, principal: Principal, error: RpcError) -> None:
+    def record_refusal(
+        self, request: Request, principal: Principal, stream: Any, error: RpcError
+    ) -> None:
         self.refusals.append((request.id, principal.subject, error.code))
 
     async def serve(self, transport: Transport, principal: Principal) -> None:

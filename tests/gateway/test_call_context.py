@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,6 +18,7 @@ from trunkline.jsonrpc import UNSET, Raw, Request, RpcError, to_raw
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller
+from trunkline.mcp.params import Params
 from trunkline.routing.catalog import CatalogEntry
 
 LONG = b"x" * 20_000
@@ -26,7 +28,10 @@ ENTRY = CatalogEntry(FeatureKind.TOOL, "a__b", "a", "b", Raw(b"{}"))
 def make_context(**members: Any) -> CallContext:
     caller = Caller(LOCAL_PRINCIPAL, "2025-11-25", {}, Raw(b'{"name":"c"}'))
     request = members.pop("request", Request(7, "tools/call", Raw(b'{"name":"a__b"}')))
-    return CallContext(caller, request, sequence=7, wall_time=100.0, started_at=1.0, **members)
+    client, params = Mock(caller=caller), Params(Raw(b"{}"))
+    return CallContext(
+        caller, request, params, client, sequence=7, wall_time=100.0, started_at=1.0, **members
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,13 +103,43 @@ def test_the_traceparent_is_read_from_meta() -> None:
     assert read_traceparent(UNSET) is None
 
 
-def test_finish_callbacks_run_once() -> None:
-    finished: list[int] = []
-    context = make_context()
-    context.on_finish += (lambda: finished.append(1), lambda: finished.append(2))
-    context.finish()
-    context.finish()
-    assert finished == [1, 2]
+def test_the_text_of_a_call_shows_neither_arguments_nor_client() -> None:
+    context = make_context(entry=ENTRY, arguments=Raw(b'{"password":"secret"}'), id_prefix="x")
+    assert repr(context) == "CallContext(id='x7', method='tools/call', name='a__b')"
+
+
+class HookLog:
+    """Finish hooks that note their name and the outcome of the call."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, object, BaseException | None]] = []
+
+    def first(self, context: CallContext, result: object, error: BaseException | None) -> None:
+        self.found.append(("first", result, error))
+
+    def second(self, context: CallContext, result: object, error: BaseException | None) -> None:
+        self.found.append(("second", result, error))
+
+
+def test_finish_hooks_run_once_in_order_with_the_outcome() -> None:
+    log, context, error = HookLog(), make_context(), RpcError(1, "no")
+    context.on_finish += (log.first, log.second)
+    assert context.finish(None, error) == []
+    assert context.finish(Raw(b"{}"), None) == []
+    assert log.found == [("first", None, error), ("second", None, error)]
+
+
+@pytest.mark.parametrize(
+    "failure", [ValueError("broken"), asyncio.CancelledError(), KeyboardInterrupt(), SystemExit()]
+)
+def test_a_finish_hook_that_raises_keeps_no_other_from_running(failure: BaseException) -> None:
+    def fail(*_: object) -> None:
+        raise failure
+
+    log, context = HookLog(), make_context()
+    context.on_finish += (log.first, fail, log.second)
+    assert context.finish("result", None) == [failure]
+    assert [name for name, _, _ in log.found] == ["first", "second"]
 
 
 def test_a_summary_has_total_and_upstream_durations() -> None:

@@ -6,10 +6,11 @@ from tests.gateway.servers import hello, make_gateway, running, session_client
 from tests.gateway.stateless_callers import RecordingStream, StatelessCaller, stateless_caller
 from trunkline.backends.functions import FunctionBackend
 from trunkline.gateway.backend import Backend, BackendListener
+from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient
 from trunkline.gateway.settings import UpstreamSettings
 from trunkline.jsonrpc import PendingResult, Raw, Request, RpcError, to_raw
-from trunkline.mcp.identity import Call, Caller, Principal
+from trunkline.mcp.identity import Caller, Principal
 
 
 class AskingServer(FunctionBackend):
@@ -23,16 +24,17 @@ class AskingServer(FunctionBackend):
         def t() -> str:
             return "done"
 
-    def call(self, call: Call, client: DownstreamClient) -> PendingResult:
-        return PendingResult.from_awaitable(self._call(call, client))
+    def call(self, context: CallContext) -> PendingResult:
+        return PendingResult.from_awaitable(self._call(context))
 
-    async def _call(self, call: Call, client: DownstreamClient) -> Raw:
+    async def _call(self, context: CallContext) -> Raw:
+        client = context.client
         self.clients.append(client)
         await client.notify("notifications/message", {"level": "error", "data": "text"})
         with pytest.raises(RpcError):
             await client.send_request("sampling/createMessage", {})
-        assert client.caller == call.caller
-        return await super().call(call, client)
+        assert client.caller == context.caller
+        return await super().call(context)
 
 
 async def test_a_session_is_one_call_group_and_a_stateless_request_is_another() -> None:

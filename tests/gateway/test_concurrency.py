@@ -2,11 +2,15 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 
+from tests.contexts import call_of, end_call
 from trunkline.gateway.concurrency import UpstreamQueue
-from trunkline.jsonrpc import PendingResult
+from trunkline.jsonrpc import PendingResult, Raw
+from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller
 
 
 class FakeClient:
@@ -16,24 +20,30 @@ class FakeClient:
 
 
 NO_CLIENT = FakeClient()
+CALLER = Caller(LOCAL_PRINCIPAL, "2025-11-25", {}, Raw(b"{}"))
 
 
-def new_queue(max_in_flight: int, seconds: float) -> UpstreamQueue[FakeClient]:
-    return UpstreamQueue(max_in_flight, seconds, lambda client: client.asked_at)
+def new_queue(max_in_flight: int, seconds: float) -> UpstreamQueue:
+    def asked_at(client: Any) -> float | None:
+        return client.asked_at
+
+    return UpstreamQueue(max_in_flight, seconds, asked_at)
 
 
-def track(queue: UpstreamQueue[FakeClient], pending: PendingResult) -> PendingResult:
-    """Remove the call from the queue when it is done; return it."""
-    pending.add_callback(queue.remove)
-    return pending
+def submit(
+    queue: UpstreamQueue, start: Callable[[], PendingResult], client: FakeClient = NO_CLIENT
+) -> PendingResult:
+    """Submit a call, which leaves the queue when it ends."""
+    context = call_of(client, Raw(b"{}"), caller=CALLER)
+    context.answer = answer = queue.submit(context, start)
+    answer.add_callback(partial(end_call, context))
+    return answer
 
 
-def starter(
-    queue: UpstreamQueue[FakeClient], started: list[PendingResult]
-) -> Callable[[], PendingResult]:
+def starter(started: list[PendingResult]) -> Callable[[], PendingResult]:
     def start() -> PendingResult:
         started.append(PendingResult())
-        return track(queue, started[-1])
+        return started[-1]
 
     return start
 
@@ -44,7 +54,7 @@ def refuse() -> PendingResult:
 
 async def test_calls_start_at_once_or_in_queue_order() -> None:
     queue, started = new_queue(2, 60.0), list[PendingResult]()
-    results = [queue.submit(starter(queue, started), NO_CLIENT) for _ in range(4)]
+    results = [submit(queue, starter(started)) for _ in range(4)]
     assert (len(started), len(queue)) == (2, 4)
     started[1].set_result("b")
     assert (len(started), len(queue)) == (3, 3)
@@ -63,9 +73,9 @@ async def test_a_call_that_completes_immediately_takes_no_slot() -> None:
     def start() -> PendingResult:
         done = PendingResult()
         done.set_result(7)
-        return track(queue, done)
+        return done
 
-    assert [queue.submit(start, NO_CLIENT).result for _ in range(3)] == [7, 7, 7]
+    assert [submit(queue, start).result for _ in range(3)] == [7, 7, 7]
     assert len(queue) == 0
     queue.close()
 
@@ -73,11 +83,11 @@ async def test_a_call_that_completes_immediately_takes_no_slot() -> None:
 async def test_a_call_that_cannot_start_fails_and_takes_no_slot() -> None:
     queue, started = new_queue(1, 60.0), list[PendingResult]()
     with pytest.raises(ValueError, match="no"):
-        queue.submit(refuse, NO_CLIENT)
-    queue.submit(starter(queue, started), NO_CLIENT)
+        submit(queue, refuse)
+    submit(queue, starter(started))
     waiting, last = (
-        queue.submit(refuse, NO_CLIENT),
-        queue.submit(starter(queue, started), NO_CLIENT),
+        submit(queue, refuse),
+        submit(queue, starter(started)),
     )
     started[0].set_result(None)
     assert str(waiting.error) == "no"
@@ -89,9 +99,9 @@ async def test_a_call_that_cannot_start_fails_and_takes_no_slot() -> None:
 
 async def test_a_queued_call_starts_however_many_before_it_fail() -> None:
     queue, started = new_queue(1, 60.0), list[PendingResult]()
-    queue.submit(starter(queue, started), NO_CLIENT)
-    waiting = [queue.submit(refuse, NO_CLIENT) for _ in range(5000)]
-    last = queue.submit(starter(queue, started), NO_CLIENT)
+    submit(queue, starter(started))
+    waiting = [submit(queue, refuse) for _ in range(5000)]
+    last = submit(queue, starter(started))
     started[0].set_result(None)
     assert {str(answer.error) for answer in waiting} == {"no"}
     assert (len(started), len(queue), last.done) == (2, 1, False)
@@ -102,7 +112,7 @@ async def test_a_queued_call_starts_however_many_before_it_fail() -> None:
 
 async def test_a_queued_call_can_leave_and_a_running_one_is_cancelled() -> None:
     queue, started = new_queue(1, 60.0), list[PendingResult]()
-    first, second, third = (queue.submit(starter(queue, started), NO_CLIENT) for _ in range(3))
+    first, second, third = (submit(queue, starter(started)) for _ in range(3))
     second.cancel()
     assert isinstance(second.error, asyncio.CancelledError)
     assert len(started) == 1
@@ -125,14 +135,14 @@ async def test_a_call_over_its_timeout_gets_an_error() -> None:
             stopped.set()
 
     queue, started = new_queue(1, 0.01), list[PendingResult]()
-    working = queue.submit(lambda: track(queue, PendingResult.from_awaitable(forever())), NO_CLIENT)
-    waiting = queue.submit(starter(queue, started), NO_CLIENT)
+    working = submit(queue, lambda: PendingResult.from_awaitable(forever()))
+    waiting = submit(queue, starter(started))
     async with asyncio.timeout(5):
         for answer in (working, waiting):
             with pytest.raises(TimeoutError):
                 await answer
         assert stopped.is_set()
-        again = queue.submit(starter(queue, started), NO_CLIENT)
+        again = submit(queue, starter(started))
         with pytest.raises(TimeoutError):
             await again
     assert len(queue) == 0
@@ -142,9 +152,9 @@ async def test_a_call_over_its_timeout_gets_an_error() -> None:
 
 async def test_each_call_has_its_own_deadline_in_the_queue() -> None:
     queue, started = new_queue(9, 0.05), list[PendingResult]()
-    first = queue.submit(starter(queue, started), NO_CLIENT)
+    first = submit(queue, starter(started))
     await asyncio.sleep(0)
-    later = queue.submit(starter(queue, started), NO_CLIENT)
+    later = submit(queue, starter(started))
     async with asyncio.timeout(5):
         await first.wait()
         assert isinstance(first.error, TimeoutError)
@@ -155,9 +165,9 @@ async def test_each_call_has_its_own_deadline_in_the_queue() -> None:
 
 async def test_the_time_a_client_takes_to_answer_does_not_count() -> None:
     queue, started, client = new_queue(9, 0.01), list[PendingResult](), FakeClient()
-    answer = queue.submit(starter(queue, started), client)
+    answer = submit(queue, starter(started), client)
     client.asked_at = asyncio.get_running_loop().time()
-    other = queue.submit(starter(queue, started), NO_CLIENT)
+    other = submit(queue, starter(started))
     async with asyncio.timeout(5):
         await other.wait()
         assert isinstance(other.error, TimeoutError)
@@ -171,7 +181,7 @@ async def test_the_time_a_client_takes_to_answer_does_not_count() -> None:
 async def test_a_server_request_sent_before_a_call_does_not_extend_the_call() -> None:
     queue, started, client = new_queue(9, 0.01), list[PendingResult](), FakeClient()
     client.asked_at = asyncio.get_running_loop().time() - 1.0
-    answer = queue.submit(starter(queue, started), client)
+    answer = submit(queue, starter(started), client)
     async with asyncio.timeout(5):
         await answer.wait()
     assert isinstance(answer.error, TimeoutError)
@@ -180,17 +190,17 @@ async def test_a_server_request_sent_before_a_call_does_not_extend_the_call() ->
 
 async def test_a_new_timeout_applies_to_all_and_never_extends_the_time_left() -> None:
     queue, started = new_queue(4, 60.0), list[PendingResult]()
-    old = queue.submit(starter(queue, started), NO_CLIENT)
+    old = submit(queue, starter(started))
     queue.reconfigure(0, 0.01)
-    new = queue.submit(starter(queue, started), NO_CLIENT)
+    new = submit(queue, starter(started))
     async with asyncio.timeout(10):
         await asyncio.gather(old.wait(), new.wait())
     assert isinstance(old.error, TimeoutError)
     assert isinstance(new.error, TimeoutError)
     queue.reconfigure(0, 0.02)
-    short = queue.submit(starter(queue, started), NO_CLIENT)
+    short = submit(queue, starter(started))
     queue.reconfigure(0, 600.0)
-    long = queue.submit(starter(queue, started), NO_CLIENT)
+    long = submit(queue, starter(started))
     async with asyncio.timeout(10):
         await short.wait()
     assert not long.done
@@ -202,7 +212,7 @@ async def test_a_new_timeout_applies_to_all_and_never_extends_the_time_left() ->
 async def test_a_higher_limit_applies_at_once_and_a_lower_one_as_calls_end() -> None:
     queue, started = new_queue(1, 60.0), list[PendingResult]()
     for _ in range(4):
-        queue.submit(starter(queue, started), NO_CLIENT)
+        submit(queue, starter(started))
     assert len(started) == 1
     queue.adjust_limit(1)
     assert len(started) == 2
@@ -221,7 +231,7 @@ async def test_a_higher_limit_applies_at_once_and_a_lower_one_as_calls_end() -> 
 async def test_queued_calls_can_fail_while_running_ones_continue() -> None:
     queue, started = new_queue(1, 60.0), list[PendingResult]()
     assert not queue.full
-    results = [queue.submit(starter(queue, started), NO_CLIENT) for _ in range(3)]
+    results = [submit(queue, starter(started)) for _ in range(3)]
     assert queue.full
     queue.fail_queued(ValueError("go"))
     assert [str(answer.error) for answer in results[1:]] == ["go", "go"]
@@ -233,7 +243,7 @@ async def test_queued_calls_can_fail_while_running_ones_continue() -> None:
 
 async def test_a_queued_call_gets_the_reason_of_its_cancellation() -> None:
     queue, started = new_queue(1, 60.0), list[PendingResult]()
-    first, second = (queue.submit(starter(queue, started), NO_CLIENT) for _ in range(2))
+    first, second = (submit(queue, starter(started)) for _ in range(2))
     first.cancel()
     why = TimeoutError()
     second.cancel(why)

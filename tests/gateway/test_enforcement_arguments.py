@@ -1,6 +1,7 @@
 """Invalid arguments: explained in the form of each revision, and never forwarded."""
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,6 +17,7 @@ from trunkline.gateway.enforcement import (
 )
 from trunkline.gateway.events import CallSummary, UncheckedTool
 from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.pipeline import Denied
 from trunkline.jsonrpc import Raw, Request, RpcError, from_raw, to_raw
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller
@@ -52,11 +54,18 @@ def check(
     if arguments is not None:
         params.put("arguments", Raw(arguments))
     request = Request(1, "tools/call", params.encode())
-    context = CallContext(caller, request, arguments=params.get("arguments"))
+    context = CallContext(
+        caller, request, params, Mock(caller=caller), arguments=params.get("arguments")
+    )
     check_call = checker.check_for(entry)
-    answer = None if check_call is None else check_call(context, entry)
-    assert context.status == (None if answer is None else "invalid_arguments")
-    return None if answer is None else from_raw(answer)
+    denied = None if check_call is None else check_call(context)
+    assert context.status == (None if denied is None else "invalid_arguments")
+    if denied is None:
+        return None
+    assert isinstance(denied, Denied)
+    if denied.error is not None:
+        raise denied.error
+    return from_raw(denied.result or Raw(b"null"))
 
 
 @pytest.mark.holds("C21")

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from tests.gateway.test_call_context import ENTRY, make_context
+from trunkline.gateway.decision_cache import CallerCache
 from trunkline.gateway.enforcement import EnforcementChain
+from trunkline.gateway.pipeline import CallCheck
 from trunkline.jsonrpc import Raw, RpcError
 
 
@@ -29,6 +31,9 @@ class FakeCheck:
     def unconditional_rule(self, *_: Any) -> None:
         return None
 
+    def disables(self, *_: Any) -> bool:
+        return True
+
     active = True
     check = acquire = recheck = _run
 
@@ -39,11 +44,14 @@ def make_chain(order: list[str], refuses: str = "") -> EnforcementChain:
     return chain
 
 
-def run_checks(chain: EnforcementChain) -> Raw | None:
-    """Return the response that a check gives instead of the call."""
-    return next(
-        filter(None, (check(make_context(), ENTRY) for check in chain.checks_for(ENTRY))), None
-    )
+def checks_of(chain: EnforcementChain) -> tuple[CallCheck, ...]:
+    """Return the checks of the entry."""
+    return chain.checks_for(ENTRY, CallerCache(lambda caller: chain.terms_for(caller, ENTRY)))
+
+
+def run_checks(chain: EnforcementChain) -> object:
+    """Return the first decision other than to allow the call."""
+    return next(filter(None, (check(make_context()) for check in checks_of(chain))), None)
 
 
 def test_checks_run_in_the_designed_order() -> None:
@@ -80,13 +88,13 @@ def test_inactive_checks_are_not_run_for_each_call() -> None:
             return None
 
     idle: Any = Idle("", [])
-    assert EnforcementChain(kill_switches=idle, argument_checker=idle).checks_for(ENTRY) == ()
+    assert checks_of(EnforcementChain(kill_switches=idle, argument_checker=idle)) == ()
 
 
 def test_an_empty_chain_allows_everything() -> None:
     chain, caller = EnforcementChain(), make_context().caller
     chain.check_disabled(caller, ENTRY)
-    assert chain.checks_for(ENTRY) == ()
+    assert checks_of(chain) == ()
     chain.recheck(caller, ENTRY)
 
 

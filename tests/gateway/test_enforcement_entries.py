@@ -1,32 +1,46 @@
-"""The guard of one catalog entry: every call is checked, also of cached callers."""
+"""The checks of one catalogue entry: every call is checked, also of cached callers."""
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from tests.gateway.governed import NO_ETC, allow, deny
 from tests.gateway.test_call_context import ENTRY
 from trunkline.gateway.call_context import CallContext
-from trunkline.gateway.enforcement import EntryGuard, PolicyEnforcer, RateLimiter
+from trunkline.gateway.decision_cache import MAX_CACHED_CALLERS, CallerCache
+from trunkline.gateway.enforcement import EnforcementChain, PolicyEnforcer, RateLimiter
 from trunkline.jsonrpc import Raw, Request, RpcError, to_raw
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.params import Params
 from trunkline.routing.limits import LimitTables
 from trunkline.routing.policy import Policy, Role
-from trunkline.routing.visibility import MAX_CACHED_CALLERS
 
 
 class FakeSwitches:
-    """Kill switches that stop everything while `stops` is set, and count their calls."""
+    """Kill switches that stop everything while `stops` is set."""
 
-    def __init__(self) -> None:
-        self.stops = False
-        self.calls = 0
+    active = True
+    stops = False
+
+    def disables(self, *_: Any) -> bool:
+        return self.stops
 
     def check(self, *_: Any) -> None:
-        self.calls += 1
-        if self.stops:
-            raise gateway_error(ErrorKind.DISABLED, "stopped")
+        raise gateway_error(ErrorKind.DISABLED, "stopped")
+
+
+class EntryChecks:
+    """The checks of one entry, with what was decided about its callers."""
+
+    def __init__(self, chain: EnforcementChain) -> None:
+        self.terms = CallerCache(lambda caller: chain.terms_for(caller, ENTRY))
+        self.checks = chain.checks_for(ENTRY, self.terms)
+
+    def check(self, call: CallContext) -> None:
+        for check in self.checks:
+            assert check(call) is None
 
 
 def make_caller(name: str = "anna", *roles: str) -> Caller:
@@ -35,23 +49,25 @@ def make_caller(name: str = "anna", *roles: str) -> Caller:
 
 def make_context(caller: Caller, **arguments: Any) -> CallContext:
     request = Request(7, "tools/call", Raw(b'{"name":"a__b"}'))
-    return CallContext(caller, request, entry=ENTRY, arguments=to_raw(arguments))
+    client, params = Mock(caller=caller), Params(Raw(b"{}"))
+    return CallContext(caller, request, params, client, entry=ENTRY, arguments=to_raw(arguments))
 
 
-def outcome(guard: EntryGuard, caller: Caller, **arguments: Any) -> str | None:
+def outcome(guard: EntryChecks, caller: Caller, **arguments: Any) -> str | None:
     """Return the rule that allows a call, or the type of the error."""
     call = make_context(caller, **arguments)
     try:
-        guard.check(call, ENTRY)
+        guard.check(call)
     except RpcError as why:
         data: Any = why.data
         return str(data["type"])
     return call.rule
 
 
-def make_guard(rules: Policy | None = None, **limits: Any) -> EntryGuard:
+def make_guard(rules: Policy | None = None, **limits: Any) -> EntryChecks:
     limiter = RateLimiter(LimitTables(**limits), clock=lambda: 0) if limits else None
-    return EntryGuard(None, limiter, None if rules is None else PolicyEnforcer(rules))
+    policy = None if rules is None else PolicyEnforcer(rules)
+    return EntryChecks(EnforcementChain(policy, rate_limiter=limiter))
 
 
 def test_every_call_is_counted_for_its_own_caller() -> None:
@@ -94,24 +110,23 @@ def test_a_rate_limited_call_records_no_rule() -> None:
         make_guard(Policy([allow(location="first")]), default_rpm=1),
         make_context(make_caller()),
     )
-    guard.check(call, ENTRY)
+    guard.check(call)
     second_call = make_context(call.caller)
     with pytest.raises(RpcError):
-        guard.check(second_call, ENTRY)
+        guard.check(second_call)
     assert (call.rule, second_call.rule) == ("first", None)
 
 
-def test_a_stopped_call_uses_no_quota_and_is_not_cached() -> None:
+def test_a_stopped_call_uses_no_quota() -> None:
     switches: Any = FakeSwitches()
-    guard, anna = (
-        EntryGuard(switches, RateLimiter(LimitTables(default_rpm=1), clock=lambda: 0), None),
-        make_caller(),
-    )
+    limiter = RateLimiter(LimitTables(default_rpm=1), clock=lambda: 0)
+    chain, anna = EnforcementChain(kill_switches=switches, rate_limiter=limiter), make_caller()
     switches.stops = True
-    assert [outcome(guard, anna) for _ in range(3)] == ["disabled"] * 3
+    stopped = EntryChecks(chain)
+    assert [outcome(stopped, anna) for _ in range(3)] == ["disabled"] * 3
     switches.stops = False
-    assert [outcome(guard, anna) for _ in range(2)] == [None, "rate_limited"]
-    assert switches.calls == 4
+    revived = EntryChecks(chain)  # reviving invalidates what was decided
+    assert [outcome(revived, anna) for _ in range(2)] == [None, "rate_limited"]
 
 
 def test_each_of_many_callers_gets_its_own_decision() -> None:

@@ -23,6 +23,7 @@ from tests.gateway.governed import (
 from tests.gateway.servers import Server, text_of, tool
 from tests.gateway.stateless_callers import RecordingStream, stateless_params
 from tests.gateway.test_pipeline import record_calls
+from trunkline.gateway.decision_cache import MAX_CACHED_LISTS, DecisionCache
 from trunkline.gateway.enforcement import PolicyEnforcer, client_name
 from trunkline.gateway.events import CallSummary
 from trunkline.jsonrpc import Raw, Request, RpcError, from_raw, to_raw
@@ -34,7 +35,6 @@ from trunkline.mcp.params import Params
 from trunkline.routing.catalog import CatalogEntry
 from trunkline.routing.conditions import Condition
 from trunkline.routing.policy import Policy, Role
-from trunkline.routing.visibility import MAX_CACHED_LISTS
 
 HIDING = "role dev: denied_tools (trunkline.toml:3)"
 
@@ -247,7 +247,7 @@ def test_a_decision_is_cached_for_each_definition() -> None:
 
 
 def test_the_number_of_cached_decisions_is_limited() -> None:
-    enforcer = PolicyEnforcer(Policy([allow()]), max_cached=3)
+    enforcer = PolicyEnforcer(Policy([allow()]), DecisionCache(max_decisions=3))
     entry_a = entry("a")
     first = enforcer.decision_for(make_caller(), entry_a)
     for name in ("b", "c"):

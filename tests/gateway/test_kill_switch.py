@@ -298,7 +298,7 @@ async def test_killing_a_tool_cancels_its_calls_in_flight_at_the_server() -> Non
             await server.wait_received("notifications/cancelled")
         other.released.set()
         await other_call
-        assert gateway.pipeline.in_flight == {}
+        assert gateway.pipeline.in_flight == set()
     assert ends == ["disabled", "disabled", "success"]
 
 
@@ -373,16 +373,16 @@ async def test_a_call_stopped_before_it_is_sent_is_not_sent() -> None:
         gateway.pipeline.enforcer = StoppingEnforcer(kill_switches=switches)
         assert (await refusal(client)).message == "Tool is disabled: a__echo"
         assert server.count("tools/call") == 0
-        assert gateway.pipeline.in_flight == {}
+        assert gateway.pipeline.in_flight == set()
 
 
 class StoppingEnforcer(EnforcementChain):
     """An enforcer that stops a call right after it was allowed."""
 
-    def checks_for(self, entry: CatalogEntry) -> tuple[CallCheck, ...]:
+    def checks_for(self, entry: CatalogEntry, terms: object) -> tuple[CallCheck, ...]:
         return (self._stop,)
 
-    def _stop(self, context: CallContext, entry: CatalogEntry) -> None:
+    def _stop(self, context: CallContext) -> None:
         context.stop_error = disabled(ECHO, context.caller.version)
 
 
@@ -403,7 +403,7 @@ async def test_a_call_that_cannot_be_sent_is_no_longer_in_flight(
             await asyncio.sleep(0)
         with pytest.raises(RpcError, match="Upstream unavailable: b"):
             await client.ask("resources/read", {"uri": "trunkline:b:r://1"})
-        assert gateway.pipeline.in_flight == {}
+        assert gateway.pipeline.in_flight == set()
 
 
 @asynccontextmanager
@@ -425,7 +425,7 @@ async def test_killing_a_tool_cancels_its_suspended_call_and_refuses_the_retry()
         switch = KillSwitch(SwitchKind.TOOL, "s__t")
         assert (await switches.kill(switch)).cancelled_calls == 1
         await server.wait_received("notifications/cancelled")
-        assert gateway.pipeline.in_flight == {}
+        assert gateway.pipeline.in_flight == set()
         assert (await refusal(client, "s__t", **retry_params)).code == 4031
         await switches.revive(switch)
         error = await refusal(client, "s__t", **retry_params)

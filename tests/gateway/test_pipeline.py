@@ -15,16 +15,16 @@ from tests.gateway.servers import (
     text_of,
     tool,
 )
-from tests.gateway.stateless_callers import stateless_caller
+from tests.gateway.stateless_callers import RecordingStream, stateless_caller
 from tests.gateway.test_call_context import ENTRY, make_context
 from trunkline.gateway.call_context import CallContext
+from trunkline.gateway.decision_cache import CallerTerms, Route
 from trunkline.gateway.events import CALL_EVENT_BATCH, CallSummary, EventBus, GatewayEvent
 from trunkline.gateway.gateway import Gateway
-from trunkline.gateway.pipeline import CallCheck, Pipeline, Route
+from trunkline.gateway.pipeline import CallCheck, Denied, Pipeline
 from trunkline.jsonrpc import PendingResult, Raw, Request, RpcError
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.identity import Caller, Principal
-from trunkline.mcp.params import Params
 from trunkline.routing.catalog import CatalogEntry
 
 
@@ -40,15 +40,18 @@ class ScriptedEnforcer:
     def is_visible(self, caller: Caller, entry: CatalogEntry) -> bool:
         return True
 
-    def checks_for(self, entry: CatalogEntry) -> tuple[CallCheck, ...]:
+    def terms_for(self, caller: Caller, entry: CatalogEntry) -> CallerTerms:
+        return CallerTerms()
+
+    def checks_for(self, entry: CatalogEntry, terms: object) -> tuple[CallCheck, ...]:
         return (self._check,)
 
-    def _check(self, context: CallContext, entry: CatalogEntry) -> Raw | None:
-        self.checked.append(entry.public_name)
+    def _check(self, context: CallContext) -> Denied | None:
+        self.checked.append(context.name)
         context.on_finish += (self._release,)
         if self.error is not None:
             raise self.error
-        return self.response
+        return None if self.response is None else Denied(result=self.response)
 
     def recheck(self, caller: Caller, entry: CatalogEntry) -> None:
         self.checked.append(f"again: {entry.public_name}")
@@ -67,7 +70,7 @@ class ScriptedEnforcer:
     def may_receive(self, caller: Caller | None, backend: str) -> bool:
         return True
 
-    def _release(self) -> None:
+    def _release(self, *_: object) -> None:
         self.releases += 1
 
 
@@ -85,8 +88,7 @@ def record_calls(gateway: Gateway) -> list[CallSummary]:
 def send(pipeline: Pipeline, context: CallContext, answer: PendingResult) -> None:
     """Execute a call at a fake upstream that returns `answer`."""
     upstream = Mock(revision=None, call=Mock(return_value=answer))
-    client = Mock(caller=context.caller)
-    pipeline.execute(context, Route(ENTRY, upstream), Params(Raw(b"{}")), client)
+    pipeline.execute(context, Route(ENTRY, upstream))
 
 
 def make_server() -> Server:
@@ -99,7 +101,7 @@ async def test_without_listeners_no_call_is_recorded() -> None:
     async with running(gateway, server):
         client = await stateless_caller(gateway)
         await client.call("a__n")
-        assert gateway.pipeline.in_flight == {}
+        assert gateway.pipeline.in_flight == set()
 
 
 async def test_listeners_receive_every_call_once() -> None:
@@ -121,7 +123,7 @@ async def test_listeners_receive_every_call_once() -> None:
     ]
     assert len({summary.id for summary in summaries}) == 3
     assert summaries[0].backend_revision == "2025-11-25"
-    assert gateway.pipeline.in_flight == {}
+    assert gateway.pipeline.in_flight == set()
 
 
 async def test_a_refused_call_is_not_sent_and_releases_its_resources() -> None:
@@ -177,7 +179,7 @@ async def test_a_stopped_call_gets_the_reason_and_is_cancelled_at_the_server() -
         with pytest.raises(RpcError, match="stopped"):
             await call_task
         await server.wait_received("notifications/cancelled")
-        assert pipeline.in_flight == {}
+        assert pipeline.in_flight == set()
     assert [summary.status for summary in summaries] == ["disabled"]
 
 
@@ -220,7 +222,7 @@ async def test_a_call_with_unreadable_params_is_recorded(params: bytes) -> None:
         ("resources/read", "error", -32602),
         ("completion/complete", "error", -32602),
     ]
-    assert gateway.pipeline.in_flight == {}
+    assert gateway.pipeline.in_flight == set()
 
 
 @pytest.mark.parametrize("params", UNREADABLE)
@@ -228,14 +230,14 @@ async def test_a_stateless_call_with_unreadable_params_is_recorded(params: bytes
     gateway = make_gateway()
     summaries, why = record_calls(gateway), RpcError.invalid_params("no")
     for method in ("tools/call", "tools/list", "vendor/x"):
-        gateway.record_refusal(Request(7, method, Raw(params)), Principal("anna"), why)
+        request = Request(7, method, Raw(params))
+        gateway.record_refusal(request, Principal("anna"), RecordingStream(), why)
     assert [
         (summary.method, summary.status, summary.principal.subject) for summary in summaries
     ] == [("tools/call", "error", "anna")]
     gateway.pipeline.events = EventBus()
-    gateway.record_refusal(
-        Request(7, "tools/call", Raw(params)), Principal("anna"), why
-    )  # without listeners
+    request = Request(7, "tools/call", Raw(params))
+    gateway.record_refusal(request, Principal("anna"), RecordingStream(), why)  # no listeners
 
 
 async def test_unknown_methods_pass_only_without_an_enforcer() -> None:
@@ -257,7 +259,7 @@ async def test_responses_are_sent_before_events_and_events_keep_their_order() ->
         client = await stateless_caller(gateway)
         await client.call("a__n")
         await client.ask("prompts/get", name="a__p")
-        assert gateway.pipeline.in_flight == {}  # both calls have ended
+        assert gateway.pipeline.in_flight == set()  # both calls have ended
         assert (len(scheduled), summaries) == (1, [])  # but no event was delivered
         scheduled.pop()()
         assert [summary.method for summary in summaries] == ["tools/call", "prompts/get"]
@@ -297,14 +299,14 @@ def test_the_summary_of_a_call_is_built_when_its_event_is_delivered(
     pipeline, scheduled, summaries = Pipeline(), list[Callable[[], None]](), list[GatewayEvent]()
     context, answer, finished = make_context(entry=ENTRY), PendingResult(), list[str]()
     pipeline.events.schedule = lambda _, flush: scheduled.append(flush)
-    pipeline.in_flight[context] = None
-    context.on_finish = (lambda: finished.append("left"),)
+    pipeline.register(context)
+    context.on_finish = (lambda _c, _r, _e: finished.append("left"),)
     pipeline.events.add_listener(summaries.append)
     send(pipeline, context, answer)
     answer.error = error
     answer.set_result(result)
     pipeline.finish(context, None, OSError())  # a second end is ignored
-    assert (pipeline.in_flight, finished, pipeline.events.pending_count) == ({}, ["left"], 1)
+    assert (pipeline.in_flight, finished, pipeline.events.pending_count) == (set(), ["left"], 1)
     scheduled.pop()()
     (summary,) = summaries
     assert isinstance(summary, CallSummary)
@@ -322,29 +324,28 @@ def test_the_span_of_a_call_starts_once_also_if_it_waited() -> None:
         PendingResult(),
     )
     pipeline.tracer = tracer = Mock()
-    pipeline.register(early, None)
+    pipeline.register(early)
     send(pipeline, early, answer)
     send(pipeline, later, answer)
     assert [call.args[0] for call in tracer.start_span.call_args_list] == [early, later]
-    assert pipeline.in_flight == {early: answer, later: answer}
+    assert pipeline.in_flight == {early, later}
 
 
 def test_stopping_a_call_answers_it_with_the_reason() -> None:
     pipeline, why = Pipeline(), gateway_error(ErrorKind.DISABLED, "stopped")
     early, sent = make_context(entry=ENTRY), make_context(entry=ENTRY)
-    pipeline.in_flight |= {early: None, sent: None}
+    pipeline.register(early)
     answer = PendingResult()
     send(pipeline, sent, answer)
     assert pipeline.cancel_matching(lambda _: True, lambda _: why) == 2
     assert (early.stop_error, answer.error) == (why, why)  # not started yet, and sent
-    assert list(pipeline.in_flight) == [early]
+    assert pipeline.in_flight == {early}
 
 
 def test_a_successful_call_is_not_recorded_if_listeners_want_only_failures() -> None:
     pipeline, summaries = Pipeline(), list[GatewayEvent]()
     context, answer = make_context(entry=ENTRY), PendingResult()
-    pipeline.in_flight[context] = None
     pipeline.events.add_listener(summaries.append, call_filter="failed")
     send(pipeline, context, answer)
     answer.set_result(Raw(b"{}"))
-    assert (pipeline.in_flight, pipeline.events.pending_count, summaries) == ({}, 0, [])
+    assert (pipeline.in_flight, pipeline.events.pending_count, summaries) == (set(), 0, [])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.contexts import call_of
 from tests.gateway.servers import (
     NO_GRACE,
     HeldAnswer,
@@ -27,7 +28,7 @@ from trunkline.gateway.session import GatewayIdentity
 from trunkline.gateway.settings import GatewayLimits, UpstreamSettings
 from trunkline.gateway.suspended_calls import SuspendedCallLimits
 from trunkline.gateway.upstream import UpstreamState
-from trunkline.jsonrpc import PendingResult, RpcError
+from trunkline.jsonrpc import Raw, RpcError
 from trunkline.mcp.features import FeatureKind
 
 CHANGED = "notifications/tools/list_changed"
@@ -329,13 +330,10 @@ async def test_a_subscription_during_a_replacement_moves_to_the_replacement() ->
         subscribing = asyncio.create_task(user.ask("resources/subscribe", {"uri": "x:1"}))
         await hold.started.wait()
         table.put("s", new)
-        registry, call_in_flight, (session,) = (
-            table.gateway.registry,
-            PendingResult(),
-            table.gateway.sessions,
-        )
+        registry, (session,) = table.gateway.registry, table.gateway.sessions
+        call_in_flight = call_of(session, Raw(b"{}"))
         old_queue = registry.upstream("s").queue
-        old_queue.watch(call_in_flight, session)  # keeps the old server until the call ends
+        old_queue.watch(call_in_flight)  # keeps the old server until the call ends
         table.apply("s")
         await wait_until_replaced(table.gateway, "s")
         hold.released.set()

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from tests.contexts import call_of, start_call
 from tests.gateway.servers import SilentBackend
 from trunkline.gateway.backend import BackendOwner
+from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.session_pool import (
     SecondaryListener,
     make_primary_session,
@@ -17,8 +19,7 @@ from trunkline.gateway.upstream import Upstream, UpstreamState
 from trunkline.jsonrpc import PendingResult, Raw, RpcError, from_raw, to_raw
 from trunkline.mcp.capabilities import read_client_features
 from trunkline.mcp.features import Feature
-from trunkline.mcp.identity import Call, Caller, Principal
-from trunkline.mcp.params import Params
+from trunkline.mcp.identity import Caller, Principal
 
 SAMPLING: dict[str, Any] = {"sampling": {}}
 BOTH: dict[str, Any] = {"sampling": {}, "elicitation": {"form": {}}}
@@ -57,8 +58,8 @@ class Recorder:
 
     def queue_notification(self, method: str, params: Any) -> None: ...
 
-    def call(self, method: str = "tools/call") -> Call:
-        return Call(self.caller, 1, method, Params(Raw(b"{}")))
+    def call(self, method: str = "tools/call") -> CallContext:
+        return call_of(self, Raw(b"{}"), method=method)
 
 
 class FeatureEchoBackend(SilentBackend):
@@ -72,7 +73,7 @@ class FeatureEchoBackend(SilentBackend):
     async def list_features(self) -> tuple[Feature, ...]:
         return ()
 
-    def call(self, call: Call, client: object) -> PendingResult:
+    def call(self, context: CallContext) -> PendingResult:
         features = " ".join(sorted(self.announced_features or ()))
         return PendingResult.from_result(to_raw({"content": [], "features": features}))
 
@@ -148,7 +149,7 @@ async def test_a_server_with_per_call_streams_learns_the_features_of_each_client
             Recorder(BOTH),
             Recorder(),
         ]
-        answers = [await upstream.call(client.call(), client) for client in clients]
+        answers = [await start_call(upstream, client.call()) for client in clients]
     features = [from_raw(answer, dict[str, Any])["features"] for answer in answers]
     both = "elicitation.form sampling"
     assert features == ["sampling", "sampling", both, both]

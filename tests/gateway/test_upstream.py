@@ -20,12 +20,13 @@ from tests.gateway.servers import (
     tool,
 )
 from trunkline.gateway.backend import BackendListener
+from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.settings import UpstreamSettings
 from trunkline.gateway.upstream import Upstream, UpstreamState
 from trunkline.jsonrpc import PendingResult, Raw, RpcError, memory_pipe
 from trunkline.mcp.features import Feature, FeatureKind
-from trunkline.mcp.identity import Call, Caller, Principal
+from trunkline.mcp.identity import Caller, Principal
 from trunkline.routing import breaker
 
 
@@ -54,8 +55,8 @@ class Fake(SilentBackend):
             raise self.failure
         return listed
 
-    def call(self, call: Call, client: object) -> PendingResult:
-        return PendingResult.from_result(call.params.encode())
+    def call(self, context: CallContext) -> PendingResult:
+        return PendingResult.from_result(context.params.encode())
 
     call_group = object()
 

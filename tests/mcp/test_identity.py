@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import pytest
-
 from trunkline.jsonrpc import Raw, from_raw
-from trunkline.mcp.identity import LOCAL_PRINCIPAL, Call, Caller, Principal, cancelled_notification
-from trunkline.mcp.params import META_PREFIX, Params
+from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller, Principal, cancelled_notification
+from trunkline.mcp.params import META_PREFIX
 
 
 def test_the_subject_is_the_id_unless_set() -> None:
@@ -39,13 +37,6 @@ def test_a_caller_has_the_declared_features_of_its_revision() -> None:
 def test_a_caller_without_capabilities_has_no_features() -> None:
     caller = Caller(Principal("local"), "2026-07-28", {"tools": {}}, Raw(b"{}"))
     assert (caller.client_features, declared_capabilities(caller)) == (frozenset(), {})
-
-
-def test_a_call_is_immutable() -> None:
-    caller = Caller(Principal("p"), "2025-11-25", {}, Raw(b"{}"))
-    call = Call(caller, "7", "tools/call", Params(Raw(b"{}")))
-    with pytest.raises(AttributeError):
-        call.id = 7  # pyright: ignore[reportAttributeAccessIssue]  that it cannot be is the point
 
 
 def test_a_cancelled_notification_names_the_request_id() -> None:

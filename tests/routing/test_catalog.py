@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.jsonrpc import from_raw, to_raw
+from trunkline.jsonrpc import Raw, from_raw, to_raw
 from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.features import Feature, FeatureKind
 from trunkline.mcp.http_headers import HeaderParam
-from trunkline.routing.catalog import Catalog, FeatureListing, merge_listings
+from trunkline.routing.catalog import Catalog, FeatureListing, merge_listings, write_list_result
 
 
 def feature(kind: FeatureKind, key: str) -> Feature:
@@ -41,29 +41,27 @@ def test_features_are_in_config_order_with_their_prefix() -> None:
     assert catalog.find(FeatureKind.PROMPT, "fs__read") is None
 
 
+def list_of(catalog: Catalog, kind: FeatureKind, version: str = "2026-07-28") -> Raw:
+    return write_list_result(kind, catalog.entries(kind), version)
+
+
 def test_a_list_has_every_definition_under_its_public_name() -> None:
     catalog = merge_listings([tools("fs", "read"), resources("fs", "file:///a")])
-    assert from_raw(catalog.list_result(FeatureKind.TOOL), object) == {
+    assert from_raw(list_of(catalog, FeatureKind.TOOL), object) == {
         "tools": [{"name": "fs__read", "description": "read of old"}]
     }
-    assert bytes(catalog.list_result(FeatureKind.PROMPT)) == b'{"prompts":[]}'
+    assert bytes(list_of(catalog, FeatureKind.PROMPT)) == b'{"prompts":[]}'
 
 
-def test_a_list_is_encoded_once_per_differing_revision() -> None:
+def test_a_list_is_encoded_for_each_revision() -> None:
     definition = to_raw({"name": "a", "outputSchema": {"type": "array"}})
-    prompt = feature(FeatureKind.PROMPT, "p")
     catalog = merge_listings(
-        [FeatureListing("x", "", (Feature(FeatureKind.TOOL, "a", definition), prompt))]
+        [FeatureListing("x", "", (Feature(FeatureKind.TOOL, "a", definition),))]
     )
-    newest = catalog.list_result(FeatureKind.TOOL)
+    newest = list_of(catalog, FeatureKind.TOOL)
     assert from_raw(newest) == {"tools": [{"name": "a", "outputSchema": {"type": "array"}}]}
-    assert catalog.list_result(FeatureKind.TOOL, "2026-07-28") is newest
-    older = catalog.list_result(FeatureKind.TOOL, "2025-11-25")
+    older = list_of(catalog, FeatureKind.TOOL, "2025-11-25")
     assert from_raw(older) == {"tools": [{"name": "a"}]}
-    assert catalog.list_result(FeatureKind.TOOL, "2025-11-25") is older
-    assert catalog.list_result(FeatureKind.PROMPT, "2024-11-05") is catalog.list_result(
-        FeatureKind.PROMPT
-    )
 
 
 def test_of_two_equal_names_the_first_keeps_it_and_both_can_be_called() -> None:
@@ -181,7 +179,7 @@ def test_every_feature_can_be_called_and_leads_to_its_backend(
     catalog = merge_listings(made)
     owners = {(entry.backend, entry.native_name) for entry in catalog.entries(kind)}
     assert owners == {(backend, key) for backend, _, keys in listings for key in keys}
-    listed: list[dict[str, Any]] = json.loads(bytes(catalog.list_result(kind)))[kind.value]
+    listed: list[dict[str, Any]] = json.loads(bytes(list_of(catalog, kind)))[kind.value]
     assert [item[kind.key] for item in listed] == names(catalog, kind)
     assert (
         names(merge_listings(made[:-1]), kind)

@@ -1,4 +1,4 @@
-"""What each caller sees, and the caches of those decisions."""
+"""What each caller sees."""
 
 from typing import Any
 
@@ -6,50 +6,9 @@ import pytest
 
 from trunkline.jsonrpc import Raw, from_raw, to_raw
 from trunkline.mcp.features import Feature, FeatureKind
-from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller, Principal
-from trunkline.routing.catalog import Catalog, CatalogEntry, FeatureListing, merge_listings
-from trunkline.routing.visibility import (
-    MAX_CACHED_CALLER_BYTES,
-    MAX_CACHED_CALLERS,
-    MAX_CACHED_LISTS,
-    CallerCache,
-    Visibility,
-)
-
-
-def caller_named(client: bytes = b"{}") -> Caller:
-    return Caller(LOCAL_PRINCIPAL, "2025-11-25", {}, Raw(client))
-
-
-def test_equal_callers_are_distinguished() -> None:
-    cache, one, other = CallerCache[str](), caller_named(), caller_named()
-    assert cache.store(one, "one") == ("one", one)
-    assert cache.get(id(one)) == ("one", one)
-    assert cache.get(id(other)) is None
-
-
-def test_a_cached_caller_is_kept_alive() -> None:
-    cache = CallerCache[int]()
-    for number in range(MAX_CACHED_CALLERS):
-        cache.store(caller_named(), number)
-    assert [found for found, _ in cache.values()] == [*range(MAX_CACHED_CALLERS)]
-
-
-def test_the_caller_cache_is_bounded() -> None:
-    cache = CallerCache[int]()
-    for number in range(3 * MAX_CACHED_CALLERS):
-        cache.store(caller_named(), number)
-        assert len(cache) <= MAX_CACHED_CALLERS
-
-
-def test_a_caller_with_a_large_envelope_is_not_cached() -> None:
-    cache, long = (
-        CallerCache[int](),
-        caller_named(b'{"name":"%s"}' % (b"x" * MAX_CACHED_CALLER_BYTES)),
-    )
-    assert cache.store(long, 7) == (7, long)
-    assert not cache
-
+from trunkline.mcp.identity import Caller, Principal
+from trunkline.routing.catalog import CatalogEntry, FeatureListing, merge_listings
+from trunkline.routing.visibility import Visibility
 
 ANNA = Caller(Principal("anna"), "2025-11-25", {}, Raw(b"{}"))
 BERT = Caller(Principal("bert"), "2025-11-25", {}, Raw(b"{}"))
@@ -80,7 +39,7 @@ CATALOG = merge_listings(
 def listed(
     view: Visibility, caller: Caller = ANNA, kind: FeatureKind = FeatureKind.TOOL
 ) -> list[str]:
-    (found,) = from_raw(view.list_result(CATALOG, kind, caller), dict[str, Any]).values()
+    (found,) = from_raw(view.write_list(CATALOG, kind, caller), dict[str, Any]).values()
     return [feature["name"] for feature in found]
 
 
@@ -102,9 +61,7 @@ class NoWriting:
 
 def test_by_default_everybody_sees_everything() -> None:
     view = Visibility()
-    assert view.list_result(CATALOG, FeatureKind.TOOL, ANNA) is CATALOG.list_result(
-        FeatureKind.TOOL, ANNA.version
-    )
+    assert len(listed(view)) == 4
     assert view.is_visible(ANNA, entry("fs__write"))
     assert view.is_listed(entry("fs__write"))
 
@@ -120,13 +77,6 @@ def test_surface_patterns_select_what_is_listed_beside_the_search_tools(
     assert listed(view) == [*names, "search__find_tools", "search__call_tool"]
     assert listed(view, kind=FeatureKind.PROMPT) == ["fs__p"]
     assert view.is_visible(ANNA, entry("fs__write"))
-
-
-def test_a_list_is_encoded_once_per_catalogue() -> None:
-    view = Visibility(("fs__read",))
-    first = view.list_result(CATALOG, FeatureKind.TOOL, ANNA)
-    assert view.list_result(CATALOG, FeatureKind.TOOL, BERT) is first
-    assert view.list_result(Catalog(), FeatureKind.TOOL, ANNA) == to_raw({"tools": []})
 
 
 def test_invisible_features_are_not_listed() -> None:
@@ -159,33 +109,6 @@ def test_unlisted_features_are_not_listed_for_callers_who_may_see_them() -> None
     assert listed(view, BERT) == ["fs__read", "search__find_tools", "search__call_tool"]
 
 
-def test_a_list_is_encoded_once_for_all_who_see_the_same() -> None:
-    view = Visibility(policy=NoWriting())
-    first = [view.list_result(CATALOG, FeatureKind.TOOL, caller) for caller in (ANNA, BERT)]
-    again = [view.list_result(CATALOG, FeatureKind.TOOL, caller) for caller in (ANNA, BERT)]
-    assert all(one is other for one, other in zip(first, again, strict=True))
-    assert first[0] is not first[1]
-
-
-def test_lists_are_encoded_again_after_invalidation() -> None:
-    view = Visibility(policy=NoWriting())
-    first = view.list_result(CATALOG, FeatureKind.TOOL, ANNA)
-    view.invalidate()
-    assert view.list_result(CATALOG, FeatureKind.TOOL, ANNA) is not first
-    assert view.list_result(Catalog(), FeatureKind.TOOL, ANNA) == to_raw({"tools": []})
-
-
-def test_the_list_cache_is_bounded() -> None:
-    view = Visibility(policy=NoWriting())
-    first = view.list_result(CATALOG, FeatureKind.TOOL, ANNA)
-    for number in range(MAX_CACHED_LISTS - 1):
-        caller_named = Caller(Principal(f"p{number}"), "2025-11-25", {}, Raw(b"{}"))
-        view.list_result(CATALOG, FeatureKind.TOOL, caller_named)
-    assert view.list_result(CATALOG, FeatureKind.TOOL, ANNA) is first
-    view.list_result(CATALOG, FeatureKind.TOOL, BERT)
-    assert view.list_result(CATALOG, FeatureKind.TOOL, ANNA) is not first
-
-
 def test_a_backend_exists_for_callers_who_see_any_of_its_features() -> None:
     write = merge_listings([FeatureListing("w", "w", features_of(FeatureKind.TOOL, "write"))])
     assert Visibility().can_see_backend(write, BERT, "w")
@@ -215,21 +138,10 @@ def test_disabled_features_are_not_offered_but_visible() -> None:
     assert "fs__write" in listed(view, ANNA)
 
 
-def test_visibility_is_decided_once_per_caller() -> None:
-    callers: list[Caller] = []
-
-    class Counting:
-        def is_visible(self, caller: Caller, entry: CatalogEntry) -> bool:
-            callers.append(caller)
-            return caller is ANNA and entry.kind is FeatureKind.TOOL
-
-        def visibility_key(self, caller: Caller) -> str:
-            return caller.principal.id
-
-    visibility_cache = Visibility(policy=Counting()).make_cache()
-    assert visibility_cache is not None
-    for _ in range(2):
-        assert visibility_cache.is_visible(ANNA, entry("fs__write"))
-        assert not visibility_cache.is_visible(BERT, entry("fs__write"))
-    assert callers == [ANNA, BERT]
-    assert Visibility().make_cache() is None
+def test_callers_who_see_the_same_lists_are_in_one_group() -> None:
+    assert Visibility().list_group(ANNA) == Visibility().list_group(BERT)
+    view = Visibility(policy=NoWriting())
+    assert len({view.list_group(caller) for caller in (ANNA, BERT, CARL, ANNA)}) == 3
+    switched = Visibility()
+    switched.disabled_check = lambda caller, entry: caller is CARL
+    assert switched.list_group(ANNA) != switched.list_group(CARL)

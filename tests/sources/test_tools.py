@@ -12,14 +12,13 @@ import jsonschema
 import pytest
 
 from tests.backends.test_functions import Nobody
+from tests.contexts import call_of, start_call
 from tests.sources.registries import PUBKEY, TREE, category, signed, tree, write
 from tests.sources.test_federation import FakeWeb, endorsement
 from tests.sources.test_registry_cache import rewrite
 from tests.sources.test_signing import SIGNER
 from trunkline.documents.errors import ConfigErrors
 from trunkline.jsonrpc import RpcError, from_raw, to_raw
-from trunkline.mcp.identity import Call
-from trunkline.mcp.params import Params
 from trunkline.sources.federation import STALE_AFTER, PeerPoller, RegistryPeer
 from trunkline.sources.registry_cache import CachedRegistry, ChangeLogStatus, RegistryCache
 from trunkline.sources.registry_file import LoadedRegistry, parse_registry
@@ -65,9 +64,8 @@ class BackendClient:
 
     async def call(self, name: str, version: str = NEWER, /, **arguments: Any) -> Any:
         client = Nobody(version)
-        params = Params(to_raw({"name": name, "arguments": arguments, "_meta": {"x/y": 1}}))
-        made = Call(client.caller, 1, "tools/call", params)
-        return from_raw(await self.backend.call(made, client), object)
+        params = to_raw({"name": name, "arguments": arguments, "_meta": {"x/y": 1}})
+        return from_raw(await start_call(self.backend, call_of(client, params)), object)
 
     async def text(self, name: str, /, **arguments: Any) -> str:
         return (await self.call(name, **arguments))["content"][0]["text"]

@@ -20,13 +20,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient
 from trunkline.jsonrpc import INVALID_PARAMS, PendingResult, Raw, RpcError, to_raw
 from trunkline.jsonrpc.dispatcher import ParamsInvoker, bind_params, params_type
 from trunkline.jsonrpc.raw_json import first_byte
 from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.features import Feature, FeatureKind
-from trunkline.mcp.identity import Call, Caller
+from trunkline.mcp.identity import Caller
 from trunkline.mcp.versions import LATEST_SESSION_VERSION, V2025_06_18, V2025_11_25
 
 _OBJECT = ord("{")
@@ -90,26 +91,26 @@ class FunctionBackend:
         tools = self._tools.items()
         return tuple(Feature(FeatureKind.TOOL, name, definition) for name, (_, definition) in tools)
 
-    def call(self, call: Call, client: DownstreamClient) -> PendingResult:
+    def call(self, context: CallContext) -> PendingResult:
         """Run a function for the caller."""
-        return PendingResult.from_awaitable(self._run_for(call))
+        return PendingResult.from_awaitable(self._run_for(context))
 
-    async def _run_for(self, call: Call) -> Raw:
-        token = _current_caller.set(call.caller)
+    async def _run_for(self, context: CallContext) -> Raw:
+        token = _current_caller.set(context.caller)
         try:
-            return await self._run(call)
+            return await self._run(context)
         finally:
             _current_caller.reset(token)
 
-    async def _run(self, call: Call) -> Raw:
-        if call.method != "tools/call":
-            raise RpcError.method_not_found(call.method)
-        params = call.params
+    async def _run(self, context: CallContext) -> Raw:
+        if context.request.method != "tools/call":
+            raise RpcError.method_not_found(context.request.method)
+        params = context.params
         name = params.require_text("name")
         if name not in self._tools:
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {name}")
         invoke, _ = self._tools[name]
-        version = call.caller.version
+        version = context.caller.version
         arguments = params.get("arguments") or Raw(b"{}")
         try:
             if first_byte(arguments) != _OBJECT:  # no positional arguments

@@ -10,69 +10,53 @@ them.
 import asyncio
 from collections.abc import Awaitable, Iterable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
+from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient, Requester
 from trunkline.jsonrpc import Id, Notification, PendingResult, Raw, RemoteProtocolError, Request
+from trunkline.mcp.input_required import INPUT_METHODS
 from trunkline.mcp.params import Params, decode_value
-
-
-class ProgressSubscription(NamedTuple):
-    """A client's wish for progress: the gateway's token and the client's."""
-
-    number: int
-    token: Id
 
 
 class InFlightCalls:
     """All calls in flight at one server."""
 
     def __init__(self) -> None:
-        # The client of each call, and whether servers may send requests during such calls
-        self._calls: dict[PendingResult, tuple[DownstreamClient, bool]] = {}
-        self._on_done = self._calls.__delitem__
+        self._calls: dict[CallContext, PendingResult] = {}
         # The client and its own token, by the gateway's progress token
         self._progress_clients: dict[int, tuple[DownstreamClient, Id]] = {}
         # The unanswered requests of the server: call group and time of each
         self._questions: dict[int, tuple[object, float]] = {}
         self._last = 0
 
-    def subscribe_progress(self, params: Params) -> ProgressSubscription | None:
-        """Replace the progress token of a call by the gateway's; None if it has no token."""
-        token = params.progress_token
+    def subscribe_progress(self, context: CallContext) -> None:
+        """Replace the progress token of a call by the gateway's, if the call has one."""
+        token = context.params.progress_token
         if token is None:
-            return None
+            return
         self._last = number = self._last + 1
-        params.put_meta("progressToken", number)
-        return ProgressSubscription(number, token)
+        context.params.put_meta("progressToken", number)
+        self._progress_clients[number] = context.client, token
+        context.on_finish += (partial(self._forget_progress, number),)
 
-    def add(
-        self,
-        answer: PendingResult,
-        client: DownstreamClient,
-        may_ask: bool = True,
-        progress: ProgressSubscription | None = None,
-    ) -> PendingResult:
-        """Track a call until it is answered.
+    def _forget_progress(self, number: int, *_: object) -> None:
+        del self._progress_clients[number]
 
-        `may_ask` says whether servers may send requests during such calls.
-        """
-        # The pending answer is the key: its callback removes the entry without an object per call.
-        self._calls[answer] = client, may_ask
-        if progress is not None:
-            self._progress_clients[progress.number] = client, progress.token
-            answer.add_callback(partial(self._forget_progress, progress.number))
-        answer.add_callback(self._on_done)
+    def add(self, context: CallContext, answer: PendingResult) -> PendingResult:
+        """Track a call until it ends; return its answer."""
+        self._calls[context] = answer
+        context.on_finish += (self._remove,)
         return answer
 
-    def _forget_progress(self, number: int, _: PendingResult) -> None:
-        del self._progress_clients[number]
+    def _remove(self, context: CallContext, *_: object) -> None:
+        del self._calls[context]
 
     def only_client(self) -> DownstreamClient | None:
         """Return the client of all calls, if they belong to one session."""
-        return _only_client(client for client, _ in self._calls.values())
+        return _only_client(context.client for context in self._calls)
 
     def request_target(self) -> DownstreamClient | None:
         """Return the client that a request must be for; those with input features come first."""
@@ -85,9 +69,9 @@ class InFlightCalls:
         return len({client.call_group for client in self._possible_targets()}) > 1
 
     def _possible_targets(self) -> list[DownstreamClient]:
+        may_ask = [c.client for c in self._calls if c.request.method in INPUT_METHODS]
         # Some servers send requests during lists or completions: then all clients count.
-        calls = self._calls.values()
-        return [client for client, may_ask in calls if may_ask] or [each for each, _ in calls]
+        return may_ask or [context.client for context in self._calls]
 
     async def send_request(
         self, client: DownstreamClient, method: str, params: Any, requester: Requester | None = None
@@ -140,8 +124,8 @@ class InFlightCalls:
     def _hold_answers(self, client: DownstreamClient, loop: asyncio.AbstractEventLoop) -> None:
         # Only until the next turn of the event loop, when the notification is being sent. Then the
         # client's stream keeps the order, and a client that never reads blocks nothing else.
-        for answer, (owner, _) in self._calls.items():
-            if owner is client:
+        for context, answer in self._calls.items():
+            if context.client is client:
                 answer.hold()
                 loop.call_soon(answer.release)
 

@@ -25,6 +25,7 @@ from trunkline.backends.limits import DEFAULT_LIMITS, BackendLimits
 from trunkline.backends.server_connection import DEFAULT_LIST_LIMITS, ServerConnection, read_lists
 from trunkline.backends.tasks import TaskTracker
 from trunkline.gateway.backend import BackendListener
+from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient
 from trunkline.jsonrpc import (
     ConnectionLost,
@@ -40,8 +41,6 @@ from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.capabilities import read_client_features
 from trunkline.mcp.compat import to_session_params
 from trunkline.mcp.features import Feature
-from trunkline.mcp.identity import Call
-from trunkline.mcp.input_required import INPUT_METHODS
 from trunkline.mcp.methods import CLIENT_REQUESTS, SERVER_REQUESTS
 from trunkline.mcp.negotiation import InitializeResult, initialize_params, read_initialize_result
 from trunkline.mcp.notifications import LIST_CHANGED_METHODS
@@ -139,60 +138,70 @@ class SessionServer:
         self._task_only_tools = frozenset(o.key for o in features if can_run_tasks and o.needs_task)
         return features
 
-    def call(self, call: Call, client: DownstreamClient) -> PendingResult:
+    def call(self, context: CallContext) -> PendingResult:
         """Make a call."""
-        params, connection, progress = call.params, self._connection, None
+        params, connection = context.params, self._connection
         if connection is None:
             raise _not_connected()
         # Nearly all calls have only a name and arguments: they go on without another look.
         if not params.has_only_name_and_arguments:
-            to_session_params(call.method, params, self.version)
+            to_session_params(context.request.method, params, self.version)
             if not params.has_only_name_and_arguments:
-                progress = self._in_flight.subscribe_progress(params)
+                self._in_flight.subscribe_progress(context)
         # Servers without such tools pay one attribute for the feature.
-        if self._task_only_tools and self._needs_task(call):
-            answer = self._start_task(connection, call, client)
+        if self._task_only_tools and self._needs_task(context):
+            answer = self._start_task(connection, context)
         else:
-            answer = self._start_call(connection, call, client)
-        return self._in_flight.add(answer, client, call.method in INPUT_METHODS, progress)
+            answer = self._start_call(connection, context)
+        return self._in_flight.add(context, answer)
 
-    def _start_call(
-        self, connection: ServerConnection, call: Call, client: DownstreamClient
-    ) -> PendingResult:
-        raw = call.params.encode()
+    def _start_call(self, connection: ServerConnection, context: CallContext) -> PendingResult:
+        raw, request = context.params.encode(), context.request
         if not connection.has_streams:
-            return connection.call(call.method, raw, original_id=call.id)
-        handler = _RetryableCallHandler(self, self._in_flight, client, call, self._welcome)
+            return connection.call(request.method, raw, original_id=request.id)
+        handler = _RetryableCallHandler(
+            self, self._in_flight, context.client, context, self._welcome
+        )
         if self._renewal is not None:
-            send = partial(connection.call, call.method, raw, original_id=call.id, handler=handler)
-            return PendingResult.from_awaitable(self._send_with_renewal(send))
-        retry = handler.retry
+            return PendingResult.from_awaitable(
+                self._send_with_renewal(self._sender(connection, handler, raw))
+            )
         return connection.call(
-            call.method, raw, original_id=call.id, handler=handler, retry_in_new_session=retry
+            request.method,
+            raw,
+            original_id=request.id,
+            handler=handler,
+            retry_in_new_session=handler.retry,
+        )
+
+    def _sender(
+        self, connection: ServerConnection, handler: "_RetryableCallHandler", raw: Raw
+    ) -> Callable[[], Awaitable[Raw]]:
+        request = handler.context.request
+        return partial(
+            connection.call, request.method, raw, original_id=request.id, handler=handler
         )
 
     async def retry_call(self, handler: "_RetryableCallHandler", lost: SessionLost) -> Raw:
         """Repeat a call in a new session, since the server has lost the one it was made in."""
-        connection, call = self._require_connection(), handler.call
-        raw = call.params.encode()
-        send = partial(connection.call, call.method, raw, original_id=call.id, handler=handler)
+        connection = self._require_connection()
+        send = self._sender(connection, handler, handler.context.params.encode())
         return await self._send_in_new_session(connection, handler.welcome, lost, send)
 
-    def _needs_task(self, call: Call) -> bool:
-        is_tool = call.method == "tools/call"
-        return is_tool and call.params.require_text("name") in self._task_only_tools
+    def _needs_task(self, context: CallContext) -> bool:
+        is_tool = context.request.method == "tools/call"
+        return is_tool and context.params.require_text("name") in self._task_only_tools
 
-    def _start_task(
-        self, connection: ServerConnection, call: Call, client: DownstreamClient
-    ) -> PendingResult:
-        call.params.put("task", TASK_REQUEST)
+    def _start_task(self, connection: ServerConnection, context: CallContext) -> PendingResult:
+        context.params.put("task", TASK_REQUEST)
+        client, id = context.client, context.request.id
         # Requests about a task are never repeated in a new session, which does not know the task.
         handler = CallStreamHandler(self, self._in_flight, client)
 
         def send_about_task(method: str, params: dict[str, Any]) -> Awaitable[Raw]:
-            return connection.call(method, to_raw(params), original_id=call.id, handler=handler)
+            return connection.call(method, to_raw(params), original_id=id, handler=handler)
 
-        creating = self._start_call(connection, call, client)
+        creating = self._start_call(connection, context)
         return PendingResult.from_awaitable(self._tasks.run(creating, send_about_task, client))
 
     async def _request(self, method: str, params: dict[str, Any]) -> Raw:
@@ -349,7 +358,7 @@ class SessionServer:
 
 class _RetryableCallHandler(CallStreamHandler, frozen=True):
     server: SessionServer
-    call: Call
+    context: CallContext
     welcome: InitializeResult | None  # the session in which the call was made
 
     async def retry(self, lost: SessionLost) -> Raw:

@@ -28,6 +28,7 @@ from trunkline.backends.limits import DEFAULT_LIMITS, BackendLimits
 from trunkline.backends.server_connection import ServerConnection, read_lists
 from trunkline.backends.tasks import TaskTracker
 from trunkline.gateway.backend import BackendListener
+from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient
 from trunkline.http.exchange import Headers
 from trunkline.jsonrpc import (
@@ -51,7 +52,7 @@ from trunkline.mcp.http_headers import (
     header_params,
     request_headers,
 )
-from trunkline.mcp.identity import Call, Caller, Principal
+from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.input_required import (
     INPUT_METHODS,
     MAX_INPUT_ROUNDS,
@@ -245,80 +246,80 @@ class StatelessServer:
                 return False
         return True
 
-    def call(self, call: Call, client: DownstreamClient) -> PendingResult:
+    def call(self, context: CallContext) -> PendingResult:
         """Make a call; clients of the session protocol get the server's questions as requests."""
-        params, needs_adapting = call.params, call.caller.version not in STATELESS_VERSIONS
+        params, caller, method = context.params, context.caller, context.request.method
+        needs_adapting = caller.version not in STATELESS_VERSIONS
         # Metadata that the client wrote itself goes on as it is.
         if needs_adapting or not has_envelope(params):
-            to_stateless_params(call.method, params, call.caller)
-        progress = self._in_flight.subscribe_progress(params)
-        if self._runs_tasks and call.method == "tools/call":
-            pending = self._start_task_capable(call, params, client)
+            to_stateless_params(method, params, caller)
+        self._in_flight.subscribe_progress(context)
+        if self._runs_tasks and method == "tools/call":
+            pending = self._start_task_capable(context)
         else:
-            pending = self._start_call(call, params, client)
-        if needs_adapting and call.method in INPUT_METHODS:
-            pending.add_callback(partial(self._check_input_required, call, client))
-        return self._in_flight.add(pending, client, progress=progress)
+            pending = self._start_call(context)
+        if needs_adapting and method in INPUT_METHODS:
+            pending.add_callback(partial(self._check_input_required, context))
+        return self._in_flight.add(context, pending)
 
-    def _check_input_required(
-        self, call: Call, client: DownstreamClient, pending: PendingResult
-    ) -> None:
+    def _check_input_required(self, context: CallContext, pending: PendingResult) -> None:
         required = None if pending.error is not None else find_input_required(pending.result)
         if required is not None:
-            call_again = partial(self._start_call, call, call.params, client)
-            send_question = partial(self._send_question, client)
+            call_again = partial(self._start_call, context)
+            send_question = partial(self._send_question, context.client)
             rounds = run_input_rounds(
-                required, call.params, send_question, call_again, self._limits
+                required, context.params, send_question, call_again, self._limits
             )
             raise Superseded(PendingResult.from_awaitable(rounds))
 
-    def _start_call(self, call: Call, params: Params, client: DownstreamClient) -> PendingResult:
-        connection, method = self._require_connection(), call.method
+    def _start_call(self, context: CallContext) -> PendingResult:
+        connection, method, client = (
+            self._require_connection(),
+            context.request.method,
+            context.client,
+        )
         streams = connection.has_streams
         handler = CallStreamHandler(self, self._in_flight, client) if streams else None
-        headers = self._headers(method, params)
+        headers = self._headers(method, context.params)
         return connection.call(
-            method, params.encode(), original_id=call.id, handler=handler, headers=headers
+            method,
+            context.params.encode(),
+            original_id=context.request.id,
+            handler=handler,
+            headers=headers,
         )
 
     # Calls to servers with the task extension
 
-    def _start_task_capable(
-        self, call: Call, params: Params, client: DownstreamClient
-    ) -> PendingResult:
+    def _start_task_capable(self, context: CallContext) -> PendingResult:
         """Call without the task extension, unless this tool is known to require it."""
-        name = params.require_text("name")
-        if name in self._task_only_tools:
-            return self._start_task(call, params, client)
-        if has_tasks_extension(call.caller.capabilities):
+        if context.params.require_text("name") in self._task_only_tools:
+            return self._start_task(context)
+        if has_tasks_extension(context.caller.capabilities):
             # The gateway offers no tasks to clients, also to those that declare the extension.
-            set_tasks_extension(params, declared=False)
-        pending = self._start_call(call, params, client)
+            set_tasks_extension(context.params, declared=False)
+        pending = self._start_call(context)
         answer = PendingResult(lambda _: pending.cancel())
-        pending.add_callback(partial(self._retry_as_task, call, params, client, answer))
+        pending.add_callback(partial(self._retry_as_task, context, answer))
         return answer
 
     def _retry_as_task(
-        self,
-        call: Call,
-        params: Params,
-        client: DownstreamClient,
-        answer: PendingResult,
-        pending: PendingResult,
+        self, context: CallContext, answer: PendingResult, pending: PendingResult
     ) -> None:
         """Pass on an answer; a call refused for lack of a task had no effect, and is repeated."""
         if answer.done or not needs_tasks_extension(pending.error):
             answer.copy_from(pending)
             return
-        self._task_only_tools.add(params.require_text("name"))
+        self._task_only_tools.add(context.params.require_text("name"))
         try:
-            task_call = self._start_task(call, params, client)
+            task_call = self._start_task(context)
         except Exception as error:
             answer.set_exception(error)
             return
         answer.chain(task_call)
 
-    def _start_task(self, call: Call, params: Params, client: DownstreamClient) -> PendingResult:
+    def _start_task(self, context: CallContext) -> PendingResult:
+        params, client, id = context.params, context.client, context.request.id
         set_tasks_extension(params, declared=True)
         envelope = {key: raw for key, raw in params.meta.items() if key in ENVELOPE_KEYS}
         handler = CallStreamHandler(self, self._in_flight, client)
@@ -328,10 +329,10 @@ class StatelessServer:
             headers = self._headers(method, task_params)
             connection = self._require_connection()
             return connection.call(
-                method, task_params.encode(), original_id=call.id, handler=handler, headers=headers
+                method, task_params.encode(), original_id=id, handler=handler, headers=headers
             )
 
-        creating = self._start_call(call, params, client)
+        creating = self._start_call(context)
         answer_questions = partial(send_questions, partial(self._send_question, client))
         running = self._tasks.run(creating, send_about_task, client, answer_questions)
         return PendingResult.from_awaitable(running)

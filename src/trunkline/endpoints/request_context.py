@@ -92,7 +92,9 @@ class McpService(Protocol):
         """Answer a request of the stateless protocol: return the result or an awaitable."""
         ...
 
-    def record_refusal(self, request: Request, principal: Principal, error: RpcError) -> None:
+    def record_refusal(
+        self, request: Request, principal: Principal, stream: RequestStream, error: RpcError
+    ) -> None:
         """Record a request of the stateless protocol whose params are malformed."""
         ...
 

@@ -317,8 +317,7 @@ class HttpRouter:
         """Reject malformed params of the stateless protocol; the session protocol does so later."""
         may_be_stateless = request.method != "initialize" and _may_be_stateless(body)
         if context.request_class.is_stateless or may_be_stateless:
-            self._service.record_refusal(request, context.principal, error)
-            context.respond_error(400, error, request.id)
+            self._stateless_endpoint.reject_unreadable(context, request, error)
         else:
             self._session_endpoint.handle_request(context, request)
 

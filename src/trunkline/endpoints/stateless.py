@@ -106,6 +106,12 @@ class StatelessEndpoint:
         context.exchange.on_disconnect(outcome.cancel)
         return outcome
 
+    def reject_unreadable(self, context: RequestContext, request: Request, error: RpcError) -> None:
+        """Respond to a request whose params cannot be read."""
+        writer = StatelessResponseWriter(self, context, request)
+        self._service.record_refusal(request, context.principal, writer, error)
+        context.respond_error(400, error, request.id)
+
     def _reject(self, writer: "StatelessResponseWriter", exc: Exception) -> None:
         """Respond to a request that failed at once.
 

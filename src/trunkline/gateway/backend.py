@@ -7,11 +7,11 @@ what the backend sends outside of calls. The implementations are in the package 
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias
 
+from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient, Requester
 from trunkline.jsonrpc import PendingResult, Raw
 from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.features import Feature
-from trunkline.mcp.identity import Call
 
 
 class BackendListener(Protocol):
@@ -78,7 +78,7 @@ class Backend(Protocol):
         """List all its features."""
         ...
 
-    def call(self, call: Call, client: DownstreamClient) -> PendingResult:
+    def call(self, context: CallContext) -> PendingResult:
         """Start a call; the call, or its result, raises RpcError or ConnectionLost."""
         ...
 

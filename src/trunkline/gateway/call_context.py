@@ -1,9 +1,16 @@
-"""The record of one call on its way through the gateway, and its summary at the end.
+"""CallContext: the record of one call on its way through the gateway, and its summary at the end.
 
-    received ──routed──> checked ──sent──> answered ──> one CallSummary, however the call ends
+    received ──routed──> checked ──sent──> answered ──> finish hooks ──> one CallSummary
 
-This module records what other modules decide. Details that few consumers need, such as the name in
-a call of an unknown tool, are computed on demand: every call comes this way, and most succeed.
+The router creates it; sessions, queues, limiters, kill switches, backends and the audit log refer
+to it. This module records what other modules decide. Details that few consumers need, such as the
+name in a call of an unknown tool, are computed on demand: every call comes this way, and most
+succeed.
+
+Invariants:
+1. A call has one CallContext, from its arrival to its end.
+2. The finish hooks run once, in the order they were added, with the outcome of the call. A hook
+   that raises, whatever it raises, keeps no later hook from running.
 """
 
 import asyncio
@@ -15,7 +22,8 @@ from typing import Protocol, TypeAlias, cast
 
 from msgspec import Struct, field
 
-from trunkline.jsonrpc import Id, Raw, Request, RpcError, from_raw
+from trunkline.gateway.client import DownstreamClient
+from trunkline.jsonrpc import Id, PendingResult, Raw, Request, RpcError, from_raw
 from trunkline.mcp.errors import ErrorKind
 from trunkline.mcp.features import TOOL
 from trunkline.mcp.identity import Caller, Principal
@@ -49,13 +57,22 @@ class TracedCall(Protocol):
         ...
 
 
+FinishHook: TypeAlias = "Callable[[CallContext, object, BaseException | None], None]"
+"""Runs when a call ends, with the call, its result and its error."""
+
+
 class CallContext(Struct, eq=False):
     """One call in flight."""
 
     caller: Caller
     request: Request
+    params: Params
+    """The params for the backend: the router and the backend that gets the call edit them. The
+    client's own are in `request`.
+    """
+    client: DownstreamClient
     has_no_meta: bool = False
-    """True if the params have no `_meta`, as in most calls: no trace context to look for."""
+    """True if the params had no `_meta`, as in most calls: no trace context to look for."""
     entry: CatalogEntry | None = None
     arguments: Raw | None = None
     backend_revision: str | None = None
@@ -68,10 +85,16 @@ class CallContext(Struct, eq=False):
     sent_at: float | None = None
     """When the backend got the call, on the clock of `started_at`; set when it answered."""
     answered_at: float | None = None
-    on_finish: tuple[Callable[[], None], ...] = ()
-    """Hooks that run once when the call ends, to release what was taken for it."""
+    answer: PendingResult | None = None
+    """The answer to come; cancelling it cancels the call. None before the call is sent or waits."""
+    queued_at: float = 0.0
+    """When the upstream's queue got the call, on the clock of the event loop."""
+    deadline: float = 0.0
+    """When the upstream's timeout ends the call, on the same clock."""
+    on_finish: tuple[FinishHook, ...] = ()
+    """Hooks that run when the call ends, in this order, to release what was taken for it."""
     stop_error: RpcError | None = None
-    """Set when the call is cancelled before it was sent: why it must not go on."""
+    """Why the call must not go on, once a kill switch has stopped it."""
     span: "TracedCall | None" = None
     """The span that records the call, if it is traced."""
     wrapped_tool: str | None = None
@@ -84,6 +107,10 @@ class CallContext(Struct, eq=False):
     """When the call arrived, on the monotonic clock."""
     id_prefix: str = _ID_PREFIX
     """The same for all calls of one process."""
+
+    def __repr__(self) -> str:
+        """Name the call without its arguments and its client's headers, which may be secret."""
+        return f"CallContext(id={self.id!r}, method={self.request.method!r}, name={self.name!r})"
 
     @property
     def id(self) -> str:
@@ -98,11 +125,16 @@ class CallContext(Struct, eq=False):
             return entry.public_name
         return requested_name(self.request) if self.wrapped_tool is None else self.wrapped_tool
 
-    def finish(self) -> None:
-        """Run the `on_finish` hooks, once."""
+    def finish(self, result: object, error: BaseException | None) -> list[BaseException]:
+        """Run the `on_finish` hooks, once; return what they raised."""
         hooks, self.on_finish = self.on_finish, ()
+        raised: list[BaseException] = []
         for hook in hooks:
-            hook()
+            try:
+                hook(self, result, error)
+            except BaseException as failure:
+                raised.append(failure)
+        return raised
 
     def summarize(self, now: float, result: object, error: BaseException | None) -> "CallSummary":
         """Return the summary of the call, given its result or error."""

@@ -1,11 +1,11 @@
 """The queue of one upstream: how many calls run at a time, and for how long each may take.
 
-    submit ──> started at once ──────────────────────────────> done
+    submit ──> started at once ──────────────────────────────> ended
            ──> waiting ──> started when another one has ended ──>
                   └──────────── overdue ──> cancelled with TimeoutError
 
-The queue does not start calls itself and does not observe their end. Its owner reports a running
-call with `watch`, and its end with `remove`.
+The queue does not start calls itself. Its owner reports a running call with `watch`. The queue
+removes a call when the call ends, by a finish hook.
 
 One timer serves all calls, because a timer per call would cost more than the rest of the queue. All
 calls have the same timeout, so the oldest call expires first.
@@ -13,23 +13,30 @@ calls have the same timeout, so the oldest call expires first.
 
 import asyncio
 from collections.abc import Callable
-from typing import Generic, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
+from trunkline.gateway.call_context import CallContext
+from trunkline.gateway.client import DownstreamClient
 from trunkline.jsonrpc import PendingResult
 
 StartCall: TypeAlias = Callable[[], PendingResult]
 
 
-T = TypeVar("T")
+class _WaitingCall(NamedTuple):
+    start: StartCall
+    answer: PendingResult
 
 
-class UpstreamQueue(Generic[T]):
+class UpstreamQueue:
     """The running and waiting calls of one upstream."""
 
     _now: Callable[[], float]  # the clock of the running loop; set when the first call is watched
 
     def __init__(
-        self, max_in_flight: int, timeout: float, awaiting_client_since: Callable[[T], float | None]
+        self,
+        max_in_flight: int,
+        timeout: float,
+        awaiting_client_since: Callable[[DownstreamClient], float | None],
     ) -> None:
         """Create an empty queue.
 
@@ -40,39 +47,41 @@ class UpstreamQueue(Generic[T]):
         self.max_in_flight = max_in_flight
         self._awaiting_client_since = awaiting_client_since
         self._timeout = timeout
-        # All running and waiting calls: start time, allowed seconds and client. The call that
-        # expires first comes first. Calls wait only while `max_in_flight` calls are running.
-        self.deadlines: dict[PendingResult, tuple[float, float, T]] = {}
-        # The calls that wait, with the function that starts each
-        self._waiting: dict[PendingResult, StartCall] = {}
+        # All running and waiting calls; the call that expires first comes first. Calls wait only
+        # while `max_in_flight` calls are running.
+        self.calls: dict[CallContext, None] = {}
+        self._waiting: dict[CallContext, _WaitingCall] = {}
+        self._is_starting = False
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self.deadlines)
+        return len(self.calls)
 
     @property
     def full(self) -> bool:
         """Whether one more call would have to wait."""
-        return len(self.deadlines) >= self.max_in_flight
+        return len(self.calls) >= self.max_in_flight
 
-    def submit(self, start: StartCall, client: T) -> PendingResult:
+    def submit(self, context: CallContext, start: StartCall) -> PendingResult:
         """Call `start` now, or when a slot is free; raises what `start` raises if called now."""
-        if self.full:
-            answer = PendingResult()
-            answer.add_callback(self._on_waiting_done)
-            self._waiting[answer] = start
-        else:
+        if not self.full:
             answer = start()
+        else:
+            context.answer = answer = PendingResult()
+            self._waiting[context] = _WaitingCall(start, answer)
         if not answer.done:
-            self.watch(answer, client)
+            self.watch(context)
         return answer
 
-    def watch(self, answer: PendingResult, client: T) -> None:
+    def watch(self, context: CallContext) -> None:
         """Count a running call, and cancel it when its time is up."""
         # This runs for every call: `_now` saves the lookup of the running loop.
         if self._timer is None:
             self._start_timer()
-        self.deadlines[answer] = (self._now(), self._timeout, client)
+        context.queued_at = now = self._now()
+        context.deadline = now + self._timeout
+        self.calls[context] = None
+        context.on_finish += (self.remove,)
 
     def _start_timer(self) -> None:
         loop = asyncio.get_running_loop()
@@ -90,28 +99,36 @@ class UpstreamQueue(Generic[T]):
         With a shorter timeout, calls in flight have no more time left than a call that starts now.
         """
         self._timeout = timeout
-        if self.deadlines:
+        if self.calls:
             loop = asyncio.get_running_loop()
             latest = loop.time() + timeout
-            for answer, (started_at, allowed, client) in self.deadlines.items():
-                self.deadlines[answer] = (started_at, min(allowed, latest - started_at), client)
+            for context in self.calls:
+                context.deadline = min(context.deadline, latest)
             self.close()
-            started_at, allowed, _ = next(iter(self.deadlines.values()))
-            self._timer = loop.call_at(started_at + allowed, self._cancel_overdue)
+            first = next(iter(self.calls))
+            self._timer = loop.call_at(first.deadline, self._cancel_overdue)
         self.adjust_limit(limit_change)
 
-    def remove(self, answer: PendingResult) -> None:
+    def remove(
+        self, context: CallContext, result: object = None, error: BaseException | None = None
+    ) -> None:
         """Forget a call that has ended, and start the next one."""
-        self.deadlines.pop(answer, None)
+        self.calls.pop(context, None)
         if self._waiting:
+            self._waiting.pop(context, None)
             self._start_waiting()
 
     def _start_waiting(self) -> None:
-        while self._waiting and len(self.deadlines) - len(self._waiting) < self.max_in_flight:
-            self._start_one(next(iter(self._waiting)))
+        if self._is_starting:  # a call that fails to start is removed, which leads here again
+            return
+        self._is_starting = True
+        try:
+            while self._waiting and len(self.calls) - len(self._waiting) < self.max_in_flight:
+                self._start_one(*self._waiting.pop(next(iter(self._waiting))))
+        finally:
+            self._is_starting = False
 
-    def _start_one(self, answer: PendingResult) -> None:
-        start = self._waiting.pop(answer)
+    def _start_one(self, start: StartCall, answer: PendingResult) -> None:
         try:
             running = start()
         except Exception as error:
@@ -119,37 +136,33 @@ class UpstreamQueue(Generic[T]):
             return
         # From here on, cancelling the answer cancels the running call.
         answer.set_canceller(lambda answer: running.cancel(answer.cancel_reason))
-        running.add_callback(lambda _: self.remove(answer))
         running.add_callback(answer.copy_from)
-
-    def _on_waiting_done(self, answer: PendingResult) -> None:
-        self._waiting.pop(answer, None)
-        self.deadlines.pop(answer, None)
 
     def _cancel_overdue(self) -> None:
         """Cancel the calls whose time is up, and set the timer for the next one."""
         self._timer = None
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for answer, (started_at, allowed, client) in list(self.deadlines.items()):
-            if started_at + allowed > now:
+        for context in list(self.calls):
+            if context.deadline > now:
                 break
-            asked_at = self._awaiting_client_since(client)
-            if asked_at is not None and asked_at >= started_at:
+            asked_at = self._awaiting_client_since(context.client)
+            if asked_at is not None and asked_at >= context.queued_at:
                 # Moved to the end: the call gets its whole timeout again from now on.
-                del self.deadlines[answer]
-                self.deadlines[answer] = (started_at, now + self._timeout - started_at, client)
-            else:
-                answer.cancel(TimeoutError())
+                del self.calls[context]
+                self.calls[context] = None
+                context.deadline = now + self._timeout
+            elif context.answer is not None:
+                context.answer.cancel(TimeoutError())
         # A call that does not end at once is skipped here, so that it is cancelled only once.
-        ends = (started_at + allowed for started_at, allowed, _ in self.deadlines.values())
-        if (next_check := next((end for end in ends if end > now), None)) is not None:
+        next_check = next((c.deadline for c in self.calls if c.deadline > now), None)
+        if next_check is not None:
             self._timer = loop.call_at(next_check, self._cancel_overdue)
 
     def fail_queued(self, error: BaseException) -> None:
         """Fail all waiting calls."""
-        for answer in list(self._waiting):
-            answer.set_exception(error)
+        for waiting in list(self._waiting.values()):
+            waiting.answer.set_exception(error)
 
     def close(self) -> None:
         """Stop the timer."""

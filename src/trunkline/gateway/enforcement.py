@@ -1,31 +1,31 @@
 """The checks that a configuration makes: kill switch, limits, policy, arguments, in this order.
 
-    EntryGuard: disabled? ──> over a limit? ──> allowed? ──> ArgumentChecker: do arguments fit?
+    disabled? ──> over a limit? ──> allowed? ──> ArgumentChecker: do the arguments fit?
 
 Each part may be absent. What is the same for all calls of a caller (no kill switch, which limits,
-what the policy says regardless of arguments) is decided at its first call and cached with the
-route; changing any of it clears the route cache.
+what the policy says regardless of arguments) is decided at its first call: see `terms_for`. The
+DecisionCache keeps it until something changes.
 
 Invariants:
 1. Lists and calls use the same policy decision: a listed entry is never "unknown" when called.
 2. The policy judges the very bytes that are forwarded. Arguments that could be read in two ways,
    such as with duplicate keys, are refused.
-3. Cached decisions are bounded, and belong to a definition: a changed definition is judged again.
-4. New limits keep the quota used so far: a changed configuration does not refill buckets.
-5. A schema that is invalid or too expensive to check is skipped, and reported once per tool.
+3. New limits keep the quota used so far: a changed configuration does not refill buckets.
+4. A schema that is invalid or too expensive to check is skipped, and reported once per tool.
 """
 
 import time
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from trunkline.gateway.call_context import CallContext
+from trunkline.gateway.decision_cache import CallerCache, CallerTerms, DecisionCache
 from trunkline.gateway.events import UncheckedTool
 from trunkline.gateway.kill_switch import KillSwitchControl
-from trunkline.gateway.pipeline import CallCheck
+from trunkline.gateway.pipeline import CallCheck, Denied
 from trunkline.jsonrpc import INVALID_PARAMS, Raw, RpcError, from_raw, read_members, to_raw
 from trunkline.mcp.compat import adapt_result
 from trunkline.mcp.errors import ErrorKind, gateway_error
@@ -52,27 +52,17 @@ from trunkline.routing.policy import (
     Target,
 )
 from trunkline.routing.schema_validation import ArgumentValidator, UncheckableSchema, compile_schema
-from trunkline.routing.visibility import CallerCache
-
-MAX_CACHED_DECISIONS = 20_000
-"""How many policy decisions are cached; beyond that, the cache is emptied."""
-
-MAX_CACHED_NAME = 256
-"""Decisions about longer names, in characters, are not cached: mostly made-up URIs."""
-
-_CachedDecisions: TypeAlias = dict[tuple[FeatureKind, str, str], tuple[Raw, PolicyDecision]]
 
 
 class PolicyEnforcer:
-    """Applies the policy to callers and catalogue entries, and caches its decisions."""
+    """Applies the policy to callers and catalogue entries."""
 
-    def __init__(self, policy: Policy, max_cached: int = MAX_CACHED_DECISIONS) -> None:
+    def __init__(self, policy: Policy, decisions: DecisionCache | None = None) -> None:
+        """Create it; `decisions` caches what the policy says."""
         self.policy = policy
-        self._max_cached = max_cached
+        self._cache = decisions or DecisionCache()
         self._depends_on_subject = "subject" in policy.variables
         self._depends_on_client = "client" in policy.variables
-        self._decisions: dict[Hashable, _CachedDecisions] = {}
-        self._count = 0
 
     def visibility_key(self, caller: Caller) -> Hashable:
         """Return a key that is equal for callers whom the policy treats alike."""
@@ -118,27 +108,11 @@ class PolicyEnforcer:
 
     def decision_for(self, caller: Caller, entry: CatalogEntry) -> PolicyDecision:
         """Return the policy's decision about an entry for a caller, from the cache if possible."""
-        key = self.visibility_key(caller)
-        cached = self._decisions.get(key)
-        name = (entry.kind, entry.public_name, entry.backend)
-        if cached is not None:
-            found = cached.get(name)
-            if found is not None and found[0] is entry.definition:
-                return found[1]
-        decision = self.policy.evaluate(_policy_subject(caller), policy_target(entry))
-        self._store(key, name, (entry.definition, decision))
-        return decision
 
-    def _store(
-        self, key: Hashable, name: tuple[FeatureKind, str, str], found: tuple[Raw, PolicyDecision]
-    ) -> None:
-        if len(name[1]) > MAX_CACHED_NAME:
-            return  # most likely a made-up URI
-        if self._count >= self._max_cached:
-            self._decisions, self._count = {}, 0
-        cached = self._decisions.setdefault(key, {})
-        self._count += name not in cached
-        cached[name] = found
+        def decide() -> PolicyDecision:
+            return self.policy.evaluate(_policy_subject(caller), policy_target(entry))
+
+        return self._cache.policy_decision(self.visibility_key(caller), entry, decide)
 
 
 class _ClientInfo(Struct):
@@ -218,7 +192,10 @@ class RateLimiter:
         if exceeded is not None:
             raise _rate_limit_error(exceeded, entry, context.caller.version)
         if applied.concurrent:
-            context.on_finish += (partial(self.quota.release, applied.concurrent),)
+            context.on_finish += (partial(self._release, applied),)
+
+    def _release(self, applied: AppliedLimits, *_: object) -> None:
+        self.quota.release(applied.concurrent)
 
 
 def _rate_limit_error(exceeded: LimitExceeded, entry: CatalogEntry, version: str) -> RpcError:
@@ -247,16 +224,22 @@ class _CachedTool(NamedTuple):
 class _ToolArgumentCheck:
     """Checks the arguments of one tool; reports once if its schema is too expensive."""
 
-    __slots__ = ("_emit", "_find_errors", "_is_valid", "_reported")
+    __slots__ = ("_emit", "_entry", "_find_errors", "_is_valid", "_reported")
 
-    def __init__(self, validator: ArgumentValidator, emit: Callable[[UncheckedTool], None]) -> None:
+    def __init__(
+        self,
+        entry: CatalogEntry,
+        validator: ArgumentValidator,
+        emit: Callable[[UncheckedTool], None],
+    ) -> None:
+        self._entry = entry
         self._is_valid = validator.is_valid
         self._find_errors = validator.find_errors
         self._emit = emit
         self._reported = False
 
-    def check(self, context: CallContext, entry: CatalogEntry) -> Raw | None:
-        """Refuse arguments that do not fit the schema.
+    def check(self, context: CallContext) -> Denied | None:
+        """Deny a call whose arguments do not fit the schema.
 
         Clients of 2025-11-25 and later get a result with `isError`, which models read; earlier
         ones get Invalid params. A missing `arguments` counts as an empty object.
@@ -269,9 +252,9 @@ class _ToolArgumentCheck:
         except UncheckableSchema as error:
             if not self._reported:
                 self._reported = True
-                self._emit(UncheckedTool(entry.public_name, entry.backend, str(error)))
+                self._emit(UncheckedTool(self._entry.public_name, self._entry.backend, str(error)))
             return None
-        return _argument_error(context, entry, problems) if problems else None
+        return _deny_arguments(context, self._entry, problems) if problems else None
 
 
 class ArgumentChecker:
@@ -316,7 +299,7 @@ class ArgumentChecker:
         except UncheckableSchema as error:
             self._emit(UncheckedTool(entry.public_name, entry.backend, str(error)))
             return None
-        return None if validator is None else _ToolArgumentCheck(validator, self._emit).check
+        return None if validator is None else _ToolArgumentCheck(entry, validator, self._emit).check
 
     def _compile_schema(self, entry: CatalogEntry) -> ArgumentValidator | None:
         schema = input_schema(entry)
@@ -344,61 +327,14 @@ def find_unchecked_tools(entries: Iterable[CatalogEntry]) -> dict[str, str]:
     return found
 
 
-def _argument_error(context: CallContext, entry: CatalogEntry, problems: tuple[str, ...]) -> Raw:
+def _deny_arguments(context: CallContext, entry: CatalogEntry, problems: tuple[str, ...]) -> Denied:
     context.status = "invalid_arguments"
     message = f"Invalid arguments for tool {entry.public_name}: {'; '.join(problems)}"
     version = context.caller.version
     if version < V2025_11_25:
-        raise RpcError(INVALID_PARAMS, message)
+        return Denied(RpcError(INVALID_PARAMS, message))
     result = to_raw({"content": [{"type": "text", "text": message}], "isError": True})
-    return adapt_result("tools/call", result, V2025_11_25, version)
-
-
-_CallerTerms: TypeAlias = tuple[AppliedLimits | None, str | None]
-"""The limits of a caller, and the rule that allows all of its calls, if one does."""
-
-
-class EntryGuard:
-    """Checks calls of one entry: kill switch, limits, policy."""
-
-    __slots__ = ("_cache", "_kill_switches", "_policy_enforcer", "_rate_limiter")
-
-    def __init__(
-        self,
-        kill_switches: KillSwitchControl | None,
-        rate_limiter: RateLimiter | None,
-        policy_enforcer: PolicyEnforcer | None,
-    ) -> None:
-        self._kill_switches = kill_switches
-        self._rate_limiter = rate_limiter
-        self._policy_enforcer = policy_enforcer
-        self._cache = CallerCache[_CallerTerms]()
-
-    def check(self, context: CallContext, entry: CatalogEntry) -> None:
-        """Refuse a call that is disabled, over a limit or not allowed; raises RpcError."""
-        caller = context.caller
-        cached = self._cache.get(id(caller)) or self._resolve(caller, entry)
-        applied, rule = cached[0]
-        if applied is not None and self._rate_limiter is not None:
-            self._rate_limiter.acquire(context, entry, applied)
-        if rule is not None:
-            context.rule = rule
-        elif self._policy_enforcer is not None:
-            self._policy_enforcer.check(context, entry)
-
-    def _resolve(self, caller: Caller, entry: CatalogEntry) -> tuple[_CallerTerms, Caller]:
-        """Decide and cache what holds for all calls of a caller; raises `disabled`, uncached."""
-        if self._kill_switches is not None:
-            self._kill_switches.check(caller, entry)
-        applied = (
-            None if self._rate_limiter is None else self._rate_limiter.limits_for(caller, entry)
-        )
-        rule = (
-            None
-            if self._policy_enforcer is None
-            else self._policy_enforcer.unconditional_rule(caller, entry)
-        )
-        return self._cache.store(caller, (applied, rule))
+    return Denied(result=adapt_result("tools/call", result, V2025_11_25, version))
 
 
 class EnforcementChain:
@@ -416,19 +352,30 @@ class EnforcementChain:
         self.rate_limiter = rate_limiter
         self.argument_checker = argument_checker
 
-    def checks_for(self, entry: CatalogEntry) -> tuple[CallCheck, ...]:
+    def terms_for(self, caller: Caller, entry: CatalogEntry) -> CallerTerms:
+        """Return what holds for all calls of a visible entry by a caller."""
+        switches, limiter, policy = self.kill_switches, self.rate_limiter, self.policy_enforcer
+        return CallerTerms(
+            is_disabled=switches is not None and switches.disables(caller, entry),
+            limits=None if limiter is None else limiter.limits_for(caller, entry),
+            rule=None if policy is None else policy.unconditional_rule(caller, entry),
+        )
+
+    def checks_for(
+        self, entry: CatalogEntry, terms: CallerCache[CallerTerms]
+    ) -> tuple[CallCheck, ...]:
         """Return the checks of all calls of an entry, in order."""
+        switches, limiter, policy = self.kill_switches, self.rate_limiter, self.policy_enforcer
         checks: list[CallCheck] = []
-        # Calls do not look at inactive kill switches: activating one clears the route cache.
-        is_switching = self.kill_switches is not None and self.kill_switches.active
-        if is_switching or self.rate_limiter is not None or self.policy_enforcer is not None:
-            checks.append(
-                EntryGuard(self.kill_switches, self.rate_limiter, self.policy_enforcer).check
-            )
-        if (
-            self.argument_checker is not None
-            and (check := self.argument_checker.check_for(entry)) is not None
-        ):
+        # Calls do not look at inactive kill switches: activating one invalidates the routes.
+        if switches is not None and switches.active:
+            checks.append(partial(_check_switches, switches, entry, terms))
+        if limiter is not None:
+            checks.append(partial(_check_limits, limiter, entry, terms))
+        if policy is not None:
+            checks.append(partial(_check_policy, policy, entry, terms))
+        checker = self.argument_checker
+        if checker is not None and (check := checker.check_for(entry)) is not None:
             checks.append(check)
         return tuple(checks)
 
@@ -464,3 +411,37 @@ class EnforcementChain:
             self.kill_switches.check(caller, entry)
         if self.policy_enforcer is not None:
             self.policy_enforcer.recheck(caller, entry)
+
+
+def _check_switches(
+    switches: KillSwitchControl,
+    entry: CatalogEntry,
+    terms: CallerCache[CallerTerms],
+    context: CallContext,
+) -> None:
+    if terms.get(context.caller).is_disabled:
+        switches.check(context.caller, entry)
+
+
+def _check_limits(
+    limiter: RateLimiter,
+    entry: CatalogEntry,
+    terms: CallerCache[CallerTerms],
+    context: CallContext,
+) -> None:
+    limits = terms.get(context.caller).limits
+    if limits is not None:
+        limiter.acquire(context, entry, limits)
+
+
+def _check_policy(
+    policy: PolicyEnforcer,
+    entry: CatalogEntry,
+    terms: CallerCache[CallerTerms],
+    context: CallContext,
+) -> None:
+    rule = terms.get(context.caller).rule
+    if rule is None:
+        policy.check(context, entry)
+    else:
+        context.rule = rule

@@ -18,7 +18,12 @@ from msgspec import Struct
 
 from trunkline.gateway.call_context import CallEnd, CallSummary, summarize_calls
 from trunkline.jsonrpc import Incident
-from trunkline.jsonrpc.errors import IncidentReporter, print_incident, to_rpc_error
+from trunkline.jsonrpc.errors import (
+    IncidentReporter,
+    print_incident,
+    report_incident,
+    to_rpc_error,
+)
 from trunkline.printable import clip_text, redact_userinfo
 
 _T = TypeVar("_T")
@@ -230,6 +235,10 @@ class EventBus:
         self._flush_pending()
         for subscriber in self._subscribers:
             self._deliver(subscriber.listener, event, type(event).__name__)
+
+    def report_failure(self, failure: BaseException, method: str) -> None:
+        """Report an exception that must not change the answer of a call."""
+        report_incident(failure, method, self._report)
 
     def _deliver(self, listener: Callable[[_T], None], event: _T, name: str) -> None:
         try:

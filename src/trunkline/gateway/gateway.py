@@ -69,7 +69,7 @@ class Gateway:
         self.identity = identity
         self._limits = limits = limits or GatewayLimits()
         self.registry = Registry(visibility, limits)
-        self.pipeline = Pipeline(EventBus(report), self.registry.routes)
+        self.pipeline = Pipeline(EventBus(report), self.registry.decisions)
         self.router = Router(self.registry, self.pipeline)
         self.remapper = IdRemapper()
         self.client_capabilities: dict[str, Any] = {}
@@ -196,9 +196,11 @@ class Gateway:
         """Answer a stateless-protocol request, or return an awaitable of the answer."""
         return self.stateless.answer(request, params, principal, stream, header_check)
 
-    def record_refusal(self, request: Request, principal: Principal, error: RpcError) -> None:
+    def record_refusal(
+        self, request: Request, principal: Principal, stream: RequestStream, error: RpcError
+    ) -> None:
         """Record a stateless-protocol request whose params are malformed."""
-        self.stateless.record_refusal(request, principal, error)
+        self.stateless.record_refusal(request, principal, stream, error)
 
     @property
     def ready(self) -> bool:

@@ -114,6 +114,11 @@ class KillSwitchControl:
         if self.paused and entry.backend not in self._exempt:
             raise paused_error(caller.version)
 
+    def disables(self, caller: Caller, entry: CatalogEntry) -> bool:
+        """Return whether `check` refuses an entry for a caller."""
+        paused = self.paused and entry.backend not in self._exempt
+        return self.active and (paused or self.is_disabled_for(caller, entry))
+
     def is_disabled_for(self, caller: Caller, entry: CatalogEntry) -> bool:
         """Return whether lists omit an entry for a caller; paused entries stay listed."""
         return self.active and self._switches.find(caller.principal, entry) is not None
@@ -205,7 +210,7 @@ class KillSwitchControl:
 
     def _update_active(self) -> None:
         self.active = bool(self._switches) or self.paused
-        self._registry.routes.clear()
+        self._registry.decisions.invalidate()
 
     def _find_switch(self, context: CallContext) -> KillSwitch | None:
         """Return the switch that disables a call; None before the call is routed."""

@@ -1,20 +1,21 @@
 """The checks that every call passes before a backend gets it, and the end of every call.
 
     routed ──> execute: kill switch, limits, policy, arguments ──> sent ──> answered
+                           └── a check that must wait delays only this call
     unknown, or not routed yet ──> register ──> finish, or execute
 
 A Route holds what is the same for all calls of one catalogue entry. A CallEnforcer decides; the
 pipeline makes sure that it is asked, and that every call ends exactly once.
 
 Invariants:
-1. A cached route is valid as long as nothing changes that went into it. Any change of the
-   catalogue, of visibility, of the enforcer or of a kill switch clears the route cache first.
-2. Only catalogue entries have cached routes, so that the catalogue bounds the cache.
-3. A refused call reaches no backend, and releases what was taken for it.
-4. Every registered call ends exactly once.
+1. A refused call reaches no backend, and releases what was taken for it.
+2. Every registered call ends exactly once: its finish hooks run, then it is reported.
+3. A call whose check had to wait is routed and checked again before it is sent: the configuration
+   may have changed meanwhile.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from time import monotonic
 from typing import Protocol, TypeAlias
@@ -22,47 +23,39 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 from trunkline.gateway.call_context import CallContext
-from trunkline.gateway.client import DownstreamClient
+from trunkline.gateway.decision_cache import CallerCache, CallerTerms, DecisionCache, Route
 from trunkline.gateway.events import EventBus
-from trunkline.gateway.upstream import Upstream
 from trunkline.jsonrpc import PendingResult, Raw, RpcError
-from trunkline.mcp.identity import Call, Caller
-from trunkline.mcp.params import Params
+from trunkline.mcp.identity import Caller
 from trunkline.routing.catalog import CatalogEntry
-from trunkline.routing.visibility import VisibilityCache
 
-CallCheck: TypeAlias = Callable[[CallContext, CatalogEntry], Raw | None]
-"""Lets a call pass, raises RpcError, or returns the result that the caller gets instead.
+CHECK_TIMEOUT = 30.0
+"""How many seconds a check may take that is awaited."""
+
+
+class Denied(Struct, frozen=True):
+    """The call ends here, with an error or with a result in place of the backend's."""
+
+    error: RpcError | None = None
+    result: Raw | None = None
+
+
+class Deferred(Struct, frozen=True):
+    """The decision comes later, for example from a person."""
+
+    decision: "Awaitable[Decision]"
+    timeout: float
+    """For how many seconds the call waits for it."""
+
+
+Decision: TypeAlias = Denied | Deferred | None
+"""The decision about a call: None allows it."""
+
+CallCheck: TypeAlias = Callable[[CallContext], Decision | Awaitable[Decision]]
+"""Decides about a call. An RpcError that it raises denies the call.
 
 A check that acquires something releases it by a hook in `context.on_finish`.
 """
-
-
-class Route(Struct, frozen=True):
-    """Where calls of one catalogue entry go, and what they must pass."""
-
-    entry: CatalogEntry
-    upstream: Upstream
-    checks: tuple[CallCheck, ...] = ()
-    visibility: VisibilityCache | None = None
-    """Decides which callers see the entry; None if all do."""
-    is_call_tool: bool = False
-    prepare: Callable[[Params], None] | None = None
-    """Rewrites the params for the owner of the entry; None if they can stay."""
-    finish: Callable[[PendingResult], None] | None = None
-    """Rewrites the answer for the client; None if it can stay."""
-
-
-class RouteCache:
-    """Routes by method and name."""
-
-    def __init__(self) -> None:
-        self.by_name: dict[str, dict[str, Route]] = {"tools/call": {}, "prompts/get": {}}
-
-    def clear(self) -> None:
-        """Drop all routes; they are built again on demand."""
-        for routes in self.by_name.values():
-            routes.clear()
 
 
 _MAX_DEFERRED_RESULT_BYTES = 8192
@@ -72,12 +65,18 @@ _MAX_DEFERRED_RESULT_BYTES = 8192
 class CallEnforcer(Protocol):
     """Decides which calls are allowed, and how many."""
 
-    def checks_for(self, entry: CatalogEntry) -> tuple[CallCheck, ...]:
+    def terms_for(self, caller: Caller, entry: CatalogEntry) -> CallerTerms:
+        """Return what holds for all calls of a visible entry by a caller; cached."""
+        ...
+
+    def checks_for(
+        self, entry: CatalogEntry, terms: CallerCache[CallerTerms]
+    ) -> tuple[CallCheck, ...]:
         """Return the checks of all calls of an entry, in order; cached with the route."""
         ...
 
     def recheck(self, caller: Caller, entry: CatalogEntry) -> None:
-        """Check a suspended call again before it goes on; raises RpcError."""
+        """Check a call again that has waited, without counting it; raises RpcError."""
         ...
 
     def check_disabled(self, caller: Caller, entry: CatalogEntry) -> None:
@@ -100,7 +99,7 @@ class CallEnforcer(Protocol):
 class TracingHook(Protocol):
     """Starts the trace spans of calls."""
 
-    def start_span(self, context: CallContext, client: DownstreamClient | None) -> None:
+    def start_span(self, context: CallContext) -> None:
         """Give a call its span, if it is to be recorded; never raises."""
         ...
 
@@ -108,101 +107,153 @@ class TracingHook(Protocol):
 class Pipeline:
     """Runs the checks of calls, sends them to backends, and reports how they ended."""
 
-    def __init__(self, events: EventBus | None = None, routes: RouteCache | None = None) -> None:
+    def __init__(
+        self,
+        events: EventBus | None = None,
+        decisions: DecisionCache | None = None,
+        check_timeout: float = CHECK_TIMEOUT,
+    ) -> None:
         """Without an enforcer every call is allowed."""
         self.events = events or EventBus()
+        self.decisions = decisions or DecisionCache()
+        self._check_timeout = check_timeout
         self._enforcer: CallEnforcer | None = None
-        self._routes = routes or RouteCache()
+        self._admission_check: CallCheck | None = None
         self.tracer: TracingHook | None = None
-        self._admission_check: Callable[[CallContext], None] | None = None
-        self.in_flight: dict[CallContext, PendingResult | None] = {}
-        """Calls that have not ended, each with its pending result once it was sent: cancelling that
-        cancels the call.
-        """
+        self.refresh_route: Callable[[CallContext, Route], Route] = _keep_route
+        """Returns the current route of a call that has waited; raises RpcError if it has none."""
+        self.in_flight: set[CallContext] = set()
+        """The calls that have not ended."""
 
     @property
     def enforcer(self) -> CallEnforcer | None:
-        """Decides about calls; setting it clears the route cache."""
+        """Decides about calls; None allows every call."""
         return self._enforcer
 
     @enforcer.setter
     def enforcer(self, enforcer: CallEnforcer | None) -> None:
         self._enforcer = enforcer
-        self._routes.clear()
+        self.decisions.invalidate()
 
     @property
-    def admission_check(self) -> Callable[[CallContext], None] | None:
-        """Runs before all other checks, on every call; raises RpcError."""
+    def admission_check(self) -> CallCheck | None:
+        """Runs before all other checks, on every call."""
         return self._admission_check
 
     @admission_check.setter
-    def admission_check(self, admission_check: Callable[[CallContext], None] | None) -> None:
+    def admission_check(self, admission_check: CallCheck | None) -> None:
         self._admission_check = admission_check
-        self._routes.clear()
+        self.decisions.invalidate()
 
-    def checks_for(self, entry: CatalogEntry) -> tuple[CallCheck, ...]:
-        """Return the checks of all calls of an entry, cached with its route."""
-        checks = () if self._enforcer is None else self._enforcer.checks_for(entry)
-        return (
-            checks
-            if self._admission_check is None
-            else (partial(self._check_admission, self._admission_check), *checks)
-        )
+    def terms_for(self, caller: Caller, entry: CatalogEntry) -> CallerTerms:
+        """Return what holds for all calls of a visible entry by a caller."""
+        return CallerTerms() if self._enforcer is None else self._enforcer.terms_for(caller, entry)
 
-    def _check_admission(
-        self,
-        admission_check: Callable[[CallContext], None],
-        context: CallContext,
-        entry: CatalogEntry,
-    ) -> None:
-        self.in_flight[context] = None  # so that the audit queue counts this call as well
-        admission_check(context)
+    def checks_for(
+        self, entry: CatalogEntry, terms: CallerCache[CallerTerms]
+    ) -> tuple[CallCheck, ...]:
+        """Return the checks of all calls of an entry."""
+        checks = () if self._enforcer is None else self._enforcer.checks_for(entry, terms)
+        return checks if self._admission_check is None else (self._admission_check, *checks)
 
-    def register(self, context: CallContext, client: DownstreamClient | None) -> CallContext:
-        """Register a call that is not sent yet, if ever, and return it."""
-        if self.tracer is not None:
-            self.tracer.start_span(context, client)
-        self.in_flight[context] = None
-        return context
+    def register(self, context: CallContext) -> None:
+        """Register a call, once; `execute` does it too."""
+        if context not in self.in_flight:
+            self.in_flight.add(context)
+            if self.tracer is not None:
+                self.tracer.start_span(context)
 
-    def execute(
-        self, context: CallContext, route: Route, params: Params, client: DownstreamClient
-    ) -> PendingResult:
-        """Check a call and send it; raises RpcError if it is refused."""
-        # One function without helpers: every call runs through it.
-        if self.tracer is not None and context not in self.in_flight:  # else it was registered
-            self.tracer.start_span(context, client)
+    def execute(self, context: CallContext, route: Route) -> PendingResult:
+        """Check a call and send it; raises RpcError if it is refused at once."""
+        self.register(context)
+        checks = iter(route.checks)
         try:
-            for check in route.checks:
-                replacement = check(context, route.entry)
-                if replacement is not None:
-                    self._finish(context, replacement)
-                    return PendingResult.from_result(replacement)
-            if context.span is not None:
-                context.span.inject(params)
-            if not params.has_only_standard_members and context.request.method == "tools/call":
-                params.drop("task")  # tasks are not offered; the server would create one for us
-            if route.prepare is not None:
-                route.prepare(params)
-            if context.stop_error is not None:
-                raise context.stop_error
-            context.backend_revision = route.upstream.revision
-            request = context.request
-            call = Call(context.caller, request.id, request.method, params)
-            answer = route.upstream.call(call, client)
+            for check in checks:
+                decision = check(context)
+                if decision is not None:
+                    if not isinstance(decision, Denied):
+                        return self._execute_later(context, route, decision, checks)
+                    return PendingResult.from_result(self._refuse(context, decision))
+            return self._send(context, route)
         except BaseException as error:
-            self._finish(context, error=error)
+            self.finish(context, error=error)
             raise
-        self.in_flight[context] = answer
+
+    def _refuse(self, context: CallContext, denied: Denied) -> Raw:
+        """End a call with the result of a check; raises the error if there is no result."""
+        if denied.result is None:
+            raise denied.error or RpcError.internal_error("a check denied the call")
+        self.finish(context, denied.result)
+        return denied.result
+
+    def _execute_later(
+        self,
+        context: CallContext,
+        route: Route,
+        decision: Deferred | Awaitable[Decision],
+        checks: Iterator[CallCheck],
+    ) -> PendingResult:
+        """Go on with a call in a task, since one of its checks must wait."""
+        waiting = self._wait_and_execute(context, route, decision, checks)
+        context.answer = PendingResult.from_awaitable(waiting)
+        return context.answer
+
+    async def _wait_and_execute(
+        self,
+        context: CallContext,
+        route: Route,
+        decision: Decision | Awaitable[Decision],
+        checks: Iterator[CallCheck],
+    ) -> Raw:
+        try:
+            while decision is not None:
+                decision = await self._wait_for(decision)
+                if isinstance(decision, Denied):
+                    return self._refuse(context, decision)
+                while decision is None and (check := next(checks, None)) is not None:
+                    decision = check(context)
+            route = self.refresh_route(context, route)
+            self.recheck(context.caller, route.entry)
+            answer = self._send(context, route)
+        except BaseException as error:
+            self.finish(context, error=context.stop_error or error)
+            raise
+        return await answer
+
+    async def _wait_for(self, decision: Decision | Awaitable[Decision]) -> Denied | None:
+        """Wait until a decision allows or denies; raises RpcError if it takes too long."""
+        while decision is not None and not isinstance(decision, Denied):
+            timeout = self._check_timeout
+            if isinstance(decision, Deferred):
+                timeout, decision = decision.timeout, decision.decision
+            try:
+                async with asyncio.timeout(timeout):
+                    decision = await decision
+            except TimeoutError:
+                text = f"the call was not allowed within {timeout:g} s"
+                raise RpcError.internal_error(text) from None
+        return decision
+
+    def _send(self, context: CallContext, route: Route) -> PendingResult:
+        """Send a call that has passed its checks."""
+        params = context.params
+        if context.span is not None:
+            context.span.inject(params)
+        if not params.has_only_standard_members and context.request.method == "tools/call":
+            params.drop("task")  # tasks are not offered; the server would create one for us
+        if route.prepare is not None:
+            route.prepare(params)
+        if context.stop_error is not None:
+            raise context.stop_error
+        context.backend_revision = route.upstream.revision
+        context.answer = answer = route.upstream.call(context)
         answer.add_callback(partial(self._on_answer, context, monotonic()))
         if route.finish is not None:
             answer.add_callback(route.finish)
         return answer
 
     def _on_answer(self, context: CallContext, sent: float, answer: PendingResult) -> None:
-        del self.in_flight[context]
-        if context.on_finish:
-            context.finish()
+        self.release(context, answer.result, answer.error)
         if answer.error is None and context.span is None:
             # Most calls end here: their summaries are made later, in batches (EventBus.emit_call).
             if not self.events.wants_calls:
@@ -219,15 +270,19 @@ class Pipeline:
     ) -> None:
         """End a registered call; does nothing if it has ended already."""
         if context in self.in_flight:
-            self._finish(context, result, error)
+            self.release(context, result, error)
+            self._emit(context, result, error, monotonic())
 
-    def _finish(
-        self, context: CallContext, result: object = None, error: BaseException | None = None
-    ) -> None:
-        self.in_flight.pop(context, None)
-        if context.on_finish:
-            context.finish()
-        self._emit(context, result, error, monotonic())
+    def release(self, context: CallContext, result: object, error: BaseException | None) -> None:
+        """Run the finish hooks of a call; an exception in one of them is reported."""
+        self.in_flight.discard(context)
+        if not context.on_finish:
+            return
+        for failure in context.finish(result, error):
+            # The outcome of the call stands, so the client gets it.
+            self.events.report_failure(failure, context.request.method)
+            if not isinstance(failure, (Exception, asyncio.CancelledError)):
+                raise failure  # KeyboardInterrupt or SystemExit: the process ends
 
     def _emit(
         self, context: CallContext, result: object, error: BaseException | None, now: float
@@ -271,7 +326,10 @@ class Pipeline:
         matching = [context for context in self.in_flight if matches(context)]
         for context in matching:
             context.stop_error = error = error_for(context)
-            pending = self.in_flight.get(context)
-            if pending is not None:
-                pending.cancel(error)
+            if context.answer is not None:
+                context.answer.cancel(error)
         return len(matching)
+
+
+def _keep_route(_: CallContext, route: Route) -> Route:
+    return route

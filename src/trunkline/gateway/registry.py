@@ -19,13 +19,16 @@ Invariants:
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from trunkline.gateway.pipeline import RouteCache
+from trunkline.gateway.decision_cache import DecisionCache
 from trunkline.gateway.settings import GatewayLimits, UpstreamSnapshot, UpstreamState
 from trunkline.gateway.upstream import Upstream
+from trunkline.jsonrpc import Raw
 from trunkline.mcp.capabilities import merge_capabilities
 from trunkline.mcp.features import FeatureKind
+from trunkline.mcp.identity import Caller
 from trunkline.mcp.notifications import most_verbose_level
 from trunkline.routing.catalog import Catalog, merge_listings
 from trunkline.routing.visibility import Visibility
@@ -48,8 +51,8 @@ class Registry:
         self._drain_timeout = limits.drain_timeout
         self._visibility = visibility or Visibility()
         self.catalog = Catalog()
-        self.routes = RouteCache()
-        """Where calls go; cleared by every change here that may alter a route."""
+        self.decisions = DecisionCache()
+        """What was found out so far; invalidated by every change here."""
         self._upstreams: dict[str, Upstream] = {}
         self._replacements: dict[str, Upstream] = {}
         self._tasks: dict[Upstream, asyncio.Task[None]] = {}
@@ -62,15 +65,14 @@ class Registry:
         self._started = False
         self._client_features: set[frozenset[str]] = set()
         self._listing_tasks: set[asyncio.Task[None]] = set()
-        self._capabilities: dict[str, Any] | None = None
         self._log_levels: dict[object, str] = {}
         self._closed = False
 
     def add(self, upstream: Upstream) -> None:
         """Add an upstream; the order is that of the configuration."""
         self._upstreams[upstream.name] = upstream
-        self.routes.clear()
-        self._started, self._capabilities = False, None
+        self._started = False
+        self.decisions.invalidate()
 
     def start(self) -> None:
         """Start all upstreams concurrently, without waiting for them."""
@@ -101,7 +103,7 @@ class Registry:
         """Replace the visibility rules, keeping the kill switches that apply to them."""
         visibility.disabled_check = self._visibility.disabled_check
         self._visibility = visibility
-        self.routes.clear()
+        self.decisions.invalidate()
 
     def configured(self, name: str) -> Upstream | None:
         """Return the upstream with the newest settings: the replacement, if there is one."""
@@ -146,7 +148,6 @@ class Registry:
             for removed in (old, self._replacements.pop(name, None)):
                 if removed is not None:
                     self._retire(removed)
-        self.routes.clear()
         self._started = started  # startup is waited for once only
         self.publish(announced)
 
@@ -198,8 +199,7 @@ class Registry:
         differing = self.catalog.changed_kinds(catalog)
         changed = tuple(k for k in FeatureKind if k in differing or k.capability in announced)
         self.catalog = catalog
-        self.routes.clear()
-        self._capabilities = None
+        self.decisions.invalidate()
         self._changed.set()
         if changed:
             for listener in list(self._listeners):
@@ -207,9 +207,19 @@ class Registry:
 
     def capabilities(self) -> dict[str, Any]:
         """Return the server capabilities for clients: those of all upstreams, or possible ones."""
-        if self._capabilities is None:
-            self._capabilities = self._merge_capabilities()
-        return self._capabilities
+        if self.decisions.capabilities is None:
+            self.decisions.capabilities = self._merge_capabilities()
+        return self.decisions.capabilities
+
+    def list_result(self, kind: FeatureKind, caller: Caller) -> Raw:
+        """Return the list of one kind for a caller, encoded once for all who see the same."""
+        visibility = self._visibility
+        return self.decisions.encoded_list(
+            visibility.list_group(caller),
+            kind,
+            caller.version,
+            partial(visibility.write_list, self.catalog, kind, caller),
+        )
 
     def _merge_capabilities(self) -> dict[str, Any]:
         backends = [upstream.backend for upstream in self if upstream.backend]

@@ -20,9 +20,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient
-from trunkline.gateway.pipeline import Pipeline, Route
+from trunkline.gateway.decision_cache import CallerCache, CallerTerms, Route
+from trunkline.gateway.pipeline import Pipeline
 from trunkline.gateway.registry import Registry
 from trunkline.gateway.upstream import Upstream
 from trunkline.jsonrpc import (
@@ -39,7 +42,7 @@ from trunkline.jsonrpc import (
 from trunkline.jsonrpc.raw_json import first_byte
 from trunkline.mcp.compat import RESOURCE_NOT_FOUND
 from trunkline.mcp.features import FeatureKind
-from trunkline.mcp.identity import Call, Caller
+from trunkline.mcp.identity import Caller
 from trunkline.mcp.methods import BY_NAME, BY_REF, CLIENT_REQUESTS, SERVER_REQUESTS, RoutingMode
 from trunkline.mcp.params import Params
 from trunkline.mcp.versions import Era, era_of
@@ -94,9 +97,10 @@ class Router:
     """Routes requests to the upstreams that answer them."""
 
     def __init__(self, registry: Registry, pipeline: Pipeline | None = None) -> None:
-        self.pipeline = pipeline or Pipeline(routes=registry.routes)
+        self.pipeline = pipeline or Pipeline(decisions=registry.decisions)
+        self.pipeline.refresh_route = self._refresh_route
         self.registry = registry
-        self._cached_routes = registry.routes.by_name
+        self._decisions = registry.decisions
 
     def forward(
         self,
@@ -107,86 +111,75 @@ class Router:
         check: EntryCheck | None = None,
     ) -> Awaitable[Raw]:
         """Route a request and send it; raises RpcError at once, or when awaited."""
-        try:
-            route, arguments = self.route(params, mode, request.method, client)
-        except BaseException as error:
-            context = self.pipeline.register(
-                CallContext(client.caller, request, params.has_only_name_and_arguments), client
-            )
-            if isinstance(error, RpcError) and not self.registry.catalog_complete:
-                return self._forward_when_ready(context, params, mode, client, check)
-            self._fail(context, params, client, error)
-            raise
-        if check is not None:
-            self._check_entry(check, request, params, route.entry, client)
         context = CallContext(
-            client.caller, request, params.has_only_name_and_arguments, route.entry, arguments
+            client.caller, request, params, client, params.has_only_name_and_arguments
         )
-        return self.pipeline.execute(context, route, params, client)
-
-    def _check_entry(
-        self,
-        check: EntryCheck,
-        request: Request,
-        params: Params,
-        entry: CatalogEntry,
-        client: DownstreamClient,
-    ) -> None:
         try:
-            check(entry, params)
+            route, context.arguments = self.route(params, mode, request.method, client)
         except BaseException as error:
-            context = CallContext(client.caller, request, params.has_only_name_and_arguments, entry)
-            self.pipeline.finish(self.pipeline.register(context, client), error=error)
+            self.pipeline.register(context)
+            if isinstance(error, RpcError) and not self.registry.catalog_complete:
+                return self._forward_when_ready(context, mode, check)
+            self._record_failed_lookup(context, error)
+            self.pipeline.finish(context, error=error)
+            raise
+        context.entry = route.entry
+        if check is not None:
+            self._check_entry(check, context, route.entry)
+        return self.pipeline.execute(context, route)
+
+    def _check_entry(self, check: EntryCheck, context: CallContext, entry: CatalogEntry) -> None:
+        try:
+            check(entry, context.params)
+        except BaseException as error:
+            self.pipeline.register(context)
+            self.pipeline.finish(context, error=error)
             raise
 
     async def _forward_when_ready(
-        self,
-        context: CallContext,
-        params: Params,
-        mode: RoutingMode,
-        client: DownstreamClient,
-        check: EntryCheck | None,
+        self, context: CallContext, mode: RoutingMode, check: EntryCheck | None
     ) -> Raw:
         """Forward a call that could not be routed, once upstreams have started."""
         try:
             await self.registry.wait_startup()
-            route, arguments = self.route(params, mode, context.request.method, client)
-            context.entry = route.entry
-            if check is not None:
-                check(route.entry, params)
+            route, context.arguments = self.route(
+                context.params, mode, context.request.method, context.client
+            )
         except BaseException as error:
-            self._fail(context, params, client, error)
+            self._record_failed_lookup(context, error)
+            self.pipeline.finish(context, error=error)
             raise
-        context.arguments = arguments
-        return await self.pipeline.execute(context, route, params, client)
+        context.entry = route.entry
+        if check is not None:
+            self._check_entry(check, context, route.entry)
+        return await self.pipeline.execute(context, route)
 
-    def _fail(
-        self, context: CallContext, params: Params, client: DownstreamClient, error: BaseException
-    ) -> None:
-        if context.entry is None:
-            self._record_failed_lookup(context, params, client, error)
-        self.pipeline.finish(context, error=error)
+    def _refresh_route(self, context: CallContext, route: Route) -> Route:
+        """Return the current route of a call that has waited; raises RpcError if it has none."""
+        if route.generation == self._decisions.generation:
+            return route
+        entry, client = route.entry, context.client
+        upstream = self.registry.configured(entry.backend)
+        if upstream is None or self._if_visible(entry, client) is None:
+            raise self._unknown_name_error(entry.kind, entry.public_name, client)
+        return msgspec.structs.replace(route, upstream=self.registry.upstream(entry.backend))
 
-    def _record_failed_lookup(
-        self, context: CallContext, params: Params, client: DownstreamClient, error: BaseException
-    ) -> None:
+    def _record_failed_lookup(self, context: CallContext, error: BaseException) -> None:
         """Record the entry that a failed call meant: hidden, or called with bad arguments."""
-        entry = self._lookup_for_audit(context, params, client)
+        entry = self._lookup_for_audit(context)
         if entry is None:
             return
-        if self._if_visible(entry, client) is None:
-            context.rule = self.pipeline.hiding_rule(client.caller, entry)
+        if self._if_visible(entry, context.client) is None:
+            context.rule = self.pipeline.hiding_rule(context.caller, entry)
             return
         context.entry = entry
-        context.arguments = params.get("arguments")
+        context.arguments = context.params.get("arguments")
         if isinstance(error, RpcError):
             context.status = "invalid_arguments"
 
-    def _lookup_for_audit(
-        self, context: CallContext, params: Params, client: DownstreamClient
-    ) -> CatalogEntry | None:
+    def _lookup_for_audit(self, context: CallContext) -> CatalogEntry | None:
         """Return the entry that a failed call meant, even if hidden from the caller."""
-        method = context.request.method
+        method, params = context.request.method, context.params
         mode = CLIENT_REQUESTS[method].mode
         try:
             if mode is BY_REF:
@@ -194,7 +187,7 @@ class Router:
             if mode is not BY_NAME:
                 return self._find_resource(params.require_text("uri"))
             entry = self.registry.catalog.find(_NAMED_METHODS[method], params.require_text("name"))
-            if entry is None or not self._is_visible_call_tool(entry, client):
+            if entry is None or not self._is_visible_call_tool(entry, context.client):
                 return entry
             try:
                 context.wrapped_tool, _ = unwrap_call(params)
@@ -205,14 +198,20 @@ class Router:
             return None  # the params name nothing
 
     def record_rejected(
-        self, request: Request, caller: Caller, error: RpcError, entry: CatalogEntry | None = None
+        self,
+        request: Request,
+        client: DownstreamClient,
+        caller: Caller,
+        error: RpcError,
+        entry: CatalogEntry | None = None,
     ) -> None:
         """Record a call that was refused before it was routed."""
         if request.method not in _CALL_METHODS:
             return
-        context = self.pipeline.register(CallContext(caller, request, entry=entry), None)
+        context = CallContext(caller, request, Params(Raw(b"{}")), client, entry=entry)
         if entry is None:
             context.status = "error"  # the entry was not looked up
+        self.pipeline.register(context)
         self.pipeline.finish(context, error=error)
 
     def list_features(
@@ -242,9 +241,9 @@ class Router:
         if mode is not BY_NAME:
             return self._route_unnamed(params, mode, client)
         name, arguments = params.name_and_arguments()
-        route = self._cached_routes[method].get(name) or self._route_by_name(method, name, client)
-        if route.visibility is not None:
-            if not route.visibility.is_visible(client.caller, route.entry):
+        route = self._decisions.route(method, name) or self._route_by_name(method, name, client)
+        if route.is_restricted:
+            if not route.terms.get(client.caller).is_visible:
                 raise self._unknown_name_error(route.entry.kind, name, client)
             if route.is_call_tool:
                 return self._route_wrapped_call(params, client), params.get("arguments")
@@ -271,7 +270,8 @@ class Router:
         entry = self.registry.catalog.find(kind, name)
         if entry is None:
             raise self._unknown_name_error(kind, name, client)
-        route = self._cached_routes[method][name] = self._build_route(entry)
+        route = self._build_route(entry)
+        self._decisions.add_route(method, name, route)
         return route
 
     def _build_route(
@@ -284,15 +284,24 @@ class Router:
         visibility = self.registry.visibility
         if prepare is None and entry.native_name != entry.public_name:
             prepare = partial(_set_native_name, entry)
+        terms = CallerCache(partial(self._terms_for, entry))
         return Route(
             entry,
             self.registry.upstream(entry.backend),
-            self.pipeline.checks_for(entry),
-            visibility.make_cache(),
+            self.pipeline.checks_for(entry, terms),
+            terms,
+            not visibility.is_unrestricted,
             visibility.is_call_tool(entry),
             prepare,
             finish,
+            self._decisions.generation,
         )
+
+    def _terms_for(self, entry: CatalogEntry, caller: Caller) -> CallerTerms:
+        """Decide what holds for all calls of an entry by a caller."""
+        if not self.registry.visibility.is_visible(caller, entry):
+            return CallerTerms(is_visible=False)
+        return self.pipeline.terms_for(caller, entry)
 
     def _unknown_name_error(
         self, kind: FeatureKind, name: str, client: DownstreamClient
@@ -395,9 +404,11 @@ class Router:
     def call_upstream(
         self, request: Request, params: Params, upstream: Upstream, client: DownstreamClient
     ) -> PendingResult:
-        """Send a request whose params are ready."""
-        call = Call(client.caller, request.id, request.method, params)
-        return upstream.call(call, client)
+        """Send a request that MCP does not define; it is not checked or recorded as a call."""
+        context = CallContext(client.caller, request, params, client)
+        context.answer = answer = upstream.call(context)
+        answer.add_callback(lambda a: self.pipeline.release(context, a.result, a.error))
+        return answer
 
     def passthrough_upstream(self, method: str, caller: Caller) -> Upstream:
         """Return the upstream for a method that MCP does not define: the only one there is.

@@ -239,7 +239,7 @@ class Session:
         return self._router.forward(request, params, mode, client)
 
     def _record_unreadable(self, request: Request, caller: Caller, error: RpcError) -> RpcError:
-        self._router.record_rejected(request, caller, error)
+        self._router.record_rejected(request, self, caller, error)
         return error
 
     def _require_operational(self, method: str) -> None:
@@ -257,7 +257,7 @@ class Session:
         return initialize_result(hello.version, capabilities, identity.server_info, instructions)
 
     def _list_result(self, kind: FeatureKind) -> Raw:
-        return self._registry.visibility.list_result(self._registry.catalog, kind, self.caller)
+        return self._registry.list_result(kind, self.caller)
 
     async def _set_log_level(self, params: Params) -> dict[str, Any]:
         """Set the client's log level at all backends; failures of single backends are ignored."""

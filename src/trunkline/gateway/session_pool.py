@@ -33,6 +33,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from msgspec import Struct
 
 from trunkline.gateway.backend import Backend, BackendListener
+from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient, Requester
 from trunkline.jsonrpc import (
     ConnectionLost,
@@ -44,7 +45,6 @@ from trunkline.jsonrpc import (
 )
 from trunkline.mcp.compat import passthrough_revisions
 from trunkline.mcp.features import Feature
-from trunkline.mcp.identity import Call
 from trunkline.mcp.input_required import INPUT_METHODS, URL_ELICITATION_REQUIRED
 from trunkline.mcp.versions import Era, era_of
 
@@ -423,42 +423,43 @@ class SecondaryListener(NamedTuple):
         return await self.client.send_request(method, params, requester)
 
 
-def needs_own_session(call: Call, primary: PrimarySession) -> bool:
+def needs_own_session(context: CallContext, primary: PrimarySession) -> bool:
     """Return whether a call needs a session whose server knows this client's features.
 
     Without per-call streams, that is the case if the server may send requests. With them, only
     clients of the stateless protocol need one: their features were unknown when the primary session
     began.
     """
-    features, announced = call.caller.client_features, primary.backend.announced_features
-    if announced is None or call.method not in INPUT_METHODS:
+    features, announced = context.caller.client_features, primary.backend.announced_features
+    if announced is None or context.request.method not in INPUT_METHODS:
         return False
     if not (features or primary.has_ambiguous_requests):
         return False
     if not primary.backend.has_per_call_streams:
         return True
-    return features != announced and era_of(call.caller.version) is Era.STATELESS
+    return features != announced and era_of(context.caller.version) is Era.STATELESS
 
 
-def session_profile(call: Call, client: DownstreamClient) -> SessionProfile:
+def session_profile(context: CallContext) -> SessionProfile:
     """Return the profile of the session that a call needs.
 
     A server may keep the roots that it got, so a session with roots belongs to one client session.
     In the stateless protocol, all requests of one principal share it.
     """
-    caller = call.caller
+    caller = context.caller
     if "roots" not in caller.client_features:
         return SessionProfile(caller.client_features)
     in_session = era_of(caller.version) is Era.SESSION
-    owner = client.call_group if in_session else caller.principal.id
+    owner = context.client.call_group if in_session else caller.principal.id
     return SessionProfile(caller.client_features, owner)
 
 
-def is_url_elicitation(call: Call, error: BaseException) -> bool:
+def is_url_elicitation(context: CallContext, error: BaseException) -> bool:
     """Return whether an error asks a client of the stateless protocol to open a URL."""
     if not isinstance(error, RpcError) or error.code != URL_ELICITATION_REQUIRED:
         return False
-    return call.method in INPUT_METHODS and era_of(call.caller.version) is Era.STATELESS
+    is_stateless = era_of(context.caller.version) is Era.STATELESS
+    return context.request.method in INPUT_METHODS and is_stateless
 
 
 class GatedFeatures:

@@ -63,8 +63,7 @@ from trunkline.mcp.notifications import (
 from trunkline.mcp.params import Params, decode_value
 from trunkline.mcp.server_requests import ServerRequest, is_supported
 from trunkline.mcp.versions import V2026_07_28, Era, era_of
-from trunkline.routing.catalog import Catalog, CatalogEntry
-from trunkline.routing.visibility import MAX_CACHED_LISTS
+from trunkline.routing.catalog import CatalogEntry
 
 _PROGRESS_METHOD = "notifications/progress"
 
@@ -254,8 +253,6 @@ class StatelessHandler:
         self._instructions = instructions
         self._subscription_streams: set[SubscriptionStream] = set()
         self._ended = False
-        # List results of this protocol, by the id of the list that each was made from
-        self._list_cache: dict[int, tuple[Catalog, Raw, Raw]] = {}
 
     def answer(
         self,
@@ -302,10 +299,12 @@ class StatelessHandler:
             return self._router.list_features(request.method, params, list_result)
         return self._router.forward(request, params, mode, client, client.check_headers)
 
-    def record_refusal(self, request: Request, principal: Principal, error: RpcError) -> None:
+    def record_refusal(
+        self, request: Request, principal: Principal, stream: RequestStream, error: RpcError
+    ) -> None:
         """Record a call whose params cannot be read, so that its metadata is unknown."""
-        caller = Caller(principal, V2026_07_28, {}, Raw(b"{}"))
-        self._router.record_rejected(request, caller, error)
+        client = StatelessClient(Caller(principal, V2026_07_28, {}, Raw(b"{}")), stream)
+        self._router.record_rejected(request, client, client.caller, error)
 
     # Calls that may need input
 
@@ -375,7 +374,9 @@ class StatelessHandler:
             self._router.pipeline.recheck(call.client.caller, entry)
             return self._resume(call, entry.backend)
         except RpcError as error:
-            self._router.record_rejected(call.request, call.client.caller, error, entry)
+            self._router.record_rejected(
+                call.request, call.client, call.client.caller, error, entry
+            )
             raise
 
     def _resume(self, call: StatelessCall, backend: str) -> Any:
@@ -405,19 +406,19 @@ class StatelessHandler:
 
     def _list_result(self, caller: Caller, kind: FeatureKind) -> Raw:
         """Return a list, written once for all callers who see the same one."""
-        catalog, view = self._registry.catalog, self._registry.visibility
-        visible_list = view.list_result(catalog, kind, caller)
-        cached = self._list_cache.get(id(visible_list))
-        if cached is None or cached[0] is not catalog or cached[1] is not visible_list:
-            if len(self._list_cache) >= MAX_CACHED_LISTS:
-                del self._list_cache[next(iter(self._list_cache))]
-            cache_hints = catalog.cache_hints
-            if not view.is_uniform:  # no shared cache may give one caller's list to another
+        registry = self._registry
+        group = (registry.visibility.list_group(caller), Era.STATELESS)
+
+        def write() -> Raw:
+            cache_hints = registry.catalog.cache_hints
+            if not registry.visibility.is_uniform:
+                # No shared cache may give one caller's list to another.
                 cache_hints = cache_hints._replace(public=False)
-            written = stateless_list_result(visible_list, cache_hints, self._server)
-            cached = (catalog, visible_list, written)
-            self._list_cache[id(visible_list)] = cached
-        return cached[2]
+            return stateless_list_result(
+                registry.list_result(kind, caller), cache_hints, self._server
+            )
+
+        return registry.decisions.encoded_list(group, kind, caller.version, write)
 
     # Subscriptions
 
@@ -470,7 +471,7 @@ class StatelessHandler:
     def set_identity(self, server: dict[str, Any], instructions: str | None) -> None:
         """Change what the gateway tells clients about itself."""
         self._server, self._instructions = server, instructions
-        self._list_cache.clear()  # the lists contain the identity
+        self._registry.decisions.invalidate()  # the lists contain the identity
 
     def drop_backend(self, backend: str) -> None:
         """End the subscriptions and suspended calls at a backend that was removed."""

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any
 
 from trunkline.gateway.backend import Backend, BackendListener, ConnectBackend
+from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient, Requester
 from trunkline.gateway.concurrency import UpstreamQueue
 from trunkline.gateway.health import CircuitBreaker, CircuitOpen, HealthCheck
@@ -50,7 +51,6 @@ from trunkline.mcp.capabilities import features_to_capabilities
 from trunkline.mcp.compat import adapt_error, adapt_result
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.features import Feature
-from trunkline.mcp.identity import Call
 from trunkline.routing import breaker
 from trunkline.routing.breaker import Breaker, CircuitState
 from trunkline.routing.catalog import FeatureListing
@@ -378,35 +378,35 @@ class Upstream:
 
     # Calls
 
-    def call(self, call: Call, client: DownstreamClient, was_queued: bool = False) -> PendingResult:
+    def call(self, context: CallContext, was_queued: bool = False) -> PendingResult:
         """Make a call, and adapt its answer to the caller's revision; raises RpcError."""
         queue, primary, breaker = self.queue, self._primary, self.circuit_breaker.breaker
-        if len(queue.deadlines) >= queue.max_in_flight and not was_queued:
-            return self._enqueue(call, client)
+        if len(queue.calls) >= queue.max_in_flight and not was_queued:
+            return self._enqueue(context)
+        version = context.caller.version
         if primary is None:
-            raise self.unavailable_error(call.caller.version)
+            raise self.unavailable_error(version)
         # Without failures, the breaker costs one attribute: no clock and no allocation.
-        permit = self._admit(call) if breaker.failures else breaker.generation
+        permit = self._admit(version) if breaker.failures else breaker.generation
         on_done = self._on_call_done
         try:
             # Two attributes spare most calls the question whether they need a session of their own.
-            may_ask = primary.has_ambiguous_requests or call.caller.client_features
-            if may_ask and needs_own_session(call, primary):
+            may_ask = primary.has_ambiguous_requests or context.caller.client_features
+            if may_ask and needs_own_session(context, primary):
                 on_done = self._on_pooled_call_done
-                shared = primary.backend.has_per_call_streams
-                running = self._call_in_pool(call, client, permit, shared)
+                running = self._call_in_pool(context, permit, primary.backend.has_per_call_streams)
             else:
-                running = primary.backend.call(call, client)
+                running = primary.backend.call(context)
         except Exception as error:
             self.circuit_breaker.record_error(permit, error, primary.backend)
-            raise self._client_error(error, primary.backend.version, call.caller.version) from None
+            raise self._client_error(error, primary.backend.version, version) from None
         if not was_queued:  # a queued call is watched since it was queued
-            queue.watch(running, client)
-        running.add_callback(partial(on_done, call, primary, permit))
+            queue.watch(context)
+        running.add_callback(partial(on_done, context, primary, permit))
         return running
 
-    def _enqueue(self, call: Call, client: DownstreamClient) -> PendingResult:
-        version = call.caller.version
+    def _enqueue(self, context: CallContext) -> PendingResult:
+        version = context.caller.version
         self._require_backend(version)
         if not self.circuit_breaker.breaker.is_closed:
             raise self._client_error(self.circuit_breaker.open_error(), version, version)
@@ -414,65 +414,59 @@ class Upstream:
             raise self._unavailable(
                 version, "it has too many calls in flight", QUEUE_FULL_RETRY_AFTER
             )
-        answer = self.queue.submit(partial(self.call, call, client, was_queued=True), client)
+        answer = self.queue.submit(context, partial(self.call, context, was_queued=True))
         answer.add_callback(partial(self._adapt_queue_error, version))
         return answer
 
-    def _admit(self, call: Call) -> int:
+    def _admit(self, version: str) -> int:
         try:
             return self.circuit_breaker.admit()
         except CircuitOpen as error:
-            raise self._client_error(error, call.caller.version, call.caller.version) from None
+            raise self._client_error(error, version, version) from None
 
-    def _call_in_pool(
-        self, call: Call, client: DownstreamClient, permit: int, shared: bool
-    ) -> PendingResult:
+    def _call_in_pool(self, context: CallContext, permit: int, shared: bool) -> PendingResult:
         """Make a call in a session where no other client's requests can be mistaken for its own."""
-        profile = session_profile(call, client)
-        start = partial(self._start_in_session, call, client, permit)
+        profile, client = session_profile(context), context.client
+        start = partial(self._start_in_session, context, permit)
         if shared:
             return self._pool.acquire(SHARED_GROUP, profile, start, urgent=True)
         group = client.call_group if profile.client_features else NO_INPUT_GROUP
         return self._pool.acquire(group, profile, start, urgent=client.has_pending_requests)
 
     def _start_in_session(
-        self, call: Call, client: DownstreamClient, permit: int, backend: Backend
+        self, context: CallContext, permit: int, backend: Backend
     ) -> PendingResult:
-        running = backend.call(call, client)
+        running = backend.call(context)
         # First, so that a failure opens the circuit before the next queued call starts.
         running.add_callback(partial(self.circuit_breaker.record, permit, backend))
         return running
 
     def _on_call_done(
-        self, call: Call, primary: PrimarySession, permit: int, answer: PendingResult
+        self, context: CallContext, primary: PrimarySession, permit: int, answer: PendingResult
     ) -> None:
-        """Record the outcome of a call, adapt its answer, and free its slot."""
-        try:
-            if answer.error is not None or not self.circuit_breaker.healthy:
-                self.circuit_breaker.record(permit, primary.backend, answer)
-            if answer.error is not None or call.caller.version not in primary.passthrough_revisions:
-                self._adapt_answer(call, primary.backend.version, answer)
-        finally:
-            self.queue.remove(answer)
+        """Record the outcome of a call, and adapt its answer."""
+        if answer.error is not None or not self.circuit_breaker.healthy:
+            self.circuit_breaker.record(permit, primary.backend, answer)
+        if answer.error is not None or context.caller.version not in primary.passthrough_revisions:
+            self._adapt_answer(context, primary.backend.version, answer)
 
     def _on_pooled_call_done(
-        self, call: Call, primary: PrimarySession, permit: int, answer: PendingResult
+        self, context: CallContext, primary: PrimarySession, permit: int, answer: PendingResult
     ) -> None:
-        """Do the same for a call from the pool, whose outcome was recorded when it ended."""
-        try:
-            if answer.error is not None:
-                self.circuit_breaker.release(permit)  # a no-op unless it never started
-            self._adapt_answer(call, primary.backend.version, answer)
-        finally:
-            self.queue.remove(answer)
+        """Adapt the answer of a call from the pool, whose outcome was recorded when it ended."""
+        if answer.error is not None:
+            self.circuit_breaker.release(permit)  # a no-op unless it never started
+        self._adapt_answer(context, primary.backend.version, answer)
 
-    def _adapt_answer(self, call: Call, server_version: str, answer: PendingResult) -> None:
-        error, caller = answer.error, call.caller
+    def _adapt_answer(
+        self, context: CallContext, server_version: str, answer: PendingResult
+    ) -> None:
+        error, caller, method = answer.error, context.caller, context.request.method
         if error is None:
             answer.result = adapt_result(
-                call.method, answer.result, server_version, caller.version, caller.client_features
+                method, answer.result, server_version, caller.version, caller.client_features
             )
-        elif not is_url_elicitation(call, error):
+        elif not is_url_elicitation(context, error):
             answer.error = self._client_error(error, server_version, caller.version)
 
     def _awaiting_client_since(self, client: DownstreamClient) -> float | None:

@@ -157,10 +157,15 @@ def to_rpc_error(error: BaseException, method: str, report: IncidentReporter) ->
     """
     if isinstance(error, RpcError):
         return error
+    return RpcError.internal_error(data={"incident": report_incident(error, method, report).id})
+
+
+def report_incident(error: BaseException, method: str, report: IncidentReporter) -> Incident:
+    """Report an unexpected exception that was raised while running `method`."""
     incident = Incident(uuid4().hex[:12], method, error)
     with suppress(Exception):  # a broken log must not cost the caller its response
         report(incident)
-    return RpcError.internal_error(data={"incident": incident.id})
+    return incident
 
 
 def _with_detail(standard: str, detail: str) -> str:

@@ -1,4 +1,4 @@
-"""Identities: the authenticated Principal, the Caller with its capabilities, and one Call.
+"""Identities: the authenticated Principal, and the Caller with its capabilities.
 
 A Caller is built once per session from `initialize`, or per request from its envelope. Code behind
 the endpoints does not ask which.
@@ -14,9 +14,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from trunkline.jsonrpc import Id, Notification, Raw, to_raw
+from trunkline.jsonrpc import Notification, Raw, to_raw
 from trunkline.mcp.capabilities import capabilities_for_revision, read_client_features
-from trunkline.mcp.params import META_PREFIX, Params
+from trunkline.mcp.params import META_PREFIX
 from trunkline.mcp.versions import V2026_07_28
 
 
@@ -70,19 +70,6 @@ class Caller(Struct, frozen=True):
             envelope[f"{META_PREFIX}logLevel"] = self.log_level
         force_setattr(self, "client_features", read_client_features(capabilities))
         force_setattr(self, "envelope", to_raw(envelope))
-
-
-class Call(Struct, frozen=True):
-    """One call on its way to a backend.
-
-    `params` are the backend's own: native names and all. They are parsed once, by the router. The
-    backend that gets the call owns them, may edit them, and encodes them once.
-    """
-
-    caller: Caller
-    id: Id
-    method: str
-    params: Params
 
 
 def cancelled_notification(id: int) -> Notification:

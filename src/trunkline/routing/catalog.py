@@ -19,7 +19,6 @@ from trunkline.mcp.cache_hints import CacheHints, merge_cache_hints
 from trunkline.mcp.compat import downgrade_tool
 from trunkline.mcp.features import Feature, FeatureKind
 from trunkline.mcp.http_headers import HeaderParams, header_params
-from trunkline.mcp.versions import V2026_07_28
 from trunkline.routing.naming import matches_template, public_name, template_specificity
 
 # The prefix of a URI that names its backend: trunkline:BACKEND:the native URI.
@@ -75,7 +74,6 @@ class Catalog:
         self.collisions = tuple(collisions)
         self.cache_hints = cache_hints
         # Encoded lists by kind and revision, filled on demand.
-        self._results: dict[tuple[FeatureKind, str], Raw] = {}
 
     def entries(self, kind: FeatureKind) -> tuple[CatalogEntry, ...]:
         """Return all features of one kind, in order."""
@@ -101,13 +99,6 @@ class Catalog:
         prefix = _owned_uri(best.backend, "")
         native_uri = uri.removeprefix(prefix) if best.public_name.startswith(prefix) else uri
         return CatalogEntry(FeatureKind.RESOURCE, uri, best.backend, native_uri, best.definition)
-
-    def list_result(self, kind: FeatureKind, version: str = V2026_07_28) -> Raw:
-        """Return the result of a list for clients of `version`. It is encoded once for all."""
-        key = (kind, version if kind is FeatureKind.TOOL else V2026_07_28)
-        if key not in self._results:
-            self._results[key] = write_list_result(kind, self._entries[kind].values(), version)
-        return self._results[key]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Catalog) and self._entries == other._entries

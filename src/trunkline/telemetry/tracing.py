@@ -24,7 +24,6 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct
 
 from trunkline.gateway.call_context import CallContext, read_traceparent
-from trunkline.gateway.client import DownstreamClient
 from trunkline.gateway.events import CallSummary, call_target
 from trunkline.http.exchange import HttpRequest, RequestHead
 from trunkline.jsonrpc import Id
@@ -112,10 +111,10 @@ class Tracer:
         self._sample = sample
         self._chance = chance
 
-    def start_span(self, context: CallContext, client: DownstreamClient | None) -> None:
+    def start_span(self, context: CallContext) -> None:
         """Give a call its span, if it is sampled."""
         # The HTTP request that carried the call, if any.
-        stream = getattr(client, "stream", None)
+        stream = getattr(context.client, "stream", None)
         http_request: HttpRequest | None = getattr(stream, "http_request", None)
         head = None if http_request is None else http_request.head
         may_have_parent = not context.has_no_meta or (

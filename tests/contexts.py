@@ -1,0 +1,40 @@
+"""Calls to a backend or an upstream, for tests without a router."""
+
+from functools import partial
+from typing import Any, Protocol
+
+from trunkline.gateway.call_context import CallContext
+from trunkline.gateway.client import DownstreamClient
+from trunkline.jsonrpc import PendingResult, Raw, Request
+from trunkline.mcp.identity import Caller
+from trunkline.mcp.params import Params
+
+
+class AnswersCalls(Protocol):
+    """A backend, an upstream, or a fake of one."""
+
+    def call(self, context: CallContext) -> PendingResult: ...
+
+
+def call_of(
+    client: Any,
+    params: Raw,
+    id: Any = 1,
+    method: str = "tools/call",
+    caller: Caller | None = None,
+) -> CallContext:
+    """Return a call of a client."""
+    user: DownstreamClient = client
+    return CallContext(caller or user.caller, Request(id, method, params), Params(params), user)
+
+
+def start_call(target: AnswersCalls, context: CallContext) -> PendingResult:
+    """Start a call, and end its context with its answer, as the pipeline does."""
+    context.answer = answer = target.call(context)
+    answer.add_callback(partial(end_call, context))
+    return answer
+
+
+def end_call(context: CallContext, answer: PendingResult) -> None:
+    """Run the finish hooks of a call, none of which may fail."""
+    assert context.finish(answer.result, answer.error) == []
