@@ -116,7 +116,8 @@ class Pipeline:
         """Without an enforcer every call is allowed."""
         self.events = events or EventBus()
         self.decisions = decisions or DecisionCache()
-        self._check_timeout = check_timeout
+        self.check_timeout = check_timeout
+        """For how many seconds a check that is awaited may take."""
         self._enforcer: CallEnforcer | None = None
         self._admission_check: CallCheck | None = None
         self.tracer: TracingHook | None = None
@@ -223,7 +224,7 @@ class Pipeline:
     async def _wait_for(self, decision: Decision | Awaitable[Decision]) -> Denied | None:
         """Wait until a decision allows or denies; raises RpcError if it takes too long."""
         while decision is not None and not isinstance(decision, Denied):
-            timeout = self._check_timeout
+            timeout = self.check_timeout
             if isinstance(decision, Deferred):
                 timeout, decision = decision.timeout, decision.decision
             try:
