@@ -24,6 +24,7 @@ from trunkline.gateway.events import CALL_EVENT_BATCH, EventBus
 from trunkline.jsonrpc import Raw, Request
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.versions import V2025_11_25
 from trunkline.routing.catalog import CatalogEntry
 from trunkline.runtime import tune_memory
 from trunkline.telemetry.metrics import CallMetrics
@@ -39,7 +40,7 @@ RESULT = Raw(b'{"content":[{"type":"text","text":"%s"}]}' % (b"x" * 200))
 CALLERS = [
     Caller(
         Principal(f"key:user{number}", f"user{number}", ("dev",)),
-        "2025-11-25",
+        V2025_11_25,
         {},
         Raw(b'{"name":"bench","version":"1"}'),
     )
@@ -61,7 +62,7 @@ def passing(number: int, arguments: Raw = TEXTS) -> CallContext:
         wall_time=1_700_000_000.0 + number / 10,
         started_at=0.0,
         entry=ENTRIES[number % 300],
-        backend_revision="2025-11-25",
+        backend_revision=V2025_11_25,
         sent_at=0.0001,
         answered_at=0.0011,
         arguments=arguments,

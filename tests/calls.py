@@ -8,6 +8,7 @@ from trunkline.jsonrpc import Raw, Request, to_raw
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.params import Params
+from trunkline.mcp.versions import V2025_06_18, V2025_11_25
 from trunkline.routing.catalog import CatalogEntry
 
 _KINDS = {"tools/call": FeatureKind.TOOL, "prompts/get": FeatureKind.PROMPT}
@@ -19,11 +20,11 @@ DEFAULT_FIELDS: dict[str, Any] = {
     "trace": None,
     "principal": Principal("ann"),
     "client": Raw(b'{"name":"cursor","version":"1"}'),
-    "revision": "2025-11-25",
+    "revision": V2025_11_25,
     "method": "tools/call",
     "name": "fs__read",
     "backend": "fs",
-    "backend_revision": "2025-06-18",
+    "backend_revision": V2025_06_18,
     "rule": None,
     "status": "success",
     "kind": None,

@@ -41,7 +41,7 @@ from trunkline.gateway.session import GatewayIdentity
 from trunkline.gateway.settings import UpstreamSettings
 from trunkline.jsonrpc import Transport, memory_pipe
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
-from trunkline.mcp.versions import Era, era_of
+from trunkline.mcp.versions import Era, find_revision
 from trunkline.routing.kill_switch import parse_switch
 from trunkline.routing.limits import Limit, LimitTables
 
@@ -70,7 +70,8 @@ class Scripted:
         if resources:
             able["resources"] = {"subscribe": True}
         fresh = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-        self.version = version
+        revision = find_revision(version)
+        self.era = Era.SESSION if revision is None else revision.era
         self.results: dict[str, Any] = {
             "initialize": {"protocolVersion": "2025-11-25", "capabilities": able},
             "server/discover": {"supportedVersions": [version], "capabilities": able, **fresh},
@@ -93,7 +94,7 @@ class Scripted:
         )
         client = {"name": "gateway", "version": "0"}
         said = ClientIdentity(name, gateway.remapper, owner, declared, client)
-        return await connect_transport(near, era_of(self.version) or Era.SESSION, said)
+        return await connect_transport(near, self.era, said)
 
     async def _listen(self, channel: Transport) -> None:
         while (payload := await channel.receive()) is not None:

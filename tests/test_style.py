@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from trunkline.mcp.versions import REVISIONS
+
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -47,6 +49,14 @@ ALLOWED_PHRASES = {
     "src/trunkline/config/model.py": {"journal"},  # the old key, in the remedy for it
 }
 """Words that a file may use, with the reason."""
+
+REVISION_MODULES = {
+    "src/trunkline/mcp/versions.py",  # defines the revisions
+    "src/trunkline/mcp/compat.py",  # translates between them
+}
+"""Modules that may name a single revision of MCP."""
+
+ONE_REVISION = re.compile(r"V20\d\d_\d\d_\d\d")
 
 REPEATED_CLASSES: dict[str, str] = {}
 """Public class names that two modules may define, each with the reason."""
@@ -131,6 +141,43 @@ def test_an_identifier_uses_the_words_of_the_field(path: Path) -> None:
 def test_prose_uses_the_words_of_the_field(path: Path) -> None:
     found = {match[0].lower() for match in OLD_PHRASES.finditer(path.read_text(encoding="utf-8"))}
     assert found - ALLOWED_PHRASES.get(name(path), set()) == set()
+
+
+def is_revision(operand: ast.expr) -> bool:
+    """Tell whether an operand is a revision, or its date."""
+    name = operand.attr if isinstance(operand, ast.Attribute) else ""
+    name = operand.id if isinstance(operand, ast.Name) else name
+    return name == "date" or name.endswith("revision")
+
+
+def compares_revisions(node: ast.Compare) -> bool:
+    """Tell whether a comparison looks into revisions; `is` and `in` only tell them apart."""
+    identity = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
+    if all(isinstance(operator, identity) for operator in node.ops):
+        return any(isinstance(x, ast.Attribute) and x.attr == "date" for x in ast.walk(node))
+    return any(map(is_revision, (node.left, *node.comparators)))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_what_differs_between_revisions_is_a_property_of_the_revision(path: Path) -> None:
+    found: list[str] = []
+    if name(path) in REVISION_MODULES:
+        return
+    dates = {revision.date for revision in REVISIONS}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Constant(value=str() | bytes() as value):
+                text = value if isinstance(value, str) else value.decode("latin-1")
+                wrong = text in dates
+            case ast.alias(name=named) | ast.Name(id=named) | ast.Attribute(attr=named):
+                wrong = ONE_REVISION.fullmatch(named) is not None
+            case ast.Compare():
+                wrong = compares_revisions(node)
+            case _:
+                wrong = False
+        if wrong:
+            found.append(f"line {getattr(node, 'lineno', 0)}: {ast.unparse(node)}")
+    assert found == []
 
 
 def test_a_public_class_name_is_defined_once() -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from trunkline.mcp.negotiation import initialize_params
 from trunkline.mcp.params import META_PREFIX
-from trunkline.mcp.versions import LATEST_SESSION_VERSION, V2026_07_28, Era
+from trunkline.mcp.versions import LATEST_SESSION_REVISION, V2026_07_28, Era
 
 FIRST_ID = 1_000_000_000
 """Ids have ten digits, so that all calls of one kind have the same length."""
@@ -69,10 +69,10 @@ def post(address: Address, body: bytes, method: str, name: str = "", session: st
         *(f"{key}: {value}" for key, value in address.headers),
     ]
     if address.era is Era.STATELESS:
-        lines += [f"mcp-protocol-version: {V2026_07_28}", f"mcp-method: {method}"]
+        lines += [f"mcp-protocol-version: {V2026_07_28.date}", f"mcp-method: {method}"]
         lines += [f"mcp-name: {name}"] if name else []
     elif method != "initialize":
-        lines += [f"mcp-protocol-version: {LATEST_SESSION_VERSION}"]
+        lines += [f"mcp-protocol-version: {LATEST_SESSION_REVISION.date}"]
         lines += [f"mcp-session-id: {session}"] if session else []
     lines += [f"content-length: {len(body)}", "", ""]
     return "\r\n".join(lines).encode() + body
@@ -82,7 +82,7 @@ def message(method: str, params: dict[str, Any], era: Era, id: int | None = None
     """Return a request, or a notification if there is no id."""
     if era is Era.STATELESS:
         meta = {
-            META_PREFIX + "protocolVersion": V2026_07_28,
+            META_PREFIX + "protocolVersion": V2026_07_28.date,
             META_PREFIX + "clientInfo": CLIENT,
             META_PREFIX + "clientCapabilities": {},
         }
@@ -94,7 +94,7 @@ def message(method: str, params: dict[str, Any], era: Era, id: int | None = None
 def initialize_message(id: int) -> bytes:
     """Return the initialize request of this client."""
     return message(
-        "initialize", initialize_params(LATEST_SESSION_VERSION, {}, CLIENT), Era.SESSION, id
+        "initialize", initialize_params(LATEST_SESSION_REVISION, {}, CLIENT), Era.SESSION, id
     )
 
 

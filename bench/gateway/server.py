@@ -18,7 +18,7 @@ import msgspec
 from trunkline.jsonrpc import METHOD_NOT_FOUND, PARSE_ERROR
 from trunkline.mcp.negotiation import initialize_result
 from trunkline.mcp.params import META_PREFIX
-from trunkline.mcp.versions import STATELESS_VERSIONS, Era, negotiate_version
+from trunkline.mcp.versions import STATELESS_REVISIONS, Era, list_dates, negotiate_revision
 from trunkline.runtime import create_event_loop, tune_memory
 
 TOOL = "echo"
@@ -98,8 +98,8 @@ def _result(method: str, params: msgspec.Raw, enveloped: bool) -> bytes | None:
     if enveloped:
         return _write(_discovery()) if method == "server/discover" else None
     if method == "initialize":
-        version = negotiate_version(_read_hello(params).protocol_version)
-        return _write(initialize_result(version, _CAPABILITIES, _SERVER, None))
+        revision = negotiate_revision(_read_hello(params).protocol_version)
+        return _write(initialize_result(revision, _CAPABILITIES, _SERVER, None))
     return b"{}" if method == "ping" else None
 
 
@@ -112,7 +112,9 @@ def _echo(size: int, enveloped: bool) -> bytes:
 
 
 def _discovery() -> dict[str, Any]:
-    return _complete({"supportedVersions": STATELESS_VERSIONS, "capabilities": _CAPABILITIES})
+    return _complete(
+        {"supportedVersions": list_dates(STATELESS_REVISIONS), "capabilities": _CAPABILITIES}
+    )
 
 
 def _complete(result: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from trunkline.config import Config, load_config
 from trunkline.gateway.upstream import UpstreamState
 from trunkline.mcp.era_detection import ProbeTimeouts
 from trunkline.mcp.features import FeatureKind
+from trunkline.mcp.versions import V2026_07_28, find_revision
 from trunkline.routing import breaker
 
 ECHO_SERVER = Path(__file__).parents[1] / "children" / "echo_server.py"
@@ -266,7 +267,7 @@ async def test_a_server_that_refuses_initialize_is_used_with_the_stateless_proto
     async with asyncio.timeout(20), app.running() as gateway:
         await gateway.registry.wait_complete()
         (snapshot,) = gateway.registry.snapshots()
-        assert (snapshot.state, snapshot.revision) == (UpstreamState.READY, "2026-07-28")
+        assert (snapshot.state, snapshot.revision) == (UpstreamState.READY, V2026_07_28)
         assert [
             entry.public_name for entry in gateway.registry.catalog.entries(FeatureKind.TOOL)
         ] == ["echo"]
@@ -315,7 +316,7 @@ async def versions(app: App) -> dict[str, str | None]:
     assert {each.restarts for each in snapshots.values()} == {0}
     assert {each.feature_count for each in snapshots.values()} == {1}
     assert gateway.remapper.pending_count() == 0
-    return {name: each.revision for name, each in snapshots.items()}
+    return {name: each.revision and each.revision.date for name, each in snapshots.items()}
 
 
 @pytest.mark.holds("T104", "T105")
@@ -372,7 +373,7 @@ async def test_the_protocol_is_detected_again_after_a_server_program_changes(
             while not (upstream.ready and upstream.restarts > restarts):
                 await asyncio.sleep(0)
             assert upstream.restarts == restarts + 1
-            assert upstream.snapshot().revision == version
+            assert upstream.snapshot().revision is find_revision(version)
 
 
 async def test_detected_protocols_are_stored_only_with_a_state_directory(tmp_path: Path) -> None:

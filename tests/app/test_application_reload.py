@@ -26,6 +26,7 @@ from trunkline.gateway.upstream import UpstreamState
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller
+from trunkline.mcp.versions import V2025_11_25
 
 
 class AppHarness:
@@ -449,7 +450,7 @@ async def test_a_reload_applies_new_policy_rules_to_lists(tmp_path: Path) -> Non
     harness = AppHarness(tmp_path, OPERATOR)
     async with asyncio.timeout(20), harness.app.running() as gateway:
         await gateway.registry.wait_complete()
-        user = Caller(LOCAL_PRINCIPAL, "2025-11-25", {}, Raw(b"{}"))
+        user = Caller(LOCAL_PRINCIPAL, V2025_11_25, {}, Raw(b"{}"))
 
         def listed() -> bytes:
             return bytes(gateway.registry.list_result(FeatureKind.TOOL, user))
@@ -477,7 +478,7 @@ async def test_a_new_operator_server_receives_events_and_is_exempt_from_pause(
     tmp_path: Path,
 ) -> None:
     harness = AppHarness(tmp_path, "[gateway]\nname = 'a'")
-    caller = Caller(LOCAL_PRINCIPAL, "2025-11-25", {}, Raw(b"{}"))
+    caller = Caller(LOCAL_PRINCIPAL, V2025_11_25, {}, Raw(b"{}"))
     async with asyncio.timeout(20), harness.app.running():
         assert harness.app.admin.logs().lines == ()
         await harness.reload(OPERATOR)

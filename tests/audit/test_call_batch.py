@@ -34,6 +34,7 @@ from trunkline.audit.store import CALL_BATCH, AuditRow, RecordFilter
 from trunkline.gateway.events import STATUSES
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.identity import Principal
+from trunkline.mcp.versions import V2025_06_18
 
 
 def read(entries: list[AuditEntry], wanted: RecordFilter | None = None) -> list[AuditRow]:
@@ -63,7 +64,7 @@ _CALLS: dict[str, st.SearchStrategy[Any]] = {
     "method": st.sampled_from(["tools/call", "prompts/get", "resources/read"]),
     "name": st.sampled_from(["fs__a", "fs__b", "db://me:hunter2@h/t", "n" * 600, "\0"]),
     "backend": st.sampled_from(["fs", "git", None]),
-    "backend_revision": st.sampled_from([None, "2025-06-18"]),
+    "backend_revision": st.sampled_from([None, V2025_06_18]),
     "rule": st.sampled_from([None, "policy 3"]),
     "status": st.sampled_from(STATUSES),
     "kind": st.sampled_from([None, "disabled"]),

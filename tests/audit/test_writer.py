@@ -29,6 +29,7 @@ from trunkline.jsonrpc import Raw, Request
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller
 from trunkline.mcp.params import Params
+from trunkline.mcp.versions import V2025_11_25
 from trunkline.routing.catalog import CatalogEntry
 
 CLOSE_TIMEOUT = 20.0
@@ -212,7 +213,7 @@ def test_unexpected_exception_is_survived(tmp_path: Path, caplog: pytest.LogCapt
 def test_calls_in_flight_are_noted_and_lost_ones_recorded_by_the_next_writer(
     tmp_path: Path,
 ) -> None:
-    caller = Caller(LOCAL_PRINCIPAL, "2025-11-25", {}, Raw(b"{}"))
+    caller = Caller(LOCAL_PRINCIPAL, V2025_11_25, {}, Raw(b"{}"))
     request = Request(1, "tools/call", Raw(b'{"name":"fs__slow"}'))
     running = RunningWriter(make_chain(tmp_path))
     running.writer.start()
@@ -248,7 +249,7 @@ def make_context(caller: Caller, request: Request, **times: Any) -> CallContext:
 def test_heartbeat_lists_the_oldest_calls_with_their_backend(
     tmp_path: Path,
 ) -> None:
-    caller = Caller(LOCAL_PRINCIPAL, "2025-11-25", {}, Raw(b"{}"))
+    caller = Caller(LOCAL_PRINCIPAL, V2025_11_25, {}, Raw(b"{}"))
     request = Request(1, "tools/call", Raw(b"{}"))
     running = RunningWriter(make_chain(tmp_path))
     calls = [make_context(caller, request, sequence=n, wall_time=1000.0 - n) for n in range(200)]

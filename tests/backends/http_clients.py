@@ -23,6 +23,7 @@ from trunkline.jsonrpc import (
     from_raw,
 )
 from trunkline.mcp.identity import cancelled_notification
+from trunkline.mcp.versions import negotiate_revision
 
 EMPTY = Raw(b"{}")
 SESSION = "mcp-session-id"
@@ -92,13 +93,12 @@ async def connected_client(
 async def client_in_session(
     web: FakeSessionServer,
     ear: RecordingHandler | None = None,
-    version: str | None = None,
     limits: StreamLimits = SHORT_STREAM_LIMITS,
 ) -> AsyncGenerator[StreamableHttpClient]:
     """The same, once hands are shaken."""
     async with connected_client(web, limits=limits) as link:
         await link.call("initialize", EMPTY)
-        link.on_session_opened(version or web.version, ear or RecordingHandler())
+        link.on_session_opened(negotiate_revision(web.version), ear or RecordingHandler())
         yield link
 
 

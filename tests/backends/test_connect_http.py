@@ -43,7 +43,7 @@ from trunkline.backends.session_server import SessionServer
 from trunkline.backends.stateless_server import StatelessServer
 from trunkline.gateway.backend import Backend
 from trunkline.jsonrpc import Connection, ConnectionLost, IdRemapper, RpcError, memory_pipe
-from trunkline.mcp.versions import Era
+from trunkline.mcp.versions import V2024_11_05, V2026_07_28, Era
 
 BAD = "400 Bad Request"
 SECRET = "Bearer s3cr3t"
@@ -301,7 +301,7 @@ async def test_a_server_that_knows_only_http_with_sse_is_connected_that_way(stat
     async with at(web) as place:
         backend = await place.open()
         assert isinstance(backend, SessionServer)
-        assert backend.version == "2024-11-05"
+        assert backend.revision is V2024_11_05
         assert [offer.key for offer in await backend.list_features()] == ["t"]
         await backend.aclose()
         await web.closed.wait()
@@ -404,7 +404,7 @@ async def test_a_transport_with_the_stateless_protocol_gets_envelopes() -> None:
     server = ModernServer()
     async with on_channel(server, Era.STATELESS) as backend:
         assert isinstance(backend, StatelessServer)
-        assert backend.version == "2026-07-28"
+        assert backend.revision is V2026_07_28
     assert server.count("initialize") == 0
 
 

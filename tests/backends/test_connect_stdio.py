@@ -21,11 +21,12 @@ from trunkline.gateway.backend import Backend
 from trunkline.jsonrpc import ConnectionLost, IdRemapper, RpcError, Transport, memory_pipe
 from trunkline.mcp.era_detection import ProbeTimeouts
 from trunkline.mcp.negotiation import discover_result, initialize_result
+from trunkline.mcp.versions import V2025_11_25
 
 DISCOVER, INITIALIZE = "server/discover", "initialize"
 SERVER = {"name": "child", "version": "1"}
 MODERN = discover_result({"tools": {}}, SERVER, None)
-WELCOME = initialize_result("2025-11-25", {"tools": {}}, SERVER, None)
+WELCOME = initialize_result(V2025_11_25, {"tools": {}}, SERVER, None)
 EXIT, SILENT = "exit", "silent"
 PATIENT_TIMEOUTS = ProbeTimeouts(usual=60.0, long=60.0)
 SHORT_TIMEOUTS = ProbeTimeouts(usual=0.01, long=0.03)
@@ -229,7 +230,7 @@ async def test_a_child_that_refuses_both_fails_with_the_initialize_error() -> No
     script = Script(initialize=error(-32000))
     async with running(script) as place:
         assert "-32000" in await place.refusal()
-    script = Script(initialize=initialize_result("1999-01-01", {}, SERVER, None))
+    script = Script(initialize=WELCOME | {"protocolVersion": "1999-01-01"})
     async with running(script) as place:
         assert "'1999-01-01'" in await place.refusal()
 

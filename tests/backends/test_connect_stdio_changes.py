@@ -20,6 +20,7 @@ from tests.backends.test_stateless_server import until
 from tests.tasks import stop, tidy
 from trunkline.backends.era_cache import EraStore
 from trunkline.mcp.negotiation import discover_result, initialize_result
+from trunkline.mcp.versions import V2025_11_25
 
 
 @tidy
@@ -41,7 +42,7 @@ async def test_an_upgraded_child_is_probed_again_at_its_next_start(tmp_path: Pat
     newer = {"name": "child", "version": "2"}
     both = Script(
         discover=discover_result({"tools": {}}, newer, None),
-        initialize=initialize_result("2025-11-25", {"tools": {}}, newer, None),
+        initialize=initialize_result(V2025_11_25, {"tools": {}}, newer, None),
     )
     eras: list[str] = []
     for script in (Script(initialize=WELCOME), both, both):

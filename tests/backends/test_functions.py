@@ -14,6 +14,7 @@ from trunkline.gateway.upstream import DownstreamClient, Upstream, UpstreamState
 from trunkline.jsonrpc import Raw, RpcError, from_raw, to_raw
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.versions import V2024_11_05, V2025_03_26, V2025_06_18, V2025_11_25, Revision
 
 
 class Point(msgspec.Struct):
@@ -26,8 +27,8 @@ class Nobody:
 
     has_pending_requests = False
 
-    def __init__(self, version: str) -> None:
-        self.caller = Caller(Principal("p"), version, {}, Raw(b"{}"))
+    def __init__(self, revision: Revision) -> None:
+        self.caller = Caller(Principal("p"), revision, {}, Raw(b"{}"))
 
     async def send_request(self, method: str, params: Any, requester: object = None) -> Raw:
         raise RpcError.method_not_found(method)
@@ -78,9 +79,9 @@ def broken() -> None:
     raise ZeroDivisionError
 
 
-async def call(name: str, arguments: Any = None, version: str = "2025-11-25") -> Any:
+async def call(name: str, arguments: Any = None, revision: Revision = V2025_11_25) -> Any:
     params = {"name": name} if arguments is None else {"name": name, "arguments": arguments}
-    client: DownstreamClient = Nobody(version)
+    client: DownstreamClient = Nobody(revision)
     return from_raw(await start_call(tools, call_of(client, to_raw(params))), object)
 
 
@@ -136,18 +137,18 @@ async def test_invalid_arguments_are_explained_in_the_form_of_the_revision(argum
     assert result["isError"] is True
     assert result["content"][0]["text"].startswith("Invalid params: ")
     with pytest.raises(RpcError) as refused:
-        await call("add", arguments, version="2025-06-18")
+        await call("add", arguments, revision=V2025_06_18)
     assert refused.value.code == -32602
 
 
 @pytest.mark.parametrize(
-    ("version", "structured"),
-    [("2024-11-05", False), ("2025-03-26", False), ("2025-06-18", True), ("2025-11-25", True)],
+    ("revision", "structured"),
+    [(V2024_11_05, False), (V2025_03_26, False), (V2025_06_18, True), (V2025_11_25, True)],
 )
 async def test_structured_content_is_for_revisions_that_have_it(
-    version: str, structured: bool
+    revision: Revision, structured: bool
 ) -> None:
-    result = await call("where", {"point": {"x": 1}}, version)
+    result = await call("where", {"point": {"x": 1}}, revision)
     assert ("structuredContent" in result) is structured
     if structured:
         assert result["structuredContent"] == {"x": 1, "mode": "short"}
@@ -155,16 +156,16 @@ async def test_structured_content_is_for_revisions_that_have_it(
 
 @pytest.mark.parametrize("value", [[1], 1, None, True, "text"])
 def test_only_objects_are_structured_content(value: Any) -> None:
-    assert "structuredContent" not in from_raw(tool_result(value, "2025-11-25"), dict[str, Any])
+    assert "structuredContent" not in from_raw(tool_result(value, V2025_11_25), dict[str, Any])
 
 
 def test_a_tool_result_has_its_own_text_and_structured_content() -> None:
-    said = from_raw(tool_result(ToolResult("three", Point(3)), "2025-11-25"), dict[str, Any])
+    said = from_raw(tool_result(ToolResult("three", Point(3)), V2025_11_25), dict[str, Any])
     assert said == {
         "content": [{"type": "text", "text": "three"}],
         "structuredContent": {"x": 3, "y": 0},
     }
-    older = from_raw(tool_result(ToolResult("no", Point(3), is_error=True), "2025-03-26"), object)
+    older = from_raw(tool_result(ToolResult("no", Point(3), is_error=True), V2025_03_26), object)
     assert older == {"content": [{"type": "text", "text": "no"}], "isError": True}
 
 
@@ -183,7 +184,7 @@ async def test_a_tool_declares_its_output_schema() -> None:
 
 @pytest.mark.parametrize("arguments", [[1, 2], 1, "a", None])
 async def test_arguments_are_an_object(arguments: Any) -> None:
-    client: DownstreamClient = Nobody("2025-06-18")
+    client: DownstreamClient = Nobody(V2025_06_18)
     params = to_raw({"name": "add", "arguments": arguments})
     with pytest.raises(RpcError) as refused:
         await start_call(tools, call_of(client, params))
@@ -194,7 +195,7 @@ async def test_an_unknown_tool_is_named_and_so_is_an_unknown_method() -> None:
     with pytest.raises(RpcError) as refused:
         await call("nothing")
     assert (refused.value.code, refused.value.message) == (-32602, "Unknown tool: nothing")
-    nobody = Nobody("2025-11-25")
+    nobody = Nobody(V2025_11_25)
     with pytest.raises(RpcError) as refused:
         await start_call(tools, call_of(nobody, Raw(b"{}"), method="prompts/get"))
     assert refused.value.code == -32601
@@ -217,12 +218,12 @@ async def test_it_implements_the_backend_protocol() -> None:
         if upstream.state is UpstreamState.READY:
             ready.set()
 
-    nobody = Nobody("2025-11-25")
+    nobody = Nobody(V2025_11_25)
     upstream = Upstream(UpstreamSettings("f", "f"), connect, changed, nobody, lambda: 0.0)
     running = asyncio.create_task(upstream.run())
     async with asyncio.timeout(5):
         await ready.wait()
-        assert upstream.snapshot().revision == functions.version
+        assert upstream.snapshot().revision == functions.revision
         assert functions.capabilities == {"tools": {}}
         await functions.notify("notifications/roots/list_changed", None)
         greeting = call_of(nobody, to_raw({"name": "greet"}))

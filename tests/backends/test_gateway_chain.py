@@ -93,7 +93,7 @@ async def in_line(
         async with closing(made), session_client(made, version, **capabilities) as user:
             backend = made.registry.upstream("up").backend
             assert backend is not None
-            assert backend.version == spoken
+            assert backend.revision.date == spoken
             yield user
 
 

@@ -22,6 +22,7 @@ from trunkline.jsonrpc import (
     from_raw,
     memory_pipe,
 )
+from trunkline.mcp.versions import V2025_11_25
 
 EMPTY = Raw(b"{}")
 
@@ -65,7 +66,7 @@ def test_both_connections_implement_the_protocol() -> None:
 async def test_a_call_is_answered_with_any_additional_headers() -> None:
     server, listener = Server(), Recorder()
     async with linked(server, listener) as link:
-        link.on_session_opened("2025-11-25", listener)
+        link.on_session_opened(V2025_11_25, listener)
         asked = link.call("m", EMPTY, original_id="7", handler=listener, headers=[(b"a", b"b")])
         assert from_raw(await asked, object) == {}
         await link.notify("n", {"a": 1})

@@ -38,6 +38,7 @@ from trunkline.backends.streamable_http import StreamableHttpClient
 from trunkline.http.client import HttpClient
 from trunkline.jsonrpc import ConnectionLost, IdRemapper, Raw, RpcError, from_raw, to_raw
 from trunkline.mcp.identity import cancelled_notification
+from trunkline.mcp.versions import V2025_06_18
 
 SESSION = "mcp-session-id"
 TEXT = {"content": [{"type": "text", "text": "t ran"}]}
@@ -77,7 +78,7 @@ async def loss(calling: Awaitable[Any]) -> str:
 async def test_initialization_opens_the_listening_stream() -> None:
     web, listener = FakeSessionServer("2025-06-18", tools=[tool("t")]), Recorder()
     async with talk(web, listener) as (backend, _):
-        assert backend.version == "2025-06-18"
+        assert backend.revision is V2025_06_18
         assert [offer.key for offer in await backend.list_features()] == ["t"]
         await web.wait_for("GET")
     first, *others = web.received

@@ -23,6 +23,7 @@ from trunkline.jsonrpc import (
 )
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.versions import SESSION_REVISIONS, V2025_11_25, Revision
 
 
 class Recorder:
@@ -31,7 +32,7 @@ class Recorder:
     has_pending_requests = False
 
     def __init__(self) -> None:
-        self.caller = Caller(Principal("p"), "2025-11-25", {}, Raw(b"{}"))
+        self.caller = Caller(Principal("p"), V2025_11_25, {}, Raw(b"{}"))
         self.changes: asyncio.Queue[str] = asyncio.Queue()
         self.renewed = 0
         self.told_of: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
@@ -78,11 +79,11 @@ async def talk(server: Server, listener: Recorder) -> AsyncGenerator[SessionServ
         assert remapper.pending_count() == 0
 
 
-@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_any_session_revision_is_accepted(version: str) -> None:
-    server = Server(version, tools=[tool("t")])
+@pytest.mark.parametrize("revision", SESSION_REVISIONS)
+async def test_any_session_revision_is_accepted(revision: Revision) -> None:
+    server = Server(revision.date, tools=[tool("t")])
     async with talk(server, Recorder()) as backend:
-        assert (backend.version, backend.capabilities) == (version, {"tools": {}})
+        assert (backend.revision, backend.capabilities) == (revision, {"tools": {}})
         assert backend.instructions is None
         await server.wait_received("notifications/initialized")
     assert server.received[0] == (
@@ -111,7 +112,7 @@ async def test_a_server_that_disconnects_during_initialize_is_lost() -> None:
     near, far = memory_pipe()
     await far.aclose()
     backend = SessionServer(Recorder())
-    assert (backend.version, backend.capabilities) == ("2025-11-25", {})
+    assert (backend.revision, backend.capabilities) == (V2025_11_25, {})
     assert backend.instructions is None
     link = TransportServerConnection(near, "s", IdRemapper(), backend, close_timeout=0.0)
     with pytest.raises(ConnectionLost):

@@ -44,6 +44,7 @@ from trunkline.jsonrpc import (
 from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.versions import V2025_11_25, V2026_07_28, Revision
 
 MCP = "io.modelcontextprotocol/"
 LISTEN = "subscriptions/listen"
@@ -79,13 +80,13 @@ async def talk(
 
 
 def a_call(
-    params: dict[str, Any], version: str = "2026-07-28", *, client: Any, **caller: Any
+    params: dict[str, Any], revision: Revision = V2026_07_28, *, client: Any, **caller: Any
 ) -> CallContext:
     given: Any = {
         "capabilities": {"elicitation": {"form": {}}},
         "client_info": to_raw({"name": "c"}),
     }
-    who = Caller(Principal("p"), version, **(given | caller))
+    who = Caller(Principal("p"), revision, **(given | caller))
     return call_of(client, to_raw(params), "7", caller=who)
 
 
@@ -107,7 +108,7 @@ async def loss(doing: Awaitable[Any]) -> Any:
 async def test_a_server_is_discovered_in_the_gateways_own_name() -> None:
     web = FakeStatelessServer(tools=[tool("t")])
     async with talk(web, Listener()) as backend:
-        assert (backend.version, backend.capabilities) == ("2026-07-28", {"tools": {}})
+        assert (backend.revision, backend.capabilities) == (V2026_07_28, {"tools": {}})
         assert backend.instructions is None
         await backend.set_log_level("info")
         await backend.notify("notifications/roots/list_changed", None)
@@ -185,7 +186,7 @@ async def test_a_call_without_an_envelope_gets_one() -> None:
         await start_call(
             backend, a_call({"name": "t", "_meta": {"x": 1}}, log_level="info", client=Recorder())
         )
-        await start_call(backend, a_call({"name": "t"}, "2025-11-25", client=Recorder()))
+        await start_call(backend, a_call({"name": "t"}, V2025_11_25, client=Recorder()))
     modern, old = web.received_for("tools/call")
     assert modern.meta == {
         "x": 1,

@@ -41,6 +41,7 @@ from trunkline.jsonrpc import (
     IdRemapper,
 )
 from trunkline.mcp.identity import cancelled_notification
+from trunkline.mcp.versions import V2025_11_25
 
 # Cancelled calls
 
@@ -190,7 +191,7 @@ async def test_a_new_session_gets_a_new_listening_stream() -> None:
     async with client_in_session(web, old) as link:
         await old.arrived.get()
         await call(link, "initialize")
-        link.on_session_opened("2025-11-25", new)
+        link.on_session_opened(V2025_11_25, new)
         assert await new.arrived.get() == "new"
     assert [asked.header(SESSION) for asked in web.received_for("GET")] == ["s1", "s2"]
 
@@ -252,7 +253,7 @@ async def test_the_listening_stream_may_notice_first_that_the_server_is_unreacha
         )
         calling = asyncio.create_task(call(link))
         await hold.started.wait()
-        link.on_session_opened("2025-11-25", RecordingHandler())
+        link.on_session_opened(V2025_11_25, RecordingHandler())
         await web.wait_for("GET")
         client.down = True
         ended = asyncio.create_task(link.wait_ended())
@@ -333,7 +334,7 @@ async def test_cancelling_a_close_leaves_nothing_either() -> None:
             client, "s", IdRemapper(), cancelled_notification, limits=SHORT_STREAM_LIMITS
         )
         await link.call("initialize", EMPTY)
-        link.on_session_opened(web.version, RecordingHandler())
+        link.on_session_opened(V2025_11_25, RecordingHandler())
         calling = asyncio.create_task(call(link))
         await calls.started.wait()
         ending = asyncio.create_task(link.aclose())
@@ -351,7 +352,7 @@ async def test_after_closing_no_call_starts() -> None:
     async with connected_client(web) as link:
         await link.aclose()
         before = asyncio.all_tasks()
-        link.on_session_opened("2025-11-25", RecordingHandler())
+        link.on_session_opened(V2025_11_25, RecordingHandler())
         assert asyncio.all_tasks() == before  # at once: one that began would not last
         calling = asyncio.create_task(call(link))
         await asyncio.sleep(0)

@@ -46,6 +46,7 @@ from trunkline.jsonrpc import (
     IdRemapper,
     RpcError,
 )
+from trunkline.mcp.versions import V2024_11_05, V2025_11_25, V2026_07_28, Revision
 
 # Streams
 
@@ -377,16 +378,16 @@ async def test_a_call_whose_stream_cannot_be_resumed_is_lost_and_not_repeated(
 
 @tidy
 @pytest.mark.parametrize(
-    ("version", "reaction"),
-    [("2025-11-25", streams(notification("x"))), ("2024-11-05", primed()), (None, primed())],
+    ("revision", "reaction"),
+    [(V2025_11_25, streams(notification("x"))), (V2024_11_05, primed()), (V2026_07_28, primed())],
 )
 async def test_without_resumption_a_broken_stream_is_not_resumed(
-    version: str | None, reaction: Reaction
+    revision: Revision, reaction: Reaction
 ) -> None:
     web = FakeSessionServer()
     web.reactions |= {"tools/call": reaction}
-    async with connected_client(web, "session" if version else "stateless") as link:
-        link.on_session_opened(version or "2026-07-28", RecordingHandler())
+    async with connected_client(web, revision.era) as link:
+        link.on_session_opened(revision, RecordingHandler())
         error = await error_of(call(link))
         assert str(error) == "the stream ended before the answer"
     assert [asked.header("last-event-id") for asked in web.received_for("GET")] in ([], [None])

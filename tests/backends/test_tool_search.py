@@ -12,9 +12,10 @@ from trunkline.backends.tool_search import INDEXING_SLICE, ToolFinder
 from trunkline.gateway.gateway import Gateway
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.versions import V2025_11_25
 from trunkline.routing.policy import Policy, Rule
 
-ANNA = Caller(Principal("anna"), "2025-11-25", {}, Raw(b"{}"))
+ANNA = Caller(Principal("anna"), V2025_11_25, {}, Raw(b"{}"))
 
 
 async def ready(made: Gateway, indexing_slice: float = INDEXING_SLICE) -> ToolFinder:

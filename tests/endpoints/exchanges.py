@@ -13,6 +13,7 @@ from trunkline.http.sse import SseEvent, SseParser
 from trunkline.jsonrpc import ConnectionLost, Notification, Request, RpcError, Transport
 from trunkline.mcp.identity import Principal
 from trunkline.mcp.params import Params
+from trunkline.mcp.versions import V2025_11_25, Revision
 
 Answer = Callable[[Request, Any], Any]
 
@@ -152,7 +153,7 @@ class FakeMcpSession:
     """An McpSession that does what the test says."""
 
     def __init__(self, service: "FakeMcpService", stream: Any, principal: Principal) -> None:
-        self.version: str | None = None
+        self.revision: Revision | None = None
         self.stream = stream
         self.principal = principal
         self.notifications: list[str] = []
@@ -165,8 +166,8 @@ class FakeMcpSession:
         if request.method == "initialize":
             if self._house.open_error is not None:
                 raise self._house.open_error
-            self.version = self._house.version
-            return {"protocolVersion": self.version}
+            self.revision = self._house.revision
+            return {"protocolVersion": self.revision.date}
         return self._house.methods[request.method](request, stream)
 
     def notified(self, notification: Notification) -> None:
@@ -180,8 +181,8 @@ class FakeMcpSession:
 class FakeMcpService:
     """An McpService with methods in a dict, which records its sessions."""
 
-    def __init__(self, version: str = "2025-11-25", **methods: Answer) -> None:
-        self.version = version
+    def __init__(self, revision: Revision = V2025_11_25, **methods: Answer) -> None:
+        self.revision = revision
         self.methods: dict[str, Answer] = {"ping": lambda request, stream: {}, **methods}
         self.open_error: Exception | None = None
         self.ready = True

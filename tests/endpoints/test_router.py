@@ -28,6 +28,7 @@ from trunkline.endpoints.router import HEALTH_PATHS, HealthPages, HttpRouter
 from trunkline.http.exchange import HttpRequest
 from trunkline.jsonrpc import Incident, RpcError, Transport
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
+from trunkline.mcp.versions import V2025_03_26, V2025_06_18
 
 MODERN = {"mcp_protocol_version": "2026-07-28"}
 OFTEN = 0.002
@@ -346,9 +347,7 @@ async def until_comments(exchange: FakeExchange, count: int) -> None:
 @tidy
 async def test_slow_responses_and_streams_are_pinged() -> None:
     blocked = BlockedMethod()
-    async with opened(
-        FakeMcpService("2025-06-18", wait=blocked), sse_ping_interval=OFTEN
-    ) as server:
+    async with opened(FakeMcpService(V2025_06_18, wait=blocked), sse_ping_interval=OFTEN) as server:
         session = server.begin()
         listening = server.send(make_request(method="GET", mcp_session_id=session))
         older = server.post(rpc_request(1), mcp_session_id=session)
@@ -365,9 +364,7 @@ async def test_slow_responses_and_streams_are_pinged() -> None:
 @tidy
 async def test_a_batch_is_pinged_too() -> None:
     blocked = BlockedMethod()
-    async with opened(
-        FakeMcpService("2025-03-26", wait=blocked), sse_ping_interval=OFTEN
-    ) as server:
+    async with opened(FakeMcpService(V2025_03_26, wait=blocked), sse_ping_interval=OFTEN) as server:
         exchange = server.post([rpc_request(1)], mcp_session_id=server.begin())
         await until_comments(exchange, 2)
         blocked.unblocked.set()
@@ -458,7 +455,7 @@ async def test_rejected_requests_are_freed_at_once() -> None:
         seen.append(ref(large))
         raise RpcError(-32602, f"no {request.id} of {len(large)}")
 
-    async with opened(FakeMcpService("2025-03-26", no=reject)) as server:
+    async with opened(FakeMcpService(V2025_03_26, no=reject)) as server:
         session = server.begin()
         gc.disable()
         try:
@@ -475,7 +472,7 @@ async def test_rejected_requests_are_freed_at_once() -> None:
 @tidy
 async def test_closing_ends_everything() -> None:
     blocked = BlockedMethod()
-    async with opened(FakeMcpService("2025-06-18", wait=blocked)) as server:
+    async with opened(FakeMcpService(V2025_06_18, wait=blocked)) as server:
         session = server.begin()
         exchanges = [
             server.send(make_request(method="GET", mcp_session_id=session)),

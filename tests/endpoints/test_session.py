@@ -24,6 +24,7 @@ from trunkline.endpoints.auth import EndpointSettings
 from trunkline.endpoints.request_context import InFlightLimiter
 from trunkline.endpoints.session import REQUEST_CANCELLED, SessionEndpoint
 from trunkline.jsonrpc import Incident, RpcError, decode
+from trunkline.mcp.versions import V2025_03_26, V2025_06_18
 
 
 class EndpointClient:
@@ -176,7 +177,7 @@ async def test_an_expired_session_is_not_found_and_then_ended(settings: dict[str
 @tidy
 async def test_a_busy_session_is_not_idle() -> None:
     blocked = BlockedMethod()
-    async with opened(FakeMcpService("2025-03-26", wait=blocked), session_idle=9.0) as client:
+    async with opened(FakeMcpService(V2025_03_26, wait=blocked), session_idle=9.0) as client:
         listens, calls, batches, idle = (client.begin() for _ in range(4))
         stream = client.get(listens)
         exchanges = [client.post(rpc_request(), calls), client.post([rpc_request()], batches)]
@@ -199,7 +200,7 @@ async def test_a_busy_session_is_not_idle() -> None:
 @tidy
 async def test_a_session_is_idle_from_the_end_of_its_last_request() -> None:
     blocked = BlockedMethod()
-    async with opened(FakeMcpService("2025-03-26", wait=blocked), session_idle=9.0) as client:
+    async with opened(FakeMcpService(V2025_03_26, wait=blocked), session_idle=9.0) as client:
         sessions = listens, calls, batches = [client.begin() for _ in range(3)]
         stream = client.get(listens)
         exchanges = [client.post(rpc_request(), calls), client.post([rpc_request()], batches)]
@@ -354,7 +355,7 @@ async def test_a_request_above_the_limit_gets_retry_after(
     most: tuple[int, int], status: int
 ) -> None:
     blocked = BlockedMethod()
-    service = FakeMcpService("2025-03-26", wait=blocked)
+    service = FakeMcpService(V2025_03_26, wait=blocked)
     async with opened(service, InFlightLimiter(*most)) as client:
         session = client.begin()
         first = client.post(rpc_request(1), session)
@@ -382,7 +383,7 @@ async def test_responses_of_the_client_reach_the_waiting_request() -> None:
     async def consult(request: Any, stream: Any) -> Any:
         return await stream.call("roots/list", {})
 
-    async with opened(FakeMcpService("2025-06-18", consult=consult)) as client:
+    async with opened(FakeMcpService(V2025_06_18, consult=consult)) as client:
         session = client.begin()
         exchange = client.post(rpc_request(1, "consult"), session)
         await settle()
@@ -424,7 +425,7 @@ async def test_a_stream_needs_an_accept_header() -> None:
 @tidy
 async def test_a_client_can_resume_the_stream_of_its_request() -> None:
     blocked = BlockedMethod()
-    async with opened(FakeMcpService("2025-06-18", wait=blocked)) as client:
+    async with opened(FakeMcpService(V2025_06_18, wait=blocked)) as client:
         session = client.begin()
         cut_off = client.post(rpc_request(1), session)
         await blocked.started.wait()
@@ -448,7 +449,7 @@ async def test_resuming_a_dropped_stream_is_rejected() -> None:
         await stream.notify("log", {"much": "x" * 700_000})
         return {}
 
-    async with opened(FakeMcpService("2025-06-18", chat=chat)) as client:
+    async with opened(FakeMcpService(V2025_06_18, chat=chat)) as client:
         session = client.begin()
         for id in (1, 2):
             await client.post(rpc_request(id, "chat"), session).answered.wait()
@@ -464,7 +465,7 @@ async def test_resuming_a_dropped_stream_is_rejected() -> None:
 @tidy
 async def test_delete_ends_requests_in_both_directions_and_streams(streaming: bool) -> None:
     blocked = BlockedMethod()
-    async with opened(FakeMcpService("2025-06-18", wait=blocked)) as client:
+    async with opened(FakeMcpService(V2025_06_18, wait=blocked)) as client:
         session = client.begin()
         listening = client.get(session)
         exchange = client.post(rpc_request(1), session)
@@ -489,7 +490,7 @@ async def test_delete_ends_requests_in_both_directions_and_streams(streaming: bo
 @tidy
 async def test_closing_does_not_wait_for_clients_that_do_not_read() -> None:
     blocked = BlockedMethod()
-    async with opened(FakeMcpService("2025-06-18", wait=blocked), close_timeout=0.01) as client:
+    async with opened(FakeMcpService(V2025_06_18, wait=blocked), close_timeout=0.01) as client:
         session = client.begin()
         exchange = client.post(rpc_request(1), session)
         await blocked.started.wait()

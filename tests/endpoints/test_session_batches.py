@@ -6,12 +6,13 @@ from tests.endpoints.exchanges import BlockedMethod, FakeMcpService, rpc_notific
 from tests.endpoints.test_session import opened
 from tests.tasks import tidy
 from trunkline.endpoints.session import REQUEST_CANCELLED
+from trunkline.mcp.versions import V2024_11_05, V2025_03_26, V2025_06_18, V2025_11_25
 
 
 @tidy
 async def test_a_batch_is_answered_in_its_order_and_cancelled_by_the_entry() -> None:
     blocked, slow = BlockedMethod(), BlockedMethod()
-    async with opened(FakeMcpService("2025-03-26", wait=blocked, slow=slow)) as client:
+    async with opened(FakeMcpService(V2025_03_26, wait=blocked, slow=slow)) as client:
         session = client.begin()
         batch = [
             rpc_request(1, "slow"),
@@ -42,7 +43,7 @@ async def test_a_batch_is_answered_in_its_order_and_cancelled_by_the_entry() -> 
 
 @tidy
 async def test_a_batch_without_requests_is_accepted() -> None:
-    async with opened(FakeMcpService("2025-03-26")) as client:
+    async with opened(FakeMcpService(V2025_03_26)) as client:
         session = client.begin()
         broken = {"jsonrpc": "2.0", "id": 1, "result": 1, "error": 2}
         for batch in (
@@ -60,7 +61,7 @@ async def test_messages_during_a_batch_precede_its_response() -> None:
         await stream.notify("log", {"by": request.id})
         return {}
 
-    async with opened(FakeMcpService("2025-03-26", chat=chat)) as client:
+    async with opened(FakeMcpService(V2025_03_26, chat=chat)) as client:
         session = client.begin()
         exchange = client.post([rpc_request(1, "chat"), rpc_request(2, "chat")], session)
         await exchange.answered.wait()
@@ -70,7 +71,7 @@ async def test_messages_during_a_batch_precede_its_response() -> None:
 
 @tidy
 async def test_a_stateless_request_in_a_batch_is_rejected() -> None:
-    async with opened(FakeMcpService("2025-03-26")) as client:
+    async with opened(FakeMcpService(V2025_03_26)) as client:
         enveloped = {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}
         batch = [
             rpc_request(1, "ping", **enveloped),
@@ -85,7 +86,7 @@ async def test_a_stateless_request_in_a_batch_is_rejected() -> None:
 
 @tidy
 async def test_only_one_revision_has_batches() -> None:
-    for version in ("2024-11-05", "2025-06-18", "2025-11-25"):
-        async with opened(FakeMcpService(version)) as client:
+    for revision in (V2024_11_05, V2025_06_18, V2025_11_25):
+        async with opened(FakeMcpService(revision)) as client:
             exchange = client.post([rpc_request(1, "ping")], client.begin())
             assert (exchange.status, exchange.code) == (400, -32600)

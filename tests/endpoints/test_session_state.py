@@ -15,11 +15,12 @@ from trunkline.endpoints.session_state import (
     SessionState,
 )
 from trunkline.jsonrpc import ConnectionLost, ErrorResponse, PendingResult, Raw, Response, RpcError
+from trunkline.mcp.versions import V2025_03_26, V2025_06_18, V2025_11_25, Revision
 
 
-def session(version: str = "2025-06-18") -> SessionState:
+def session(revision: Revision = V2025_06_18) -> SessionState:
     made = SessionState()
-    made.version = version
+    made.revision = revision
     return made
 
 
@@ -164,8 +165,8 @@ async def test_messages_of_a_request_use_its_stream_in_order() -> None:
 @pytest.mark.holds("T76")
 @tidy
 async def test_only_clients_of_2025_11_25_get_priming_events() -> None:
-    for version, primed in (("2025-03-26", False), ("2025-06-18", False), ("2025-11-25", True)):
-        made = session(version)
+    for revision, primed in ((V2025_03_26, False), (V2025_06_18, False), (V2025_11_25, True)):
+        made = session(revision)
         reply, exchange = replying(made)
         await reply.notify("a", {})
         assert (exchange.events[0].data == b"") is primed
@@ -191,7 +192,7 @@ async def test_messages_after_the_response_use_the_standalone_stream() -> None:
 
 @tidy
 async def test_a_ping_turns_a_slow_response_into_a_stream() -> None:
-    made = session("2025-11-25")
+    made = session(V2025_11_25)
     reply, exchange = replying(made)
     reply.is_idle = True
     await reply.send_ping()

@@ -23,6 +23,7 @@ from trunkline.jsonrpc import (
     memory_pipe,
 )
 from trunkline.mcp.cache_hints import CacheHints
+from trunkline.mcp.versions import V2025_11_25
 
 Answer = Callable[[Any], Any]
 NO_DRAIN_LIMITS = BackendLimits(answer_drain_timeout=0.0)
@@ -124,7 +125,7 @@ class Server:
 class SilentBackend:
     """A backend that ignores everything; tests override what they need."""
 
-    version = "2025-11-25"
+    revision = V2025_11_25
     cache_hints = CacheHints()
     skipped_features: tuple[str, ...] = ()
 

@@ -19,6 +19,7 @@ from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller
 from trunkline.mcp.params import Params
+from trunkline.mcp.versions import V2025_06_18, V2025_11_25
 from trunkline.routing.catalog import CatalogEntry
 
 LONG = b"x" * 20_000
@@ -26,7 +27,7 @@ ENTRY = CatalogEntry(FeatureKind.TOOL, "a__b", "a", "b", Raw(b"{}"))
 
 
 def make_context(**members: Any) -> CallContext:
-    caller = Caller(LOCAL_PRINCIPAL, "2025-11-25", {}, Raw(b'{"name":"c"}'))
+    caller = Caller(LOCAL_PRINCIPAL, V2025_11_25, {}, Raw(b'{"name":"c"}'))
     request = members.pop("request", Request(7, "tools/call", Raw(b'{"name":"a__b"}')))
     client, params = Mock(caller=caller), Params(Raw(b"{}"))
     return CallContext(
@@ -144,16 +145,16 @@ def test_a_finish_hook_that_raises_keeps_no_other_from_running(failure: BaseExce
 
 def test_a_summary_has_total_and_upstream_durations() -> None:
     context = make_context(
-        entry=ENTRY, sent_at=1.5, answered_at=3.5, rule="r", backend_revision="2025-06-18"
+        entry=ENTRY, sent_at=1.5, answered_at=3.5, rule="r", backend_revision=V2025_06_18
     )
     summary = context.summarize(4.0, Raw(b"{}"), None)
     assert (summary.duration, summary.upstream_duration, summary.wall_time) == (3.0, 2.0, 100.0)
-    assert (summary.backend, summary.backend_revision, summary.rule) == ("a", "2025-06-18", "r")
+    assert (summary.backend, summary.backend_revision, summary.rule) == ("a", V2025_06_18, "r")
     assert (summary.request_id, summary.method, summary.name) == (7, "tools/call", "a__b")
     assert (summary.request_bytes, summary.response_bytes, summary.revision) == (
         15,
         2,
-        "2025-11-25",
+        V2025_11_25,
     )
     assert make_context(sent_at=2.0).summarize(4.0, None, OSError()).upstream_duration == 2.0
     early = make_context(status="invalid_arguments").summarize(1.25, {}, None)

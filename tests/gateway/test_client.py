@@ -11,6 +11,7 @@ from trunkline.gateway.client import DownstreamClient
 from trunkline.gateway.settings import UpstreamSettings
 from trunkline.jsonrpc import PendingResult, Raw, Request, RpcError, to_raw
 from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.versions import V2025_11_25, V2026_07_28
 
 
 class AskingServer(FunctionBackend):
@@ -58,7 +59,7 @@ async def test_a_session_is_one_call_group_and_a_stateless_request_is_another() 
         first, one, second, two, with_stream = backend.clients
         assert first.call_group is second.call_group is with_stream.call_group
         assert len({first.call_group, one.call_group, two.call_group}) == 3
-        assert [c.caller.version for c in (first, one)] == ["2025-11-25", "2026-07-28"]
+        assert [c.caller.revision for c in (first, one)] == [V2025_11_25, V2026_07_28]
         assert [c.caller.principal.id for c in (first, one)] == ["local", "poster"]
 
 
@@ -94,4 +95,4 @@ class RecordingSessionStream(RecordingStream):
 
 
 def test_a_caller_gets_no_log_messages_unless_it_asks_for_them() -> None:
-    assert Caller(Principal("p"), "2026-07-28", {}, Raw(b"{}")).log_level is None
+    assert Caller(Principal("p"), V2026_07_28, {}, Raw(b"{}")).log_level is None

@@ -11,6 +11,7 @@ from tests.contexts import call_of, end_call
 from trunkline.gateway.concurrency import UpstreamQueue
 from trunkline.jsonrpc import PendingResult, Raw
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller
+from trunkline.mcp.versions import V2025_11_25
 
 
 class FakeClient:
@@ -20,7 +21,7 @@ class FakeClient:
 
 
 NO_CLIENT = FakeClient()
-CALLER = Caller(LOCAL_PRINCIPAL, "2025-11-25", {}, Raw(b"{}"))
+CALLER = Caller(LOCAL_PRINCIPAL, V2025_11_25, {}, Raw(b"{}"))
 
 
 def new_queue(max_in_flight: int, seconds: float) -> UpstreamQueue:

@@ -15,12 +15,13 @@ from trunkline.gateway.decision_cache import (
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller
+from trunkline.mcp.versions import V2025_11_25
 
 TOOL = FeatureKind.TOOL
 
 
 def caller_named(client: bytes = b"{}") -> Caller:
-    return Caller(LOCAL_PRINCIPAL, "2025-11-25", {}, Raw(client))
+    return Caller(LOCAL_PRINCIPAL, V2025_11_25, {}, Raw(client))
 
 
 def counting_cache() -> tuple[CallerCache[int], list[Caller]]:
@@ -72,14 +73,14 @@ def test_invalidating_drops_everything_and_counts() -> None:
     first, second = Mock(), Mock()
     assert cache.policy_decision("g", ENTRY, lambda: first) is first
     assert cache.policy_decision("g", ENTRY, lambda: second) is first
-    assert cache.encoded_list("g", TOOL, "v", lambda: Raw(b"[1]")) == Raw(b"[1]")
-    assert cache.encoded_list("g", TOOL, "v", lambda: Raw(b"[2]")) == Raw(b"[1]")
+    assert cache.encoded_list("g", TOOL, V2025_11_25, lambda: Raw(b"[1]")) == Raw(b"[1]")
+    assert cache.encoded_list("g", TOOL, V2025_11_25, lambda: Raw(b"[2]")) == Raw(b"[1]")
     assert cache.route("tools/call", "a__b") is route
     assert cache.route("prompts/get", "a__b") is None
     cache.invalidate()
     assert (cache.route("tools/call", "a__b"), cache.capabilities) == (None, None)
     assert cache.policy_decision("g", ENTRY, lambda: second) is second
-    assert cache.encoded_list("g", TOOL, "v", lambda: Raw(b"[2]")) == Raw(b"[2]")
+    assert cache.encoded_list("g", TOOL, V2025_11_25, lambda: Raw(b"[2]")) == Raw(b"[2]")
     assert cache.generation == 1
 
 
@@ -93,14 +94,14 @@ def test_a_list_is_encoded_once_per_group_kind_and_revision() -> None:
     for _ in range(2):
         for group in ("a", "b"):
             for kind in (TOOL, FeatureKind.PROMPT):
-                cache.encoded_list(group, kind, "2025-11-25", write)
+                cache.encoded_list(group, kind, V2025_11_25, write)
     assert len(written) == 4
 
 
 def test_the_oldest_list_makes_room_for_a_new_one() -> None:
     cache = DecisionCache()
     for number in range(MAX_CACHED_LISTS):
-        cache.encoded_list(number, TOOL, "v", lambda: Raw(b"[1]"))
-    assert cache.encoded_list(0, TOOL, "v", lambda: Raw(b"[2]")) == Raw(b"[1]")
-    cache.encoded_list("new", TOOL, "v", lambda: Raw(b"[1]"))
-    assert cache.encoded_list(0, TOOL, "v", lambda: Raw(b"[2]")) == Raw(b"[2]")
+        cache.encoded_list(number, TOOL, V2025_11_25, lambda: Raw(b"[1]"))
+    assert cache.encoded_list(0, TOOL, V2025_11_25, lambda: Raw(b"[2]")) == Raw(b"[1]")
+    cache.encoded_list("new", TOOL, V2025_11_25, lambda: Raw(b"[1]"))
+    assert cache.encoded_list(0, TOOL, V2025_11_25, lambda: Raw(b"[2]")) == Raw(b"[2]")

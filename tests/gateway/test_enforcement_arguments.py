@@ -22,6 +22,7 @@ from trunkline.jsonrpc import Raw, Request, RpcError, from_raw, to_raw
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller
 from trunkline.mcp.params import Params
+from trunkline.mcp.versions import V2025_06_18, V2025_11_25, Revision
 from trunkline.routing.catalog import CatalogEntry
 
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -47,9 +48,9 @@ def entry(schema: Any, name: str = "fs__read") -> CatalogEntry:
 
 
 def check(
-    checker: ArgumentChecker, entry: CatalogEntry, arguments: bytes | None, version: str
+    checker: ArgumentChecker, entry: CatalogEntry, arguments: bytes | None, revision: Revision
 ) -> Any:
-    caller = Caller(LOCAL_PRINCIPAL, version, {}, Raw(b"{}"))
+    caller = Caller(LOCAL_PRINCIPAL, revision, {}, Raw(b"{}"))
     params = Params(to_raw({"name": entry.public_name}))
     if arguments is not None:
         params.put("arguments", Raw(arguments))
@@ -140,7 +141,7 @@ async def test_an_unknown_method_still_passes_to_the_only_server() -> None:
 
 def test_tools_of_built_in_servers_are_not_checked() -> None:
     checker = ArgumentChecker(lambda _: None, builtin=["fs"])
-    assert check(checker, entry(PATH), None, "2025-11-25") is None
+    assert check(checker, entry(PATH), None, V2025_11_25) is None
 
 
 def test_an_equal_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,23 +156,23 @@ def test_an_equal_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> No
     checker = ArgumentChecker(lambda _: None)
     for _ in range(3):  # as on every rebuild of the catalogue
         for name in ("fs__read", "fs__stat"):
-            assert check(checker, entry(PATH, name), b"{}", "2025-11-25") is not None
+            assert check(checker, entry(PATH, name), b"{}", V2025_11_25) is not None
     assert len(compiled) == 1
 
 
 def test_a_changed_tool_is_checked_against_its_new_schema() -> None:
     checker = ArgumentChecker(lambda _: None)
-    assert check(checker, entry(PATH), None, "2025-11-25") is not None
-    assert check(checker, entry({"type": "object"}), None, "2025-11-25") is None
+    assert check(checker, entry(PATH), None, V2025_11_25) is not None
+    assert check(checker, entry({"type": "object"}), None, V2025_11_25) is None
     with pytest.raises(RpcError, match="no arguments are allowed"):
-        check(checker, entry({"additionalProperties": False}), b'{"a":1}', "2025-06-18")
+        check(checker, entry({"additionalProperties": False}), b'{"a":1}', V2025_06_18)
 
 
 def test_the_number_of_cached_schemas_is_limited() -> None:
     checker = ArgumentChecker(lambda _: None, max_cached=3)
     for number in range(20):
         schema = {**PATH, "title": str(number)}
-        check(checker, entry(schema, f"fs__{number}"), b'{"path":"x"}', "2025-11-25")
+        check(checker, entry(schema, f"fs__{number}"), b'{"path":"x"}', V2025_11_25)
         assert len(checker) <= 6
 
 
@@ -180,7 +181,7 @@ def test_a_tool_with_an_invalid_schema_is_not_checked_and_reported_once() -> Non
     checker = ArgumentChecker(events.append)
     bad = entry({"type": "strin"})
     for _ in range(3):
-        assert check(checker, bad, None, "2025-11-25") is None
+        assert check(checker, bad, None, V2025_11_25) is None
     (event,) = events
     assert (event.name, event.backend) == ("fs__read", "fs")
     assert "its schema is invalid" in event.reason
@@ -192,11 +193,11 @@ def test_arguments_too_long_for_regular_expressions_pass_and_are_reported_once()
     names = entry({"patternProperties": {"^a+$": {"type": "string"}}})
     long = b'{"aa":1,"text":"%s"}' % (b"x" * 10_000)
     for _ in range(3):
-        assert check(checker, names, long, "2025-11-25") is None
+        assert check(checker, names, long, V2025_11_25) is None
     assert [event.reason for event in events] == [
         "its arguments are too long for regular expressions"
     ]
-    assert check(checker, names, b'{"aa":1}', "2025-11-25") is not None
+    assert check(checker, names, b'{"aa":1}', V2025_11_25) is not None
 
 
 def test_unchecked_tools_can_be_listed_in_advance() -> None:

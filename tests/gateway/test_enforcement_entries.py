@@ -14,6 +14,7 @@ from trunkline.jsonrpc import Raw, Request, RpcError, to_raw
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.params import Params
+from trunkline.mcp.versions import V2025_11_25
 from trunkline.routing.limits import LimitTables
 from trunkline.routing.policy import Policy, Role
 
@@ -44,7 +45,7 @@ class EntryChecks:
 
 
 def make_caller(name: str = "anna", *roles: str) -> Caller:
-    return Caller(Principal(name, roles=roles), "2025-11-25", {}, Raw(b"{}"))
+    return Caller(Principal(name, roles=roles), V2025_11_25, {}, Raw(b"{}"))
 
 
 def make_context(caller: Caller, **arguments: Any) -> CallContext:

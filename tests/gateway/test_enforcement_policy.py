@@ -32,6 +32,7 @@ from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.http_headers import HeaderCheck
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.params import Params
+from trunkline.mcp.versions import V2025_11_25
 from trunkline.routing.catalog import CatalogEntry
 from trunkline.routing.conditions import Condition
 from trunkline.routing.policy import Policy, Role
@@ -40,7 +41,7 @@ HIDING = "role dev: denied_tools (trunkline.toml:3)"
 
 
 def make_caller(*roles: str, name: str = "p", client: str = "{}") -> Caller:
-    return Caller(Principal(name, roles=roles), "2025-11-25", {}, Raw(client.encode()))
+    return Caller(Principal(name, roles=roles), V2025_11_25, {}, Raw(client.encode()))
 
 
 def entry(name: str = "fs__read", definition: str = "{}") -> CatalogEntry:

@@ -383,7 +383,7 @@ class StoppingEnforcer(EnforcementChain):
         return (self._stop,)
 
     def _stop(self, context: CallContext) -> None:
-        context.stop_error = disabled(ECHO, context.caller.version)
+        context.stop_error = disabled(ECHO, context.caller.revision)
 
 
 async def test_a_call_that_cannot_be_sent_is_no_longer_in_flight(

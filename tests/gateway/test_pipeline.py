@@ -25,6 +25,7 @@ from trunkline.gateway.pipeline import CallCheck, Denied, Pipeline
 from trunkline.jsonrpc import PendingResult, Raw, Request, RpcError
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.versions import V2025_11_25
 from trunkline.routing.catalog import CatalogEntry
 
 
@@ -122,7 +123,7 @@ async def test_listeners_receive_every_call_once() -> None:
         ("tools/call", "none", None, "unknown"),
     ]
     assert len({summary.id for summary in summaries}) == 3
-    assert summaries[0].backend_revision == "2025-11-25"
+    assert summaries[0].backend_revision is V2025_11_25
     assert gateway.pipeline.in_flight == set()
 
 

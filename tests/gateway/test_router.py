@@ -24,13 +24,14 @@ from trunkline.jsonrpc import Raw, Request, RpcError, from_raw, to_raw
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.methods import CLIENT_REQUESTS, RoutingMode
 from trunkline.mcp.params import Params
+from trunkline.mcp.versions import V2025_11_25, V2026_07_28, Revision
 from trunkline.routing.catalog import CatalogEntry
 
-OLD, NEW = "2025-11-25", "2026-07-28"
+OLD, NEW = V2025_11_25, V2026_07_28
 
 
-def make_client(version: str = OLD) -> StatelessClient:
-    return StatelessClient(Caller(Principal("p"), version, {}, Raw(b"{}")), RecordingStream())
+def make_client(revision: Revision = OLD) -> StatelessClient:
+    return StatelessClient(Caller(Principal("p"), revision, {}, Raw(b"{}")), RecordingStream())
 
 
 CALLER = Caller(Principal("p"), OLD, {}, Raw(b"{}"))
@@ -44,7 +45,7 @@ async def make_router(gateway: Gateway) -> Router:
 async def forward(router: Router, method: str, params: Any, **more: Any) -> Any:
     raw = to_raw(params)
     mode = CLIENT_REQUESTS[method].mode
-    client = make_client(more.pop("version", OLD))
+    client = make_client(more.pop("revision", OLD))
     request = Request(1, method, raw)
     return from_raw(await router.forward(request, Params(raw), mode, client, **more))
 
@@ -133,14 +134,14 @@ async def test_invalid_params_are_refused_and_not_forwarded(method: str, params:
         assert a.count(method) + b.count(method) == 0
 
 
-@pytest.mark.parametrize(("version", "code"), [(OLD, -32002), (NEW, -32602)])
+@pytest.mark.parametrize(("revision", "code"), [(OLD, -32002), (NEW, -32602)])
 async def test_a_missing_resource_has_the_code_of_the_clients_revision(
-    version: str, code: int
+    revision: Revision, code: int
 ) -> None:
     async with serving(a=full_server(), b=full_server()) as gateway:
         with pytest.raises(RpcError) as raised:
             await forward(
-                await make_router(gateway), "resources/read", {"uri": "zz:"}, version=version
+                await make_router(gateway), "resources/read", {"uri": "zz:"}, revision=revision
             )
         assert (raised.value.code, raised.value.data) == (code, {"uri": "zz:"})
 

@@ -20,6 +20,7 @@ from trunkline.jsonrpc import PendingResult, Raw, RpcError, from_raw, to_raw
 from trunkline.mcp.capabilities import read_client_features
 from trunkline.mcp.features import Feature
 from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.versions import V2025_11_25, V2026_07_28, Revision
 
 SAMPLING: dict[str, Any] = {"sampling": {}}
 BOTH: dict[str, Any] = {"sampling": {}, "elicitation": {"form": {}}}
@@ -31,9 +32,9 @@ class Recorder:
     has_pending_requests = False
     client_capabilities = None
 
-    def __init__(self, capabilities: Any = None, version: str = "2026-07-28") -> None:
+    def __init__(self, capabilities: Any = None, revision: Revision = V2026_07_28) -> None:
         self.notifications: list[str] = []
-        self.caller = Caller(Principal("p"), version, capabilities or {}, Raw(b"{}"))
+        self.caller = Caller(Principal("p"), revision, capabilities or {}, Raw(b"{}"))
 
     @property
     def call_group(self) -> Any:
@@ -85,27 +86,27 @@ ANYTHING = read_client_features(BOTH)
 
 
 @pytest.mark.parametrize(
-    ("announced", "per_call_streams", "version", "capabilities", "needed"),
+    ("announced", "per_call_streams", "revision", "capabilities", "needed"),
     [
-        (None, True, "2026-07-28", BOTH, False),  # it never asks on the way
-        (frozenset[str](), False, "2026-07-28", {}, False),  # no announced features
-        (frozenset[str](), False, "2025-11-25", SAMPLING, True),
-        (ANYTHING, False, "2025-11-25", {}, True),
-        (ANYTHING, True, "2026-07-28", SAMPLING, True),
-        (frozenset[str](), True, "2026-07-28", SAMPLING, True),
-        (ANYTHING, True, "2026-07-28", BOTH, False),  # the primary session announced the same
-        (ANYTHING, True, "2026-07-28", {}, False),
-        (ANYTHING, True, "2025-11-25", SAMPLING, False),
+        (None, True, V2026_07_28, BOTH, False),  # it never asks on the way
+        (frozenset[str](), False, V2026_07_28, {}, False),  # no announced features
+        (frozenset[str](), False, V2025_11_25, SAMPLING, True),
+        (ANYTHING, False, V2025_11_25, {}, True),
+        (ANYTHING, True, V2026_07_28, SAMPLING, True),
+        (frozenset[str](), True, V2026_07_28, SAMPLING, True),
+        (ANYTHING, True, V2026_07_28, BOTH, False),  # the primary session announced the same
+        (ANYTHING, True, V2026_07_28, {}, False),
+        (ANYTHING, True, V2025_11_25, SAMPLING, False),
     ],
 )
 def test_a_call_needs_its_own_session_if_requests_would_be_wrong_or_ambiguous(
     announced: frozenset[str] | None,
     per_call_streams: bool,
-    version: str,
+    revision: Revision,
     capabilities: Any,
     needed: bool,
 ) -> None:
-    listener = Recorder(capabilities, version)
+    listener = Recorder(capabilities, revision)
     first = make_primary_session(FeatureEchoBackend(announced, per_call_streams))
     assert needs_own_session(listener.call(), first) is needed
     assert not needs_own_session(listener.call("completion/complete"), first)

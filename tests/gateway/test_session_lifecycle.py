@@ -19,6 +19,7 @@ from tests.gateway.servers import (
 from trunkline.gateway.gateway import Engine, Gateway
 from trunkline.gateway.session import GatewayIdentity
 from trunkline.jsonrpc import Connection, RpcError
+from trunkline.mcp.versions import V2025_06_18
 
 HELLO = hello()
 
@@ -207,7 +208,7 @@ async def test_a_second_initialize_is_refused_and_changes_nothing() -> None:
     engine = await initialized_engine("2025-06-18")
     error = (await send_text(engine, text("initialize", HELLO)))["error"]
     assert (error["code"], error["message"]) == (-32600, "Already initialized")
-    assert engine.session.caller.version == "2025-06-18"
+    assert engine.session.caller.revision is V2025_06_18
 
 
 @pytest.mark.holds("S3.20", "S3.22", "C12")

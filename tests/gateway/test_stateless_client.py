@@ -6,12 +6,13 @@ from tests.gateway.stateless_callers import RecordingStream
 from trunkline.gateway.stateless import StatelessClient
 from trunkline.jsonrpc import PendingResult, Raw, RpcError, to_raw
 from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.versions import V2026_07_28
 
 PROGRESS, MESSAGE = "notifications/progress", "notifications/message"
 
 
 def caller(level: str | None = None) -> Caller:
-    return Caller(Principal("p"), "2026-07-28", {}, Raw(b"{}"), level)
+    return Caller(Principal("p"), V2026_07_28, {}, Raw(b"{}"), level)
 
 
 async def test_a_client_receives_the_notifications_it_asked_for() -> None:

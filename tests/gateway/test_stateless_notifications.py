@@ -19,6 +19,7 @@ from trunkline.gateway.stateless import StatelessClient
 from trunkline.jsonrpc import Notification, PendingResult, Raw, Request, Response, RpcError, to_raw
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.params import Params
+from trunkline.mcp.versions import V2026_07_28
 
 PROGRESS = "notifications/progress"
 LOG = "notifications/message"
@@ -172,7 +173,7 @@ async def test_a_call_without_a_waiting_client_is_cancelled_at_its_server() -> N
 async def test_notify_waits_for_the_client_and_queue_notification_does_not(broken: bool) -> None:
     stream = RecordingStream()
     stream.broken, stream.blocked = broken, asyncio.Event()
-    client = StatelessClient(Caller(Principal("p"), "2026-07-28", {}, Raw(b"{}"), "error"), stream)
+    client = StatelessClient(Caller(Principal("p"), V2026_07_28, {}, Raw(b"{}"), "error"), stream)
     client.queue_notification(LOG, {"level": "alert"})
     client.queue_notification(LOG, {"level": "info"})
     client.queue_notification("notifications/tools/list_changed", {})

@@ -32,8 +32,9 @@ from trunkline.jsonrpc import Raw, from_raw, to_raw
 from trunkline.jsonrpc.message import VerbatimIntId, VerbatimStrId
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.versions import V2026_07_28
 
-SOMEBODY = Caller(Principal("p"), "2026-07-28", {}, Raw(b"{}"))
+SOMEBODY = Caller(Principal("p"), V2026_07_28, {}, Raw(b"{}"))
 UPDATED = "notifications/resources/updated"
 SUBSCRIBE, UNSUBSCRIBE = "resources/subscribe", "resources/unsubscribe"
 LISTS = {

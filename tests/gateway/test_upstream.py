@@ -27,6 +27,7 @@ from trunkline.gateway.upstream import Upstream, UpstreamState
 from trunkline.jsonrpc import PendingResult, Raw, RpcError, memory_pipe
 from trunkline.mcp.features import Feature, FeatureKind
 from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.versions import V2025_06_18, V2025_11_25
 from trunkline.routing import breaker
 
 
@@ -38,7 +39,7 @@ class Fake(SilentBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        self.caller = Caller(Principal("p"), "2025-11-25", {}, Raw(b"{}"))
+        self.caller = Caller(Principal("p"), V2025_11_25, {}, Raw(b"{}"))
         self.listed: list[str] = []
         self.failure: Exception | None = None
         self.at_listing: list[asyncio.Event] = []
@@ -119,14 +120,14 @@ class Watched:
 
 async def test_the_revision_is_that_of_the_current_primary_session() -> None:
     fake = Fake()
-    fake.version = "2025-06-18"
+    fake.revision = V2025_06_18
     kept = Watched(fake)
     assert kept.upstream.revision is None
     await kept.until(UpstreamState.READY)
-    assert kept.upstream.revision == "2025-06-18"
-    fake.version = "2025-11-25"
+    assert kept.upstream.revision is V2025_06_18
+    fake.revision = V2025_11_25
     kept.upstream.on_session_renewed()
-    assert kept.upstream.revision == "2025-11-25"
+    assert kept.upstream.revision is V2025_11_25
     await kept.stop()
     assert kept.upstream.revision is None
     kept.upstream.on_session_renewed()
@@ -411,7 +412,7 @@ async def test_a_backend_is_closed_completely_even_if_the_caller_is_cancelled() 
         await watched.until(UpstreamState.READY)
         fake.ended.set()
         await fake.closing.wait()
-        refusal: Any = watched.upstream.unavailable_error("2025-11-25")
+        refusal: Any = watched.upstream.unavailable_error(V2025_11_25)
         assert refusal.data["state"] == "waiting"
         watched.task.cancel()
         for _ in range(5):

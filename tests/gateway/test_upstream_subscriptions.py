@@ -10,8 +10,7 @@ import pytest
 from tests.gateway.test_upstream import Fake, Watched
 from trunkline.gateway.upstream import UpstreamState
 from trunkline.jsonrpc import ConnectionLost, RpcError
-
-VERSION = "2025-11-25"
+from trunkline.mcp.versions import V2025_11_25
 
 
 class SubscribableBackend(Fake):
@@ -92,7 +91,7 @@ async def test_many_subscribers_cause_one_subscription_and_one_unsubscription() 
     async with ready as watched:
         up = watched.upstream
         for _ in range(3):
-            await up.subscribe("x:", VERSION)
+            await up.subscribe("x:", V2025_11_25)
         for _ in range(2):
             up.subscriptions.unsubscribe("x:")
         await settle()
@@ -104,9 +103,9 @@ async def test_many_subscribers_cause_one_subscription_and_one_unsubscription() 
 async def test_a_new_subscription_at_once_keeps_the_old_one() -> None:
     ready = Ready()
     async with ready as watched:
-        await watched.upstream.subscribe("x:", VERSION)
+        await watched.upstream.subscribe("x:", V2025_11_25)
         watched.upstream.subscriptions.unsubscribe("x:")
-        await watched.upstream.subscribe("x:", VERSION)
+        await watched.upstream.subscribe("x:", V2025_11_25)
         await settle()
         assert ready.fake.everything() == ["follow x:"]
 
@@ -116,7 +115,7 @@ async def test_unsubscribing_without_a_subscription_changes_nothing() -> None:
     async with ready as watched:
         for _ in range(3):
             watched.upstream.subscriptions.unsubscribe("x:")
-        await watched.upstream.subscribe("x:", VERSION)
+        await watched.upstream.subscribe("x:", V2025_11_25)
         await settle()
         assert ready.fake.everything() == ["follow x:"]
         watched.upstream.subscriptions.unsubscribe("x:")
@@ -128,7 +127,7 @@ async def test_many_simultaneous_subscribers_send_one_request() -> None:
     ready.fake.answers["follow x:"] = may_answer = asyncio.Event()
     async with ready as watched:
         following = [
-            asyncio.create_task(watched.upstream.subscribe("x:", VERSION)) for _ in range(3)
+            asyncio.create_task(watched.upstream.subscribe("x:", V2025_11_25)) for _ in range(3)
         ]
         assert await ready.fake.sent.get() == "follow x:"
         may_answer.set()
@@ -142,7 +141,7 @@ async def test_a_refused_resource_has_no_subscription() -> None:
     async with ready as watched:
         for _ in range(2):
             with pytest.raises(RpcError) as caught:
-                await watched.upstream.subscribe("x:", VERSION)
+                await watched.upstream.subscribe("x:", V2025_11_25)
             assert caught.value.code == -32601
         await settle()
         assert ready.fake.everything() == ["follow x:"] * 2
@@ -156,10 +155,10 @@ async def test_a_backend_that_ends_meanwhile_is_unavailable() -> None:
     ready.fake.answers["follow x:"] = ConnectionLost("gone")
     async with ready as watched:
         with pytest.raises(RpcError) as caught:
-            await watched.upstream.subscribe("x:", VERSION)
+            await watched.upstream.subscribe("x:", V2025_11_25)
         assert caught.value.code == -32007
     with pytest.raises(RpcError) as caught:
-        await watched.upstream.subscribe("x:", VERSION)
+        await watched.upstream.subscribe("x:", V2025_11_25)
     assert caught.value.code == -32007
     watched.upstream.subscriptions.unsubscribe("x:")
 
@@ -168,7 +167,7 @@ async def test_a_backend_that_ends_meanwhile_is_unavailable() -> None:
 async def test_a_queued_call_waits_no_longer_than_its_timeout(action: str) -> None:
     ready = Ready(timeout=0.02)
     async with ready as watched:
-        await watched.upstream.subscribe("y:", VERSION)
+        await watched.upstream.subscribe("y:", V2025_11_25)
         assert await ready.fake.sent.get() == "follow y:"
         ready.fake.answers[action] = asyncio.Event()
         if action == "unfollow y:":
@@ -178,10 +177,10 @@ async def test_a_queued_call_waits_no_longer_than_its_timeout(action: str) -> No
                 "follow x:" not in ready.fake.everything()
             ):  # until the first attempt is cancelled
                 with suppress(RpcError):
-                    await watched.upstream.subscribe("x:", VERSION)
+                    await watched.upstream.subscribe("x:", V2025_11_25)
             return
         results = await asyncio.gather(
-            *(watched.upstream.subscribe(uri, VERSION) for uri in ("x:", "z:")),
+            *(watched.upstream.subscribe(uri, V2025_11_25) for uri in ("x:", "z:")),
             return_exceptions=True,
         )
         assert [getattr(result, "code", None) for result in results] == [-32603] * 2
@@ -191,8 +190,8 @@ async def test_a_cancelled_subscribe_request_leaves_no_subscription() -> None:
     ready = Ready()
     ready.fake.answers["follow x:"] = asyncio.Event()
     async with ready as watched:
-        impatient = asyncio.create_task(watched.upstream.subscribe("x:", VERSION))
-        patient = asyncio.create_task(watched.upstream.subscribe("x:", VERSION))
+        impatient = asyncio.create_task(watched.upstream.subscribe("x:", V2025_11_25))
+        patient = asyncio.create_task(watched.upstream.subscribe("x:", V2025_11_25))
         assert await ready.fake.sent.get() == "follow x:"
         ready.fake.answers.clear()
         impatient.cancel()
@@ -210,7 +209,7 @@ async def test_a_restarted_backend_gets_all_subscriptions_again() -> None:
     async with ready as watched:
         up = watched.upstream
         for uri in ("x:", "y:", "z:"):
-            await up.subscribe(uri, VERSION)
+            await up.subscribe(uri, V2025_11_25)
         await set_level(watched, "debug")
         up.subscriptions.unsubscribe("y:")
         assert await ready.fake.sent.get() == "follow x:"
@@ -227,7 +226,7 @@ async def test_a_restarted_backend_gets_all_subscriptions_again() -> None:
 async def test_a_renewed_session_restores_subscriptions_and_lists() -> None:
     ready = Ready("logging")
     async with ready as watched:
-        await watched.upstream.subscribe("x:", VERSION)
+        await watched.upstream.subscribe("x:", V2025_11_25)
         await set_level(watched, "info")
         await settle()
         assert ready.fake.everything() == ["follow x:", "level info"]
@@ -296,11 +295,11 @@ async def test_refused_levels_and_unsubscriptions_affect_nothing_else(
     ready.fake.answers = {"level info": refusal, "unfollow x:": refusal}
     async with ready as watched:
         await set_level(watched, "info")
-        await watched.upstream.subscribe("x:", VERSION)
+        await watched.upstream.subscribe("x:", V2025_11_25)
         watched.upstream.subscriptions.unsubscribe("x:")
         await settle()
         assert ready.fake.everything() == ["level info", "follow x:", "unfollow x:"]
-        await watched.upstream.subscribe("x:", VERSION)
+        await watched.upstream.subscribe("x:", V2025_11_25)
         assert await ready.fake.sent.get() == "follow x:"
         assert watched.upstream.ready
 
@@ -308,8 +307,8 @@ async def test_refused_levels_and_unsubscriptions_affect_nothing_else(
 async def test_a_replacement_gets_the_subscriptions_of_its_predecessor() -> None:
     old, new = Ready("logging"), Ready("logging")
     async with old as before, new as after:
-        await before.upstream.subscribe("x:", VERSION)
-        await before.upstream.subscribe("x:", VERSION)
+        await before.upstream.subscribe("x:", V2025_11_25)
+        await before.upstream.subscribe("x:", V2025_11_25)
         after.upstream.subscriptions.copy_from(before.upstream.subscriptions)
         await settle()
         assert new.fake.everything() == ["follow x:"]
@@ -322,5 +321,5 @@ async def test_a_new_timeout_applies_from_now_on() -> None:
     async with ready as watched:
         watched.upstream.subscriptions.reconfigure(0.01)
         with pytest.raises(RpcError) as caught:
-            await watched.upstream.subscribe("x:", VERSION)
+            await watched.upstream.subscribe("x:", V2025_11_25)
         assert caught.value.code == -32603

@@ -14,7 +14,15 @@ from trunkline.mcp.capabilities import (
     merge_capabilities,
     read_client_features,
 )
-from trunkline.mcp.versions import VERSIONS
+from trunkline.mcp.versions import (
+    REVISIONS,
+    V2024_11_05,
+    V2025_03_26,
+    V2025_06_18,
+    V2025_11_25,
+    V2026_07_28,
+    Revision,
+)
 
 LISTED = {"listChanged": True}
 
@@ -90,47 +98,47 @@ NEWEST = {
 
 
 @pytest.mark.parametrize(
-    ("version", "declared"),
+    ("revision", "declared"),
     [
-        ("2024-11-05", {"roots": LISTED, "sampling": {}, "extensions": EXTENSIONS}),
-        ("2025-03-26", {"roots": LISTED, "sampling": {}, "extensions": EXTENSIONS}),
+        (V2024_11_05, {"roots": LISTED, "sampling": {}, "extensions": EXTENSIONS}),
+        (V2025_03_26, {"roots": LISTED, "sampling": {}, "extensions": EXTENSIONS}),
         (
-            "2025-06-18",
+            V2025_06_18,
             {"roots": LISTED, "sampling": {}, "elicitation": {}, "extensions": EXTENSIONS},
         ),
-        ("2025-11-25", {"roots": LISTED, **NEWEST}),
-        ("2026-07-28", {"roots": {}, **NEWEST}),
+        (V2025_11_25, {"roots": LISTED, **NEWEST}),
+        (V2026_07_28, {"roots": {}, **NEWEST}),
     ],
 )
 def test_capabilities_are_declared_in_the_form_of_each_revision(
-    version: str, declared: dict[str, Any]
+    revision: Revision, declared: dict[str, Any]
 ) -> None:
-    assert capabilities_for_revision(CLIENT, version) == declared
+    assert capabilities_for_revision(CLIENT, revision) == declared
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_nothing_is_declared_that_the_client_did_not(version: str) -> None:
-    assert capabilities_for_revision({}, version) == {}
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_nothing_is_declared_that_the_client_did_not(revision: Revision) -> None:
+    assert capabilities_for_revision({}, revision) == {}
     odd: dict[str, Any] = {"roots": None, "sampling": True, "elicitation": 7, "extensions": []}
-    assert capabilities_for_revision(odd, version) == {}
+    assert capabilities_for_revision(odd, revision) == {}
     assert (
-        capabilities_for_revision({"extensions": {"io.modelcontextprotocol/tasks": {}}}, version)
+        capabilities_for_revision({"extensions": {"io.modelcontextprotocol/tasks": {}}}, revision)
         == {}
     )
-    roots = capabilities_for_revision({"roots": {"listChanged": False}}, version)
+    roots = capabilities_for_revision({"roots": {"listChanged": False}}, revision)
     assert roots == {"roots": {}}
 
 
 def test_an_elicitation_without_a_mode_means_forms() -> None:
-    assert capabilities_for_revision({"elicitation": {}}, "2026-07-28") == {
+    assert capabilities_for_revision({"elicitation": {}}, V2026_07_28) == {
         "elicitation": {"form": {}}
     }
-    assert capabilities_for_revision({"elicitation": {"url": {}}}, "2025-06-18") == {}
+    assert capabilities_for_revision({"elicitation": {"url": {}}}, V2025_06_18) == {}
 
 
 def test_a_client_has_only_the_features_of_its_revision() -> None:
     converted = capabilities_for_revision(
-        capabilities_for_revision(CLIENT, "2024-11-05"), "2026-07-28"
+        capabilities_for_revision(CLIENT, V2024_11_05), V2026_07_28
     )
     assert converted == {"roots": {}, "sampling": {}, "extensions": EXTENSIONS}
 
@@ -160,8 +168,8 @@ def test_features_survive_the_conversion_to_capabilities(names: frozenset[str]) 
     implied = names | frozenset(["sampling"] if "sampling.tools" in names else [])
     made = features_to_capabilities(names)
     assert read_client_features(made) == implied
-    assert read_client_features(capabilities_for_revision(made, "2025-11-25")) == implied
-    assert read_client_features(capabilities_for_revision(made, "2026-07-28")) == implied
+    assert read_client_features(capabilities_for_revision(made, V2025_11_25)) == implied
+    assert read_client_features(capabilities_for_revision(made, V2026_07_28)) == implied
 
 
 def test_features_are_declared_with_their_details() -> None:

@@ -27,10 +27,19 @@ from trunkline.mcp.compat import (
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.input_required import INPUT_METHODS
 from trunkline.mcp.params import Params
-from trunkline.mcp.versions import SESSION_VERSIONS, VERSIONS
+from trunkline.mcp.versions import (
+    REVISIONS,
+    SESSION_REVISIONS,
+    V2024_11_05,
+    V2025_03_26,
+    V2025_06_18,
+    V2025_11_25,
+    V2026_07_28,
+    Revision,
+)
 
-FIRST, BATCHED, OLD, LATEST = SESSION_VERSIONS
-ENVELOPE = "2026-07-28"
+FIRST, BATCHED, OLD, LATEST = SESSION_REVISIONS
+ENVELOPE = V2026_07_28
 
 TEXT = {"type": "text", "text": "hello"}
 AUDIO = {"type": "audio", "data": "AAAA", "mimeType": "audio/wav", "annotations": {"priority": 1}}
@@ -48,14 +57,14 @@ HEARD = {
 LINKED = {"type": "text", "text": "A <x:a>", "_meta": {"k": 1}}
 
 
-def downgrade(method: str, result: dict[str, Any], version: str) -> Any:
+def downgrade(method: str, result: dict[str, Any], revision: Revision) -> Any:
     found = read_members(to_raw(result))
-    downgrade_result(method, found, version)
+    downgrade_result(method, found, revision)
     return from_raw(to_raw(found))
 
 
 @pytest.mark.parametrize(
-    ("version", "blocks"),
+    ("revision", "blocks"),
     [
         (FIRST, [TEXT, HEARD, LINKED]),
         (BATCHED, [TEXT, AUDIO, LINKED]),
@@ -63,12 +72,12 @@ def downgrade(method: str, result: dict[str, Any], version: str) -> Any:
         (LATEST, [TEXT, AUDIO, LINK]),
     ],
 )
-def test_blocks_become_types_that_the_revision_has(version: str, blocks: list[Any]) -> None:
+def test_blocks_become_types_that_the_revision_has(revision: Revision, blocks: list[Any]) -> None:
     given_blocks = [TEXT, AUDIO, LINK]
-    narrowed = downgrade("tools/call", {"content": given_blocks, "isError": True}, version)
+    narrowed = downgrade("tools/call", {"content": given_blocks, "isError": True}, revision)
     assert narrowed == {"content": blocks, "isError": True}
     spoken = [{"role": "user", "content": block} for block in given_blocks]
-    narrowed = downgrade("prompts/get", {"messages": spoken, "description": "d"}, version)
+    narrowed = downgrade("prompts/get", {"messages": spoken, "description": "d"}, revision)
     assert [message["content"] for message in narrowed["messages"]] == blocks
     assert all(message["role"] == "user" for message in narrowed["messages"])
 
@@ -104,35 +113,37 @@ def test_results_of_other_methods_are_left_alone() -> None:
         assert found == before
 
 
-@pytest.mark.parametrize("version", [FIRST, BATCHED])
-def test_old_clients_get_structured_content_as_text(version: str) -> None:
+@pytest.mark.parametrize("revision", [FIRST, BATCHED])
+def test_old_clients_get_structured_content_as_text(revision: Revision) -> None:
     structured = {"a": [1, "é"]}
-    sent = downgrade("tools/call", {"content": [TEXT], "structuredContent": structured}, version)
+    sent = downgrade("tools/call", {"content": [TEXT], "structuredContent": structured}, revision)
     assert sent == {"content": [TEXT]}
     lacking: list[dict[str, Any]] = [{"content": []}, {}, {"content": 5}]
     for content in lacking:
-        sent = downgrade("tools/call", {**content, "structuredContent": structured}, version)
+        sent = downgrade("tools/call", {**content, "structuredContent": structured}, revision)
         assert sent == {"content": [{"type": "text", "text": '{"a":[1,"é"]}'}]}
 
 
 def test_an_object_stays_structured_since_2025_06_18() -> None:
-    for version in (OLD, LATEST):
+    for revision in (OLD, LATEST):
         found = {"content": Raw(b"[]"), "structuredContent": Raw(b'{"a": 1.0}')}
-        downgrade_result("tools/call", found, version)
+        downgrade_result("tools/call", found, revision)
         assert bytes(found["structuredContent"]) == b'{"a": 1.0}'
         assert bytes(found["content"]) == b"[]"
 
 
 @pytest.mark.parametrize("structured", [[1, {"b": "é"}], "text", 7, True, Raw(b"1e999")])
-@pytest.mark.parametrize("version", SESSION_VERSIONS)
-def test_structured_content_that_is_no_object_becomes_text(structured: Any, version: str) -> None:
+@pytest.mark.parametrize("revision", SESSION_REVISIONS)
+def test_structured_content_that_is_no_object_becomes_text(
+    structured: Any, revision: Revision
+) -> None:
     raw = to_raw(structured)
     words = {"type": "text", "text": bytes(raw).decode()}
     image = {"type": "image", "data": "", "mimeType": "image/png"}
     for blocks in ([], [TEXT], [image]):
-        sent = downgrade("tools/call", {"content": blocks, "structuredContent": raw}, version)
+        sent = downgrade("tools/call", {"content": blocks, "structuredContent": raw}, revision)
         assert sent == {"content": [*blocks, words]}
-    sent = downgrade("tools/call", {"content": [TEXT, words], "structuredContent": raw}, version)
+    sent = downgrade("tools/call", {"content": [TEXT, words], "structuredContent": raw}, revision)
     assert sent == {"content": [TEXT, words]}
 
 
@@ -160,18 +171,18 @@ json_values = st.recursive(
 @given(
     st.lists(st.sampled_from([TEXT, AUDIO, LINK])),
     json_values,
-    st.sampled_from(SESSION_VERSIONS),
+    st.sampled_from(SESSION_REVISIONS),
 )
-def test_downgrading_is_idempotent(blocks: list[Any], structured: Any, version: str) -> None:
-    once = downgrade("tools/call", {"content": blocks, "structuredContent": structured}, version)
-    assert downgrade("tools/call", once, version) == once
-    if version < OLD:
+def test_downgrading_is_idempotent(blocks: list[Any], structured: Any, revision: Revision) -> None:
+    once = downgrade("tools/call", {"content": blocks, "structuredContent": structured}, revision)
+    assert downgrade("tools/call", once, revision) == once
+    if revision in (FIRST, BATCHED):
         assert "structuredContent" not in once
     assert len(once["content"]) in (len(blocks), len(blocks) + 1)
 
 
 @pytest.mark.parametrize(
-    ("result", "version", "foreign"),
+    ("result", "revision", "foreign"),
     [
         ({"content": [TEXT]}, FIRST, False),
         ({"content": [TEXT]}, BATCHED, False),
@@ -183,9 +194,9 @@ def test_downgrading_is_idempotent(blocks: list[Any], structured: Any, version: 
     ],
 )
 def test_a_result_is_parsed_only_if_it_may_need_a_downgrade(
-    result: Any, version: str, *, foreign: bool
+    result: Any, revision: Revision, *, foreign: bool
 ) -> None:
-    assert needs_downgrade(to_raw(result), version) == foreign
+    assert needs_downgrade(to_raw(result), revision) == foreign
 
 
 # Tools
@@ -202,18 +213,19 @@ def test_a_result_is_parsed_only_if_it_may_need_a_downgrade(
         (b"true", ENVELOPE),
     ],
 )
-def test_an_output_schema_is_listed_where_it_can_be_read(schema: bytes, since: str) -> None:
+def test_an_output_schema_is_listed_where_it_can_be_read(schema: bytes, since: Revision) -> None:
+    readable = REVISIONS[REVISIONS.index(since) :]
     tool = Raw(b'{"name":"a","outputSchema":' + schema + b',"x":[ 1.0]}')
-    for version in VERSIONS:
-        if version >= since:
-            assert downgrade_tool(tool, version) is tool
+    for revision in REVISIONS:
+        if revision in readable:
+            assert downgrade_tool(tool, revision) is tool
         else:
-            assert bytes(downgrade_tool(tool, version)) == b'{"name":"a","x":[ 1.0]}'
+            assert bytes(downgrade_tool(tool, revision)) == b'{"name":"a","x":[ 1.0]}'
 
 
 def test_a_tool_without_an_output_schema_keeps_its_bytes() -> None:
     tool = Raw(b'{"name": "a"}')
-    assert all(downgrade_tool(tool, version) is tool for version in VERSIONS)
+    assert all(downgrade_tool(tool, revision) is tool for revision in REVISIONS)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +251,7 @@ def test_every_tool_accepts_an_object(schema: bytes, sound: bytes) -> None:
     )
 
 
-SESSION, NEW = "2025-11-25", "2026-07-28"
+SESSION, NEW = V2025_11_25, V2026_07_28
 SERVER = "io.modelcontextprotocol/serverInfo"
 
 
@@ -253,7 +265,7 @@ def to_session(result: Any) -> Any:
 
 def test_between_session_revisions_a_result_is_not_parsed() -> None:
     odd = Raw(b'{"a":1,"a":2 , "resultType":3}')
-    assert adapt_result("tools/call", odd, "2024-11-05", SESSION) is odd
+    assert adapt_result("tools/call", odd, V2024_11_05, SESSION) is odd
 
 
 def test_a_complete_stateless_result_keeps_its_bytes() -> None:
@@ -502,17 +514,17 @@ def test_a_list_as_structured_content_becomes_text_for_session_clients() -> None
     assert to_stateless("tools/call", listed) == listed
 
 
-@pytest.mark.parametrize("server", ["2025-11-25", "2026-07-28"])
-def test_the_oldest_clients_get_audio_as_a_resource(server: str) -> None:
+@pytest.mark.parametrize("server", [V2025_11_25, V2026_07_28])
+def test_the_oldest_clients_get_audio_as_a_resource(server: Revision) -> None:
     result = to_raw({"content": [{"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}]})
-    adapted: Any = from_raw(adapt_result("tools/call", result, server, "2024-11-05"))
+    adapted: Any = from_raw(adapt_result("tools/call", result, server, V2024_11_05))
     assert adapted["content"][0]["resource"]["blob"] == "AAAA"
-    assert adapt_result("tools/call", result, server, "2025-03-26") is result
+    assert adapt_result("tools/call", result, server, V2025_03_26) is result
 
 
-@pytest.mark.parametrize("client", SESSION_VERSIONS)
-@pytest.mark.parametrize("server", VERSIONS)
-def test_text_keeps_its_bytes_between_all_revisions(server: str, client: str) -> None:
+@pytest.mark.parametrize("client", SESSION_REVISIONS)
+@pytest.mark.parametrize("server", REVISIONS)
+def test_text_keeps_its_bytes_between_all_revisions(server: Revision, client: Revision) -> None:
     for raw in (b'{"content": [{"type":"text","text":"a \\u00e9"}]}', b'{"messages": []}'):
         result = Raw(raw)
         assert adapt_result("tools/call", result, server, client) is result
@@ -521,9 +533,9 @@ def test_text_keeps_its_bytes_between_all_revisions(server: str, client: str) ->
 def test_malformed_content_is_passed_to_older_clients() -> None:
     odd = Raw(b'{"structuredContent": {}, "a":1,"a":2}')
     with pytest.raises(RpcError, match="duplicate member 'a'"):
-        adapt_result("tools/call", odd, "2025-06-18", "2025-03-26")
+        adapt_result("tools/call", odd, V2025_06_18, V2025_03_26)
     assert adapt_result(
-        "prompts/get", Raw(b'{"structuredContent": 5}'), SESSION, "2025-03-26"
+        "prompts/get", Raw(b'{"structuredContent": 5}'), SESSION, V2025_03_26
     ) == Raw(b'{"structuredContent": 5}')
 
 
@@ -531,7 +543,7 @@ def test_malformed_content_is_passed_to_older_clients() -> None:
     "method", ["ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"]
 )
 @pytest.mark.parametrize("server", [SESSION, NEW])
-def test_empty_results_are_empty(method: str, server: str) -> None:
+def test_empty_results_are_empty(method: str, server: Revision) -> None:
     result = Raw(b'{"resultType":"complete","_meta":{}}')
     assert bytes(adapt_result(method, result, server, SESSION)) == b"{}"
 
@@ -543,7 +555,7 @@ def test_a_session_server_sees_no_stateless_members() -> None:
             "inputResponses": {"k": {}},
             "requestState": "s",
             "context": {},
-            "_meta": {"io.modelcontextprotocol/protocolVersion": NEW, "traceparent": "t"},
+            "_meta": {"io.modelcontextprotocol/protocolVersion": NEW.date, "traceparent": "t"},
         }
     )
     params = Params(raw)
@@ -583,9 +595,9 @@ def test_a_session_client_cannot_write_into_its_envelope() -> None:
 
 
 @pytest.mark.parametrize(
-    ("server", "kept"), [("2025-03-26", False), ("2025-06-18", True), ("2025-11-25", True)]
+    ("server", "kept"), [(V2025_03_26, False), (V2025_06_18, True), (V2025_11_25, True)]
 )
-def test_completions_have_a_context_since_2025_06_18(server: str, *, kept: bool) -> None:
+def test_completions_have_a_context_since_2025_06_18(server: Revision, *, kept: bool) -> None:
     params = Params(Raw(b'{"ref":{},"context":{"arguments":{}}}'))
     to_session_params("completion/complete", params, server)
     assert (params.get("context") is not None) == kept
@@ -594,7 +606,7 @@ def test_completions_have_a_context_since_2025_06_18(server: str, *, kept: bool)
 def test_within_an_era_errors_pass_through_unchanged() -> None:
     stateless_codes = [(code, NEW, NEW) for code in (-32020, -32021, -32022, -32019, -32602)]
     for code, server, client in (
-        (-32002, "2024-11-05", SESSION),
+        (-32002, V2024_11_05, SESSION),
         (-32055, SESSION, SESSION),
         *stateless_codes,
     ):
@@ -603,7 +615,7 @@ def test_within_an_era_errors_pass_through_unchanged() -> None:
 
 
 @pytest.mark.parametrize("server", [SESSION, NEW])
-def test_a_missing_resource_has_another_code_since_2026_07_28(server: str) -> None:
+def test_a_missing_resource_has_another_code_since_2026_07_28(server: Revision) -> None:
     error = adapt_error(RpcError(-32002, "Not there", {"uri": "x:"}), server, NEW)
     assert error == RpcError(-32602, "Not there", {"uri": "x:"})
 
@@ -623,7 +635,7 @@ def test_invalid_params_are_not_a_missing_resource(data: Any) -> None:
 def test_a_url_elicitation_error_is_internal_before_2025_11_25() -> None:
     error = RpcError(-32042, "Visit", {"elicitations": []})
     assert adapt_error(error, SESSION, SESSION) is error
-    older = adapt_error(error, SESSION, "2025-06-18")
+    older = adapt_error(error, SESSION, V2025_06_18)
     assert older == RpcError(-32603, "Visit", {"elicitations": []})
     assert adapt_error(error, SESSION, NEW).data == {
         "upstreamCode": -32042,
@@ -633,7 +645,7 @@ def test_a_url_elicitation_error_is_internal_before_2025_11_25() -> None:
 
 @pytest.mark.parametrize("code", [-32099, -32055, -32020])
 @pytest.mark.parametrize(("server", "client"), [(SESSION, NEW), (NEW, SESSION)])
-def test_a_reserved_code_is_replaced(code: int, server: str, client: str) -> None:
+def test_a_reserved_code_is_replaced(code: int, server: Revision, client: Revision) -> None:
     error = adapt_error(RpcError(code, "why", {"k": 1}), server, client)
     assert (error.code, error.message) == (-32603, "why")
     assert error.data == {"upstreamCode": code, "upstreamData": {"k": 1}}
@@ -691,9 +703,9 @@ def test_params_without_stateless_members_are_unchanged() -> None:
 
 
 def test_the_revisions_that_get_results_unchanged_are_known() -> None:
-    for server in VERSIONS:
+    for server in REVISIONS:
         for client in passthrough_revisions(server):
             result = Raw(b'{"content":[],"structuredContent":{},"resultType":"complete"}')
             assert adapt_result("tools/call", result, server, client) is result
-    assert passthrough_revisions(SESSION) == {"2025-06-18", "2025-11-25"}
+    assert passthrough_revisions(SESSION) == {V2025_06_18, V2025_11_25}
     assert not passthrough_revisions(NEW)

@@ -19,23 +19,22 @@ from trunkline.mcp.era_detection import (
     classify_initialize_error,
 )
 from trunkline.mcp.negotiation import Discovery
-from trunkline.mcp.versions import Era
+from trunkline.mcp.versions import V2025_11_25, V2026_07_28, Era, Revision
 
 
 @pytest.mark.parametrize(
-    ("versions", "result"),
+    ("revisions", "result"),
     [
-        (("2026-07-28",), ProbeResult.STATELESS),
-        (("2025-11-25", "2026-07-28"), ProbeResult.STATELESS),
-        (("2025-11-25",), ProbeResult.SESSION),
-        (("2099-01-01",), ProbeResult.SESSION),
+        ((V2026_07_28,), ProbeResult.STATELESS),
+        ((V2025_11_25, V2026_07_28), ProbeResult.STATELESS),
+        ((V2025_11_25,), ProbeResult.SESSION),
         ((), ProbeResult.SESSION),
     ],
 )
 def test_a_successful_answer_is_classified_by_its_versions(
-    versions: tuple[str, ...], result: ProbeResult
+    revisions: tuple[Revision, ...], result: ProbeResult
 ) -> None:
-    assert classify_discovery(Discovery(versions, {}, Raw(b"{}"), None)) is result
+    assert classify_discovery(Discovery(revisions, {}, Raw(b"{}"), None)) is result
 
 
 @pytest.mark.parametrize("code", [-32601, -32602, -32600, -32000, -32001, -32603, -32700, 7])

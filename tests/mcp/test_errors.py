@@ -3,6 +3,7 @@
 import pytest
 
 from trunkline.mcp.errors import ErrorKind, gateway_error
+from trunkline.mcp.versions import V2024_11_05, V2025_11_25, V2026_07_28
 
 
 @pytest.mark.parametrize(
@@ -16,12 +17,12 @@ from trunkline.mcp.errors import ErrorKind, gateway_error
 def test_the_code_depends_on_the_revision_but_the_kind_does_not(
     kind: ErrorKind, session_code: int, stateless_code: int
 ) -> None:
-    for version, code in (
+    for revision, code in (
         (None, session_code),
-        ("2024-11-05", session_code),
-        ("2025-11-25", session_code),
-        ("2026-07-28", stateless_code),
+        (V2024_11_05, session_code),
+        (V2025_11_25, session_code),
+        (V2026_07_28, stateless_code),
     ):
-        error = gateway_error(kind, "why", version, server="s")
+        error = gateway_error(kind, "why", revision, server="s")
         assert (error.code, error.message) == (code, "why")
         assert error.data == {"type": kind.value, "server": "s"}

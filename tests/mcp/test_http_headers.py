@@ -25,18 +25,19 @@ from trunkline.mcp.http_headers import (
     request_headers,
 )
 from trunkline.mcp.params import MAX_CACHED_META_BYTES, META_PREFIX, Params
+from trunkline.mcp.versions import V2026_07_28
 
-VERSION = "2026-07-28"
+REVISION = V2026_07_28
 KEY = "io.modelcontextprotocol/protocolVersion"
 NONE: frozenset[bytes] = frozenset()
 
 
 def params(**given: Any) -> Params:
-    return Params(to_raw({"_meta": {KEY: VERSION}, **given}))
+    return Params(to_raw({"_meta": {KEY: REVISION.date}, **given}))
 
 
 def headers(method: str = "tools/call", name: str | None = "add") -> dict[bytes, bytes]:
-    found = {b"mcp-protocol-version": VERSION.encode(), b"mcp-method": method.encode()}
+    found = {b"mcp-protocol-version": REVISION.date.encode(), b"mcp-method": method.encode()}
     return found if name is None else found | {b"mcp-name": name.encode()}
 
 
@@ -145,7 +146,7 @@ NAMED = TASKS | {"tools/call": "name", "prompts/get": "name", "resources/read": 
 @pytest.mark.parametrize(("method", "key"), NAMED.items())
 def test_written_headers_pass_the_check(method: str, key: str) -> None:
     call_params = params(**{key: "naïve"})
-    found = request_headers(VERSION, method, call_params)
+    found = request_headers(REVISION, method, call_params)
     assert found == [
         (b"mcp-protocol-version", b"2026-07-28"),
         (b"mcp-method", method.encode()),
@@ -159,13 +160,13 @@ def test_written_headers_pass_the_check(method: str, key: str) -> None:
 @pytest.mark.parametrize("method", ["tools/list", "server/discover", "subscriptions/listen"])
 def test_other_methods_have_no_name(method: str) -> None:
     call_params = params(name="add", uri="x:", taskId="1")
-    assert dict(request_headers(VERSION, method, call_params)) == headers(method, None)
+    assert dict(request_headers(REVISION, method, call_params)) == headers(method, None)
     check_request_headers(headers(method, None), NONE, method, call_params)
     check_request_headers(headers(method, "whatever"), NONE, method, call_params)
 
 
 def test_a_method_cannot_break_out_of_its_header() -> None:
-    assert request_headers(VERSION, "x\r\nEvil: 1", params())[1][1].startswith(b"=?base64?")
+    assert request_headers(REVISION, "x\r\nEvil: 1", params())[1][1].startswith(b"=?base64?")
 
 
 @pytest.mark.parametrize("name", ["add", "  add\t ", "=?base64?YWRk?="])
@@ -226,7 +227,7 @@ def test_a_body_without_a_string_to_repeat_is_not_compared(name: bytes) -> None:
     check_request_headers({b"mcp-method": b"tools/call"}, NONE, "tools/call", call_params)
     check_request_headers(headers(), NONE, "tools/call", call_params)
     check_request_headers({b"mcp-method": b"tools/call"}, NONE, "tools/call", Params(Raw(b"{}")))
-    assert len(request_headers(VERSION, "tools/call", call_params)) == 2
+    assert len(request_headers(REVISION, "tools/call", call_params)) == 2
 
 
 # Header params of a tool

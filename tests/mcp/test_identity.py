@@ -5,6 +5,7 @@ from typing import Any
 from trunkline.jsonrpc import Raw, from_raw
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller, Principal, cancelled_notification
 from trunkline.mcp.params import META_PREFIX
+from trunkline.mcp.versions import V2024_11_05, V2025_11_25, V2026_07_28
 
 
 def test_the_subject_is_the_id_unless_set() -> None:
@@ -26,16 +27,16 @@ def declared_capabilities(caller: Caller) -> Any:
 
 
 def test_a_caller_has_the_declared_features_of_its_revision() -> None:
-    new = Caller(Principal("local"), "2025-11-25", ALL, Raw(b"{}"))
+    new = Caller(Principal("local"), V2025_11_25, ALL, Raw(b"{}"))
     assert new.client_features == {"sampling", "elicitation.form", "roots"}
     assert declared_capabilities(new) == {"sampling": {}, "elicitation": {"form": {}}, "roots": {}}
-    old = Caller(Principal("local"), "2024-11-05", ALL, Raw(b"{}"))
+    old = Caller(Principal("local"), V2024_11_05, ALL, Raw(b"{}"))
     assert old.client_features == {"sampling", "roots"}
     assert declared_capabilities(old) == {"sampling": {}, "roots": {}}
 
 
 def test_a_caller_without_capabilities_has_no_features() -> None:
-    caller = Caller(Principal("local"), "2026-07-28", {"tools": {}}, Raw(b"{}"))
+    caller = Caller(Principal("local"), V2026_07_28, {"tools": {}}, Raw(b"{}"))
     assert (caller.client_features, declared_capabilities(caller)) == (frozenset(), {})
 
 

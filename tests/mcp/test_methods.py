@@ -4,7 +4,13 @@ import pytest
 
 from trunkline.mcp import methods
 from trunkline.mcp.methods import Method, RoutingMode
-from trunkline.mcp.versions import SESSION_VERSIONS, STATELESS_VERSIONS, VERSIONS
+from trunkline.mcp.versions import (
+    REVISIONS,
+    SESSION_REVISIONS,
+    STATELESS_REVISIONS,
+    V2025_06_18,
+    V2025_11_25,
+)
 
 TABLES = [
     methods.CLIENT_REQUESTS,
@@ -20,8 +26,8 @@ def test_a_method_is_listed_under_its_own_name_and_known_revisions(
 ) -> None:
     for name, method in table.items():
         assert method.name == name
-        assert set(method.versions) <= set(VERSIONS)
-        assert method.versions == tuple(sorted(method.versions))
+        assert set(method.revisions) <= set(REVISIONS)
+        assert method.revisions == tuple(r for r in REVISIONS if r in method.revisions)
 
 
 def test_notifications_are_named_so_and_requests_are_not() -> None:
@@ -38,13 +44,13 @@ def test_the_stateless_protocol_has_no_initialize_ping_or_server_requests() -> N
     gone |= set(methods.SERVER_REQUESTS)
     for table in TABLES[:1] + TABLES[2:3]:
         for name in gone & set(table):
-            assert table[name].versions == tuple(
-                v for v in SESSION_VERSIONS if v in table[name].versions
+            assert table[name].revisions == tuple(
+                v for v in SESSION_REVISIONS if v in table[name].revisions
             )
 
 
 def test_elicitation_came_with_the_third_revision() -> None:
-    assert methods.SERVER_REQUESTS["elicitation/create"].versions == ("2025-06-18", "2025-11-25")
+    assert methods.SERVER_REQUESTS["elicitation/create"].revisions == (V2025_06_18, V2025_11_25)
 
 
 def test_methods_with_a_name_go_to_the_backend_that_has_it() -> None:
@@ -59,9 +65,9 @@ def test_methods_with_a_name_go_to_the_backend_that_has_it() -> None:
 
 def test_the_stateless_protocol_has_discover_and_listen_instead() -> None:
     for name in ("server/discover", "subscriptions/listen"):
-        assert methods.CLIENT_REQUESTS[name].versions == STATELESS_VERSIONS
+        assert methods.CLIENT_REQUESTS[name].revisions == STATELESS_REVISIONS
     acknowledged = methods.SERVER_NOTIFICATIONS["notifications/subscriptions/acknowledged"]
-    assert acknowledged.versions == STATELESS_VERSIONS
+    assert acknowledged.revisions == STATELESS_REVISIONS
 
 
 def test_no_table_contains_tasks() -> None:

@@ -25,15 +25,16 @@ from trunkline.mcp.negotiation import (
 )
 from trunkline.mcp.notifications import LOG_LEVELS
 from trunkline.mcp.params import ENVELOPE_KEYS, Params
+from trunkline.mcp.versions import V2025_03_26, V2025_11_25, V2026_07_28
 
 CLIENT = {"name": "c", "version": "1", "title": "x"}
 
 
 @pytest.mark.holds("S1.13", "C8", "C17")
 def test_initialize_params_are_read_and_unknown_members_ignored() -> None:
-    sent = initialize_params("2025-03-26", {"roots": {}}, CLIENT) | {"extra": 1, "_meta": None}
+    sent = initialize_params(V2025_03_26, {"roots": {}}, CLIENT) | {"extra": 1, "_meta": None}
     answers = read_initialize_params(to_raw(sent))
-    assert (answers.version, answers.capabilities) == ("2025-03-26", {"roots": {}})
+    assert (answers.revision, answers.capabilities) == (V2025_03_26, {"roots": {}})
     assert answers.client_info == to_raw(CLIENT)
 
 
@@ -41,7 +42,7 @@ def test_initialize_params_are_read_and_unknown_members_ignored() -> None:
 @pytest.mark.parametrize("field", ["protocolVersion", "capabilities", "clientInfo"])
 @pytest.mark.parametrize("value", [None, 5, [], "absent"])
 def test_a_missing_initialize_member_is_rejected_by_name(field: str, value: Any) -> None:
-    sent: dict[str, Any] = initialize_params("2025-03-26", {}, CLIENT)
+    sent: dict[str, Any] = initialize_params(V2025_03_26, {}, CLIENT)
     if value == "absent":
         del sent[field]
     else:
@@ -58,11 +59,11 @@ def test_an_initialize_without_params_is_rejected() -> None:
 
 
 def test_an_initialize_result_can_be_read_back() -> None:
-    sent = initialize_result("2025-11-25", {"tools": {}}, {"name": "s"}, "be kind")
+    sent = initialize_result(V2025_11_25, {"tools": {}}, {"name": "s"}, "be kind")
     answers = read_initialize_result(to_raw(sent))
-    assert (answers.version, answers.capabilities) == ("2025-11-25", {"tools": {}})
+    assert (answers.revision, answers.capabilities) == (V2025_11_25, {"tools": {}})
     assert (answers.server_info, answers.instructions) == (Raw(b'{"name":"s"}'), "be kind")
-    assert "instructions" not in initialize_result("2025-11-25", {}, {}, None)
+    assert "instructions" not in initialize_result(V2025_11_25, {}, {}, None)
     assert read_initialize_result(Raw(b'{"protocolVersion":"2024-11-05"}')).instructions is None
 
 
@@ -110,9 +111,9 @@ def test_the_caller_is_read_from_the_request_alone() -> None:
         ),
         Principal("somebody"),
     )
-    assert (caller.principal.id, caller.version, caller.log_level) == (
+    assert (caller.principal.id, caller.revision, caller.log_level) == (
         "somebody",
-        "2026-07-28",
+        V2026_07_28,
         "warning",
     )
     assert "sampling" in caller.client_features
@@ -182,12 +183,12 @@ def test_members_of_the_wrong_type_are_rejected(wrong: dict[str, Any]) -> None:
 
 
 def test_an_added_envelope_can_be_read_back() -> None:
-    caller = Caller(Principal("p"), "2025-11-25", {"roots": {}}, Raw(b'{"name":"c"}'), "error")
+    caller = Caller(Principal("p"), V2025_11_25, {"roots": {}}, Raw(b'{"name":"c"}'), "error")
     sent = Params(to_raw({"name": "x", "_meta": {"vendor/x": 1}}))
     add_envelope(sent, caller)
     read = read_envelope(Params(sent.encode()), Principal("p"))
-    assert (read.version, read.capabilities, read.log_level) == (
-        "2026-07-28",
+    assert (read.revision, read.capabilities, read.log_level) == (
+        V2026_07_28,
         {"roots": {}},
         "error",
     )
@@ -197,7 +198,7 @@ def test_an_added_envelope_can_be_read_back() -> None:
 
 def test_without_a_log_level_none_is_requested() -> None:
     sent = Params(to_raw({}))
-    add_envelope(sent, Caller(Principal("p"), "2025-11-25", {}, Raw(b"{}")))
+    add_envelope(sent, Caller(Principal("p"), V2025_11_25, {}, Raw(b"{}")))
     assert LOG_LEVEL_KEY not in sent.meta
 
 
@@ -236,14 +237,14 @@ def test_a_discover_result_has_all_required_members() -> None:
 
 def test_a_discover_result_can_be_read_back() -> None:
     found = read_discovery(to_raw(discover_result({"tools": {}}, {"name": "g"}, "Use it.")))
-    assert found.versions == ("2026-07-28",)
+    assert found.revisions == (V2026_07_28,)
     assert (found.capabilities, found.instructions) == ({"tools": {}}, "Use it.")
     assert from_raw(found.server_info) == {"name": "g"}
 
 
-def test_only_the_versions_are_required() -> None:
+def test_only_the_versions_are_required_and_unknown_ones_are_ignored() -> None:
     found = read_discovery(Raw(b'{"supportedVersions":["2025-11-25","x"],"instructions":7}'))
-    assert found.versions == ("2025-11-25", "x")
+    assert found.revisions == (V2025_11_25,)
     assert (found.capabilities, found.instructions) == ({}, None)
     assert bytes(found.server_info) == b"{}"
 

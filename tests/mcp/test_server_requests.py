@@ -23,9 +23,9 @@ from trunkline.mcp.server_requests import (
     unanswered_response,
     undeclared_capability_error,
 )
-from trunkline.mcp.versions import SESSION_VERSIONS, VERSIONS
+from trunkline.mcp.versions import REVISIONS, SESSION_REVISIONS, Revision
 
-FIRST, BATCHED, OLD, NEW = SESSION_VERSIONS
+FIRST, BATCHED, OLD, NEW = SESSION_REVISIONS
 ROOTS = ServerRequest(LIST_ROOTS)
 TEXT = {"type": "text", "text": "x"}
 
@@ -152,10 +152,10 @@ def test_requests_that_2026_07_28_shares_keep_their_bytes(server_request: Server
 # Requests to session clients
 
 
-@pytest.mark.parametrize("version", SESSION_VERSIONS)
-def test_roots_and_plain_sampling_are_equal_in_all_revisions(version: str) -> None:
+@pytest.mark.parametrize("revision", SESSION_REVISIONS)
+def test_roots_and_plain_sampling_are_equal_in_all_revisions(revision: Revision) -> None:
     for server_request in (ROOTS, SAMPLING):
-        assert to_session_request(server_request, version, "e").params is server_request.params
+        assert to_session_request(server_request, revision, "e").params is server_request.params
 
 
 def test_a_form_has_a_mode_since_2025_11_25() -> None:
@@ -227,7 +227,7 @@ HEARD = {"role": "user", "content": [{"type": "audio", "data": ""}]}
 
 
 @pytest.mark.parametrize(
-    ("server_request", "version", "reason"),
+    ("server_request", "revision", "reason"),
     [
         (FORM, FIRST, "requests an elicitation, which clients of 2024-11-05"),
         (URL, BATCHED, "requests an elicitation, which clients of 2025-03-26"),
@@ -243,10 +243,10 @@ HEARD = {"role": "user", "content": [{"type": "audio", "data": ""}]}
     ],
 )
 def test_inexpressible_requests_are_reported(
-    server_request: ServerRequest, version: str, reason: str
+    server_request: ServerRequest, revision: Revision, reason: str
 ) -> None:
     with pytest.raises(RpcError, match=reason) as caught:
-        to_session_request(server_request, version, "e")
+        to_session_request(server_request, revision, "e")
     assert caught.value.code == -32603
 
 
@@ -289,10 +289,10 @@ def test_a_single_block_is_taken_out_of_its_array() -> None:
     st.text(max_size=3),
 )
 def test_converting_twice_changes_nothing_more(
-    server_request: ServerRequest, version: str, elicitation_id: str
+    server_request: ServerRequest, revision: Revision, elicitation_id: str
 ) -> None:
-    once = to_session_request(to_input_request(server_request), version, elicitation_id)
-    assert to_session_request(to_input_request(once), version, elicitation_id) == once
+    once = to_session_request(to_input_request(server_request), revision, elicitation_id)
+    assert to_session_request(to_input_request(once), revision, elicitation_id) == once
 
 
 # Responses
@@ -303,7 +303,7 @@ SAMPLED = Raw(b'{"role":"assistant","content":{"type": "text"},"model":"m"}')
 LISTED = Raw(b'{"roots":[ ]}')
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize(
     ("server_request", "response"),
     [
@@ -316,9 +316,9 @@ LISTED = Raw(b'{"roots":[ ]}')
     ],
 )
 def test_a_valid_response_keeps_its_bytes(
-    server_request: ServerRequest, response: Raw, version: str
+    server_request: ServerRequest, response: Raw, revision: Revision
 ) -> None:
-    assert to_session_response(server_request, response, version) is response
+    assert to_session_response(server_request, response, revision) is response
     assert to_input_response(server_request, response) is response
 
 

@@ -29,7 +29,7 @@ from trunkline.mcp.tasks import (
     supports_tasks,
     task_result,
 )
-from trunkline.mcp.versions import SESSION_VERSIONS, Era
+from trunkline.mcp.versions import SESSION_REVISIONS, V2025_11_25, V2026_07_28, Era
 
 RELATED = META_PREFIX + "related-task"
 HANDSHAKE, ENVELOPE = Era.SESSION, Era.STATELESS
@@ -92,15 +92,15 @@ def test_a_tool_without_execution_keeps_its_bytes() -> None:
 
 def test_a_session_server_supports_tasks_if_declared_for_tool_calls() -> None:
     able: dict[str, Any] = {"tasks": {"requests": {"tools": {"call": {}}}}}
-    assert [v for v in SESSION_VERSIONS if supports_tasks(v, able)] == ["2025-11-25"]
+    assert [v for v in SESSION_REVISIONS if supports_tasks(v, able)] == [V2025_11_25]
     other: list[Any] = [{}, {"tasks": {}}, {"tasks": {"requests": {"tools": {}}}}, {"tasks": [1]}]
     for declared in other:
-        assert not supports_tasks("2025-11-25", declared)
+        assert not supports_tasks(V2025_11_25, declared)
 
 
 def test_a_stateless_server_supports_tasks_if_it_declares_the_extension() -> None:
-    assert supports_tasks("2026-07-28", {"extensions": {TASKS_EXTENSION: {}}})
-    assert not supports_tasks("2026-07-28", {"tasks": {"requests": {"tools": {"call": {}}}}})
+    assert supports_tasks(V2026_07_28, {"extensions": {TASKS_EXTENSION: {}}})
+    assert not supports_tasks(V2026_07_28, {"tasks": {"requests": {"tools": {"call": {}}}}})
     assert not has_tasks_extension({"extensions": 7})
 
 

@@ -1,35 +1,64 @@
-"""The revisions and their eras."""
+"""The revisions, their eras, and what differs between them."""
 
 import pytest
 
 from trunkline.mcp.versions import (
-    SESSION_VERSIONS,
-    VERSIONS,
+    REVISIONS,
+    SESSION_REVISIONS,
+    STATELESS_REVISIONS,
+    V2025_03_26,
+    V2025_11_25,
+    V2026_07_28,
     Era,
-    allows_batches,
-    era_of,
-    negotiate_version,
+    Revision,
+    find_revision,
+    find_session_revision,
+    list_dates,
+    negotiate_revision,
 )
 
 
 @pytest.mark.holds("C16")
-@pytest.mark.parametrize("version", SESSION_VERSIONS)
-def test_a_revision_that_is_known_is_echoed(version: str) -> None:
-    assert negotiate_version(version) == version
+@pytest.mark.parametrize("revision", SESSION_REVISIONS)
+def test_a_revision_that_is_known_is_echoed(revision: Revision) -> None:
+    assert negotiate_revision(revision.date) is revision
 
 
 @pytest.mark.holds("C16")
-@pytest.mark.parametrize("version", ["2026-07-28", "9999", "", "2024-10-07", "draft"])
-def test_unknown_revisions_get_the_latest_session_revision(version: str) -> None:
-    assert negotiate_version(version) == "2025-11-25"
+@pytest.mark.parametrize("date", ["2026-07-28", "9999", "", "2024-10-07", "draft"])
+def test_unknown_revisions_get_the_latest_session_revision(date: str) -> None:
+    assert negotiate_revision(date) is V2025_11_25
 
 
-def test_every_revision_has_an_era_and_others_have_none() -> None:
-    eras = [era_of(version) for version in VERSIONS]
+def test_a_revision_is_found_by_its_date() -> None:
+    for revision in REVISIONS:
+        assert find_revision(revision.date) is revision
+        assert find_session_revision(revision.date) is (
+            revision if revision in SESSION_REVISIONS else None
+        )
+    assert find_revision("2023-01-01") is None
+    assert find_session_revision("2023-01-01") is None
+
+
+def test_revisions_are_ordered_by_date_and_every_one_has_an_era() -> None:
+    assert list_dates(REVISIONS) == sorted(list_dates(REVISIONS))
+    assert SESSION_REVISIONS + STATELESS_REVISIONS == REVISIONS
+    eras = [revision.era for revision in REVISIONS]
     assert eras == [Era.SESSION] * 4 + [Era.STATELESS]
-    assert era_of("2023-01-01") is None
-    assert list(VERSIONS) == sorted(VERSIONS)
+
+
+def test_revisions_are_compared_by_identity_and_cannot_change() -> None:
+    assert len(set(REVISIONS)) == len(REVISIONS)
+    with pytest.raises(AttributeError):
+        V2025_11_25.date = "2099-01-01"  # type: ignore[misc]
 
 
 def test_one_revision_allows_batches() -> None:
-    assert [v for v in (*VERSIONS, None) if allows_batches(v)] == ["2025-03-26"]
+    assert [revision for revision in REVISIONS if revision.allows_batches] == [V2025_03_26]
+
+
+def test_a_stateless_revision_has_no_streams_to_resume() -> None:
+    for revision in STATELESS_REVISIONS:
+        assert not revision.has_resumable_streams
+        assert not revision.has_priming_events
+    assert V2026_07_28.is_stateless

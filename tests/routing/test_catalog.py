@@ -11,6 +11,7 @@ from trunkline.jsonrpc import Raw, from_raw, to_raw
 from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.features import Feature, FeatureKind
 from trunkline.mcp.http_headers import HeaderParam
+from trunkline.mcp.versions import V2025_11_25, V2026_07_28, Revision
 from trunkline.routing.catalog import Catalog, FeatureListing, merge_listings, write_list_result
 
 
@@ -41,8 +42,8 @@ def test_features_are_in_config_order_with_their_prefix() -> None:
     assert catalog.find(FeatureKind.PROMPT, "fs__read") is None
 
 
-def list_of(catalog: Catalog, kind: FeatureKind, version: str = "2026-07-28") -> Raw:
-    return write_list_result(kind, catalog.entries(kind), version)
+def list_of(catalog: Catalog, kind: FeatureKind, revision: Revision = V2026_07_28) -> Raw:
+    return write_list_result(kind, catalog.entries(kind), revision)
 
 
 def test_a_list_has_every_definition_under_its_public_name() -> None:
@@ -60,7 +61,7 @@ def test_a_list_is_encoded_for_each_revision() -> None:
     )
     newest = list_of(catalog, FeatureKind.TOOL)
     assert from_raw(newest) == {"tools": [{"name": "a", "outputSchema": {"type": "array"}}]}
-    older = list_of(catalog, FeatureKind.TOOL, "2025-11-25")
+    older = list_of(catalog, FeatureKind.TOOL, V2025_11_25)
     assert from_raw(older) == {"tools": [{"name": "a"}]}
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from trunkline.jsonrpc import Raw, to_raw
 from trunkline.mcp.features import Feature, FeatureKind
 from trunkline.mcp.identity import Principal
+from trunkline.mcp.versions import V2025_11_25, V2026_07_28
 from trunkline.routing.catalog import CatalogEntry, FeatureListing, merge_listings
 from trunkline.routing.kill_switch import (
     MAX_SWITCH_NAME_LENGTH,
@@ -161,11 +162,11 @@ def test_a_malformed_switch_is_rejected_with_the_reason(
 
 
 def test_an_error_has_the_code_of_its_era_and_says_what_is_disabled() -> None:
-    for version, code in (("2025-11-25", -32005), ("2026-07-28", 4031), (None, -32005)):
-        found = disabled_error(tool("fs__read"), version)
+    for revision, code in ((V2025_11_25, -32005), (V2026_07_28, 4031), (None, -32005)):
+        found = disabled_error(tool("fs__read"), revision)
         assert (found.code, found.message) == (code, "Tool is disabled: fs__read")
         assert found.data == {"type": "disabled", "what": "tool"}
-        assert paused_error(version).code == code
+        assert paused_error(revision).code == code
     assert disabled_error(server("fs")).message == "Server is disabled: fs"
     assert disabled_error(subject("anna")).message == "Subject is disabled: anna"
     assert disabled_error(SWITCH_ALL).message == "Gateway is disabled"

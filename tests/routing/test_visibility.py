@@ -7,12 +7,13 @@ import pytest
 from trunkline.jsonrpc import Raw, from_raw, to_raw
 from trunkline.mcp.features import Feature, FeatureKind
 from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.versions import V2025_11_25
 from trunkline.routing.catalog import CatalogEntry, FeatureListing, merge_listings
 from trunkline.routing.visibility import Visibility
 
-ANNA = Caller(Principal("anna"), "2025-11-25", {}, Raw(b"{}"))
-BERT = Caller(Principal("bert"), "2025-11-25", {}, Raw(b"{}"))
-CARL = Caller(Principal("carl"), "2025-11-25", {}, Raw(b"{}"))
+ANNA = Caller(Principal("anna"), V2025_11_25, {}, Raw(b"{}"))
+BERT = Caller(Principal("bert"), V2025_11_25, {}, Raw(b"{}"))
+CARL = Caller(Principal("carl"), V2025_11_25, {}, Raw(b"{}"))
 
 
 def features_of(kind: FeatureKind, *names: str) -> tuple[Feature, ...]:

@@ -19,6 +19,7 @@ from tests.sources.test_registry_cache import rewrite
 from tests.sources.test_signing import SIGNER
 from trunkline.documents.errors import ConfigErrors
 from trunkline.jsonrpc import RpcError, from_raw, to_raw
+from trunkline.mcp.versions import V2025_06_18, V2025_11_25, Revision
 from trunkline.sources.federation import STALE_AFTER, PeerPoller, RegistryPeer
 from trunkline.sources.registry_cache import CachedRegistry, ChangeLogStatus, RegistryCache
 from trunkline.sources.registry_file import LoadedRegistry, parse_registry
@@ -35,7 +36,7 @@ from trunkline.sources.tools import (
 )
 from trunkline.sources.topics import MatchSettings, TopicFinder, TopicScore
 
-OLDER, NEWER = "2025-06-18", "2025-11-25"
+OLDER, NEWER = V2025_06_18, V2025_11_25
 
 
 class ObservedPoller(PeerPoller):
@@ -62,8 +63,8 @@ class BackendClient:
         cache = RegistryCache(path, settings, check_interval=0.0)
         self.backend = SourcesBackend(cache, self.peers)
 
-    async def call(self, name: str, version: str = NEWER, /, **arguments: Any) -> Any:
-        client = Nobody(version)
+    async def call(self, name: str, revision: Revision = NEWER, /, **arguments: Any) -> Any:
+        client = Nobody(revision)
         params = to_raw({"name": name, "arguments": arguments, "_meta": {"x/y": 1}})
         return from_raw(await start_call(self.backend, call_of(client, params)), object)
 

@@ -277,7 +277,7 @@ class AdminService:
             ServerState(
                 report.name,
                 report.state.value,
-                report.revision,
+                None if report.revision is None else report.revision.date,
                 report.restarts,
                 report.in_flight,
                 report.feature_count,

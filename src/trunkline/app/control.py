@@ -183,7 +183,7 @@ def server_statuses(app: App) -> tuple[ServerStatus, ...]:
             name,
             now.state.value,
             child.pid if child and child.returncode is None else None,
-            now.revision,
+            None if now.revision is None else now.revision.date,
             now.restarts,
             now.in_flight,
             now.feature_count,

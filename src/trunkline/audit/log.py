@@ -135,7 +135,7 @@ class AuditLog:
             raise gateway_error(
                 ErrorKind.UPSTREAM_UNAVAILABLE,
                 "The audit log has no room for another record; calls are refused until it has",
-                context.caller.version,
+                context.caller.revision,
             )
 
     def status(self) -> AuditStatus:

@@ -66,7 +66,13 @@ from trunkline.mcp.negotiation import (
     read_initialize_result,
 )
 from trunkline.mcp.params import Params
-from trunkline.mcp.versions import LATEST_SESSION_VERSION, V2026_07_28, Era
+from trunkline.mcp.versions import (
+    LATEST_SESSION_REVISION,
+    LATEST_STATELESS_REVISION,
+    STATELESS_REVISIONS,
+    Era,
+    list_dates,
+)
 
 ProtocolSetting: TypeAlias = Literal["auto", "session", "stateless"]
 
@@ -323,12 +329,14 @@ class _EraProbe:
         identity = self._identity
         if step is DetectionStep.DISCOVER:
             params = Params(to_raw({}))
-            caller = Caller(Principal(""), V2026_07_28, {}, to_raw(identity.client_info))
+            caller = Caller(
+                Principal(""), LATEST_STATELESS_REVISION, {}, to_raw(identity.client_info)
+            )
             add_envelope(params, caller)
             payload = params.encode()
         else:
             capabilities, client_info = identity.capabilities, identity.client_info
-            payload = to_raw(initialize_params(LATEST_SESSION_VERSION, capabilities, client_info))
+            payload = to_raw(initialize_params(LATEST_SESSION_REVISION, capabilities, client_info))
         self._sent_steps[self._peer.call(step, payload)] = step
         await self._flush()
 
@@ -454,5 +462,6 @@ def _require_decision(step: DetectionStep, answer: Returned | Failed) -> Raw:
     if step is DetectionStep.INITIALIZE:
         read_initialize_result(answer.result)
     elif classify_discovery(read_discovery(answer.result)) is not ProbeResult.STATELESS:
-        raise ValueError(f"expected {V2026_07_28!r} among its versions")
+        expected = " or ".join(list_dates(STATELESS_REVISIONS))
+        raise ValueError(f"expected {expected!r} among its versions")
     return answer.result

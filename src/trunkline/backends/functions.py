@@ -28,7 +28,7 @@ from trunkline.jsonrpc.raw_json import first_byte
 from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.features import Feature, FeatureKind
 from trunkline.mcp.identity import Caller
-from trunkline.mcp.versions import LATEST_SESSION_VERSION, V2025_06_18, V2025_11_25
+from trunkline.mcp.versions import LATEST_SESSION_REVISION, Revision
 
 _OBJECT = ord("{")
 # A context variable, since async functions of several callers run at the same time.
@@ -77,9 +77,9 @@ class FunctionBackend:
         return register
 
     @property
-    def version(self) -> str:
+    def revision(self) -> Revision:
         """The latest session revision; results are written for each caller's revision."""
-        return LATEST_SESSION_VERSION
+        return LATEST_SESSION_REVISION
 
     @property
     def capabilities(self) -> dict[str, Any]:
@@ -110,20 +110,19 @@ class FunctionBackend:
         if name not in self._tools:
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {name}")
         invoke, _ = self._tools[name]
-        version = context.caller.version
+        revision = context.caller.revision
         arguments = params.get("arguments") or Raw(b"{}")
         try:
             if first_byte(arguments) != _OBJECT:  # no positional arguments
                 raise RpcError(INVALID_PARAMS, "Invalid params: expected arguments as an object")
             outcome = invoke(arguments)
         except RpcError as error:
-            # Since 2025-11-25 invalid arguments are a tool error, which the model can read.
-            if error.code == INVALID_PARAMS and version >= V2025_11_25:
-                return tool_result(ToolResult(error.message, is_error=True), version)
+            if error.code == INVALID_PARAMS and revision.reports_bad_arguments_as_result:
+                return tool_result(ToolResult(error.message, is_error=True), revision)
             raise
         if hasattr(outcome, "__await__"):
             outcome = await outcome
-        return tool_result(outcome, version)
+        return tool_result(outcome, revision)
 
     skipped_features: tuple[str, ...] = ()
     announced_features: frozenset[str] | None = None
@@ -168,7 +167,7 @@ def current_caller() -> Caller:
     return _current_caller.get()
 
 
-def tool_result(value: Any, version: str) -> Raw:
+def tool_result(value: Any, revision: Revision) -> Raw:
     """Return a tool's result as JSON; structured content only for revisions that have it."""
     if isinstance(value, str):
         value = ToolResult(value)
@@ -176,7 +175,7 @@ def tool_result(value: Any, version: str) -> Raw:
         raw = to_raw(value)
         value = ToolResult(bytes(raw).decode(), raw if bytes(raw).startswith(b"{") else None)
     result: dict[str, Any] = {"content": [{"type": "text", "text": value.text}]}
-    if version >= V2025_06_18 and value.structured is not None:
+    if revision.has_structured_content and value.structured is not None:
         result["structuredContent"] = value.structured
     if value.is_error:
         result["isError"] = True

@@ -37,6 +37,7 @@ from trunkline.jsonrpc.errors import IncidentReporter, print_incident
 from trunkline.mcp.cache_hints import CacheHints, merge_cache_hints, read_cache_hints
 from trunkline.mcp.features import Feature, FeatureKind, read_feature_page
 from trunkline.mcp.identity import cancelled_notification
+from trunkline.mcp.versions import Revision
 
 
 class ServerConnection(Protocol):
@@ -67,7 +68,7 @@ class ServerConnection(Protocol):
         """Send a notification; raises ConnectionLost."""
         ...
 
-    def on_session_opened(self, version: str, handler: Handler) -> None:
+    def on_session_opened(self, revision: Revision, handler: Handler) -> None:
         """Note the agreed revision, and the handler of messages outside of calls."""
         ...
 
@@ -132,7 +133,7 @@ class TransportServerConnection:
         """Send a notification."""
         await self._connection.notify(method, params)
 
-    def on_session_opened(self, version: str, handler: Handler) -> None:
+    def on_session_opened(self, revision: Revision, handler: Handler) -> None:
         """Do nothing: all messages go to one handler anyway."""
 
     def cancel(self, request_id: object) -> None:

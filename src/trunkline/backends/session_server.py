@@ -46,7 +46,7 @@ from trunkline.mcp.negotiation import InitializeResult, initialize_params, read_
 from trunkline.mcp.notifications import LIST_CHANGED_METHODS
 from trunkline.mcp.params import Params, decode_value
 from trunkline.mcp.tasks import TASK_REQUEST, strip_task_params, supports_tasks
-from trunkline.mcp.versions import LATEST_SESSION_VERSION, Era
+from trunkline.mcp.versions import LATEST_SESSION_REVISION, Era
 
 # Notifications that are dropped if they match no call: they came late, or concern the gateway's own
 # tasks
@@ -60,7 +60,7 @@ class SessionServer:
         """Prepare; `open` takes a connection and initializes."""
         self.skipped_features: tuple[str, ...] = ()
         self.announced_features: frozenset[str] | None = frozenset()
-        self.version = LATEST_SESSION_VERSION  # the negotiated revision
+        self.revision = LATEST_SESSION_REVISION  # the negotiated revision
         # Whether each request of the server is known to belong to one call
         self.has_per_call_streams = False
         self.list_limits = DEFAULT_LIST_LIMITS
@@ -83,7 +83,7 @@ class SessionServer:
         self.has_per_call_streams = connection.has_streams
         self.announced_features = read_client_features(capabilities)
         self._initialize_params = to_raw(
-            initialize_params(LATEST_SESSION_VERSION, capabilities, client_info)
+            initialize_params(LATEST_SESSION_REVISION, capabilities, client_info)
         )
         initializing = asyncio.ensure_future(self._initialize(connection))
         try:
@@ -98,9 +98,9 @@ class SessionServer:
         welcome = read_initialize_result(
             await connection.call("initialize", self._initialize_params, handler=self)
         )
-        connection.on_session_opened(welcome.version, self)
+        connection.on_session_opened(welcome.revision, self)
         await connection.notify("notifications/initialized", None)
-        self.version = welcome.version
+        self.revision = welcome.revision
         self._welcome = welcome  # last: from now on calls are possible
 
     @property
@@ -134,7 +134,7 @@ class SessionServer:
         features, _, self.skipped_features = await read_lists(
             self._request, self.capabilities, self.list_limits
         )
-        can_run_tasks = supports_tasks(self.version, self.capabilities)
+        can_run_tasks = supports_tasks(self.revision, self.capabilities)
         self._task_only_tools = frozenset(o.key for o in features if can_run_tasks and o.needs_task)
         return features
 
@@ -145,7 +145,7 @@ class SessionServer:
             raise _not_connected()
         # Nearly all calls have only a name and arguments: they go on without another look.
         if not params.has_only_name_and_arguments:
-            to_session_params(context.request.method, params, self.version)
+            to_session_params(context.request.method, params, self.revision)
             if not params.has_only_name_and_arguments:
                 self._in_flight.subscribe_progress(context)
         # Servers without such tools pay one attribute for the feature.

@@ -87,7 +87,13 @@ from trunkline.mcp.tasks import (
     set_tasks_extension,
     supports_tasks,
 )
-from trunkline.mcp.versions import STATELESS_VERSIONS, V2026_07_28, Era
+from trunkline.mcp.versions import (
+    LATEST_STATELESS_REVISION,
+    STATELESS_REVISIONS,
+    Era,
+    Revision,
+    list_dates,
+)
 
 _COMPLETE_PREFIX = b'{"resultType":"complete"'
 
@@ -151,7 +157,9 @@ class StatelessServer:
     ) -> None:
         """Prepare; `client_info` names the gateway in its own requests."""
         self._listener = listener
-        self._gateway_caller = Caller(Principal(""), V2026_07_28, {}, to_raw(client_info))
+        self._gateway_caller = Caller(
+            Principal(""), LATEST_STATELESS_REVISION, {}, to_raw(client_info)
+        )
         self._over_http = over_http
         self._limits = limits
         self._connection: ServerConnection | None = None
@@ -185,19 +193,19 @@ class StatelessServer:
             async with asyncio.timeout(timeout):
                 found = await self._request("server/discover", {})
             self._discovery = read_discovery(found)
-            if not set(self._discovery.versions) & set(STATELESS_VERSIONS):
-                raise ValueError(f"expected one of {', '.join(STATELESS_VERSIONS)}")
-            self._runs_tasks = supports_tasks(self.version, self.capabilities)
-            connection.on_session_opened(self.version, self)
+            if not any(revision.is_stateless for revision in self._discovery.revisions):
+                raise ValueError(f"expected one of {', '.join(list_dates(STATELESS_REVISIONS))}")
+            self._runs_tasks = supports_tasks(self.revision, self.capabilities)
+            connection.on_session_opened(self.revision, self)
             await self._subscribe_to_lists()
         except BaseException:
             await self.aclose()
             raise
 
     @property
-    def version(self) -> str:
+    def revision(self) -> Revision:
         """The protocol revision."""
-        return V2026_07_28
+        return LATEST_STATELESS_REVISION
 
     @property
     def capabilities(self) -> dict[str, Any]:
@@ -249,7 +257,7 @@ class StatelessServer:
     def call(self, context: CallContext) -> PendingResult:
         """Make a call; clients of the session protocol get the server's questions as requests."""
         params, caller, method = context.params, context.caller, context.request.method
-        needs_adapting = caller.version not in STATELESS_VERSIONS
+        needs_adapting = not caller.revision.is_stateless
         # Metadata that the client wrote itself goes on as it is.
         if needs_adapting or not has_envelope(params):
             to_stateless_params(method, params, caller)
@@ -357,13 +365,13 @@ class StatelessServer:
         if not self._over_http:
             return ()
         if method != "tools/call":
-            return request_headers(self.version, method, params)
+            return request_headers(self.revision, method, params)
         name = params.require_text("name")
         return self._cached_headers.get(name) or self._tool_headers(name, params)
 
     def _tool_headers(self, name: str, params: Params) -> Headers:
         """Build the headers of a tool call, and cache those that all its calls share."""
-        headers = request_headers(self.version, "tools/call", params)
+        headers = request_headers(self.revision, "tools/call", params)
         header_map = self._header_params.get(name)
         if header_map:
             return headers + argument_headers(header_map, params.get("arguments"))

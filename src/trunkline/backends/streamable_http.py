@@ -62,6 +62,7 @@ from trunkline.jsonrpc.codec import decode_result
 from trunkline.jsonrpc.errors import IncidentReporter, print_incident, to_rpc_error
 from trunkline.jsonrpc.raw_json import encode_json
 from trunkline.mcp.errors import HEADER_MISMATCH, UNSUPPORTED_VERSION
+from trunkline.mcp.versions import Revision
 
 if TYPE_CHECKING:
     from trunkline.http.client_connection import ClientConnection
@@ -196,13 +197,13 @@ class StreamableHttpClient:
         self._closed = False
         self._ended = asyncio.Event()
 
-    def on_session_opened(self, version: str, handler: Handler) -> None:
+    def on_session_opened(self, revision: Revision, handler: Handler) -> None:
         """Note the agreed revision, and open the stream for messages outside of calls."""
         if self._withdrawal is None or self._closed:
             return
-        self._version_headers = ((b"mcp-protocol-version", version.encode()),)
+        self._version_headers = ((b"mcp-protocol-version", revision.date.encode()),)
         self._common_headers = (*_CONTENT_HEADERS, *self._session_headers, *self._version_headers)
-        self._resumable = version >= "2025-03-26"
+        self._resumable = revision.has_resumable_streams
         if self._listen_task is not None:
             self._listen_task.cancel()
         self._listen_task = asyncio.create_task(self._listen_loop(handler))

@@ -24,7 +24,7 @@ from trunkline.cli.startup import StartupWatcher
 from trunkline.config import Config
 from trunkline.gateway.enforcement import find_unchecked_tools
 from trunkline.mcp.features import FeatureKind
-from trunkline.mcp.versions import era_of
+from trunkline.mcp.versions import find_revision
 from trunkline.routing.catalog import Catalog, Collision
 
 _READY, _DISABLED = "ready", "disabled"
@@ -115,11 +115,12 @@ def _server_report(
     error = status.error
     if error is None and status.state != _READY:
         error = "it has exited" if timeout is None else f"it was not ready within {timeout:g} s"
+    revision = None if status.revision is None else find_revision(status.revision)
     return ServerReport(
         name=status.name,
         state=status.state,
         revision=status.revision,
-        era=era_of(status.revision) if status.revision else None,
+        era=None if revision is None else revision.era,
         tools=counts[FeatureKind.TOOL],
         prompts=counts[FeatureKind.PROMPT],
         resources=counts[FeatureKind.RESOURCE],

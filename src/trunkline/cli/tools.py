@@ -46,7 +46,7 @@ from trunkline.jsonrpc import (
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller, cancelled_notification
 from trunkline.mcp.negotiation import initialize_params
-from trunkline.mcp.versions import LATEST_SESSION_VERSION
+from trunkline.mcp.versions import LATEST_SESSION_REVISION
 from trunkline.printable import printable_lines
 from trunkline.search.tool_index import tool_signature, tool_summary
 
@@ -154,7 +154,7 @@ async def find_tools(
     config: Config, query: str, limit: int, timeout: float | None = None
 ) -> tuple[list[RankedTool], tuple[ServerStatus, ...]]:
     """Return the tools that match best, and the state of the servers."""
-    caller = Caller(LOCAL_PRINCIPAL, LATEST_SESSION_VERSION, {}, Raw(b"{}"))
+    caller = Caller(LOCAL_PRINCIPAL, LATEST_SESSION_REVISION, {}, Raw(b"{}"))
     async with start_gateway(config, timeout) as started:
         finder = ToolFinder(started.gateway.registry)
         matches = await finder.find(caller, query, limit)
@@ -262,7 +262,7 @@ async def _send_call(
         async with Connection(near, handler, cancellation=cancelled_notification) as connection:
             client = {"name": "trunkline-call", "version": __version__}
             await connection.call(
-                "initialize", initialize_params(LATEST_SESSION_VERSION, {}, client)
+                "initialize", initialize_params(LATEST_SESSION_REVISION, {}, client)
             )
             await connection.notify("notifications/initialized")
             params = {"name": name, "arguments": arguments, "_meta": {"progressToken": 1}}

@@ -28,6 +28,7 @@ from trunkline.jsonrpc.message import encode_response_pieces
 from trunkline.mcp.http_headers import HeaderCheck
 from trunkline.mcp.identity import Principal
 from trunkline.mcp.params import Params
+from trunkline.mcp.versions import Revision
 
 if TYPE_CHECKING:
     from trunkline.endpoints.session_state import SessionState
@@ -46,7 +47,7 @@ class McpSession(Protocol):
     """The gateway's side of one session of the session protocol."""
 
     @property
-    def version(self) -> str | None:
+    def revision(self) -> Revision | None:
         """The negotiated revision, None before initialization."""
         ...
 

@@ -66,7 +66,7 @@ from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
 from trunkline.mcp.negotiation import has_envelope
 from trunkline.mcp.params import Params
-from trunkline.mcp.versions import SESSION_VERSIONS
+from trunkline.mcp.versions import find_revision, find_session_revision
 
 LIVENESS_PATHS = frozenset(("/healthz", "/health"))
 HEALTH_PATHS = LIVENESS_PATHS | {"/readyz", "/ready"}
@@ -94,7 +94,6 @@ class HealthPages:
 
 PingedStream: TypeAlias = StatelessResponseWriter | SessionResponseWriter | ResumableEventStream
 
-_SESSION_VERSIONS = frozenset(version.encode() for version in SESSION_VERSIONS)
 _ALLOW_POST = (b"allow", b"POST")
 _LISTEN_METHOD = "subscriptions/listen"
 # The kind of error by the status of a Challenge; all others are UNAUTHENTICATED.
@@ -192,7 +191,7 @@ class HttpRouter:
         if isinstance(result, Challenge):
             version = request.headers.get(b"mcp-protocol-version", b"").decode("latin-1")
             kind = _ERROR_KINDS.get(result.status, ErrorKind.UNAUTHENTICATED)
-            error = gateway_error(kind, result.reason, version)
+            error = gateway_error(kind, result.reason, find_revision(version))
             unauthenticated.respond_error(result.status, error, None, *result.headers)
         elif request_class.is_mcp_post:
             self._handle_post(RequestContext(exchange, result, request_class), request.body)
@@ -216,7 +215,7 @@ class HttpRouter:
             rejection = 415, "expected a body of type application/json, in UTF-8"
         elif not _accepts_json_and_sse(accept):
             rejection = 406, "expected Accept: application/json, text/event-stream"
-        is_stateless = version is not None and version not in _SESSION_VERSIONS
+        is_stateless = not _is_session_revision(version)
         return RequestClass(
             cors,
             self._settings_version,
@@ -262,7 +261,7 @@ class HttpRouter:
             context.respond_text(
                 405, "expected POST, GET or DELETE", (b"allow", b"GET, POST, DELETE")
             )
-        elif request.headers.get(b"mcp-protocol-version", b"2025-03-26") not in _SESSION_VERSIONS:
+        elif not _is_session_revision(request.headers.get(b"mcp-protocol-version")):
             context.respond_text(
                 405, "expected POST: from 2026-07-28 on there are no sessions", _ALLOW_POST
             )
@@ -464,6 +463,11 @@ def _may_be_stateless(body: bytes) -> bool:
 def _is_stateless(message: Request | Notification, params: Params) -> bool:
     """Return whether a message has an envelope; raises RpcError if its params are malformed."""
     return message.method != "initialize" and has_envelope(params)
+
+
+def _is_session_revision(header: bytes | None) -> bool:
+    """Return whether a version header allows the session protocol, as its absence does."""
+    return header is None or find_session_revision(header.decode("latin-1")) is not None
 
 
 def _accepts_json_and_sse(accept: bytes | None) -> bool:

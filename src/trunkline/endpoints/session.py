@@ -48,7 +48,6 @@ from trunkline.jsonrpc.errors import IncidentReporter, to_rpc_error
 from trunkline.jsonrpc.message import join_batch
 from trunkline.mcp.negotiation import has_envelope
 from trunkline.mcp.params import Params
-from trunkline.mcp.versions import allows_batches
 
 # The error code for a request that the client cancelled; over HTTP it still gets a response.
 REQUEST_CANCELLED = -32800
@@ -114,7 +113,7 @@ class SessionEndpoint:
         mcp_session = self._service.open_session(session, context.principal)
         try:
             result = mcp_session.answer(request, session)
-            session.mcp_session, session.version = mcp_session, mcp_session.version or ""
+            session.mcp_session, session.revision = mcp_session, mcp_session.revision
             session.principal = context.principal
             self._sessions.create(context.principal.id, session, self.now())
         except TooManySessions as exc:
@@ -229,7 +228,7 @@ class SessionEndpoint:
     # Batches (revision 2025-03-26 only)
 
     def _handle_batch(self, context: RequestContext, session: SessionState, batch: Batch) -> None:
-        if not allows_batches(session.version):
+        if session.revision is None or not session.revision.allows_batches:
             context.respond_invalid(400, "Batch requests not supported")
             return
         status = self.limiter.rejection_status(context.principal.id)

@@ -45,6 +45,7 @@ from trunkline.jsonrpc import (
     Response,
 )
 from trunkline.mcp.identity import Principal
+from trunkline.mcp.versions import Revision
 
 # A session without messages for this many seconds expires.
 SESSION_IDLE_TIMEOUT = 1800.0
@@ -290,9 +291,6 @@ MAX_ENDED_STREAM_BYTES = 1024 * 1024
 # The most requests to one client that may be unanswered.
 MAX_PENDING_CLIENT_REQUESTS = 256
 
-# The first revision with priming events; older clients treat them as malformed.
-PRIMING_VERSION = "2025-11-25"
-
 
 class SessionState(SessionRecord):
     """One session over Streamable HTTP; the gateway's stream for messages outside of requests."""
@@ -305,13 +303,13 @@ class SessionState(SessionRecord):
         "in_progress",
         "mcp_session",
         "principal",
+        "revision",
         "standalone",
-        "version",
     )
 
     def __init__(self) -> None:
         super().__init__()
-        self.version = ""
+        self.revision: Revision | None = None
         self.mcp_session: Any = None
         # The principal that the gateway knows for this session.
         self.principal: Principal | None = None
@@ -385,7 +383,7 @@ class SessionState(SessionRecord):
     @property
     def sends_priming_event(self) -> bool:
         """Whether streams begin with a priming event."""
-        return self.version >= PRIMING_VERSION
+        return self.revision is not None and self.revision.has_priming_events
 
     def new_stream(self) -> ResumableEventStream:
         """Create a stream."""

@@ -12,6 +12,7 @@ from trunkline.gateway.client import DownstreamClient, Requester
 from trunkline.jsonrpc import PendingResult, Raw
 from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.features import Feature
+from trunkline.mcp.versions import Revision
 
 
 class BackendListener(Protocol):
@@ -38,7 +39,7 @@ class Backend(Protocol):
     """Anything that answers calls."""
 
     @property
-    def version(self) -> str:
+    def revision(self) -> Revision:
         """The protocol revision that it speaks."""
         ...
 

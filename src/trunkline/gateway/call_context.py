@@ -28,6 +28,7 @@ from trunkline.mcp.errors import ErrorKind
 from trunkline.mcp.features import TOOL
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.params import Params, decode_value
+from trunkline.mcp.versions import Revision
 from trunkline.routing.catalog import CatalogEntry
 
 _sequence = itertools.count(10**15)  # 16 digits: formatting an integer is cheap
@@ -75,7 +76,7 @@ class CallContext(Struct, eq=False):
     """True if the params had no `_meta`, as in most calls: no trace context to look for."""
     entry: CatalogEntry | None = None
     arguments: Raw | None = None
-    backend_revision: str | None = None
+    backend_revision: Revision | None = None
     traceparent: str | None = None
     """Set by the tracer; CallSummary reads the client's own one if this is None."""
     rule: str | None = None
@@ -203,9 +204,9 @@ class CallSummary(Struct, frozen=True, gc=False):
         return self.context.caller.client_info
 
     @property
-    def revision(self) -> str:
+    def revision(self) -> Revision:
         """The revision that the client speaks."""
-        return self.context.caller.version
+        return self.context.caller.revision
 
     @property
     def method(self) -> str:
@@ -224,7 +225,7 @@ class CallSummary(Struct, frozen=True, gc=False):
         return None if entry is None else entry.backend
 
     @property
-    def backend_revision(self) -> str | None:
+    def backend_revision(self) -> Revision | None:
         """The revision that the backend speaks."""
         return self.context.backend_revision
 

@@ -24,6 +24,7 @@ from trunkline.jsonrpc import PendingResult, Raw
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller
 from trunkline.mcp.params import Params
+from trunkline.mcp.versions import Revision
 from trunkline.routing.catalog import CatalogEntry
 from trunkline.routing.limits import AppliedLimits
 from trunkline.routing.policy import PolicyDecision
@@ -155,10 +156,10 @@ class DecisionCache:
         return decision
 
     def encoded_list(
-        self, group: Hashable, kind: FeatureKind, version: str, write: Callable[[], Raw]
+        self, group: Hashable, kind: FeatureKind, revision: Revision, write: Callable[[], Raw]
     ) -> Raw:
         """Return the list of one kind for a group of callers; `write` encodes it."""
-        key = (group, kind, version)
+        key = (group, kind, revision)
         found = self._lists.get(key)
         if found is None:
             if len(self._lists) >= MAX_CACHED_LISTS:

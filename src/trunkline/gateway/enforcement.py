@@ -31,7 +31,7 @@ from trunkline.mcp.compat import adapt_result
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.features import TOOL, FeatureKind, read_hints
 from trunkline.mcp.identity import Caller
-from trunkline.mcp.versions import V2025_11_25
+from trunkline.mcp.versions import LATEST_SESSION_REVISION, Revision
 from trunkline.routing.catalog import CatalogEntry
 from trunkline.routing.conditions import read_strict_arguments
 from trunkline.routing.limits import (
@@ -158,7 +158,7 @@ def _without_arguments(decision: PolicyDecision) -> PolicyResult:
 
 def _not_allowed_error(caller: Caller, entry: CatalogEntry) -> RpcError:
     message = f"Permission denied for {KIND_NAMES[entry.kind]}: {entry.public_name}"
-    return gateway_error(ErrorKind.NOT_ALLOWED, message, caller.version)
+    return gateway_error(ErrorKind.NOT_ALLOWED, message, caller.revision)
 
 
 _KIND_LABELS = {FeatureKind.TOOL: "tool", FeatureKind.PROMPT: "prompt"}
@@ -190,7 +190,7 @@ class RateLimiter:
         """Count a call, until it ends; raises `rate_limited`."""
         exceeded = self.quota.acquire(applied.all, self._clock())
         if exceeded is not None:
-            raise _rate_limit_error(exceeded, entry, context.caller.version)
+            raise _rate_limit_error(exceeded, entry, context.caller.revision)
         if applied.concurrent:
             context.on_finish += (partial(self._release, applied),)
 
@@ -198,14 +198,14 @@ class RateLimiter:
         self.quota.release(applied.concurrent)
 
 
-def _rate_limit_error(exceeded: LimitExceeded, entry: CatalogEntry, version: str) -> RpcError:
+def _rate_limit_error(exceeded: LimitExceeded, entry: CatalogEntry, revision: Revision) -> RpcError:
     target = f"{_KIND_LABELS.get(entry.kind, 'resource')}: {entry.public_name}"
     seconds = -(-exceeded.retry_after_ns // SECOND_NS)
     if exceeded.is_concurrent:
         message, limit = f"Too many calls under way for {target}", f"{exceeded.key[0]}_concurrent"
     else:
         message, limit = f"Rate limit exceeded for {target}", exceeded.key[0]
-    return gateway_error(ErrorKind.RATE_LIMITED, message, version, retryAfter=seconds, limit=limit)
+    return gateway_error(ErrorKind.RATE_LIMITED, message, revision, retryAfter=seconds, limit=limit)
 
 
 MAX_CACHED_SCHEMAS = 4096
@@ -330,11 +330,11 @@ def find_unchecked_tools(entries: Iterable[CatalogEntry]) -> dict[str, str]:
 def _deny_arguments(context: CallContext, entry: CatalogEntry, problems: tuple[str, ...]) -> Denied:
     context.status = "invalid_arguments"
     message = f"Invalid arguments for tool {entry.public_name}: {'; '.join(problems)}"
-    version = context.caller.version
-    if version < V2025_11_25:
+    revision = context.caller.revision
+    if not revision.reports_bad_arguments_as_result:
         return Denied(RpcError(INVALID_PARAMS, message))
     result = to_raw({"content": [{"type": "text", "text": message}], "isError": True})
-    return Denied(result=adapt_result("tools/call", result, V2025_11_25, version))
+    return Denied(result=adapt_result("tools/call", result, LATEST_SESSION_REVISION, revision))
 
 
 class EnforcementChain:

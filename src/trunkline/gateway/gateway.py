@@ -45,7 +45,6 @@ from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller, Principal, cancelled
 from trunkline.mcp.methods import SERVER_NOTIFICATIONS
 from trunkline.mcp.negotiation import SUBSCRIPTION_ID_KEY
 from trunkline.mcp.params import Params
-from trunkline.mcp.versions import allows_batches
 from trunkline.routing.visibility import Visibility
 
 MAX_CALLS_PER_CONNECTION = 8192
@@ -240,7 +239,7 @@ class Gateway:
 
     def _on_session_initialized(self, session: Session) -> None:
         if isinstance(session.session_stream, Connection):
-            batches = allows_batches(session.caller.version)
+            batches = session.caller.revision.allows_batches
             session.session_stream.peer.batch_policy = "allow" if batches else "reject"
         self._on_client(session.caller)
 
@@ -300,7 +299,7 @@ class Gateway:
             if busy or len(sessions) > 1:
                 return  # it may belong to one client, and must not reach another
         for session in sessions:
-            if known is None or session.caller.version in known.versions:
+            if known is None or session.caller.revision in known.revisions:
                 session.queue_notification(method, params)
 
     def _on_resource_updated(self, backend: str, params: Params) -> None:
@@ -402,7 +401,7 @@ class Engine:
             raise
         if self.session.initialized:
             self._peer.batch_policy = (
-                "allow" if allows_batches(self.session.caller.version) else "reject"
+                "allow" if self.session.caller.revision.allows_batches else "reject"
             )
 
     def _handle_notification(self, notification: Notification) -> None:

@@ -110,9 +110,9 @@ class KillSwitchControl:
             return
         found = self._switches.find(caller.principal, entry)
         if found is not None:
-            raise disabled_error(found, caller.version)
+            raise disabled_error(found, caller.revision)
         if self.paused and entry.backend not in self._exempt:
-            raise paused_error(caller.version)
+            raise paused_error(caller.revision)
 
     def disables(self, caller: Caller, entry: CatalogEntry) -> bool:
         """Return whether `check` refuses an entry for a caller."""
@@ -221,7 +221,7 @@ class KillSwitchControl:
         return self._find_switch(context) is not None
 
     def _error_for(self, context: CallContext) -> RpcError:
-        return disabled_error(self._find_switch(context) or SWITCH_ALL, context.caller.version)
+        return disabled_error(self._find_switch(context) or SWITCH_ALL, context.caller.revision)
 
     async def _save(self, switch: KillSwitch, off: bool) -> list[str]:
         if self._store is None:

@@ -30,6 +30,7 @@ from trunkline.mcp.capabilities import merge_capabilities
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller
 from trunkline.mcp.notifications import most_verbose_level
+from trunkline.mcp.versions import Revision
 from trunkline.routing.catalog import Catalog, merge_listings
 from trunkline.routing.visibility import Visibility
 
@@ -217,7 +218,7 @@ class Registry:
         return self.decisions.encoded_list(
             visibility.list_group(caller),
             kind,
-            caller.version,
+            caller.revision,
             partial(visibility.write_list, self.catalog, kind, caller),
         )
 
@@ -303,11 +304,11 @@ class Registry:
     def _effective_log_level(self) -> str | None:
         return most_verbose_level(set(self._log_levels.values()))
 
-    async def subscribe(self, backend: str, native: str, version: str) -> None:
+    async def subscribe(self, backend: str, native: str, revision: Revision) -> None:
         """Subscribe one more client to a resource; raises RpcError."""
         while True:
             upstream = self._upstreams[backend]
-            await upstream.subscribe(native, version)
+            await upstream.subscribe(native, revision)
             if self._upstreams.get(backend, upstream) is upstream:
                 return
             upstream.subscriptions.unsubscribe(

@@ -45,7 +45,6 @@ from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller
 from trunkline.mcp.methods import BY_NAME, BY_REF, CLIENT_REQUESTS, SERVER_REQUESTS, RoutingMode
 from trunkline.mcp.params import Params
-from trunkline.mcp.versions import Era, era_of
 from trunkline.routing.catalog import CatalogEntry
 from trunkline.routing.naming import NAME_SEPARATOR
 
@@ -354,7 +353,7 @@ class Router:
                 entry = CatalogEntry(kind, name, upstream.name, native, _EMPTY_DEFINITION)
                 if self._if_visible(entry, client):
                     self.pipeline.check_disabled(client.caller, entry)
-                    raise upstream.unavailable_error(client.caller.version)
+                    raise upstream.unavailable_error(client.caller.revision)
 
     def _resolve_reference(self, params: Params, client: DownstreamClient) -> CatalogEntry:
         entry = self._if_visible(self._find_reference(params), client)
@@ -375,8 +374,7 @@ class Router:
         entry = self._if_visible(self._find_resource(uri), client)
         if entry is None:
             # 2026-07-28 no longer uses RESOURCE_NOT_FOUND.
-            is_stateless = era_of(client.caller.version) is Era.STATELESS
-            code = INVALID_PARAMS if is_stateless else RESOURCE_NOT_FOUND
+            code = INVALID_PARAMS if client.caller.revision.is_stateless else RESOURCE_NOT_FOUND
             raise RpcError(code, "Resource not found", {"uri": uri})
         return entry
 

@@ -63,20 +63,20 @@ from trunkline.mcp.server_requests import (
     unanswered_response,
     undeclared_capability_error,
 )
-from trunkline.mcp.versions import SESSION_VERSIONS
+from trunkline.mcp.versions import SESSION_REVISIONS, Revision
 
 _SUBSCRIPTION_METHODS = frozenset(("resources/subscribe", "resources/unsubscribe"))
 
 # The methods that are forwarded for clients of each revision, with their routing mode
-_FORWARDED_METHODS: Mapping[str, Mapping[str, RoutingMode]] = {
-    version: {
+_FORWARDED_METHODS: Mapping[Revision, Mapping[str, RoutingMode]] = {
+    revision: {
         method.name: method.mode
         for method in CLIENT_REQUESTS.values()
-        if version in method.versions
+        if revision in method.revisions
         and method.mode in (BY_NAME, BY_REF, BY_URI)
         and method.name not in _SUBSCRIPTION_METHODS
     }
-    for version in SESSION_VERSIONS
+    for revision in SESSION_REVISIONS
 }
 
 
@@ -143,9 +143,9 @@ class Session:
         return self._caller
 
     @property
-    def version(self) -> str | None:
+    def revision(self) -> Revision | None:
         """The negotiated revision; None before `initialize`."""
-        return None if self._caller is None else self._caller.version
+        return None if self._caller is None else self._caller.revision
 
     @property
     def call_group(self) -> "Session":
@@ -216,7 +216,7 @@ class Session:
             self if stream is self.session_stream else RequestScopedClient(self, caller, stream)
         )
         method = CLIENT_REQUESTS.get(request.method)
-        if method is None or caller.version not in method.versions:
+        if method is None or caller.revision not in method.revisions:
             return self._forward_unknown(request, client)
         if method.mode is not MERGED:
             self._require_operational(request.method)
@@ -250,11 +250,13 @@ class Session:
         if self._caller is not None:
             raise RpcError(INVALID_REQUEST, "Already initialized")
         hello = read_initialize_params(request.params)
-        self._caller = Caller(self._principal, hello.version, hello.capabilities, hello.client_info)
+        self._caller = Caller(
+            self._principal, hello.revision, hello.capabilities, hello.client_info
+        )
         self._on_initialized(self)
         identity = self.identity
         capabilities, instructions = self._registry.capabilities(), identity.instructions
-        return initialize_result(hello.version, capabilities, identity.server_info, instructions)
+        return initialize_result(hello.revision, capabilities, identity.server_info, instructions)
 
     def _list_result(self, kind: FeatureKind) -> Raw:
         return self._registry.list_result(kind, self.caller)
@@ -284,7 +286,7 @@ class Session:
                 text = f"expected at most {self._max_subscribed_uris} subscriptions"
                 raise RpcError.invalid_params(text)
             self._router.pipeline.recheck(self.caller, entry)
-            await self._registry.subscribe(entry.backend, entry.native_name, self.caller.version)
+            await self._registry.subscribe(entry.backend, entry.native_name, self.caller.revision)
             if self._closed or uri in self.subscriptions:
                 # The session has been closed, or another request has subscribed meanwhile.
                 self._registry.unsubscribe([(entry.backend, entry.native_name)])
@@ -311,7 +313,7 @@ class Session:
         elif method == "notifications/initialized":
             self.operational = True
             # From now on, requests of this revision take the fast path of `answer`.
-            self._forwarded_methods = _FORWARDED_METHODS[self._caller.version]
+            self._forwarded_methods = _FORWARDED_METHODS[self._caller.revision]
         elif method == "notifications/progress":
             self._forward_progress(Params(notification.params))
         elif method == "notifications/roots/list_changed":
@@ -372,12 +374,12 @@ class Session:
         definition, caller = SERVER_REQUESTS.get(question.method), self.caller
         if definition is None:
             return question  # an extension: the client decides
-        if caller.version not in definition.versions or definition.capability is None:
+        if caller.revision not in definition.revisions or definition.capability is None:
             raise RpcError.method_not_found(question.method)
         capabilities = features_to_capabilities(caller.client_features)
         if not is_declared(question, capabilities):
             raise undeclared_capability_error(question, capabilities)
-        return to_session_request(question, caller.version, str(uuid4()))
+        return to_session_request(question, caller.revision, str(uuid4()))
 
     async def _send_question(
         self, question: ServerRequest, requester: Requester | None, stream: RequestStream | None

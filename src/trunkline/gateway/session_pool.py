@@ -46,7 +46,7 @@ from trunkline.jsonrpc import (
 from trunkline.mcp.compat import passthrough_revisions
 from trunkline.mcp.features import Feature
 from trunkline.mcp.input_required import INPUT_METHODS, URL_ELICITATION_REQUIRED
-from trunkline.mcp.versions import Era, era_of
+from trunkline.mcp.versions import Revision
 
 T = TypeVar("T")
 
@@ -385,7 +385,7 @@ class PrimarySession(Struct, frozen=True):
     # sessions.
     has_ambiguous_requests: bool
     # The revisions whose clients receive its results unchanged
-    passthrough_revisions: frozenset[str]
+    passthrough_revisions: frozenset[Revision]
 
 
 def make_primary_session(backend: Backend) -> PrimarySession:
@@ -394,7 +394,7 @@ def make_primary_session(backend: Backend) -> PrimarySession:
     It stays the same in a renewed session, and in another revision of the same protocol.
     """
     ambiguous = bool(backend.announced_features) and not backend.has_per_call_streams
-    return PrimarySession(backend, ambiguous, passthrough_revisions(backend.version))
+    return PrimarySession(backend, ambiguous, passthrough_revisions(backend.revision))
 
 
 class SecondaryListener(NamedTuple):
@@ -437,7 +437,7 @@ def needs_own_session(context: CallContext, primary: PrimarySession) -> bool:
         return False
     if not primary.backend.has_per_call_streams:
         return True
-    return features != announced and era_of(context.caller.version) is Era.STATELESS
+    return features != announced and context.caller.revision.is_stateless
 
 
 def session_profile(context: CallContext) -> SessionProfile:
@@ -449,8 +449,7 @@ def session_profile(context: CallContext) -> SessionProfile:
     caller = context.caller
     if "roots" not in caller.client_features:
         return SessionProfile(caller.client_features)
-    in_session = era_of(caller.version) is Era.SESSION
-    owner = context.client.call_group if in_session else caller.principal.id
+    owner = caller.principal.id if caller.revision.is_stateless else context.client.call_group
     return SessionProfile(caller.client_features, owner)
 
 
@@ -458,8 +457,7 @@ def is_url_elicitation(context: CallContext, error: BaseException) -> bool:
     """Return whether an error asks a client of the stateless protocol to open a URL."""
     if not isinstance(error, RpcError) or error.code != URL_ELICITATION_REQUIRED:
         return False
-    is_stateless = era_of(context.caller.version) is Era.STATELESS
-    return context.request.method in INPUT_METHODS and is_stateless
+    return context.request.method in INPUT_METHODS and context.caller.revision.is_stateless
 
 
 class GatedFeatures:

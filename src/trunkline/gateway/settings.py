@@ -9,6 +9,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from trunkline.mcp.notifications import MAX_SUBSCRIBED_URIS
+from trunkline.mcp.versions import Revision
 from trunkline.routing.breaker import HEALTHY_UPTIME, CircuitState
 
 
@@ -72,7 +73,7 @@ class UpstreamSnapshot(NamedTuple):
 
     name: str
     state: UpstreamState
-    revision: str | None
+    revision: Revision | None
     restarts: int
     in_flight: int
     feature_count: int

@@ -62,7 +62,7 @@ from trunkline.mcp.notifications import (
 )
 from trunkline.mcp.params import Params, decode_value
 from trunkline.mcp.server_requests import ServerRequest, is_supported
-from trunkline.mcp.versions import V2026_07_28, Era, era_of
+from trunkline.mcp.versions import LATEST_STATELESS_REVISION
 from trunkline.routing.catalog import CatalogEntry
 
 _PROGRESS_METHOD = "notifications/progress"
@@ -271,7 +271,7 @@ class StatelessHandler:
             self._last_caller = caller
             self._on_caller(caller)
         method = CLIENT_REQUESTS.get(request.method)
-        if method is None or caller.version not in method.versions:
+        if method is None or caller.revision not in method.revisions:
             raise RpcError.method_not_found(request.method)
         if method.capability and method.capability not in self._registry.capabilities():
             raise RpcError.method_not_found(request.method)
@@ -303,7 +303,9 @@ class StatelessHandler:
         self, request: Request, principal: Principal, stream: RequestStream, error: RpcError
     ) -> None:
         """Record a call whose params cannot be read, so that its metadata is unknown."""
-        client = StatelessClient(Caller(principal, V2026_07_28, {}, Raw(b"{}")), stream)
+        client = StatelessClient(
+            Caller(principal, LATEST_STATELESS_REVISION, {}, Raw(b"{}")), stream
+        )
         self._router.record_rejected(request, client, client.caller, error)
 
     # Calls that may need input
@@ -324,12 +326,10 @@ class StatelessHandler:
             return None  # starting the call gives the error, and records it
         return route.entry
 
-    def _upstream_era(self, name: str) -> Era | None:
-        return era_of(self._registry.upstream(name).revision or "")
-
     def _is_suspended_here(self, call: StatelessCall, entry: CatalogEntry) -> bool:
         """Return whether the gateway suspended this call, not the server."""
-        if self._upstream_era(entry.backend) is not Era.STATELESS:
+        revision = self._registry.upstream(entry.backend).revision
+        if revision is None or not revision.is_stateless:
             return True
         state = decode_value(call.params.get("requestState") or Raw(b"null"))
         if not isinstance(state, str) or not state.startswith(STATE_PREFIX):
@@ -362,9 +362,11 @@ class StatelessHandler:
         client.check_headers(entry, params)
         upstream = self._registry.upstream(entry.backend)
         suspended_call.backend = entry.backend
-        suspended_call.version = upstream.revision or ""
+        revision = upstream.revision
+        if revision is not None:
+            suspended_call.revision = revision
         suspended_call.adjust_limit = upstream.queue.adjust_limit
-        if is_retry(params) and era_of(suspended_call.version) is Era.SESSION:
+        if is_retry(params) and revision is not None and not revision.is_stateless:
             raise RpcError(INVALID_PARAMS, "Invalid or expired requestState")
 
     def _check_and_resume(self, call: StatelessCall, entry: CatalogEntry) -> Any:
@@ -407,7 +409,7 @@ class StatelessHandler:
     def _list_result(self, caller: Caller, kind: FeatureKind) -> Raw:
         """Return a list, written once for all callers who see the same one."""
         registry = self._registry
-        group = (registry.visibility.list_group(caller), Era.STATELESS)
+        group = ("stateless", registry.visibility.list_group(caller))
 
         def write() -> Raw:
             cache_hints = registry.catalog.cache_hints
@@ -418,7 +420,7 @@ class StatelessHandler:
                 registry.list_result(kind, caller), cache_hints, self._server
             )
 
-        return registry.decisions.encoded_list(group, kind, caller.version, write)
+        return registry.decisions.encoded_list(group, kind, caller.revision, write)
 
     # Subscriptions
 
@@ -463,7 +465,7 @@ class StatelessHandler:
             )
             entry = route.entry
             self._router.pipeline.recheck(client.caller, entry)
-            await self._registry.subscribe(entry.backend, entry.native_name, client.caller.version)
+            await self._registry.subscribe(entry.backend, entry.native_name, client.caller.revision)
         except RpcError:
             return
         subscription.subscribed[uri] = (entry.backend, entry.native_name)

@@ -46,6 +46,7 @@ from trunkline.mcp.server_requests import (
     unanswered_response,
     undeclared_capability_error,
 )
+from trunkline.mcp.versions import LATEST_SESSION_REVISION
 
 
 class SuspendedCallLimits(NamedTuple):
@@ -241,7 +242,8 @@ class SuspendedCall:
         # Gives the call's slot at the upstream to other calls, or takes it back
         self.adjust_limit: Callable[[int], None] = _ignore_limit_change
         # The backend's name and revision; both are known when the call is routed
-        self.backend = self.version = ""
+        self.backend = ""
+        self.revision = LATEST_SESSION_REVISION
         self._suspended_calls = suspended_calls
         self._request = request
         self._caller = caller
@@ -292,7 +294,7 @@ class SuspendedCall:
         The capabilities of the retry replace those of the earlier request.
         """
         adapted = {
-            key: to_session_response(self._pending_questions[key].question, answer, self.version)
+            key: to_session_response(self._pending_questions[key].question, answer, self.revision)
             for key, answer in answers.items()
             if key in self._pending_questions
         }
@@ -314,7 +316,7 @@ class SuspendedCall:
         """Return the completions of the accepted URLs; raises RpcError if one was declined."""
         completions = self.url_completions or {}
         given = {
-            key: read_members(to_session_response(ServerRequest(ELICIT), answer, self.version))
+            key: read_members(to_session_response(ServerRequest(ELICIT), answer, self.revision))
             for key, answer in answers.items()
             if key in completions
         }

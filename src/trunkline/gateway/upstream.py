@@ -51,6 +51,7 @@ from trunkline.mcp.capabilities import features_to_capabilities
 from trunkline.mcp.compat import adapt_error, adapt_result
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.features import Feature
+from trunkline.mcp.versions import Revision
 from trunkline.routing import breaker
 from trunkline.routing.breaker import Breaker, CircuitState
 from trunkline.routing.catalog import FeatureListing
@@ -87,7 +88,7 @@ class Upstream:
         self.error: str | None = None
         self.backend: Backend | None = None
         # The protocol revision of the backend; None while there is no backend
-        self.revision: str | None = None
+        self.revision: Revision | None = None
         # The primary session; None unless the upstream is ready
         self._primary: PrimarySession | None = None
         self._connect = connect
@@ -211,7 +212,7 @@ class Upstream:
         try:
             async with asyncio.timeout(self.settings.start_timeout):
                 self.backend = await self._connect(self)
-                self.revision = self.backend.version
+                self.revision = self.backend.revision
                 await self._list_features(self.backend)
             self.error = None
             ready_at = loop.time()
@@ -366,7 +367,7 @@ class Upstream:
         self.subscriptions.resend()
         self._features_stale.set()
         if self.backend is not None:
-            self.revision = self.backend.version
+            self.revision = self.backend.revision
 
     async def on_notification(self, method: str, params: Any) -> None:
         """Pass on a notification that concerns no call."""
@@ -383,11 +384,11 @@ class Upstream:
         queue, primary, breaker = self.queue, self._primary, self.circuit_breaker.breaker
         if len(queue.calls) >= queue.max_in_flight and not was_queued:
             return self._enqueue(context)
-        version = context.caller.version
+        revision = context.caller.revision
         if primary is None:
-            raise self.unavailable_error(version)
+            raise self.unavailable_error(revision)
         # Without failures, the breaker costs one attribute: no clock and no allocation.
-        permit = self._admit(version) if breaker.failures else breaker.generation
+        permit = self._admit(revision) if breaker.failures else breaker.generation
         on_done = self._on_call_done
         try:
             # Two attributes spare most calls the question whether they need a session of their own.
@@ -399,30 +400,30 @@ class Upstream:
                 running = primary.backend.call(context)
         except Exception as error:
             self.circuit_breaker.record_error(permit, error, primary.backend)
-            raise self._client_error(error, primary.backend.version, version) from None
+            raise self._client_error(error, primary.backend.revision, revision) from None
         if not was_queued:  # a queued call is watched since it was queued
             queue.watch(context)
         running.add_callback(partial(on_done, context, primary, permit))
         return running
 
     def _enqueue(self, context: CallContext) -> PendingResult:
-        version = context.caller.version
-        self._require_backend(version)
+        revision = context.caller.revision
+        self._require_backend(revision)
         if not self.circuit_breaker.breaker.is_closed:
-            raise self._client_error(self.circuit_breaker.open_error(), version, version)
+            raise self._client_error(self.circuit_breaker.open_error(), revision, revision)
         if len(self.queue) >= self.queue.max_in_flight + self.settings.max_queue:
             raise self._unavailable(
-                version, "it has too many calls in flight", QUEUE_FULL_RETRY_AFTER
+                revision, "it has too many calls in flight", QUEUE_FULL_RETRY_AFTER
             )
         answer = self.queue.submit(context, partial(self.call, context, was_queued=True))
-        answer.add_callback(partial(self._adapt_queue_error, version))
+        answer.add_callback(partial(self._adapt_queue_error, revision))
         return answer
 
-    def _admit(self, version: str) -> int:
+    def _admit(self, revision: Revision) -> int:
         try:
             return self.circuit_breaker.admit()
         except CircuitOpen as error:
-            raise self._client_error(error, version, version) from None
+            raise self._client_error(error, revision, revision) from None
 
     def _call_in_pool(self, context: CallContext, permit: int, shared: bool) -> PendingResult:
         """Make a call in a session where no other client's requests can be mistaken for its own."""
@@ -447,8 +448,8 @@ class Upstream:
         """Record the outcome of a call, and adapt its answer."""
         if answer.error is not None or not self.circuit_breaker.healthy:
             self.circuit_breaker.record(permit, primary.backend, answer)
-        if answer.error is not None or context.caller.version not in primary.passthrough_revisions:
-            self._adapt_answer(context, primary.backend.version, answer)
+        if answer.error is not None or context.caller.revision not in primary.passthrough_revisions:
+            self._adapt_answer(context, primary.backend.revision, answer)
 
     def _on_pooled_call_done(
         self, context: CallContext, primary: PrimarySession, permit: int, answer: PendingResult
@@ -456,57 +457,59 @@ class Upstream:
         """Adapt the answer of a call from the pool, whose outcome was recorded when it ended."""
         if answer.error is not None:
             self.circuit_breaker.release(permit)  # a no-op unless it never started
-        self._adapt_answer(context, primary.backend.version, answer)
+        self._adapt_answer(context, primary.backend.revision, answer)
 
     def _adapt_answer(
-        self, context: CallContext, server_version: str, answer: PendingResult
+        self, context: CallContext, server_revision: Revision, answer: PendingResult
     ) -> None:
         error, caller, method = answer.error, context.caller, context.request.method
         if error is None:
             answer.result = adapt_result(
-                method, answer.result, server_version, caller.version, caller.client_features
+                method, answer.result, server_revision, caller.revision, caller.client_features
             )
         elif not is_url_elicitation(context, error):
-            answer.error = self._client_error(error, server_version, caller.version)
+            answer.error = self._client_error(error, server_revision, caller.revision)
 
     def _awaiting_client_since(self, client: DownstreamClient) -> float | None:
         """Return when a session last asked this client something unanswered, or None."""
         times = [backend.awaiting_client_since(client) for backend in self._pool.sessions]
         return max((at for at in times if at is not None), default=None)
 
-    def _adapt_queue_error(self, version: str, answer: PendingResult) -> None:
+    def _adapt_queue_error(self, revision: Revision, answer: PendingResult) -> None:
         if answer.error is not None and not isinstance(answer.error, RpcError):
-            answer.error = self._client_error(answer.error, version, version)
+            answer.error = self._client_error(answer.error, revision, revision)
 
     def _client_error(
-        self, error: BaseException, server_version: str, version: str
+        self, error: BaseException, server_revision: Revision, revision: Revision
     ) -> BaseException:
         if isinstance(error, RpcError):
-            return adapt_error(error, server_version, version)
+            return adapt_error(error, server_revision, revision)
         if isinstance(error, TimeoutError):
             text = f"{self.name} did not answer within {self.settings.timeout:g} s"
-            return gateway_error(ErrorKind.UPSTREAM_TIMEOUT, text, version, server=self.name)
+            return gateway_error(ErrorKind.UPSTREAM_TIMEOUT, text, revision, server=self.name)
         if isinstance(error, ConnectionLost):
-            return self._unavailable(version, str(error), getattr(error, "retry_after", None))
+            return self._unavailable(revision, str(error), getattr(error, "retry_after", None))
         return error
 
-    async def subscribe(self, uri: str, version: str) -> None:
+    async def subscribe(self, uri: str, revision: Revision) -> None:
         """Subscribe one more client to a resource; raises RpcError."""
         try:
-            await self.subscriptions.subscribe(uri, partial(self._require_backend, version))
+            await self.subscriptions.subscribe(uri, partial(self._require_backend, revision))
         except BaseException as error:
-            raise self._client_error(error, version, version) from None
+            raise self._client_error(error, revision, revision) from None
 
-    def _require_backend(self, version: str) -> Backend:
+    def _require_backend(self, revision: Revision) -> Backend:
         if self._primary is None:
-            raise self.unavailable_error(version)
+            raise self.unavailable_error(revision)
         return self._primary.backend
 
-    def unavailable_error(self, version: str) -> RpcError:
+    def unavailable_error(self, revision: Revision) -> RpcError:
         """Return the error for calls while it is not ready."""
-        return self._unavailable(version, self.error or f"it is {self.state}")
+        return self._unavailable(revision, self.error or f"it is {self.state}")
 
-    def _unavailable(self, version: str, reason: str, retry_after: float | None = None) -> RpcError:
+    def _unavailable(
+        self, revision: Revision, reason: str, retry_after: float | None = None
+    ) -> RpcError:
         """Return the error; `retry_after` is the backend's own wish, if it has one."""
         state = self.effective_state
         if state is _READY and (
@@ -518,7 +521,7 @@ class Upstream:
         if retry_in is not None:
             data["retryAfter"] = retry_in
         text = f"Upstream unavailable: {self.name}: {reason}"
-        return gateway_error(ErrorKind.UPSTREAM_UNAVAILABLE, text, version, **data)
+        return gateway_error(ErrorKind.UPSTREAM_UNAVAILABLE, text, revision, **data)
 
     def _retry_in(self) -> float | None:
         if self._retry_at is None:

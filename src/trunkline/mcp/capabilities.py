@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from trunkline.mcp.params import META_PREFIX, as_object
-from trunkline.mcp.versions import V2025_06_18, V2025_11_25, Era, era_of
+from trunkline.mcp.versions import Revision
 
 # The client capabilities that let a server send requests.
 INPUT_CAPABILITIES = ("roots", "sampling", "elicitation")
@@ -69,8 +69,10 @@ def has_flag(capability: Any, flag: str) -> bool:
     return hasattr(capability, "get") and capability.get(flag) is True
 
 
-def capabilities_for_revision(capabilities: Mapping[str, Any], version: str) -> dict[str, Any]:
-    """Return a client's capabilities as a client of `version` declares them.
+def capabilities_for_revision(
+    capabilities: Mapping[str, Any], revision: Revision
+) -> dict[str, Any]:
+    """Return a client's capabilities as a client of `revision` declares them.
 
     With the client's own revision, the result is what servers can request of it. With the server's
     revision, it is what to declare to the server.
@@ -78,11 +80,11 @@ def capabilities_for_revision(capabilities: Mapping[str, Any], version: str) -> 
     declared: dict[str, Any] = {}
     for name, details in _read_input_capabilities(capabilities).items():
         if name == "roots":
-            announces_changes = era_of(version) is Era.SESSION and has_flag(details, "listChanged")
+            announces_changes = not revision.is_stateless and has_flag(details, "listChanged")
             declared[name] = {"listChanged": True} if announces_changes else {}
-        elif version >= V2025_11_25:
+        elif revision.has_capability_details:
             declared[name] = details
-        elif name == "sampling" or (version >= V2025_06_18 and "form" in details):
+        elif name == "sampling" or (revision.has_elicitation and "form" in details):
             declared[name] = {}
     if extensions := _extensions(capabilities):
         declared["extensions"] = extensions

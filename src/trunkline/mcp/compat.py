@@ -51,16 +51,7 @@ from trunkline.mcp.input_required import (
 from trunkline.mcp.negotiation import SERVER_INFO_KEY, add_envelope
 from trunkline.mcp.params import ENVELOPE_KEYS, Params, decode_value, try_members
 from trunkline.mcp.server_requests import is_supported, missing_capability_error
-from trunkline.mcp.versions import (
-    SESSION_VERSIONS,
-    V2024_11_05,
-    V2025_03_26,
-    V2025_06_18,
-    V2025_11_25,
-    V2026_07_28,
-    Era,
-    era_of,
-)
+from trunkline.mcp.versions import SESSION_REVISIONS, Revision
 
 RESOURCE_NOT_FOUND = -32002
 
@@ -105,14 +96,26 @@ _NULL = Raw(b"null")
 _ANY_OBJECT = Raw(b'{"type":"object"}')
 
 
-# The block types that a revision lacks, as they appear in JSON.
+def _unknown_block_markers(revision: Revision) -> tuple[bytes, ...]:
+    """Return how the content blocks that a revision lacks appear in JSON; empty if it has all."""
+    links = () if revision.has_resource_links else (b'"resource_link"',)
+    audio = () if revision.has_audio else (b'"audio"',)
+    return (*links, *audio, _ESCAPE_MARKER) if links or audio else ()
+
+
 _UNKNOWN_BLOCK_MARKERS = {
-    V2024_11_05: (b'"resource_link"', b'"audio"', _ESCAPE_MARKER),
-    V2025_03_26: (b'"resource_link"', _ESCAPE_MARKER),
+    revision: _unknown_block_markers(revision) for revision in SESSION_REVISIONS
 }
 
+# The revisions whose clients can read every result of every session-protocol server.
+_UNRESTRICTED_REVISIONS = frozenset(
+    revision
+    for revision, markers in _UNKNOWN_BLOCK_MARKERS.items()
+    if revision.has_structured_content and not markers
+)
 
-def to_session_params(method: str, params: Params, server_version: str) -> None:
+
+def to_session_params(method: str, params: Params, server: Revision) -> None:
     """Remove from a client's params what a session-protocol server must not see."""
     if params.has_only_name_and_arguments:
         return
@@ -121,7 +124,7 @@ def to_session_params(method: str, params: Params, server_version: str) -> None:
         return
     if method in INPUT_METHODS:
         strip_retry(params)
-    elif method == "completion/complete" and server_version < V2025_06_18:
+    elif method == "completion/complete" and not server.has_completion_context:
         params.drop("context")
 
 
@@ -137,8 +140,8 @@ def to_stateless_params(method: str, params: Params, caller: Caller) -> None:
 def adapt_result(
     method: str,
     result: Raw,
-    server_version: str,
-    client_version: str,
+    server: Revision,
+    client: Revision,
     client_features: frozenset[str] = frozenset(),
 ) -> Raw:
     """Convert a server's result for a client of another revision.
@@ -146,26 +149,24 @@ def adapt_result(
     `client_features` limits what a stateless client may be asked. Raises RpcError if the client
     must not see the result.
     """
-    if client_version >= V2026_07_28:
-        return to_stateless_result(method, result, server_version, client_features)
+    if client.is_stateless:
+        return to_stateless_result(method, result, server, client_features)
     if method in _EMPTY_RESULT_METHODS:
         return _EMPTY_OBJECT
-    if server_version >= V2026_07_28:
-        return to_session_result(method, result, client_version)
-    if client_version >= V2025_06_18 or not needs_downgrade(result, client_version):
+    if server.is_stateless:
+        return to_session_result(method, result, client)
+    if client in _UNRESTRICTED_REVISIONS or not needs_downgrade(result, client):
         return result
-    return _to_older_result(method, result, client_version)
+    return _to_older_result(method, result, client)
 
 
-def passthrough_revisions(server_version: str) -> frozenset[str]:
+def passthrough_revisions(server: Revision) -> frozenset[Revision]:
     """Return the client revisions that get this server's call results unchanged."""
-    if server_version >= V2026_07_28:
-        return frozenset()
-    return frozenset(client for client in SESSION_VERSIONS if client >= V2025_06_18)
+    return frozenset() if server.is_stateless else _UNRESTRICTED_REVISIONS
 
 
 def to_stateless_result(
-    method: str, result: Raw, server_version: str, client_features: frozenset[str] = frozenset()
+    method: str, result: Raw, server: Revision, client_features: frozenset[str] = frozenset()
 ) -> Raw:
     """Add the members that 2026-07-28 requires of every result.
 
@@ -178,10 +179,10 @@ def to_stateless_result(
             return Raw(_COMPLETE_PREFIX + text[1:])
         # A prefix or suffix of the whole text is a member of the outermost object.
         is_outermost = text.startswith(_COMPLETE_PREFIX) or text.endswith(_COMPLETE_SUFFIX)
-        if mentions == 1 and is_outermost and server_version >= V2026_07_28:
+        if mentions == 1 and is_outermost and server.is_stateless:
             return result
     found = _expect_object(result)
-    if server_version < V2026_07_28:
+    if not server.is_stateless:
         # Members of these names mean something else in the session protocol.
         cacheable = method in CACHEABLE_METHODS
         return to_raw(found | (_UNCACHEABLE_MEMBERS if cacheable else _COMPLETE_MEMBERS))
@@ -216,9 +217,9 @@ def _incomplete_result(
     return result if kept == found else to_raw(kept)
 
 
-def to_session_result(method: str, result: Raw, version: str) -> Raw:
+def to_session_result(method: str, result: Raw, client: Revision) -> Raw:
     """Remove what session-protocol clients do not know. Some reject unknown members."""
-    if len(result) <= MAX_SCANNED_BYTES and version >= V2025_06_18:
+    if len(result) <= MAX_SCANNED_BYTES and client in _UNRESTRICTED_REVISIONS:
         text, rest = bytes(result), b""
         if text.startswith(_COMPLETE_PREFIX):
             rest = b"{" + text[len(_COMPLETE_PREFIX) :]
@@ -235,28 +236,27 @@ def to_session_result(method: str, result: Raw, version: str) -> Raw:
         del meta_members[SERVER_INFO_KEY], kept["_meta"]
         if meta_members:
             kept["_meta"] = to_raw(meta_members)
-    downgrade_result(method, kept, version)
+    downgrade_result(method, kept, client)
     return result if kept == found else to_raw(kept)
 
 
-def _to_older_result(method: str, result: Raw, version: str) -> Raw:
+def _to_older_result(method: str, result: Raw, client: Revision) -> Raw:
     found = _expect_object(result)
     kept = dict(found)
-    downgrade_result(method, kept, version)
+    downgrade_result(method, kept, client)
     return result if kept == found else to_raw(kept)
 
 
-def adapt_error(error: RpcError, server_version: str, client_version: str) -> RpcError:
+def adapt_error(error: RpcError, server: Revision, client: Revision) -> RpcError:
     """Convert a server's error to a code that the client's revision allows."""
-    stateless_client = era_of(client_version) is Era.STATELESS
-    same_era = era_of(server_version) is era_of(client_version)
-    if same_era and not stateless_client:
-        if error.code == URL_ELICITATION_REQUIRED and client_version < V2025_11_25:
+    same_era = server.is_stateless is client.is_stateless
+    if same_era and not client.is_stateless:
+        if error.code == URL_ELICITATION_REQUIRED and not client.has_elicitation_modes:
             return RpcError(INTERNAL_ERROR, error.message, error.data)
         return error
-    if stateless_client and error.code == RESOURCE_NOT_FOUND:
+    if client.is_stateless and error.code == RESOURCE_NOT_FOUND:
         return RpcError(INVALID_PARAMS, error.message, error.data)
-    if not stateless_client and error.code == INVALID_PARAMS and _has_uri(error):
+    if not client.is_stateless and error.code == INVALID_PARAMS and _has_uri(error):
         return RpcError(RESOURCE_NOT_FOUND, error.message, error.data)
     if error.code in (_UNUSED_CODES if same_era else _RESERVED_CODES):
         data: dict[str, object] = {"upstreamCode": error.code}
@@ -312,34 +312,34 @@ def contains_any(text: bytes, markers: tuple[bytes, ...]) -> bool:
     return max(map(text.find, markers)) >= 0  # a C loop; a Python loop over the markers is slower
 
 
-def needs_downgrade(result: Raw, version: str) -> bool:
+def needs_downgrade(result: Raw, client: Revision) -> bool:
     """Tell whether a result may contain what clients before 2025-06-18 cannot read."""
-    return b'"structuredContent"' in bytes(result) or _may_have_unknown_blocks(result, version)
+    return b'"structuredContent"' in bytes(result) or _may_have_unknown_blocks(result, client)
 
 
-def downgrade_result(method: str, found: dict[str, Raw], version: str) -> None:
-    """Convert the members of a result for a session-protocol client of `version`, in place."""
+def downgrade_result(method: str, found: dict[str, Raw], client: Revision) -> None:
+    """Convert the members of a result for a session-protocol client, in place."""
     if method == "tools/call":
         if "content" in found:
-            found["content"] = _downgrade_blocks(found["content"], version)
+            found["content"] = _downgrade_blocks(found["content"], client)
         structured = found.get("structuredContent")
-        if structured is not None and (version < V2025_06_18 or first_byte(structured) != _OBJECT):
+        if structured is not None and not _can_read_structured(structured, client):
             del found["structuredContent"]
             _add_structured_as_text(found, structured)
     elif method == "prompts/get" and "messages" in found:
-        found["messages"] = _downgrade_messages(found["messages"], version)
+        found["messages"] = _downgrade_messages(found["messages"], client)
 
 
-def downgrade_tool(definition: Raw, version: str) -> Raw:
-    """Return the definition of a tool for a client of `version`.
+def downgrade_tool(definition: Raw, client: Revision) -> Raw:
+    """Return the definition of a tool for a client of this revision.
 
     Strict clients reject a whole list because of one schema that they cannot read.
     """
-    if version >= V2026_07_28:
+    if client.allows_any_structured_content:
         return definition
     found = read_members(definition)
     schema = found.get("outputSchema")
-    if schema is None or (version >= V2025_06_18 and _is_object_schema(schema)):
+    if schema is None or (client.has_structured_content and _is_object_schema(schema)):
         return definition
     del found["outputSchema"]
     return to_raw(found)
@@ -367,40 +367,40 @@ def _is_object_schema(schema: Raw) -> bool:
 # Content blocks
 
 
-def _may_have_unknown_blocks(raw: Raw, version: str) -> bool:
-    markers = _UNKNOWN_BLOCK_MARKERS.get(version)
-    return markers is not None and contains_any(bytes(raw), markers)
+def _may_have_unknown_blocks(raw: Raw, client: Revision) -> bool:
+    markers = _UNKNOWN_BLOCK_MARKERS[client]
+    return bool(markers) and contains_any(bytes(raw), markers)
 
 
-def _downgrade_blocks(content: Raw, version: str) -> Raw:
-    if not _may_have_unknown_blocks(content, version):
+def _downgrade_blocks(content: Raw, client: Revision) -> Raw:
+    if not _may_have_unknown_blocks(content, client):
         return content
     blocks = _try_items(content)
-    downgraded = [_downgrade_block(block, version) for block in blocks]
+    downgraded = [_downgrade_block(block, client) for block in blocks]
     return content if downgraded == blocks else to_raw(downgraded)
 
 
-def _downgrade_messages(messages: Raw, version: str) -> Raw:
-    if not _may_have_unknown_blocks(messages, version):
+def _downgrade_messages(messages: Raw, client: Revision) -> Raw:
+    if not _may_have_unknown_blocks(messages, client):
         return messages
     found = _try_items(messages)
-    downgraded = [_downgrade_message(message, version) for message in found]
+    downgraded = [_downgrade_message(message, client) for message in found]
     return messages if downgraded == found else to_raw(downgraded)
 
 
-def _downgrade_message(message: Raw, version: str) -> Raw:
+def _downgrade_message(message: Raw, client: Revision) -> Raw:
     found = try_members(message) or {}
     content = found.get("content", _NULL)
-    downgraded = _downgrade_block(content, version)
+    downgraded = _downgrade_block(content, client)
     return message if downgraded is content else to_raw(found | {"content": downgraded})
 
 
-def _downgrade_block(block: Raw, version: str) -> Raw:
+def _downgrade_block(block: Raw, client: Revision) -> Raw:
     found = try_members(block) or {}
     kind = decode_value(found.get("type", _NULL))
-    if kind == "resource_link" and version < V2025_06_18:
+    if kind == "resource_link" and not client.has_resource_links:
         return _link_as_text(block, found)
-    if kind == "audio" and version < V2025_03_26:
+    if kind == "audio" and not client.has_audio:
         return _audio_as_resource(block, found)
     return block
 
@@ -429,6 +429,11 @@ def _block_metadata(block: dict[str, Raw]) -> dict[str, object]:
 
 
 # Structured content
+
+
+def _can_read_structured(structured: Raw, client: Revision) -> bool:
+    is_allowed = client.allows_any_structured_content or first_byte(structured) == _OBJECT
+    return client.has_structured_content and is_allowed
 
 
 def _add_structured_as_text(found: dict[str, Raw], structured: Raw) -> None:

@@ -24,7 +24,7 @@ from msgspec import Struct
 from trunkline.jsonrpc import UNSET, RpcError, from_raw, to_raw
 from trunkline.mcp.errors import HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION
 from trunkline.mcp.negotiation import Discovery
-from trunkline.mcp.versions import SESSION_VERSIONS, STATELESS_VERSIONS, Era
+from trunkline.mcp.versions import Era, find_revision
 
 
 class ProbeTimeouts(Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ _STATELESS_ONLY_CODES = frozenset((HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPOR
 
 def classify_discovery(found: Discovery) -> ProbeResult:
     """Classify a successful answer. Only a supported version proves anything."""
-    is_stateless = set(found.versions) & set(STATELESS_VERSIONS)
+    is_stateless = any(revision.is_stateless for revision in found.revisions)
     return ProbeResult.STATELESS if is_stateless else ProbeResult.SESSION
 
 
@@ -74,10 +74,11 @@ def classify_error(error: RpcError) -> ProbeResult:
     if error.code != UNSUPPORTED_VERSION:
         return ProbeResult.SESSION
     supported = _supported_versions(error)
-    if supported & set(STATELESS_VERSIONS):
+    revisions = [revision for revision in map(find_revision, supported) if revision is not None]
+    if any(revision.is_stateless for revision in revisions):
         return ProbeResult.STATELESS
     # Servers with drafts of the stateless protocol sent no list.
-    is_session_server = not supported or supported & set(SESSION_VERSIONS)
+    is_session_server = not supported or revisions
     return ProbeResult.SESSION if is_session_server else ProbeResult.INCOMPATIBLE
 
 
@@ -92,14 +93,14 @@ def classify_http_status(status: int, body_result: ProbeResult) -> ProbeResult:
     return ProbeResult.UNKNOWN if is_inconclusive else body_result
 
 
-def _supported_versions(error: RpcError) -> set[str]:
+def _supported_versions(error: RpcError) -> list[str]:
     if error.data is UNSET:
-        return set()
+        return []
     try:
         data = from_raw(to_raw(error.data), dict[str, object])
-        return set(from_raw(to_raw(data.get("supported", [])), list[str]))
+        return from_raw(to_raw(data.get("supported", [])), list[str])
     except ValueError:
-        return set()
+        return []
 
 
 # The sequence of requests

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from trunkline.jsonrpc import INTERNAL_ERROR, RpcError
-from trunkline.mcp.versions import Era, era_of
+from trunkline.mcp.versions import Revision
 
 # The error codes that 2026-07-28 added.
 HEADER_MISMATCH = -32020
@@ -41,9 +41,9 @@ _CODES: dict[ErrorKind, tuple[int, int]] = {
 
 
 def gateway_error(
-    kind: ErrorKind, message: str, version: str | None = None, **data: Any
+    kind: ErrorKind, message: str, revision: Revision | None = None, **data: Any
 ) -> RpcError:
-    """Build a gateway error with the code for a client of `version`."""
+    """Build a gateway error with the code for a client of `revision`."""
     session_code, stateless_code = _CODES[kind]
-    code = stateless_code if version and era_of(version) is Era.STATELESS else session_code
+    code = stateless_code if revision is not None and revision.is_stateless else session_code
     return RpcError(code, message, {"type": kind.value, **data})

@@ -30,6 +30,7 @@ from trunkline.jsonrpc.raw_json import first_byte
 from trunkline.mcp.errors import HEADER_MISMATCH
 from trunkline.mcp.negotiation import require_envelope
 from trunkline.mcp.params import META_PREFIX, MetaObject, Params
+from trunkline.mcp.versions import Revision
 
 # The depth limit, in objects, of an argument that is repeated in a header.
 MAX_HEADER_PARAM_DEPTH = 32
@@ -166,9 +167,12 @@ def decode_header_value(raw: str | bytes) -> str:
     raise ValueError("expected canonical base64 of UTF-8")
 
 
-def request_headers(version: str, method: str, params: Params) -> list[tuple[bytes, bytes]]:
-    """Return the headers that a request to a server of `version` must have."""
-    headers = [(_VERSION_HEADER, _encode_cached(version)), (_METHOD_HEADER, _encode_cached(method))]
+def request_headers(revision: Revision, method: str, params: Params) -> list[tuple[bytes, bytes]]:
+    """Return the headers that a request to a server of `revision` must have."""
+    headers = [
+        (_VERSION_HEADER, _encode_cached(revision.date)),
+        (_METHOD_HEADER, _encode_cached(method)),
+    ]
     name = header_source(method, params)[2]
     if name is not None:
         headers.append((_NAME_HEADER, _encode_cached(name)))

@@ -17,7 +17,7 @@ from msgspec.structs import force_setattr
 from trunkline.jsonrpc import Notification, Raw, to_raw
 from trunkline.mcp.capabilities import capabilities_for_revision, read_client_features
 from trunkline.mcp.params import META_PREFIX
-from trunkline.mcp.versions import V2026_07_28
+from trunkline.mcp.versions import LATEST_STATELESS_REVISION, Revision
 
 
 class Principal(Struct, frozen=True, gc=False):
@@ -47,7 +47,7 @@ class Caller(Struct, frozen=True):
     """One downstream client, as far as a call needs to know it."""
 
     principal: Principal
-    version: str
+    revision: Revision
     capabilities: dict[str, Any]
     client_info: Raw
     log_level: str | None = None
@@ -58,11 +58,11 @@ class Caller(Struct, frozen=True):
     """What a stateless server is told about the client, as `_meta`. Derived."""
 
     def __post_init__(self) -> None:
-        capabilities = capabilities_for_revision(self.capabilities, self.version)
+        capabilities = capabilities_for_revision(self.capabilities, self.revision)
         envelope: dict[str, object] = {
-            f"{META_PREFIX}protocolVersion": V2026_07_28,
+            f"{META_PREFIX}protocolVersion": LATEST_STATELESS_REVISION.date,
             f"{META_PREFIX}clientCapabilities": capabilities_for_revision(
-                capabilities, V2026_07_28
+                capabilities, LATEST_STATELESS_REVISION
             ),
             f"{META_PREFIX}clientInfo": self.client_info,
         }

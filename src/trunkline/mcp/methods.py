@@ -6,13 +6,7 @@ This is a table without behaviour. Methods that are not in it are unknown to the
 from enum import StrEnum
 from typing import NamedTuple
 
-from trunkline.mcp.versions import (
-    SESSION_VERSIONS,
-    STATELESS_VERSIONS,
-    V2025_06_18,
-    V2025_11_25,
-    VERSIONS,
-)
+from trunkline.mcp.versions import REVISIONS, SESSION_REVISIONS, STATELESS_REVISIONS, Revision
 
 
 class RoutingMode(StrEnum):
@@ -44,12 +38,13 @@ class Method(NamedTuple):
 
     name: str
     mode: RoutingMode
-    versions: tuple[str, ...]
+    revisions: tuple[Revision, ...]
     capability: str | None = None
     """The capability that the receiver must have declared."""
 
 
-_SINCE_2025_06 = tuple(v for v in SESSION_VERSIONS if v >= V2025_06_18)
+_WITH_ELICITATION = tuple(r for r in SESSION_REVISIONS if r.has_elicitation)
+_WITH_ELICITATION_MODES = tuple(r for r in SESSION_REVISIONS if r.has_elicitation_modes)
 
 
 def _table(*methods: Method) -> dict[str, Method]:
@@ -58,48 +53,48 @@ def _table(*methods: Method) -> dict[str, Method]:
 
 # The requests that a client may send.
 CLIENT_REQUESTS = _table(
-    Method("initialize", RoutingMode.LOCAL, SESSION_VERSIONS),
-    Method("ping", RoutingMode.LOCAL, SESSION_VERSIONS),
-    Method("server/discover", RoutingMode.LOCAL, STATELESS_VERSIONS),
-    Method("subscriptions/listen", RoutingMode.LOCAL, STATELESS_VERSIONS),
-    Method("tools/list", RoutingMode.MERGED, VERSIONS, "tools"),
-    Method("tools/call", RoutingMode.BY_NAME, VERSIONS, "tools"),
-    Method("prompts/list", RoutingMode.MERGED, VERSIONS, "prompts"),
-    Method("prompts/get", RoutingMode.BY_NAME, VERSIONS, "prompts"),
-    Method("resources/list", RoutingMode.MERGED, VERSIONS, "resources"),
-    Method("resources/templates/list", RoutingMode.MERGED, VERSIONS, "resources"),
-    Method("resources/read", RoutingMode.BY_URI, VERSIONS, "resources"),
-    Method("resources/subscribe", RoutingMode.BY_URI, SESSION_VERSIONS, "resources"),
-    Method("resources/unsubscribe", RoutingMode.BY_URI, SESSION_VERSIONS, "resources"),
-    Method("completion/complete", RoutingMode.BY_REF, VERSIONS, "completions"),
-    Method("logging/setLevel", RoutingMode.BROADCAST, SESSION_VERSIONS, "logging"),
+    Method("initialize", RoutingMode.LOCAL, SESSION_REVISIONS),
+    Method("ping", RoutingMode.LOCAL, SESSION_REVISIONS),
+    Method("server/discover", RoutingMode.LOCAL, STATELESS_REVISIONS),
+    Method("subscriptions/listen", RoutingMode.LOCAL, STATELESS_REVISIONS),
+    Method("tools/list", RoutingMode.MERGED, REVISIONS, "tools"),
+    Method("tools/call", RoutingMode.BY_NAME, REVISIONS, "tools"),
+    Method("prompts/list", RoutingMode.MERGED, REVISIONS, "prompts"),
+    Method("prompts/get", RoutingMode.BY_NAME, REVISIONS, "prompts"),
+    Method("resources/list", RoutingMode.MERGED, REVISIONS, "resources"),
+    Method("resources/templates/list", RoutingMode.MERGED, REVISIONS, "resources"),
+    Method("resources/read", RoutingMode.BY_URI, REVISIONS, "resources"),
+    Method("resources/subscribe", RoutingMode.BY_URI, SESSION_REVISIONS, "resources"),
+    Method("resources/unsubscribe", RoutingMode.BY_URI, SESSION_REVISIONS, "resources"),
+    Method("completion/complete", RoutingMode.BY_REF, REVISIONS, "completions"),
+    Method("logging/setLevel", RoutingMode.BROADCAST, SESSION_REVISIONS, "logging"),
 )
 
 # The notifications that a client may send.
 CLIENT_NOTIFICATIONS = _table(
-    Method("notifications/initialized", RoutingMode.LOCAL, SESSION_VERSIONS),
-    Method("notifications/cancelled", RoutingMode.LOCAL, VERSIONS),
-    Method("notifications/progress", RoutingMode.TO_CALLER, SESSION_VERSIONS),
-    Method("notifications/roots/list_changed", RoutingMode.BROADCAST, SESSION_VERSIONS),
+    Method("notifications/initialized", RoutingMode.LOCAL, SESSION_REVISIONS),
+    Method("notifications/cancelled", RoutingMode.LOCAL, REVISIONS),
+    Method("notifications/progress", RoutingMode.TO_CALLER, SESSION_REVISIONS),
+    Method("notifications/roots/list_changed", RoutingMode.BROADCAST, SESSION_REVISIONS),
 )
 
 # The requests that a server may send.
 SERVER_REQUESTS = _table(
-    Method("ping", RoutingMode.LOCAL, SESSION_VERSIONS),
-    Method("sampling/createMessage", RoutingMode.TO_CALLER, SESSION_VERSIONS, "sampling"),
-    Method("roots/list", RoutingMode.TO_CALLER, SESSION_VERSIONS, "roots"),
-    Method("elicitation/create", RoutingMode.TO_CALLER, _SINCE_2025_06, "elicitation"),
+    Method("ping", RoutingMode.LOCAL, SESSION_REVISIONS),
+    Method("sampling/createMessage", RoutingMode.TO_CALLER, SESSION_REVISIONS, "sampling"),
+    Method("roots/list", RoutingMode.TO_CALLER, SESSION_REVISIONS, "roots"),
+    Method("elicitation/create", RoutingMode.TO_CALLER, _WITH_ELICITATION, "elicitation"),
 )
 
 # The notifications that a server may send.
 SERVER_NOTIFICATIONS = _table(
-    Method("notifications/cancelled", RoutingMode.LOCAL, VERSIONS),
-    Method("notifications/progress", RoutingMode.TO_CALLER, VERSIONS),
-    Method("notifications/message", RoutingMode.TO_CALLER, VERSIONS),
-    Method("notifications/tools/list_changed", RoutingMode.MERGED, VERSIONS),
-    Method("notifications/prompts/list_changed", RoutingMode.MERGED, VERSIONS),
-    Method("notifications/resources/list_changed", RoutingMode.MERGED, VERSIONS),
-    Method("notifications/resources/updated", RoutingMode.BY_URI, VERSIONS),
-    Method("notifications/elicitation/complete", RoutingMode.TO_CALLER, (V2025_11_25,)),
-    Method("notifications/subscriptions/acknowledged", RoutingMode.LOCAL, STATELESS_VERSIONS),
+    Method("notifications/cancelled", RoutingMode.LOCAL, REVISIONS),
+    Method("notifications/progress", RoutingMode.TO_CALLER, REVISIONS),
+    Method("notifications/message", RoutingMode.TO_CALLER, REVISIONS),
+    Method("notifications/tools/list_changed", RoutingMode.MERGED, REVISIONS),
+    Method("notifications/prompts/list_changed", RoutingMode.MERGED, REVISIONS),
+    Method("notifications/resources/list_changed", RoutingMode.MERGED, REVISIONS),
+    Method("notifications/resources/updated", RoutingMode.BY_URI, REVISIONS),
+    Method("notifications/elicitation/complete", RoutingMode.TO_CALLER, _WITH_ELICITATION_MODES),
+    Method("notifications/subscriptions/acknowledged", RoutingMode.LOCAL, STATELESS_REVISIONS),
 )

@@ -21,7 +21,15 @@ from trunkline.mcp.errors import UNSUPPORTED_VERSION
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.notifications import LOG_LEVELS
 from trunkline.mcp.params import META_PREFIX, Params, decode_value, make_meta, read_meta
-from trunkline.mcp.versions import SESSION_VERSIONS, STATELESS_VERSIONS, negotiate_version
+from trunkline.mcp.versions import (
+    SESSION_REVISIONS,
+    STATELESS_REVISIONS,
+    Revision,
+    find_revision,
+    find_session_revision,
+    list_dates,
+    negotiate_revision,
+)
 
 VERSION_KEY = META_PREFIX + "protocolVersion"
 CAPABILITIES_KEY = META_PREFIX + "clientCapabilities"
@@ -42,7 +50,7 @@ _NO_CLIENT_INFO, _NO_LOG_LEVEL = Raw(b"{}"), Raw(b"null")
 class InitializeParams(NamedTuple):
     """The params of an `initialize`, and the negotiated revision."""
 
-    version: str
+    revision: Revision
     capabilities: dict[str, Any]
     client_info: Raw
 
@@ -50,7 +58,7 @@ class InitializeParams(NamedTuple):
 class InitializeResult(NamedTuple):
     """The result of an `initialize`."""
 
-    version: str
+    revision: Revision
     capabilities: dict[str, Any]
     server_info: Raw
     instructions: str | None
@@ -63,21 +71,27 @@ def read_initialize_params(params: object) -> InitializeParams:
     capabilities = _required_object(given, "capabilities")
     client_info = _required_object(given, "clientInfo")
     return InitializeParams(
-        negotiate_version(version), from_raw(capabilities, dict[str, Any]), client_info
+        negotiate_revision(version), from_raw(capabilities, dict[str, Any]), client_info
     )
 
 
-def initialize_params(version: str, capabilities: object, client_info: object) -> dict[str, Any]:
+def initialize_params(
+    revision: Revision, capabilities: object, client_info: object
+) -> dict[str, Any]:
     """Return the params of an `initialize`."""
-    return {"protocolVersion": version, "capabilities": capabilities, "clientInfo": client_info}
+    return {
+        "protocolVersion": revision.date,
+        "capabilities": capabilities,
+        "clientInfo": client_info,
+    }
 
 
 def initialize_result(
-    version: str, capabilities: object, server_info: object, instructions: str | None
+    revision: Revision, capabilities: object, server_info: object, instructions: str | None
 ) -> dict[str, Any]:
     """Return the result of an `initialize`."""
     answer: dict[str, Any] = {
-        "protocolVersion": version,
+        "protocolVersion": revision.date,
         "capabilities": capabilities,
         "serverInfo": server_info,
     }
@@ -88,12 +102,14 @@ def read_initialize_result(result: Raw) -> InitializeResult:
     """Read the result of an `initialize`; raises ValueError if it is malformed."""
     found = read_members(result)
     version = from_raw(found.get("protocolVersion", Raw(b"null")), object)
-    if version not in SESSION_VERSIONS:
-        raise ValueError(f"expected one of {', '.join(SESSION_VERSIONS)}, got {version!r}")
+    revision = find_session_revision(version) if isinstance(version, str) else None
+    if revision is None:
+        expected = ", ".join(list_dates(SESSION_REVISIONS))
+        raise ValueError(f"expected one of {expected}, got {version!r}")
     capabilities = from_raw(found.get("capabilities", Raw(b"{}")), dict[str, Any])
     instructions = from_raw(found.get("instructions", Raw(b"null")), object)
     return InitializeResult(
-        str(version),
+        revision,
         capabilities,
         found.get("serverInfo", Raw(b"{}")),
         instructions if isinstance(instructions, str) else None,
@@ -153,13 +169,14 @@ def _caller_from_meta(meta: Mapping[str, Raw], principal: Principal) -> Caller:
 def _parse_caller(
     principal: Principal, version: bytes, capabilities: bytes, client: bytes, level: bytes
 ) -> Caller:
-    revision = decode_value(Raw(version))
-    if not isinstance(revision, str):
+    date = decode_value(Raw(version))
+    if not isinstance(date, str):
         raise RpcError.invalid_params(
             f"expected a string as {VERSION_KEY!r}", {"field": VERSION_KEY}
         )
-    if revision not in STATELESS_VERSIONS:
-        raise unsupported_version_error(revision)
+    revision = find_revision(date)
+    if revision is None or not revision.is_stateless:
+        raise unsupported_version_error(date)
     client_capabilities = _decode_object(capabilities, CAPABILITIES_KEY)
     _decode_object(client, CLIENT_INFO_KEY)
     return Caller(
@@ -176,7 +193,7 @@ def _missing_member(key: str) -> RpcError:
 
 def unsupported_version_error(version: str) -> RpcError:
     """Return the error for a revision that the gateway does not support as stateless protocol."""
-    data = {"supported": list(STATELESS_VERSIONS), "requested": version}
+    data = {"supported": list_dates(STATELESS_REVISIONS), "requested": version}
     return RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
 
 
@@ -209,7 +226,8 @@ def _decode_object(raw: bytes, key: str) -> dict[str, Any]:
 class Discovery(NamedTuple):
     """The result of a `server/discover`."""
 
-    versions: tuple[str, ...]
+    revisions: tuple[Revision, ...]
+    """Those that the gateway knows, as the server orders them."""
     capabilities: dict[str, Any]
     server_info: Raw
     instructions: str | None
@@ -221,7 +239,7 @@ def discover_result(
     """Return the result of a `server/discover`."""
     answer: dict[str, Any] = {
         "resultType": "complete",
-        "supportedVersions": list(STATELESS_VERSIONS),
+        "supportedVersions": list_dates(STATELESS_REVISIONS),
         "capabilities": capabilities,
         **CacheHints().to_members(),
         "_meta": {SERVER_INFO_KEY: server_info},
@@ -234,12 +252,12 @@ def read_discovery(result: Raw) -> Discovery:
     found = read_members(result)
     if "supportedVersions" not in found:
         raise ValueError("expected 'supportedVersions' in the answer to server/discover")
-    versions = from_raw(found["supportedVersions"], list[str])
+    revisions = map(find_revision, from_raw(found["supportedVersions"], list[str]))
     capabilities = from_raw(found.get("capabilities", Raw(b"{}")), dict[str, Any])
     instructions = from_raw(found.get("instructions", Raw(b"null")), object)
     meta = from_raw(found.get("_meta", Raw(b"{}")), dict[str, Raw])
     return Discovery(
-        tuple(versions),
+        tuple(revision for revision in revisions if revision is not None),
         capabilities,
         meta.get(SERVER_INFO_KEY, Raw(b"{}")),
         instructions if isinstance(instructions, str) else None,

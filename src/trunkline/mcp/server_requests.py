@@ -20,7 +20,7 @@ from trunkline.mcp.cache_hints import STATELESS_RESULT_MEMBERS
 from trunkline.mcp.capabilities import read_client_features
 from trunkline.mcp.errors import MISSING_CAPABILITY
 from trunkline.mcp.params import Params, decode_value
-from trunkline.mcp.versions import V2025_03_26, V2025_06_18, V2025_11_25
+from trunkline.mcp.versions import Revision
 
 ELICIT = "elicitation/create"
 SAMPLE = "sampling/createMessage"
@@ -34,8 +34,8 @@ _OBJECT, _ARRAY, _TEXT = ord("{"), ord("["), ord('"')
 _TYPE_NAMES = {_OBJECT: "an object", _ARRAY: "an array", _TEXT: "a string"}
 _NULL, _EMPTY_OBJECT = Raw(b"null"), Raw(b"{}")
 
-# The revision that added a type of content block to sampling.
-_BLOCK_TYPE_SINCE = {"audio": V2025_03_26, "tool_use": V2025_11_25, "tool_result": V2025_11_25}
+# The content blocks of a sampling with tools.
+_TOOL_BLOCKS = ("tool_use", "tool_result")
 
 
 class ServerRequest(NamedTuple):
@@ -107,8 +107,10 @@ def to_input_request(request: ServerRequest) -> ServerRequest:
     return ServerRequest(request.method, params.encode())
 
 
-def to_session_request(request: ServerRequest, version: str, elicitation_id: str) -> ServerRequest:
-    """Convert a request for a client of `version`; raises RpcError if that is impossible.
+def to_session_request(
+    request: ServerRequest, revision: Revision, elicitation_id: str
+) -> ServerRequest:
+    """Convert a request for a client of `revision`; raises RpcError if that is impossible.
 
     `elicitation_id` is used where that revision requires an id and the request has none.
     """
@@ -116,38 +118,40 @@ def to_session_request(request: ServerRequest, version: str, elicitation_id: str
         return request
     params = Params(request.params)
     if request.method == SAMPLE:
-        if version < V2025_11_25:
-            _downgrade_sampling(params, version)
-    elif version < V2025_06_18:
-        raise _not_supported("an elicitation", version)
+        if not revision.has_sampling_tools:
+            _downgrade_sampling(params, revision)
+    elif not revision.has_elicitation:
+        raise _not_supported("an elicitation", revision)
     elif _elicitation_mode(params) == "url":
-        if version < V2025_11_25:
-            raise _not_supported("an elicitation of mode 'url'", version)
+        if not revision.has_elicitation_modes:
+            raise _not_supported("an elicitation of mode 'url'", revision)
         if params.get("elicitationId") is None:
             params.put("elicitationId", elicitation_id)
-    elif version < V2025_11_25:
-        params.drop("mode")
-        _downgrade_form(params, version)
+    else:
+        if not revision.has_elicitation_modes:
+            params.drop("mode")
+        if not revision.has_extended_forms:
+            _downgrade_form(params, revision)
     return ServerRequest(request.method, params.encode())
 
 
-def _downgrade_form(params: Params, version: str) -> None:
+def _downgrade_form(params: Params, revision: Revision) -> None:
     """Remove from a form what 2025-11-25 added."""
     schema = params.get("requestedSchema")
     if schema is None:
         return
     found = _members(schema, "requestedSchema")
     fields = _members(found.get("properties", _EMPTY_OBJECT), "properties")
-    downgraded = {name: _downgrade_field(name, field, version) for name, field in fields.items()}
+    downgraded = {name: _downgrade_field(name, field, revision) for name, field in fields.items()}
     if downgraded != fields:
         params.put("requestedSchema", found | {"properties": to_raw(downgraded)})
 
 
-def _downgrade_field(name: str, field: Raw, version: str) -> Raw:
+def _downgrade_field(name: str, field: Raw, revision: Revision) -> Raw:
     found = _members(field, name)
     kind = decode_value(found.get("type", _NULL))
     if kind == "array":
-        raise _not_supported(f"a multiple choice ({name!r})", version)
+        raise _not_supported(f"a multiple choice ({name!r})", revision)
     downgraded = dict(found)
     if kind != "boolean":  # every revision has defaults for booleans
         downgraded.pop("default", None)
@@ -155,33 +159,33 @@ def _downgrade_field(name: str, field: Raw, version: str) -> Raw:
         options = [_members(option, name) for option in _items(downgraded.pop("oneOf"), name)]
         values = [option.get("const", _NULL) for option in options]
         if any(first_byte(value) != _TEXT for value in values):
-            raise _not_supported(f"a choice of non-text values ({name!r})", version)
+            raise _not_supported(f"a choice of non-text values ({name!r})", revision)
         downgraded["enum"] = to_raw(values)
         downgraded["enumNames"] = to_raw([o.get("title", o["const"]) for o in options])
     return field if downgraded == found else to_raw(downgraded)
 
 
-def _downgrade_sampling(params: Params, version: str) -> None:
+def _downgrade_sampling(params: Params, revision: Revision) -> None:
     """Remove from a sampling request what 2025-11-25 added: tools, several blocks per message."""
     if _uses_tools(params):
-        raise _not_supported("a sampling with tools", version)
+        raise _not_supported("a sampling with tools", revision)
     messages = params.get("messages")
     if messages is not None:
         found = _items(messages, "messages")
-        downgraded = [_downgrade_message(message, version) for message in found]
+        downgraded = [_downgrade_message(message, revision) for message in found]
         if downgraded != found:
             params.put("messages", downgraded)
 
 
-def _downgrade_message(message: Raw, version: str) -> Raw:
+def _downgrade_message(message: Raw, revision: Revision) -> Raw:
     found = _members(message, "messages")
     content = found.get("content", _NULL)
     block = _single_block(content)
     if block is None:
-        raise _not_supported("a sampling with several blocks in one message", version)
+        raise _not_supported("a sampling with several blocks in one message", revision)
     kind = decode_value(_members(block, "content").get("type", _NULL))
-    if isinstance(kind, str) and version < _BLOCK_TYPE_SINCE.get(kind, version):
-        raise _not_supported(f"a sampling with a block of type {kind!r}", version)
+    if kind in _TOOL_BLOCKS or (kind == "audio" and not revision.has_audio):
+        raise _not_supported(f"a sampling with a block of type {kind!r}", revision)
     return message if block is content else to_raw(found | {"content": block})
 
 
@@ -197,9 +201,9 @@ def _uses_tools(params: Params) -> bool:
     return params.get("tools") is not None or params.get("toolChoice") is not None
 
 
-def _not_supported(request: str, version: str) -> RpcError:
+def _not_supported(request: str, revision: Revision) -> RpcError:
     return RpcError.internal_error(
-        f"the server requests {request}, which clients of {version} do not support"
+        f"the server requests {request}, which clients of {revision.date} do not support"
     )
 
 
@@ -235,8 +239,8 @@ def to_input_response(request: ServerRequest, result: Raw) -> Raw:
     return result if stripped == found else to_raw(stripped)
 
 
-def to_session_response(request: ServerRequest, result: Raw, version: str) -> Raw:
-    """Convert an input response for a server of `version`; raises Invalid params."""
+def to_session_response(request: ServerRequest, result: Raw, revision: Revision) -> Raw:
+    """Convert an input response for a server of `revision`; raises Invalid params."""
     try:
         found = read_members(result)
     except ValueError:
@@ -246,7 +250,7 @@ def to_session_response(request: ServerRequest, result: Raw, version: str) -> Ra
     if request.method == ELICIT:
         _check_elicitation_result(checked)
     elif request.method == SAMPLE:
-        _check_sampling_result(checked, version)
+        _check_sampling_result(checked, revision)
     else:
         _expect_type(checked, "roots", _ARRAY)
     return result if checked == found else to_raw(checked)
@@ -262,14 +266,14 @@ def _check_elicitation_result(response: dict[str, Raw]) -> None:
         _expect_type(response, "content", _OBJECT)
 
 
-def _check_sampling_result(response: dict[str, Raw], version: str) -> None:
+def _check_sampling_result(response: dict[str, Raw], revision: Revision) -> None:
     _expect_type(response, "role", _TEXT)
     _expect_type(response, "model", _TEXT)
     _expect_type(response, "content", _OBJECT, _ARRAY)
     block = _single_block(response["content"])
     if block is not None:
         response["content"] = block  # a form that every revision has
-    elif version < V2025_11_25:
+    elif not revision.has_sampling_tools:
         raise _invalid_member("content", "one block")
 
 

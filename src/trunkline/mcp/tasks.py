@@ -24,7 +24,7 @@ from trunkline.mcp.input_required import read_input_requests
 from trunkline.mcp.negotiation import CAPABILITIES_KEY
 from trunkline.mcp.params import META_PREFIX, Params, as_object, decode_value, try_members
 from trunkline.mcp.server_requests import ServerRequest
-from trunkline.mcp.versions import V2025_11_25, Era, era_of
+from trunkline.mcp.versions import Era, Revision
 
 # The longest task id that is accepted, in characters.
 MAX_TASK_ID_LENGTH = 4096
@@ -83,11 +83,11 @@ def strip_execution(definition: Raw) -> tuple[Raw, bool]:
     return to_raw(found), support == "required"
 
 
-def supports_tasks(version: str, capabilities: Mapping[str, Any]) -> bool:
+def supports_tasks(revision: Revision, capabilities: Mapping[str, Any]) -> bool:
     """Tell whether a server declared that its tools can be called as tasks."""
-    if era_of(version) is Era.STATELESS:
+    if revision.is_stateless:
         return has_tasks_extension(capabilities)
-    if version < V2025_11_25:
+    if not revision.has_tasks:
         return False
     requests = as_object(as_object(capabilities.get("tasks")).get("requests"))
     return "call" in as_object(requests.get("tools"))

@@ -19,6 +19,7 @@ from trunkline.mcp.cache_hints import CacheHints, merge_cache_hints
 from trunkline.mcp.compat import downgrade_tool
 from trunkline.mcp.features import Feature, FeatureKind
 from trunkline.mcp.http_headers import HeaderParams, header_params
+from trunkline.mcp.versions import Revision
 from trunkline.routing.naming import matches_template, public_name, template_specificity
 
 # The prefix of a URI that names its backend: trunkline:BACKEND:the native URI.
@@ -108,11 +109,13 @@ class Catalog:
         return tuple(kind for kind in FeatureKind if self.entries(kind) != other.entries(kind))
 
 
-def write_list_result(kind: FeatureKind, entries: Iterable[CatalogEntry], version: str) -> Raw:
-    """Encode the result of a list for clients of `version`."""
+def write_list_result(
+    kind: FeatureKind, entries: Iterable[CatalogEntry], revision: Revision
+) -> Raw:
+    """Encode the result of a list for clients of `revision`."""
     definitions = [entry.definition for entry in entries]
     if kind is FeatureKind.TOOL:
-        definitions = [downgrade_tool(definition, version) for definition in definitions]
+        definitions = [downgrade_tool(definition, revision) for definition in definitions]
     return to_raw({kind.value: definitions})
 
 

@@ -19,6 +19,7 @@ from trunkline.jsonrpc import RpcError
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.features import TOOL
 from trunkline.mcp.identity import Principal
+from trunkline.mcp.versions import Revision
 from trunkline.routing.catalog import CatalogEntry
 from trunkline.routing.naming import matches_any_pattern, matches_pattern, public_name
 
@@ -156,15 +157,15 @@ def parse_switch(kind: str, name: str = "") -> KillSwitch:
     return KillSwitch(SwitchKind(kind), name)
 
 
-def disabled_error(switch: KillSwitch, version: str | None = None) -> RpcError:
+def disabled_error(switch: KillSwitch, revision: Revision | None = None) -> RpcError:
     """Return the error for a call that a switch disables."""
     name = f": {switch.name}" if switch.name else ""
     noun = "Gateway" if switch.kind is SwitchKind.ALL else switch.kind.capitalize()
     return gateway_error(
-        ErrorKind.DISABLED, f"{noun} is disabled{name}", version, what=switch.kind.value
+        ErrorKind.DISABLED, f"{noun} is disabled{name}", revision, what=switch.kind.value
     )
 
 
-def paused_error(version: str | None = None) -> RpcError:
+def paused_error(revision: Revision | None = None) -> RpcError:
     """Return the error for a call while the gateway is paused."""
-    return gateway_error(ErrorKind.DISABLED, "The gateway is paused", version, what="pause")
+    return gateway_error(ErrorKind.DISABLED, "The gateway is paused", revision, what="pause")

@@ -115,7 +115,7 @@ class Visibility:
         entries = [entry for entry in catalog.entries(kind) if self.is_listed(entry)]
         if not self.is_uniform:
             entries = [entry for entry in entries if self.is_offered(caller, entry)]
-        return write_list_result(kind, entries, caller.version)
+        return write_list_result(kind, entries, caller.revision)
 
 
 def _always_visible(_caller: Caller, _entry: CatalogEntry) -> bool:

@@ -111,7 +111,7 @@ def _call_line(event: CallSummary) -> LogLine:
         "rule": event.rule,
         "subject": clean_text(summary.subject),
         "client": _client_name(event),
-        "revision": event.revision,
+        "revision": event.revision.date,
         "ms": round(event.duration * 1000, 2),
         "upstream_ms": round(event.upstream_duration * 1000, 2),
         "trace": event.traceparent,

@@ -29,6 +29,7 @@ from trunkline.http.exchange import HttpRequest, RequestHead
 from trunkline.jsonrpc import Id
 from trunkline.jsonrpc.errors import IncidentReporter, to_rpc_error
 from trunkline.mcp.params import Params
+from trunkline.mcp.versions import Revision
 from trunkline.telemetry.otlp import (
     CLIENT_KIND,
     SERVER_KIND,
@@ -219,7 +220,7 @@ class RecordedSpan:
             summary.status,
             summary.error_kind or "",
             summary.error_code,
-            (context.caller.version, context.backend_revision),
+            (context.caller.revision, context.backend_revision),
             backend,
             _NO_ADDRESS if backend is None else self._tracer.addresses.get(backend, _NO_ADDRESS),
             None if head is None else HttpOrigin(head.address, head.headers, head.repeated),
@@ -255,7 +256,7 @@ class FinishedCall(Struct, frozen=True):
     status: str
     kind: str
     code: int | None
-    revisions: tuple[str, str | None]  # MCP revisions of the client and of the backend
+    revisions: tuple[Revision, Revision | None]  # MCP revisions of the client and of the backend
     backend: str | None
     server_address: _ServerAddress
     origin: HttpOrigin | None
@@ -357,8 +358,8 @@ def _client_address(origin: HttpOrigin | None) -> tuple[str | None, str | None]:
 
 
 @lru_cache(_ATTRIBUTE_CACHE_SIZE)
-def _client_attributes(revision: str, address: str | None, session: str | None) -> bytes:
-    attributes: dict[str, AttributeValue] = {"mcp.protocol.version": revision}
+def _client_attributes(revision: Revision, address: str | None, session: str | None) -> bytes:
+    attributes: dict[str, AttributeValue] = {"mcp.protocol.version": revision.date}
     if address is not None:
         attributes["network.transport"] = "tcp"
         attributes["network.protocol.name"] = "http"
@@ -370,9 +371,9 @@ def _client_attributes(revision: str, address: str | None, session: str | None) 
 
 
 @lru_cache(_ATTRIBUTE_CACHE_SIZE)
-def _server_attributes(revision: str | None, address: _ServerAddress) -> bytes:
+def _server_attributes(revision: Revision | None, address: _ServerAddress) -> bytes:
     attributes: dict[str, AttributeValue] = (
-        {} if revision is None else {"mcp.protocol.version": revision}
+        {} if revision is None else {"mcp.protocol.version": revision.date}
     )
     return encode_attributes(attributes | dict(address))
 
