@@ -11,7 +11,7 @@ import pytest
 
 from tests.app.test_application_http import HERE, call_in_session
 from tests.cli.samples import fetch
-from tests.telemetry.test_exposition import parsed
+from tests.telemetry.test_exposition import parsed, parsed_openmetrics
 from trunkline import __version__
 from trunkline.app import exporters as module
 from trunkline.app.application import DEFAULT_CONFIG, App
@@ -65,8 +65,12 @@ async def test_a_scrape_of_the_main_address_returns_all_metrics(tmp_path: Path) 
         await call_in_session(origin, "trunkline__status")
         await call_in_session(origin, "made_up")
         answer = await fetch(f"{origin}/metrics")
+        accept = {"accept": "application/openmetrics-text"}
+        openmetrics = await fetch(f"{origin}/metrics", headers=accept)
     assert answer.header["content-type"].startswith("text/plain; version=0.0.4")
-    found = parsed(answer.body.decode())
+    found = parsed(answer.body)
+    assert openmetrics.header["content-type"].startswith("application/openmetrics-text")
+    assert parsed_openmetrics(openmetrics.body).keys() == found.keys()
     calls = {(labels["tool"], labels["status"]): n for labels, n in found["trunkline_calls_total"]}
     assert calls == {("trunkline__status", "success"): 1, ("unknown", "unknown"): 1}
     assert found["trunkline_sessions"] == [({}, 2)]
@@ -93,7 +97,7 @@ async def test_a_failing_audit_log_is_shown_in_the_metrics(tmp_path: Path) -> No
     async with serving(app) as origin:
         found: dict[str, Any] = {"trunkline_audit_failing": [({}, 0)]}
         while found["trunkline_audit_failing"] != [({}, 1)]:
-            found = parsed((await fetch(f"{origin}/metrics")).body.decode())
+            found = parsed((await fetch(f"{origin}/metrics")).body)
         assert found["trunkline_audit_written_total"] == [({}, 0)]
         assert found["trunkline_audit_queue"][0][1] > 0
 
@@ -151,7 +155,7 @@ def metric_names(app: App) -> set[str]:
     assert app.telemetry.metrics is not None
     names: set[str] = set()
     kinds = {"histogram": ("_bucket", "_sum", "_count")}
-    for line in app.telemetry.metrics.exposition.render().splitlines():
+    for line in app.telemetry.metrics.exposition.render().decode().splitlines():
         if line.startswith("# TYPE "):
             _, _, name, kind = line.split()
             names.update(name + end for end in kinds.get(kind, ("",)))

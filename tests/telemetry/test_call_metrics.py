@@ -57,10 +57,11 @@ def test_histogram_bounds_are_inclusive(values: list[float]) -> None:
     for start in range(0, len(values), 4):
         histogram.observe(values[start])
         histogram.observe_all(values[start + 1 : start + 4])
-    found = parsed("\n".join(("# TYPE a histogram", *histogram.lines("a", ""), "")))
-    for labels, count in found["a_bucket"]:
-        assert count == sum(value <= float(labels["le"]) for value in values)
-    assert found["a_count"] == [({}, len(values))]
+    buckets, total = histogram.read()
+    for bound, count in buckets:
+        assert count == sum(value <= float(bound) for value in values)
+    assert buckets[-1] == ("+Inf", len(values))
+    assert total == pytest.approx(sum(values))
 
 
 @given(

@@ -1,7 +1,7 @@
 """The metrics of calls and of the process.
 
     CallSummary ──> a counter; its durations, untallied ──tally──> three histograms of its backend
-                                        a scrape ──> all of them as lines
+                                        a scrape ──> readings of all of them
 
 Clients cannot create label values: unknown tools are labelled `unknown`, and URIs are not labels.
 
@@ -30,7 +30,7 @@ from pathlib import Path
 from trunkline.gateway.events import AuthRejected, CallSummary, ConfigReloaded, GatewayEvent
 from trunkline.jsonrpc import Incident
 from trunkline.mcp.errors import ErrorKind
-from trunkline.telemetry.exposition import MetricFamily, MetricsExposition, format_labels
+from trunkline.telemetry.exposition import HistogramReading, MetricsExposition
 
 MAX_UNTALLIED = 1000  # most calls whose durations are not in buckets yet
 MAX_SERIES = 5000  # most combinations of backend, method, tool and status
@@ -78,25 +78,18 @@ class Histogram:
         self.counts[-1] += len(seconds) - below
         self.sum += sum(seconds)
 
-    def lines(self, name: str, labels: str) -> Iterator[str]:
-        """Yield the lines of the exposition format, with cumulative buckets."""
-        comma = "," if labels else ""
+    def read(self) -> HistogramReading:
+        """Return the current values."""
         bounds = (*map(repr, self.bounds), "+Inf")
-        running = list(accumulate(self.counts))
-        for bound, count in zip(bounds, running, strict=True):
-            yield f'{name}_bucket{{{labels}{comma}le="{bound}"}} {count}'
-        braced = f"{{{labels}}}" if labels else ""
-        yield f"{name}_sum{braced} {self.sum!r}"
-        yield f"{name}_count{braced} {running[-1]}"
+        return HistogramReading(list(zip(bounds, accumulate(self.counts), strict=True)), self.sum)
 
 
 class _BackendTimes:
     """The durations of the calls to one backend."""
 
-    __slots__ = ("call", "gateway", "labels", "untallied", "upstream")
+    __slots__ = ("call", "gateway", "untallied", "upstream")
 
-    def __init__(self, backend: str) -> None:
-        self.labels = format_labels({"backend": backend})
+    def __init__(self) -> None:
         # Alternately the total duration of a call and the backend's part of it
         self.untallied: list[float] = []
         self.call = Histogram(CALL_BOUNDS)
@@ -115,10 +108,9 @@ class _BackendTimes:
 
 
 class _CallSeries:
-    __slots__ = ("add_times", "count", "labels")
+    __slots__ = ("add_times", "count")
 
-    def __init__(self, labels: str, times: _BackendTimes) -> None:
-        self.labels = labels
+    def __init__(self, times: _BackendTimes) -> None:
         self.add_times = times.untallied.extend
         self.count = 0
 
@@ -188,25 +180,25 @@ class CallMetrics:
         name = backend or ""
         times = self._times.get(name)
         if times is None:
-            times = self._times[name] = _BackendTimes(name)
-        labels = format_labels({"backend": name, "method": method, "tool": tool, "status": status})
-        series = self._series[backend, method, tool, status] = _CallSeries(labels, times)
+            times = self._times[name] = _BackendTimes()
+        series = self._series[backend, method, tool, status] = _CallSeries(times)
         return series
 
     def register(self, exposition: MetricsExposition) -> None:
         """Register the metrics."""
-        name = "trunkline_calls_total"
-        exposition.add(
-            MetricFamily(name, "counter", "Finished calls, by outcome.", self._call_count_lines)
+        exposition.counter(
+            "trunkline_calls_total", "Finished calls, by outcome.", self._read_call_counts
         )
         for part, description in (
             ("call", "The total duration of calls."),
             ("gateway", "The part of the duration spent in the gateway."),
             ("upstream", "The part spent at the backend; only calls that reached it."),
         ):
-            name = f"trunkline_{part}_duration_seconds"
-            lines = partial(self._duration_lines, name, part)
-            exposition.add(MetricFamily(name, "histogram", description, lines))
+            exposition.histogram(
+                f"trunkline_{part}_duration_seconds",
+                description,
+                partial(self._read_durations, part),
+            )
         exposition.counter(
             "trunkline_refusals_total",
             "Requests that the gateway refused, by error type.",
@@ -223,15 +215,16 @@ class CallMetrics:
             lambda: self._incidents,
         )
 
-    def _call_count_lines(self) -> Iterator[str]:
-        for series in self._series.values():
-            yield f"trunkline_calls_total{{{series.labels}}} {series.count}"
+    def _read_call_counts(self) -> Iterator[tuple[dict[str, str], float]]:
+        for (backend, method, tool, status), series in self._series.items():
+            labels = {"backend": backend or "", "method": method, "tool": tool, "status": status}
+            yield labels, series.count
 
-    def _duration_lines(self, name: str, part: str) -> Iterator[str]:
-        for times in self._times.values():
+    def _read_durations(self, part: str) -> Iterator[tuple[dict[str, str], HistogramReading]]:
+        for backend, times in self._times.items():
             times.tally()
             histogram: Histogram = getattr(times, part)
-            yield from histogram.lines(name, times.labels)
+            yield {"backend": backend}, histogram.read()
 
 
 PROC_PATH = Path("/proc/self")
@@ -282,11 +275,10 @@ class LoopLagMonitor:
 
     def register(self, exposition: MetricsExposition) -> None:
         """Register the histogram."""
-        description = "How late the event loop ran a timer."
-        exposition.add(
-            MetricFamily(
-                LAG_METRIC, "histogram", description, lambda: self.histogram.lines(LAG_METRIC, "")
-            )
+        exposition.histogram(
+            LAG_METRIC,
+            "How late the event loop ran a timer.",
+            lambda: [({}, self.histogram.read())],
         )
 
     def start(self) -> None:
