@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -48,6 +49,53 @@ assert ours == {{"jsonrpc"}}, ours
     command = [sys.executable, "-I", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
+
+
+CONFIG = """[servers.me]
+builtin = "operator"
+[[policy]]
+allow = "*"
+"""
+
+CALL = """
+import sys
+from trunkline.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    print(*sys.modules)
+"""
+
+
+def run_program(program: str, folder: Path, config: str, *command: str) -> CompletedProcess[str]:
+    file = folder / "trunkline.toml"
+    file.write_text(config, encoding="utf-8")
+    arguments = [sys.executable, "-c", program, *command, "--config", str(file)]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_gateway_without_conditions_and_metrics_imports_neither_library(tmp_path: Path) -> None:
+    done = run_program(CALL, tmp_path, CONFIG, "call", "me__status")
+    modules = set(done.stdout.split())
+    assert "trunkline.routing.conditions" in modules
+    assert modules & {"cel_expr_python", "prometheus_client"} == set()
+    with_condition = run_program(CALL, tmp_path, f'{CONFIG}when = "true"', "call", "me__status")
+    assert "cel_expr_python" in with_condition.stdout.split()
+
+
+# As on musl, for which there are no wheels
+WITHOUT_CEL = f"import sys\nsys.modules['cel_expr_python'] = None\n{CALL}"
+
+
+def test_without_the_cel_package_only_conditions_are_refused(tmp_path: Path) -> None:
+    called = run_program(WITHOUT_CEL, tmp_path, CONFIG, "call", "me__status")
+    assert (called.returncode, called.stderr) == (0, "")
+    refused = run_program(WITHOUT_CEL, tmp_path, f'{CONFIG}when = "true"', "call", "me__status")
+    assert refused.returncode == 2
+    assert refused.stderr.strip().endswith(
+        "trunkline.toml:5: policy[0].when: conditions need the package cel-expr-python, which is "
+        "not installed; install it: pip install 'trunkline[conditions]', or remove the condition"
+    )
 
 
 def test_what_is_public_is_sorted_and_there() -> None:

@@ -1,6 +1,8 @@
 """Conditions, and arguments that rules and servers read the same."""
 
 import json
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.jsonrpc import Raw, to_raw
+from trunkline.routing import conditions
 from trunkline.routing.conditions import (
     MAX_ARGUMENT_BYTES,
     MAX_ARGUMENT_DEPTH,
@@ -18,6 +21,7 @@ from trunkline.routing.conditions import (
     Condition,
     ConditionError,
     ConditionFailed,
+    ConditionsUnavailable,
     StrictArguments,
     read_strict_arguments,
 )
@@ -219,6 +223,32 @@ def test_other_errors_of_the_library_are_rejected_too(
     monkeypatch.setattr("trunkline.routing.conditions._environment", moody)
     with pytest.raises(ConditionError, match="cannot be read"):
         Condition("true")
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (None, "conditions need the package cel-expr-python, which is not installed"),
+        (
+            ModuleType("cel_expr_python"),
+            "conditions need the package cel-expr-python, which cannot be imported: "
+            "cannot import name 'cel' from 'cel_expr_python' (unknown location)",
+        ),
+    ],
+)
+def test_without_its_library_a_condition_names_the_missing_package(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType | None, message: str
+) -> None:
+    environments = conditions._environment  # pyright: ignore[reportPrivateUsage]
+    environments.cache_clear()  # a cached environment needs no import
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "cel_expr_python", module)
+        patch.delitem(sys.modules, "cel_expr_python.cel", raising=False)
+        for _ in range(2):
+            with pytest.raises(ConditionsUnavailable) as caught:
+                Condition("true")
+            assert str(caught.value) == message
+    assert Condition("true").holds({})
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,12 @@ from trunkline.config.server_table import ServerName
 from trunkline.documents.errors import ErrorCollector, KeyPath, closest_match, quote
 from trunkline.documents.parser import Table, as_table, get_table, parse_toml, read_text
 from trunkline.documents.validation import validate
-from trunkline.routing.conditions import MAX_CONDITION_LENGTH, Condition, ConditionError
+from trunkline.routing.conditions import (
+    MAX_CONDITION_LENGTH,
+    Condition,
+    ConditionError,
+    ConditionsUnavailable,
+)
 from trunkline.routing.policy import Permission
 
 SwitchTarget = Annotated[
@@ -370,6 +375,9 @@ def _check_rule(rule: RuleTable, path: KeyPath, tree: Table, report: ErrorCollec
             report.add_error(
                 (*path, "when"), f"{error.reason}, {place}", "see the reference for conditions"
             )
+        except ConditionsUnavailable as error:
+            fix = "install it: pip install 'trunkline[conditions]', or remove the condition"
+            report.add_error((*path, "when"), str(error), fix)
 
 
 MAX_EXPECTATIONS_BYTES = 1024 * 1024

@@ -5,7 +5,8 @@
                                                                         or ConditionFailed
 
 A condition that reads a missing key fails: it is neither true nor false, and the policy decides
-what follows. This is the only module that knows the CEL library.
+what follows. This is the only module that imports the CEL library, and it does so when the first
+condition is compiled: the library is an extra, because it has no wheels for musl (Alpine).
 
 Rules upheld here:
 1. An invalid condition is rejected when it is compiled, with line and column: syntax, names,
@@ -142,6 +143,10 @@ class ConditionError(ValueError):
         self.reason, self.line, self.column = reason, line, column
 
 
+class ConditionsUnavailable(Exception):
+    """The CEL library cannot be imported, so no condition can be compiled."""
+
+
 class ConditionFailed(Exception):
     """A condition that could not be evaluated. The text is for operators: it may show arguments."""
 
@@ -150,7 +155,7 @@ class Condition:
     """A compiled condition."""
 
     def __init__(self, source: str) -> None:
-        """Compile the source; raises ConditionError."""
+        """Compile the source; raises ConditionError or ConditionsUnavailable."""
         if len(source) > MAX_CONDITION_LENGTH:
             raise ConditionError(
                 f"expected at most {MAX_CONDITION_LENGTH} characters, got {len(source)}"
@@ -208,8 +213,15 @@ def _compile(source: str, names: tuple[str, ...]) -> Any:
 
 @cache
 def _environment(names: tuple[str, ...]) -> Any:
-    # Imported late: only gateways with conditions pay for it. The library has no type stubs.
-    from cel_expr_python import cel  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
+    try:
+        # Imported late: only gateways with conditions need it. The library has no type stubs.
+        from cel_expr_python import cel  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
+    except ImportError as error:
+        is_missing = isinstance(error, ModuleNotFoundError)
+        problem = "is not installed" if is_missing else f"cannot be imported: {error}"
+        raise ConditionsUnavailable(
+            f"conditions need the package cel-expr-python, which {problem}"
+        ) from None
 
     text = cel.Type.STRING
     types = dict.fromkeys(VARIABLES, text) | {
