@@ -25,7 +25,7 @@ def pipe() -> Generator[tuple[int, int]]:
 
 
 def read(near: int, far: int, log: OpenLog) -> list[str]:
-    log.writer.close(10)
+    log.close(10)
     os.close(far)
     with os.fdopen(os.dup(near), encoding="utf-8") as file:
         return file.read().splitlines()
@@ -78,7 +78,7 @@ def test_announcements_are_logged_at_any_level(pipe: tuple[int, int]) -> None:
 
 def test_dropped_log_lines_are_reported(pipe: tuple[int, int]) -> None:
     log = open_log(LogSettings(format="json"), False, mask_nothing, pipe[1])
-    log.writer.dropped = 3
+    log.queue.dropped = 3
     log.log(STATE_CHANGED)
     _, last = read(*pipe, log)
     assert json.loads(last)["count"] == 3

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator
@@ -18,6 +19,7 @@ from trunkline.telemetry.log import (
     MAX_LINES_PER_KIND,
     MAX_MESSAGE_LENGTH,
     EventLog,
+    LogQueueHandler,
     LogRecordHandler,
     LogWriter,
     buffer_logging,
@@ -247,21 +249,33 @@ def pipe() -> Generator[tuple[int, int]]:
             continue
 
 
-def format_dropped(count: int) -> bytes:
-    return b"%d lost\n" % count
+def text_only(line: LogLine, now: float) -> bytes:
+    return line.text.encode() + b"\n"
 
 
-def test_lines_are_written_in_order_before_close_returns(pipe: tuple[int, int]) -> None:
+def started_writer(descriptor: int, max_queued: int = 1000) -> tuple[LogQueueHandler, LogWriter]:
+    queue = LogQueueHandler(max_queued)
+    writer = LogWriter(queue, descriptor, text_only)
+    writer.start()
+    return queue, writer
+
+
+def info(text: str) -> LogLine:
+    return LogLine("info", "k", text)
+
+
+def test_lines_are_written_in_order_before_stop_returns(pipe: tuple[int, int]) -> None:
     near, far = pipe
-    writer = LogWriter(far, format_dropped)
+    queue, writer = started_writer(far)
     for number in range(200):
-        writer.write(b"%d\n" % number)
-    writer.close(10)
-    writer.close(10)
+        queue.write_line(info(str(number)))
+    queue.close()
+    writer.stop(10)
+    writer.stop(10)
     os.close(far)
     with os.fdopen(os.dup(near), "rb") as file:
         assert file.read() == b"".join(b"%d\n" % number for number in range(200))
-    writer.write(b"too late\n")
+    queue.write_line(info("too late"))
     assert writer.dropped == 1
 
 
@@ -271,11 +285,10 @@ def test_slow_reader_misses_lines_and_sees_their_number(
 ) -> None:
     near, far = pipe
     os.set_blocking(far, blocking)
-    writer = LogWriter(far, format_dropped, max_queued=10)
-    line = b"x" * 9999 + b"\n"
+    queue, writer = started_writer(far, max_queued=10)
     count = 1000
     for _ in range(count):
-        writer.write(line)
+        queue.write_line(info("x" * 9999))
     assert writer.dropped > count // 2
     dropped = writer.dropped
     found: list[bytes] = []
@@ -286,19 +299,54 @@ def test_slow_reader_misses_lines_and_sees_their_number(
 
     reader = threading.Thread(target=read)
     reader.start()
-    writer.close(10)
+    writer.stop(10)
     os.close(far)
     reader.join(10)
     lines = found[0].splitlines()
     assert lines.count(b"x" * 9999) == count - dropped
-    reported = [int(each.split()[0]) for each in lines if each.endswith(b"lost")]
+    reported = [int(each.split()[0]) for each in lines if b"were dropped" in each]
     assert sum(reported) == dropped
 
 
 def test_closed_reader_does_not_raise(pipe: tuple[int, int]) -> None:
     near, far = pipe
     os.close(near)
-    writer = LogWriter(far, format_dropped)
-    writer.write(b"a\n")
-    writer.close(10)
+    queue, writer = started_writer(far)
+    queue.write_line(info("a"))
+    writer.stop(10)
     assert writer.dropped == 1
+
+
+def test_a_line_that_cannot_be_formatted_stops_no_other(pipe: tuple[int, int]) -> None:
+    near, far = pipe
+    queue, writer = started_writer(far)
+    queue.write_line(info("s3cret\ud800"))
+    queue.write_line(info("next"))
+    writer.stop(10)
+    assert os.read(near, 1000).splitlines() == [
+        b"a log line could not be formatted: UnicodeEncodeError",
+        b"next",
+    ]
+
+
+# A process whose stderr nothing reads, and whose log thread blocks while it writes
+BLOCKED = """
+import sys
+from trunkline.telemetry.log import LogQueueHandler, LogWriter
+from trunkline.telemetry.log_lines import LogLine, format_text
+queue = LogQueueHandler()
+writer = LogWriter(queue, 2, format_text)
+writer.start()
+for _ in range(100):
+    queue.write_line(LogLine("info", "k", "x" * 9999))
+queue.close()
+writer.stop(0.01)
+print("stopped", flush=True)
+"""
+
+
+def test_a_process_exits_while_its_log_is_blocked(pipe: tuple[int, int]) -> None:
+    _, far = pipe
+    command = [sys.executable, "-c", BLOCKED]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=far, timeout=30, check=True)
+    assert done.stdout == b"stopped\n"

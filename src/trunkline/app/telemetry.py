@@ -9,7 +9,6 @@ quickly.
 
 import os
 import sys
-import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -21,7 +20,13 @@ from trunkline.gateway.events import GatewayEvent
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.registry import MaskSecrets
 from trunkline.jsonrpc import Incident, print_incident
-from trunkline.telemetry.log import EventLog, LogWriter, capture_logging
+from trunkline.telemetry.log import (
+    WRITER_STOP_TIMEOUT,
+    EventLog,
+    LogQueueHandler,
+    LogWriter,
+    capture_logging,
+)
 from trunkline.telemetry.log_lines import LogLine, format_json, format_text, trace_delivery_line
 
 if TYPE_CHECKING:
@@ -65,20 +70,26 @@ STDERR_DESCRIPTOR = 2
 
 
 class OpenLog:
-    """A log and its writer."""
+    """A log, the queue of its lines, and the thread that writes them."""
 
-    def __init__(self, log: EventLog, writer: LogWriter, is_json: bool) -> None:
+    def __init__(
+        self, log: EventLog, queue: LogQueueHandler, writer: LogWriter, is_json: bool
+    ) -> None:
         self.log = log
+        self.queue = queue
         self.writer = writer
         self.is_json = is_json
 
     def announce(self, *lines: str) -> None:
-        """Write lines as JSON, whatever the level."""
+        """Write lines, whatever the level."""
         for line in lines:
             if line.strip():
-                self.writer.write(
-                    format_json(LogLine("info", "announced", line.strip()), time.time())
-                )
+                self.queue.write_line(LogLine("info", "announced", line.strip()))
+
+    def close(self, timeout: float = WRITER_STOP_TIMEOUT) -> None:
+        """Write queued lines within `timeout` seconds; later lines are dropped."""
+        self.queue.close()
+        self.writer.stop(timeout)
 
 
 def uses_json(settings: LogSettings, stdio: bool) -> bool:
@@ -91,22 +102,15 @@ def uses_json(settings: LogSettings, stdio: bool) -> bool:
 def open_log(
     settings: LogSettings, stdio: bool, conceal: MaskSecrets, descriptor: int = STDERR_DESCRIPTOR
 ) -> OpenLog:
-    """Return the log; over stdio its default level is warning, because clients show every line."""
+    """Open the log; over stdio its default level is warning, because clients show every line."""
     is_json = uses_json(settings, stdio)
     coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    write = format_json if is_json else partial(format_text, coloured=coloured)
+    format_line = format_json if is_json else partial(format_text, coloured=coloured)
     level = settings.level or ("warning" if stdio else "info")
-
-    def lost(count: int) -> bytes:
-        text = f"{count} log lines were dropped: stderr was not read in time"
-        return write(LogLine("warning", "dropped", text, {"count": count}), time.time())
-
-    writer = LogWriter(descriptor, lost)
-
-    def put(line: LogLine) -> None:
-        writer.write(write(line, time.time()))
-
-    return OpenLog(EventLog(put, level, conceal), writer, is_json)
+    queue = LogQueueHandler()
+    writer = LogWriter(queue, descriptor, format_line)
+    writer.start()
+    return OpenLog(EventLog(queue.write_line, level, conceal), queue, writer, is_json)
 
 
 class HttpGauges(NamedTuple):
@@ -241,7 +245,7 @@ class Telemetry:
     def _close_log(self) -> None:
         self._report.gateway = None
         if self.log is not None:
-            self.log.writer.close()
+            self.log.close()
 
     def _on_trace_delivery(self, problem: str | None) -> None:
         if self.log is not None:

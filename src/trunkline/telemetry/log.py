@@ -1,11 +1,12 @@
 """The log of the gateway: write events and `logging` records as lines, at a limited rate.
 
-    GatewayEvent ──> EventLog: level high enough? too many of this kind? ──> LogLine ──> LogWriter
+    GatewayEvent ──> EventLog: level high enough? too many of this kind? ──> LogLine ──> a queue
     logging ──> LogRecordHandler ──record_line──> LogLine ──on the event loop──┘
-                                LogWriter ──> queue, bounded ──a thread──> stderr
+               LogQueueHandler ──> a queue, bounded ──LogWriter, on a thread──> stderr
 
 A pipe without a reader would block the gateway, so lines are written by a thread, and lines that
-find no room are dropped and counted. Of exceptions only types and locations are shown.
+find no room are dropped and counted. Of exceptions only types and locations are shown. Handler and
+thread are those of `logging.handlers`; `docs/design/0027-libraries.md` says what they lack.
 
 Invariants:
 1. At most MAX_LINES_PER_KIND lines of a kind are written per interval, then one line with the
@@ -13,7 +14,7 @@ Invariants:
 2. A failing log line never affects the gateway.
 3. A `logging` record is one line, on any thread.
 4. Records logged before the log exists are kept and written once it does.
-5. `LogWriter.write` never blocks.
+5. `LogQueueHandler.write_line` never blocks.
 6. A line is written completely or not at all, as long as the descriptor accepts it.
 """
 
@@ -25,9 +26,10 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from logging import LogRecord
+from logging.handlers import QueueHandler, QueueListener
 from queue import SimpleQueue
-from threading import Thread
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from trunkline.gateway.call_context import COMPLETED_STATUSES
 from trunkline.gateway.events import (
@@ -43,6 +45,7 @@ from trunkline.telemetry.log_lines import (
     LOG_LEVELS,
     LogLevel,
     LogLine,
+    dropped_line,
     event_line,
     exception_locations,
     exception_types,
@@ -55,8 +58,7 @@ LOGGER_NAME = "trunkline"  # root of all logger names of this package
 # The length limit of a record; longer than for events, since remedies stand at the end.
 MAX_MESSAGE_LENGTH = 1000
 MAX_QUEUED_LINES = 1000
-LINES_PER_WRITE = 64
-WRITER_CLOSE_TIMEOUT = 0.5  # how long closing waits for queued lines to be written, in seconds
+WRITER_STOP_TIMEOUT = 0.5  # how long stopping waits for queued lines to be written, in seconds
 
 
 def _call_later(seconds: float, callback: Callable[[], None]) -> None:
@@ -217,67 +219,89 @@ def _level_name(number: int) -> LogLevel:
     return "info" if number >= logging.INFO else "debug"
 
 
-class LogWriter:
-    """Writes lines to a descriptor, on a thread of its own."""
+class LogQueueHandler(QueueHandler):
+    """Queues lines for a LogWriter; drops and counts them when the queue is full, or closed."""
+
+    def __init__(self, max_queued: int = MAX_QUEUED_LINES) -> None:
+        # `enqueue` keeps the bound, because the end of the queue must always find room.
+        self._records = SimpleQueue[LogRecord | None]()
+        super().__init__(self._records)
+        self.dropped = 0
+        self._max_queued = max_queued
+
+    def write_line(self, line: LogLine) -> None:
+        """Queue a line."""
+        self.enqueue(logging.makeLogRecord({"msg": line}))
+
+    def enqueue(self, record: LogRecord) -> None:
+        """Queue a record, or drop it."""
+        if self._records.qsize() < self._max_queued:
+            self._records.put(record)
+        else:
+            self.dropped += 1
+
+    def close(self) -> None:
+        """Drop all later lines."""
+        self._max_queued = 0
+        super().close()
+
+
+class LogWriter(QueueListener):
+    """Writes queued lines to a descriptor, on a thread of its own, from `start` to `stop`.
+
+    It has no `logging.Handler`: at exit, `logging` waits for the lock of every handler, and a write
+    to a pipe without a reader would hold that lock.
+    """
 
     def __init__(
         self,
+        source: LogQueueHandler,
         descriptor: int,
-        format_dropped: Callable[[int], bytes],
-        max_queued: int = MAX_QUEUED_LINES,
+        format_line: Callable[[LogLine, float], bytes],
     ) -> None:
-        """Prepare; `format_dropped` makes the line that reports dropped lines."""
-        self.dropped = 0
+        super().__init__(source.queue)
+        self._source = source
         self._descriptor = descriptor
-        self._format_dropped = format_dropped
-        self._max_queued = max_queued
+        self._format_line = format_line
+        self._lost = 0  # number of lines that could not be written
         self._reported_drops = 0
-        self._queue: SimpleQueue[bytes | None] = SimpleQueue()
-        self._thread: Thread | None = None
-        self._closed = False
 
-    def write(self, line: bytes) -> None:
-        """Queue a line, or drop it if the queue is full."""
-        if self._closed or self._queue.qsize() >= self._max_queued:
-            self.dropped += 1
-            return
-        self._queue.put(line)
-        if self._thread is None:
-            self._thread = Thread(target=self._run, name="trunkline-log", daemon=True)
-            self._thread.start()
+    @property
+    def dropped(self) -> int:
+        """The number of lines that were not written."""
+        return self._source.dropped + self._lost
 
-    def close(self, timeout: float = WRITER_CLOSE_TIMEOUT) -> None:
-        """Write queued lines within `timeout` seconds; later lines are dropped."""
-        if not self._closed:
-            self._closed = True
-            self._queue.put(None)
-            if self._thread is not None:
-                self._thread.join(timeout)
+    def stop(self, timeout: float = WRITER_STOP_TIMEOUT) -> None:
+        """Write the queued lines within `timeout` seconds."""
+        # `QueueListener.stop` has no timeout, and writing may never end.
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self.enqueue_sentinel()
+            thread.join(timeout)
 
-    def _run(self) -> None:
-        lines: list[bytes | None] = []
-        while None not in lines:
-            lines = [self._queue.get()]
-            while len(lines) < LINES_PER_WRITE and not self._queue.empty():
-                lines.append(self._queue.get())
-            self._write_lines([line for line in lines if line is not None])
-
-    def _write_lines(self, lines: list[bytes]) -> None:
-        missing = self.dropped - self._reported_drops
+    def handle(self, record: LogRecord) -> None:
+        """Write a line, and how many were dropped since the last report."""
+        text, missing = self._format(record), self._source.dropped - self._reported_drops
         if missing:
             self._reported_drops += missing
-            lines.append(self._format_dropped(missing))
-        remaining = memoryview(b"".join(lines))
+            text += self._format_line(dropped_line(missing), time.time())
         try:
-            while remaining:
-                remaining = remaining[self._write_some(remaining) :]
+            self._write(text)
         except OSError:  # closed, or the reader is gone: nothing can be reported
-            self.dropped += len(lines)
-            self._reported_drops = self.dropped
+            self._lost += 1
 
-    def _write_some(self, remaining: memoryview) -> int:
+    def _format(self, record: LogRecord) -> bytes:
         try:
-            return os.write(self._descriptor, remaining)
-        except BlockingIOError:  # the terminal shares its flags with stdin, which is non-blocking
-            select.select((), (self._descriptor,), ())
-            return 0
+            return self._format_line(cast("LogLine", record.msg), record.created)
+        except Exception as error:  # invariant 2
+            text = f"a log line could not be formatted: {exception_types(error)}"
+            return self._format_line(LogLine("error", "log", text), record.created)
+
+    def _write(self, text: bytes) -> None:
+        # Not `sys.stderr`: it loses the rest of a line that a non-blocking descriptor refuses.
+        remaining = memoryview(text)
+        while remaining:
+            try:
+                remaining = remaining[os.write(self._descriptor, remaining) :]
+            except BlockingIOError:  # a terminal shares its flags with stdin, which is non-blocking
+                select.select((), (self._descriptor,), ())

@@ -171,6 +171,12 @@ def trace_delivery_line(error: str | None) -> LogLine:
     return LogLine("warning", "traces", f"traces are not delivered: {clean_text(error)}")
 
 
+def dropped_line(count: int) -> LogLine:
+    """Return the line about lines that found no room in the queue."""
+    text = f"{count} log lines were dropped: stderr was not read in time"
+    return LogLine("warning", "dropped", text, {"count": count})
+
+
 def exception_types(error: BaseException) -> str:
     """Return the types of an exception and of its causes."""
     return " from ".join(type(each).__qualname__ for each in _exception_chain(error))
