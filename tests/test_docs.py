@@ -1,8 +1,11 @@
 """The manual: its examples run, and it leaves nothing public out."""
 
+import ast
 import json
 import re
+import sys
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -105,6 +108,33 @@ def test_the_map_of_the_code_describes_every_package_and_names_only_files_that_e
     files = re.findall(r"`(\w+/\w+\.py)`", text)
     assert len(files) > 20
     assert [file for file in files if not (package / file).exists()] == []
+
+
+def imported_packages() -> dict[str, set[str]]:
+    """Return the packages that we import and that are not of Python, with the importing files."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    source = ROOT / "src" / "trunkline"
+    for path in sorted(source.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Import():
+                    names = [each.name for each in node.names]
+                case ast.ImportFrom(module=str(module)):
+                    names = [module]
+                case _:
+                    continue
+            for name in names:
+                found[name.partition(".")[0]].add(path.relative_to(source).as_posix())
+    ours = {*sys.stdlib_module_names, "trunkline"}
+    return {name: files for name, files in found.items() if name not in ours}
+
+
+def test_the_table_of_libraries_names_every_package_and_the_files_that_import_it() -> None:
+    text = (ROOT / "docs/design/0027-libraries.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", text, re.MULTILINE))
+    listed = {name: set(re.findall(r"`([\w/.]+)`", files)) for name, files in rows.items()}
+    assert rows["msgspec"] == "everywhere"
+    assert listed == {**imported_packages(), "msgspec": set()}
 
 
 def test_every_link_to_a_file_of_the_repository_leads_somewhere() -> None:
