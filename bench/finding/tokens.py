@@ -61,6 +61,6 @@ def measure(index: ToolIndex, tools: list[CatalogEntry], queries: list[Query]) -
 
 async def _search_list() -> list[object]:
     search = SearchTools(ToolFinder(Registry()))
-    features = await search.list_features()
+    features = (await search.list_features()).features
     await search.aclose()
     return [feature.definition_as(f"search__{feature.key}") for feature in features]

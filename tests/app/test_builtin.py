@@ -27,6 +27,6 @@ async def test_every_built_in_server_offers_its_tools(
     admin = AdminService(gateway, KillSwitchControl(gateway.pipeline, gateway.registry))
     backend = build_builtin(server, admin)
     try:
-        assert tool_name in {feature.key for feature in await backend.list_features()}
+        assert tool_name in {feature.key for feature in (await backend.list_features()).features}
     finally:
         await backend.aclose()

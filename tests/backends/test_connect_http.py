@@ -126,7 +126,7 @@ async def test_a_stateless_server_gets_no_initialize() -> None:
     async with at(web) as place:
         backend = await place.open()
         assert isinstance(backend, StatelessServer)
-        assert len(await backend.list_features()) == 1
+        assert len((await backend.list_features()).features) == 1
         await backend.aclose()
     assert web.methods == ["server/discover", "tools/list"]
     assert {asked.header("authorization") for asked in web.received} == {SECRET}
@@ -302,7 +302,7 @@ async def test_a_server_that_knows_only_http_with_sse_is_connected_that_way(stat
         backend = await place.open()
         assert isinstance(backend, SessionServer)
         assert backend.revision is V2024_11_05
-        assert [offer.key for offer in await backend.list_features()] == ["t"]
+        assert [offer.key for offer in (await backend.list_features()).features] == ["t"]
         await backend.aclose()
         await web.closed.wait()
         assert {asked.header("authorization") for asked in web.received} == {SECRET}
@@ -395,7 +395,7 @@ async def test_a_transport_with_the_session_protocol_gets_initialize() -> None:
     server = Server(tools=[tool("t")])
     async with on_channel(server, Era.SESSION) as backend:
         assert isinstance(backend, SessionServer)
-        assert len(await backend.list_features()) == 1
+        assert len((await backend.list_features()).features) == 1
     assert server.received[0][0] == "initialize"
 
 

@@ -130,7 +130,7 @@ class Place:
         """Connect, check a call, and return the detected protocol."""
         backend = await self.open()
         assert self.remapper.pending_count() == 0  # whatever was not answered
-        assert [offer.key for offer in await backend.list_features()] == ["t"]
+        assert [offer.key for offer in (await backend.list_features()).features] == ["t"]
         await backend.aclose()
         assert isinstance(backend, StatelessServer | SessionServer)
         return "stateless" if isinstance(backend, StatelessServer) else "session"
@@ -294,7 +294,7 @@ async def test_a_slow_starting_childs_answer_to_the_probe_counts(
         await script.answer(INITIALIZE, LATE if modern else WELCOME)
         backend = await opening
         assert isinstance(backend, StatelessServer if modern else SessionServer)
-        assert len(await backend.list_features()) == 1
+        assert len((await backend.list_features()).features) == 1
         await backend.aclose()
     assert (tmp_path / "eras.json").exists()
 
@@ -325,7 +325,7 @@ async def test_messages_after_initialization_change_nothing() -> None:
     async with running(script, timeouts=SHORT_TIMEOUTS) as place:
         backend = await place.open()
         await script.answer(DISCOVER, MODERN)
-        assert len(await backend.list_features()) == 1
+        assert len((await backend.list_features()).features) == 1
         assert isinstance(backend, SessionServer)
         await backend.aclose()
 

@@ -80,12 +80,12 @@ async def test_a_server_that_always_has_another_page_is_read_up_to_a_limit() -> 
 async def test_unusable_features_are_skipped_and_reported_up_to_a_limit() -> None:
     limits = FeatureListLimits(max_skipped=3)
     ask = Pages({"tools": [tool(""), tool("a"), tool("a")]})
-    assert (await read_lists(ask, TOOLS, limits)).skipped_features == (
+    assert (await read_lists(ask, TOOLS, limits)).skipped == (
         "tools[0]: expected a string as 'name', and not an empty one",
         "tools: 'a' again: the first counts",
     )
     ask = Pages({"tools": [tool("")] * 2, "nextCursor": "1"}, {"tools": [tool("")] * 2})
-    assert len((await read_lists(ask, TOOLS, limits)).skipped_features) == 3
+    assert len((await read_lists(ask, TOOLS, limits)).skipped) == 3
 
 
 async def test_a_repeated_cursor_ends_the_list() -> None:

@@ -86,7 +86,7 @@ async def call(name: str, arguments: Any = None, revision: Revision = V2025_11_2
 
 
 async def test_a_definition_is_made_from_name_docstring_and_annotations() -> None:
-    offers = await tools.list_features()
+    offers = (await tools.list_features()).features
     assert [(offer.kind, offer.key) for offer in offers] == [
         (FeatureKind.TOOL, name) for name in ("add", "where", "greet", "break")
     ]
@@ -176,7 +176,9 @@ async def test_a_tool_declares_its_output_schema() -> None:
     functions = FunctionBackend()
     functions.tool("draw", output=Line)(greet)
     functions.tool("mark", output=Point)(greet)
-    line, point = [from_raw(o.definition, dict[str, Any]) for o in await functions.list_features()]
+    line, point = [
+        from_raw(o.definition, dict[str, Any]) for o in (await functions.list_features()).features
+    ]
     assert line["outputSchema"]["type"] == "object"
     assert line["outputSchema"]["$defs"]["Point"]["required"] == ["x"]
     assert "$defs" not in point["outputSchema"]
@@ -225,7 +227,6 @@ async def test_it_implements_the_backend_protocol() -> None:
         await ready.wait()
         assert upstream.snapshot().revision == functions.revision
         assert functions.capabilities == {"tools": {}}
-        await functions.notify("notifications/roots/list_changed", None)
         greeting = call_of(nobody, to_raw({"name": "greet"}))
         assert b"hello" in bytes(await start_call(upstream, greeting))
         running.cancel()

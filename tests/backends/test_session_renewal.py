@@ -79,7 +79,7 @@ async def test_initialization_opens_the_listening_stream() -> None:
     web, listener = FakeSessionServer("2025-06-18", tools=[tool("t")]), Recorder()
     async with talk(web, listener) as (backend, _):
         assert backend.revision is V2025_06_18
-        assert [offer.key for offer in await backend.list_features()] == ["t"]
+        assert [offer.key for offer in (await backend.list_features()).features] == ["t"]
         await web.wait_for("GET")
     first, *others = web.received
     assert first.params["protocolVersion"] == "2025-11-25"

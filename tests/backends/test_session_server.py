@@ -139,7 +139,7 @@ def paged(server: Server, pages: dict[str | None, tuple[list[str], str | None]])
 
 
 async def names(backend: SessionServer) -> list[str]:
-    return [offer.key for offer in await backend.list_features()]
+    return [offer.key for offer in (await backend.list_features()).features]
 
 
 async def test_a_list_is_read_to_its_last_page_with_any_cursors() -> None:
@@ -166,9 +166,9 @@ async def test_pages_and_features_are_limited() -> None:
     }
     async with talk(server, Recorder()) as backend:
         backend.list_limits = FeatureListLimits(max_pages=3)
-        assert len(await backend.list_features()) == 6
+        assert len((await backend.list_features()).features) == 6
         backend.list_limits = FeatureListLimits(max_pages=3, max_features=3)
-        assert len(await backend.list_features()) == 3
+        assert len((await backend.list_features()).features) == 3
 
 
 async def test_an_invalid_definition_is_skipped_alone() -> None:
@@ -194,7 +194,7 @@ async def test_a_server_without_templates_may_have_resources(answer: Any) -> Non
     server = Server(resources=[{"uri": "a:", "name": "a"}])
     server.methods["resources/templates/list"] = answer
     async with talk(server, Recorder()) as backend:
-        (offer,) = await backend.list_features()
+        (offer,) = (await backend.list_features()).features
         assert (offer.kind, offer.key) == (FeatureKind.RESOURCE, "a:")
 
 

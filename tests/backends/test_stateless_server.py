@@ -110,8 +110,6 @@ async def test_a_server_is_discovered_in_the_gateways_own_name() -> None:
     async with talk(web, Listener()) as backend:
         assert (backend.revision, backend.capabilities) == (V2026_07_28, {"tools": {}})
         assert backend.instructions is None
-        await backend.set_log_level("info")
-        await backend.notify("notifications/roots/list_changed", None)
     (asked,) = web.received
     assert (asked.method, asked.header("mcp-method")) == ("server/discover",) * 2
     assert asked.header("mcp-protocol-version") == "2026-07-28"
@@ -251,9 +249,10 @@ async def test_a_tool_with_invalid_headers_is_skipped_and_others_are_listed() ->
         tools=[tool("a"), tool("bad", inputSchema=bad), tool("b")], prompts=[]
     )
     async with talk(web, Listener()) as backend:
-        assert [offer.key for offer in await backend.list_features()] == ["a", "b"]
-        assert [why.startswith("tools: 'bad': ") for why in backend.skipped_features] == [True]
-        assert backend.cache_hints == CacheHints()
+        listed = await backend.list_features()
+        assert [feature.key for feature in listed.features] == ["a", "b"]
+        assert [why.startswith("tools: 'bad': ") for why in listed.skipped] == [True]
+        assert listed.cache_hints == CacheHints()
 
 
 @tidy
@@ -261,8 +260,7 @@ async def test_the_cache_hints_of_the_lists_are_kept() -> None:
     web = FakeStatelessServer(tools=[])
     web.reactions["tools/list"] = answers({"tools": [], "ttlMs": 9, "cacheScope": "public"})
     async with talk(web, Listener()) as backend:
-        await backend.list_features()
-        assert backend.cache_hints == CacheHints(9, True)
+        assert (await backend.list_features()).cache_hints == CacheHints(9, True)
 
 
 @tidy
@@ -351,7 +349,7 @@ async def test_a_stateless_server_on_a_transport_gets_envelopes_without_headers(
     server.methods["tools/call"] = work
     async with on_channel(server, listener) as backend:
         # There are no headers, and so none that make no sense.
-        assert [(o.kind, o.key) for o in await backend.list_features()] == [
+        assert [(o.kind, o.key) for o in (await backend.list_features()).features] == [
             (FeatureKind.TOOL, "t"),
             (FeatureKind.TOOL, "marked"),
         ]
@@ -386,7 +384,7 @@ async def test_on_a_transport_a_server_without_subscriptions_is_accepted() -> No
     server = ModernServer()
     server.methods[LISTEN] = refuse(-32601)
     async with on_channel(server, Listener()) as backend:
-        assert len(await backend.list_features()) == 2
+        assert len((await backend.list_features()).features) == 2
 
 
 @tidy

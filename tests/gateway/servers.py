@@ -8,7 +8,12 @@ from typing import Any, Self
 from trunkline.backends.limits import BackendLimits
 from trunkline.backends.server_connection import TransportServerConnection
 from trunkline.backends.session_server import SessionServer
-from trunkline.gateway.backend import Backend, BackendListener
+from trunkline.gateway.backend import (
+    Backend,
+    BackendAbilities,
+    BackendFeatures,
+    BackendListener,
+)
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import GatewayIdentity
 from trunkline.gateway.settings import GatewayLimits, UpstreamSettings
@@ -22,7 +27,6 @@ from trunkline.jsonrpc import (
     from_raw,
     memory_pipe,
 )
-from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.versions import V2025_11_25
 
 Answer = Callable[[Any], Any]
@@ -123,22 +127,17 @@ class Server:
 
 
 class SilentBackend:
-    """A backend that ignores everything; tests override what they need."""
+    """A backend without abilities and features; tests add what they need."""
 
     revision = V2025_11_25
-    cache_hints = CacheHints()
-    skipped_features: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.capabilities: dict[str, Any] = {"tools": {}}
+        self.abilities = BackendAbilities()
         self.ended = asyncio.Event()
 
-    def awaiting_client_since(self, client: object) -> None: ...
-    async def notify(self, method: str, params: Any) -> None: ...
-    async def ping(self) -> None: ...
-    async def subscribe(self, uri: str) -> None: ...
-    async def unsubscribe(self, uri: str) -> None: ...
-    async def set_log_level(self, level: str) -> None: ...
+    async def list_features(self) -> BackendFeatures:
+        return BackendFeatures()
 
     async def wait_ended(self) -> None:
         await self.ended.wait()

@@ -17,6 +17,7 @@ from tests.gateway.servers import (
     session_client,
 )
 from tests.gateway.test_upstream import Fake
+from trunkline.gateway.backend import BackendAbilities
 from trunkline.gateway.health import CircuitBreaker, HealthCheck
 from trunkline.jsonrpc import ConnectionLost, RpcError
 from trunkline.routing.breaker import Breaker
@@ -36,6 +37,7 @@ class PingedBackend(Fake):
         super().__init__()
         self.pings = 0
         self.answer = answer
+        self.abilities = BackendAbilities(ping=self.ping)
 
     async def ping(self) -> None:
         self.pings += 1
@@ -77,6 +79,13 @@ def test_an_interval_of_zero_disables_pings(loop: ClockLoop) -> None:
     checked = CheckedBackend(PingedBackend(), interval=0.0)
     checked.run_for(loop, 1000.0)
     assert checked.backend.pings == 0
+
+
+def test_the_check_of_a_backend_that_cannot_be_pinged_ends_at_once(loop: ClockLoop) -> None:
+    checked = CheckedBackend(PingedBackend())
+    checked.backend.abilities = BackendAbilities()
+    loop.run_until_complete(checked.health_check.run(checked.backend))
+    assert (checked.backend.pings, loop.time()) == (0, 0.0)
 
 
 def test_a_busy_backend_is_not_pinged(loop: ClockLoop) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from tests.gateway.servers import (
     NO_GRACE,
+    SilentBackend,
     one_tool,
     running,
     serving,
@@ -12,7 +13,7 @@ from tests.gateway.servers import (
     text_of,
 )
 from tests.gateway.test_session import Wire
-from trunkline.gateway.backend import BackendListener
+from trunkline.gateway.backend import BackendAbilities, BackendListener
 from trunkline.gateway.client import NotificationQueue
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import GatewayIdentity
@@ -88,21 +89,14 @@ async def test_a_client_that_does_not_read_delays_no_other() -> None:
 async def test_a_server_that_does_not_read_delays_no_client() -> None:
     gateway = Gateway(GatewayIdentity("g", "1"), jitter=lambda: 0.0, limits=NO_GRACE)
 
-    class Stuck:
+    class Stuck(SilentBackend):
         """A backend that blocks on notifications."""
 
-        version, capabilities = "2025-11-25", dict[str, Any]()
-        skipped_features = ()
-
-        async def list_features(self) -> tuple[()]:
-            return ()
-
-        async def call(self, call: object, client: object) -> Any: ...
+        def __init__(self) -> None:
+            super().__init__()
+            self.abilities = BackendAbilities(notify=self.notify)
 
         async def notify(self, method: str, params: Any) -> None:
-            await asyncio.Event().wait()
-
-        async def wait_ended(self) -> None:
             await asyncio.Event().wait()
 
         async def aclose(self) -> None: ...

@@ -7,7 +7,7 @@ import pytest
 
 from tests.contexts import call_of, start_call
 from tests.gateway.servers import SilentBackend
-from trunkline.gateway.backend import BackendOwner
+from trunkline.gateway.backend import BackendAbilities, BackendOwner, ServerRequestMode
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.session_pool import (
     SecondaryListener,
@@ -18,7 +18,6 @@ from trunkline.gateway.settings import UpstreamSettings
 from trunkline.gateway.upstream import Upstream, UpstreamState
 from trunkline.jsonrpc import PendingResult, Raw, RpcError, from_raw, to_raw
 from trunkline.mcp.capabilities import read_client_features
-from trunkline.mcp.features import Feature
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.versions import V2025_11_25, V2026_07_28, Revision
 
@@ -68,15 +67,12 @@ class FeatureEchoBackend(SilentBackend):
 
     def __init__(self, declared: frozenset[str] | None, tells_calls_apart: bool = True) -> None:
         super().__init__()
-        self.announced_features = declared
-        self.has_per_call_streams = tells_calls_apart
-
-    async def list_features(self) -> tuple[Feature, ...]:
-        return ()
+        self.features = " ".join(sorted(declared or ()))
+        mode = None if declared is None else ServerRequestMode(declared, tells_calls_apart)
+        self.abilities = BackendAbilities(server_requests=mode)
 
     def call(self, context: CallContext) -> PendingResult:
-        features = " ".join(sorted(self.announced_features or ()))
-        return PendingResult.from_result(to_raw({"content": [], "features": features}))
+        return PendingResult.from_result(to_raw({"content": [], "features": self.features}))
 
     async def aclose(self) -> None:
         self.ended.set()

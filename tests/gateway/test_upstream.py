@@ -19,7 +19,12 @@ from tests.gateway.servers import (
     text_of,
     tool,
 )
-from trunkline.gateway.backend import BackendListener
+from trunkline.gateway.backend import (
+    BackendAbilities,
+    BackendFeatures,
+    BackendListener,
+    ServerRequestMode,
+)
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.settings import UpstreamSettings
@@ -34,11 +39,9 @@ from trunkline.routing import breaker
 class Fake(SilentBackend):
     """A backend, its listener and its client."""
 
-    announced_features: frozenset[str] = frozenset()
-    has_per_call_streams = True
-
     def __init__(self) -> None:
         super().__init__()
+        self.abilities = BackendAbilities(server_requests=ServerRequestMode(frozenset(), True))
         self.caller = Caller(Principal("p"), V2025_11_25, {}, Raw(b"{}"))
         self.listed: list[str] = []
         self.failure: Exception | None = None
@@ -48,13 +51,13 @@ class Fake(SilentBackend):
         self.closed = 0
         self.may_close.set()
 
-    async def list_features(self) -> tuple[Feature, ...]:
+    async def list_features(self) -> BackendFeatures:
         listed = tuple(Feature(FeatureKind.TOOL, name, Raw(b"{}")) for name in self.listed)
         if self.at_listing:
             await self.at_listing.pop(0).wait()
         if self.failure is not None:
             raise self.failure
-        return listed
+        return BackendFeatures(listed)
 
     def call(self, context: CallContext) -> PendingResult:
         return PendingResult.from_result(context.params.encode())

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.gateway.test_upstream import Fake, Watched
+from trunkline.gateway.backend import BackendAbilities
 from trunkline.gateway.upstream import UpstreamState
-from trunkline.jsonrpc import ConnectionLost, RpcError
+from trunkline.jsonrpc import METHOD_NOT_FOUND, ConnectionLost, RpcError
 from trunkline.mcp.versions import V2025_11_25
 
 
@@ -19,6 +20,7 @@ class SubscribableBackend(Fake):
     def __init__(self, *capabilities: str) -> None:
         super().__init__()
         self.capabilities |= {name: {} for name in capabilities}
+        self.abilities = BackendAbilities(subscriptions=self, set_log_level=self.set_log_level)
         self.sent: asyncio.Queue[str] = asyncio.Queue()
         self.answers: dict[str, Any] = {}
         self.listings = 0
@@ -148,6 +150,24 @@ async def test_a_refused_resource_has_no_subscription() -> None:
         await restart(watched)
         await settle()
         assert ready.fake.everything() == []
+
+
+async def test_a_backend_without_subscriptions_and_log_levels_gets_none() -> None:
+    ready = Ready("logging")
+    ready.fake.abilities = BackendAbilities()
+    async with ready as watched:
+        with pytest.raises(RpcError) as caught:
+            await watched.upstream.subscribe("x:", V2025_11_25)
+        assert (caught.value.code, caught.value.message) == (
+            METHOD_NOT_FOUND,
+            "Method not found: resources/subscribe",
+        )
+        await set_level(watched, "info")
+        await settle()
+        assert (ready.fake.everything(), watched.upstream.subscriptions.subscriber_counts) == (
+            [],
+            {},
+        )
 
 
 async def test_a_backend_that_ends_meanwhile_is_unavailable() -> None:

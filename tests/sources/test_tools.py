@@ -89,7 +89,10 @@ async def started(
 @pytest.mark.holds("O1.3", "O1.4", "M14")
 async def test_five_tools_are_offered_with_schemas_examples_and_hints(tmp_path: Path) -> None:
     async with started(tmp_path) as made:
-        tools = [from_raw(o.definition, dict[str, Any]) for o in await made.backend.list_features()]
+        tools = [
+            from_raw(o.definition, dict[str, Any])
+            for o in (await made.backend.list_features()).features
+        ]
     assert [tool["name"] for tool in tools] == [
         "get_sources",
         "list_categories",
@@ -109,7 +112,7 @@ async def test_five_tools_are_offered_with_schemas_examples_and_hints(tmp_path: 
 @pytest.mark.holds("O1.3", "O1.5", "M14")
 async def test_sources_come_as_text_and_as_structure(tmp_path: Path) -> None:
     async with started(tmp_path) as made:
-        offers = await made.backend.list_features()
+        offers = (await made.backend.list_features()).features
         result = await made.call("get_sources", query="learn rust")
     assert result["content"][0]["text"].startswith("Category: Rust Learning\nSlug: rust-learning\n")
     found = result["structuredContent"]

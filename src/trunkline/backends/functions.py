@@ -20,12 +20,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from trunkline.gateway.backend import BackendAbilities, BackendFeatures
 from trunkline.gateway.call_context import CallContext
-from trunkline.gateway.client import DownstreamClient
 from trunkline.jsonrpc import INVALID_PARAMS, PendingResult, Raw, RpcError, to_raw
 from trunkline.jsonrpc.dispatcher import ParamsInvoker, bind_params, params_type
 from trunkline.jsonrpc.raw_json import first_byte
-from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.features import Feature, FeatureKind
 from trunkline.mcp.identity import Caller
 from trunkline.mcp.versions import LATEST_SESSION_REVISION, Revision
@@ -47,6 +46,8 @@ class ToolResult(NamedTuple):
 
 class FunctionBackend:
     """A backend whose tools are functions."""
+
+    abilities = BackendAbilities()
 
     def __init__(self) -> None:
         self._tools: dict[str, tuple[ParamsInvoker, Raw]] = {}
@@ -86,10 +87,12 @@ class FunctionBackend:
         """Tools only."""
         return {"tools": {}}
 
-    async def list_features(self) -> tuple[Feature, ...]:
-        """List the tools."""
+    async def list_features(self) -> BackendFeatures:
+        """List the tools, without cache hints: they may change with the configuration."""
         tools = self._tools.items()
-        return tuple(Feature(FeatureKind.TOOL, name, definition) for name, (_, definition) in tools)
+        return BackendFeatures(
+            tuple(Feature(FeatureKind.TOOL, name, definition) for name, (_, definition) in tools)
+        )
 
     def call(self, context: CallContext) -> PendingResult:
         """Run a function for the caller."""
@@ -123,35 +126,6 @@ class FunctionBackend:
         if hasattr(outcome, "__await__"):
             outcome = await outcome
         return tool_result(outcome, revision)
-
-    skipped_features: tuple[str, ...] = ()
-    announced_features: frozenset[str] | None = None
-    has_per_call_streams = True  # always true: functions send no requests
-
-    def awaiting_client_since(self, client: DownstreamClient) -> float | None:
-        """Return None: functions send no requests."""
-        return None
-
-    @property
-    def cache_hints(self) -> CacheHints:
-        """No hints: the built-in tools may change with the configuration."""
-        return CacheHints()
-
-    async def ping(self) -> None:
-        """Do nothing."""
-
-    async def notify(self, method: str, params: Any) -> None:
-        """Ignore the notification."""
-
-    async def subscribe(self, uri: str) -> None:
-        """Refuse: there are no resources."""
-        raise RpcError.method_not_found("resources/subscribe")
-
-    async def unsubscribe(self, uri: str) -> None:
-        """Do nothing."""
-
-    async def set_log_level(self, level: str) -> None:
-        """Do nothing: functions do not log to clients."""
 
     async def wait_ended(self) -> None:
         """Wait until it is closed."""

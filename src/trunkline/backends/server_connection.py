@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 from trunkline.backends.limits import DEFAULT_LIMITS
 from trunkline.backends.streamable_http import RetryInNewSession
+from trunkline.gateway.backend import BackendFeatures
 from trunkline.http.exchange import Headers
 from trunkline.jsonrpc import (
     METHOD_NOT_FOUND,
@@ -163,20 +164,11 @@ DEFAULT_LIST_LIMITS = FeatureListLimits()
 RequestPage = Callable[[str, dict[str, Any]], Awaitable[Raw]]  # requests one page from the server
 
 
-class FeatureLists(NamedTuple):
-    """The features of a server, and for how long the lists may be cached."""
-
-    features: tuple[Feature, ...]
-    cache_hints: CacheHints
-    # The features that could not be used, each with the reason
-    skipped_features: tuple[str, ...] = ()
-
-
 async def read_lists(
     request_page: RequestPage,
     capabilities: dict[str, Any],
     limits: FeatureListLimits = DEFAULT_LIST_LIMITS,
-) -> FeatureLists:
+) -> BackendFeatures:
     """List all features of the kinds that a server declared."""
     all_features: list[Feature] = []
     cache_hints: list[CacheHints] = []
@@ -187,7 +179,7 @@ async def read_lists(
             skipped += _duplicates(kind, features)
             all_features += features
     merged = merge_cache_hints(cache_hints)
-    return FeatureLists(tuple(all_features), merged, tuple(skipped[: limits.max_skipped]))
+    return BackendFeatures(tuple(all_features), merged, tuple(skipped[: limits.max_skipped]))
 
 
 def _duplicates(kind: FeatureKind, features: list[Feature]) -> list[str]:

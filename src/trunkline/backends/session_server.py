@@ -24,7 +24,12 @@ from trunkline.backends.in_flight import CallStreamHandler, InFlightCalls
 from trunkline.backends.limits import DEFAULT_LIMITS, BackendLimits
 from trunkline.backends.server_connection import DEFAULT_LIST_LIMITS, ServerConnection, read_lists
 from trunkline.backends.tasks import TaskTracker
-from trunkline.gateway.backend import BackendListener
+from trunkline.gateway.backend import (
+    BackendAbilities,
+    BackendFeatures,
+    BackendListener,
+    ServerRequestMode,
+)
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient
 from trunkline.jsonrpc import (
@@ -37,10 +42,8 @@ from trunkline.jsonrpc import (
     RpcError,
     to_raw,
 )
-from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.capabilities import read_client_features
 from trunkline.mcp.compat import to_session_params
-from trunkline.mcp.features import Feature
 from trunkline.mcp.methods import CLIENT_REQUESTS, SERVER_REQUESTS
 from trunkline.mcp.negotiation import InitializeResult, initialize_params, read_initialize_result
 from trunkline.mcp.notifications import LIST_CHANGED_METHODS
@@ -58,16 +61,13 @@ class SessionServer:
 
     def __init__(self, listener: BackendListener, limits: BackendLimits = DEFAULT_LIMITS) -> None:
         """Prepare; `open` takes a connection and initializes."""
-        self.skipped_features: tuple[str, ...] = ()
-        self.announced_features: frozenset[str] | None = frozenset()
         self.revision = LATEST_SESSION_REVISION  # the negotiated revision
-        # Whether each request of the server is known to belong to one call
-        self.has_per_call_streams = False
         self.list_limits = DEFAULT_LIST_LIMITS
         self._listener = listener
         self._connection: ServerConnection | None = None
         self._welcome: InitializeResult | None = None
         self._initialize_params: Raw = to_raw({})
+        self._request_mode = ServerRequestMode(frozenset(), has_per_call_streams=False)
         self._in_flight = InFlightCalls()
         self._tasks = TaskTracker(Era.SESSION, self.wait_ended, intervals=limits.poll_intervals)
         self._renewal_timeout = limits.session_renewal_timeout
@@ -80,8 +80,8 @@ class SessionServer:
     ) -> None:
         """Initialize the session; raises RpcError, ValueError or ConnectionLost."""
         self._connection = connection
-        self.has_per_call_streams = connection.has_streams
-        self.announced_features = read_client_features(capabilities)
+        features = read_client_features(capabilities)
+        self._request_mode = ServerRequestMode(features, connection.has_streams)
         self._initialize_params = to_raw(
             initialize_params(LATEST_SESSION_REVISION, capabilities, client_info)
         )
@@ -108,14 +108,17 @@ class SessionServer:
         """The capabilities that the server declared."""
         return self._welcome.capabilities if self._welcome else {}
 
-    def awaiting_client_since(self, client: DownstreamClient) -> float | None:
-        """Return when it sent the request that this client has not answered yet, or None."""
-        return self._in_flight.awaiting_client_since(client)
-
     @property
-    def cache_hints(self) -> CacheHints:
-        """No hints: this protocol has none."""
-        return CacheHints()
+    def abilities(self) -> BackendAbilities:
+        """Everything that this protocol has."""
+        return BackendAbilities(
+            ping=self.ping,
+            notify=self.notify,
+            set_log_level=self.set_log_level,
+            subscriptions=self,
+            server_requests=self._request_mode,
+            awaiting_client_since=self._in_flight.awaiting_client_since,
+        )
 
     @property
     def instructions(self) -> str | None:
@@ -129,14 +132,14 @@ class SessionServer:
 
     # Calls
 
-    async def list_features(self) -> tuple[Feature, ...]:
+    async def list_features(self) -> BackendFeatures:
         """List all features of the kinds that the server declared."""
-        features, _, self.skipped_features = await read_lists(
-            self._request, self.capabilities, self.list_limits
-        )
+        listed = await read_lists(self._request, self.capabilities, self.list_limits)
         can_run_tasks = supports_tasks(self.revision, self.capabilities)
-        self._task_only_tools = frozenset(o.key for o in features if can_run_tasks and o.needs_task)
-        return features
+        self._task_only_tools = frozenset(
+            each.key for each in listed.features if can_run_tasks and each.needs_task
+        )
+        return listed
 
     def call(self, context: CallContext) -> PendingResult:
         """Make a call."""
@@ -304,11 +307,12 @@ class SessionServer:
     def called(self, request: Request) -> Any:
         """Answer a request that came outside of a call's stream."""
         definition, in_flight = SERVER_REQUESTS.get(request.method), self._in_flight
+        announced = self._request_mode.announced_features
         # Without announced features, the pool does not separate the calls of different clients.
-        target = in_flight.request_target() if self.announced_features else in_flight.only_client()
+        target = in_flight.request_target() if announced else in_flight.only_client()
         client = self._tasks.client_of(request) or target
         needs_capability = definition is not None and definition.capability
-        if client is None and needs_capability and not self.announced_features:
+        if client is None and needs_capability and not announced:
             raise RpcError.method_not_found(request.method)
         if client is not None or request.method == "ping":
             return self.on_server_request(request, client)

@@ -27,7 +27,7 @@ from trunkline.backends.in_flight import CallStreamHandler, InFlightCalls
 from trunkline.backends.limits import DEFAULT_LIMITS, BackendLimits
 from trunkline.backends.server_connection import ServerConnection, read_lists
 from trunkline.backends.tasks import TaskTracker
-from trunkline.gateway.backend import BackendListener
+from trunkline.gateway.backend import BackendAbilities, BackendFeatures, BackendListener
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient
 from trunkline.http.exchange import Headers
@@ -43,7 +43,6 @@ from trunkline.jsonrpc import (
     Superseded,
     to_raw,
 )
-from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.compat import to_stateless_params
 from trunkline.mcp.features import Feature, FeatureKind
 from trunkline.mcp.http_headers import (
@@ -164,8 +163,6 @@ class StatelessServer:
         self._limits = limits
         self._connection: ServerConnection | None = None
         self._discovery: Discovery | None = None
-        self._cache_hints = CacheHints()
-        self.skipped_features: tuple[str, ...] = ()
         self._header_params: dict[str, HeaderParams] = {}
         # The headers of calls to tools without arguments in headers
         self._cached_headers: dict[str, Headers] = {}
@@ -212,17 +209,17 @@ class StatelessServer:
         """The capabilities that the server declared."""
         return self._discovery.capabilities if self._discovery else {}
 
-    announced_features: frozenset[str] | None = None
-    has_per_call_streams = True  # always true: the server sends no requests
-
-    def awaiting_client_since(self, client: DownstreamClient) -> float | None:
-        """Return when it sent the question that this client has not answered yet, or None."""
-        return self._in_flight.awaiting_client_since(client)
-
     @property
-    def cache_hints(self) -> CacheHints:
-        """The cache hints of the server's lists."""
-        return self._cache_hints
+    def abilities(self) -> BackendAbilities:
+        """Pings and subscriptions: here servers get no notifications and send no requests.
+
+        Every request states its log level. Questions to clients come as results.
+        """
+        return BackendAbilities(
+            ping=self.ping,
+            subscriptions=self,
+            awaiting_client_since=self._in_flight.awaiting_client_since,
+        )
 
     @property
     def instructions(self) -> str | None:
@@ -236,23 +233,25 @@ class StatelessServer:
 
     # Calls
 
-    async def list_features(self) -> tuple[Feature, ...]:
+    async def list_features(self) -> BackendFeatures:
         """List all usable features of the kinds that the server declared."""
-        lists = await read_lists(self._request, self.capabilities)
-        features, self._cache_hints, self.skipped_features = lists
-        self._task_only_tools &= {feature.key for feature in features}
+        listed = await read_lists(self._request, self.capabilities)
+        self._task_only_tools &= {feature.key for feature in listed.features}
         self._cached_headers.clear()
-        return tuple(feature for feature in features if self._keep_feature(feature))
+        return self._read_header_params(listed) if self._over_http else listed
 
-    def _keep_feature(self, feature: Feature) -> bool:
-        """Note which arguments of a tool go into headers; returns False for invalid definitions."""
-        if feature.kind is FeatureKind.TOOL and self._over_http:
+    def _read_header_params(self, listed: BackendFeatures) -> BackendFeatures:
+        """Note which arguments of each tool go into headers; skip tools with invalid ones."""
+        features, skipped = list[Feature](), list(listed.skipped)
+        for feature in listed.features:
             try:
-                self._header_params[feature.key] = header_params(feature.definition)
+                if feature.kind is FeatureKind.TOOL:
+                    self._header_params[feature.key] = header_params(feature.definition)
             except ValueError as error:
-                self.skipped_features += (f"{feature.kind.value}: {feature.key!r}: {error}",)
-                return False
-        return True
+                skipped.append(f"{feature.kind.value}: {feature.key!r}: {error}")
+            else:
+                features.append(feature)
+        return listed._replace(features=tuple(features), skipped=tuple(skipped))
 
     def call(self, context: CallContext) -> PendingResult:
         """Make a call; clients of the session protocol get the server's questions as requests."""
@@ -384,15 +383,9 @@ class StatelessServer:
             raise RpcError.internal_error("expected a server that was opened")
         return self._connection
 
-    async def set_log_level(self, level: str) -> None:
-        """Do nothing: in this protocol every request states its log level."""
-
     async def ping(self) -> None:
         """Check that the server responds: without `ping` in this protocol, by `server/discover`."""
         await self._request("server/discover", {})
-
-    async def notify(self, method: str, params: Any) -> None:
-        """Do nothing: in this protocol servers get no notifications."""
 
     async def wait_ended(self) -> None:
         """Wait until the server cannot be reached any more."""

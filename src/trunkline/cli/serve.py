@@ -236,7 +236,7 @@ async def builtin_tool_names(app: App, config: Config) -> str:
         public_name(server.effective_prefix, offer.key)
         for server in config.servers
         if server.builtin is not None and not server.disabled
-        for offer in await build_builtin(server, app.admin).list_features()
+        for offer in (await build_builtin(server, app.admin).list_features()).features
     ]
     return ", ".join(tools) or "none"
 

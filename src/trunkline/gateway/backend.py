@@ -1,11 +1,12 @@
 """The interfaces between an upstream and its backend.
 
-A `Backend` answers calls: an MCP server, or functions of the gateway. A `BackendListener` receives
-what the backend sends outside of calls. The implementations are in the package `backends`.
+A `Backend` answers calls: an MCP server, or functions of the gateway. What only some backends can
+do is in its `abilities`; an absent ability is None. A `BackendListener` receives what the backend
+sends outside of calls. The implementations are in the package `backends`.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient, Requester
@@ -35,6 +36,54 @@ class BackendListener(Protocol):
         ...
 
 
+class BackendFeatures(NamedTuple):
+    """The features that a backend offers."""
+
+    features: tuple[Feature, ...] = ()
+    # For how long, and by whom, the lists may be cached
+    cache_hints: CacheHints = CacheHints()
+    # The features that could not be used, each with the reason
+    skipped: tuple[str, ...] = ()
+
+
+class ResourceSubscriptions(Protocol):
+    """The ability to report changes of resources."""
+
+    async def subscribe(self, uri: str) -> None:
+        """Subscribe to changes of a resource; raises RpcError if the backend refuses."""
+        ...
+
+    async def unsubscribe(self, uri: str) -> None:
+        """End the subscription to a resource."""
+        ...
+
+
+class ServerRequestMode(NamedTuple):
+    """How a backend sends requests to clients during calls."""
+
+    # The client features that it was told of
+    announced_features: frozenset[str]
+    # Whether each request that it sends is known to belong to one call
+    has_per_call_streams: bool
+
+
+class BackendAbilities(NamedTuple):
+    """What a backend can do besides answering calls; None for what it cannot."""
+
+    # Checks that it responds; raises RpcError or ConnectionLost
+    ping: Callable[[], Coroutine[Any, Any, None]] | None = None
+    # Passes on a notification of a client: method and params
+    notify: Callable[[str, Any], Coroutine[Any, Any, None]] | None = None
+    # Sets the least severe level of the log messages that it sends
+    set_log_level: Callable[[str], Coroutine[Any, Any, None]] | None = None
+    subscriptions: ResourceSubscriptions | None = None
+    # None if it sends no requests during calls
+    server_requests: ServerRequestMode | None = None
+    # Returns when a client got the question that it has not answered yet, or None. The time is that
+    # of the running loop's clock; with several open questions, the latest counts.
+    awaiting_client_since: Callable[[DownstreamClient], float | None] | None = None
+
+
 class Backend(Protocol):
     """Anything that answers calls."""
 
@@ -49,58 +98,16 @@ class Backend(Protocol):
         ...
 
     @property
-    def announced_features(self) -> frozenset[str] | None:
-        """The client features that it was told of; None if it sends no requests during calls."""
+    def abilities(self) -> BackendAbilities:
+        """What it can do besides answering calls."""
         ...
 
-    @property
-    def has_per_call_streams(self) -> bool:
-        """Whether each request that it sends is known to belong to one call."""
-        ...
-
-    def awaiting_client_since(self, client: DownstreamClient) -> float | None:
-        """Return when it sent the request that this client has not answered yet, or None.
-
-        The time is that of the running loop's clock. With several open requests, the latest counts.
-        """
-        ...
-
-    @property
-    def cache_hints(self) -> CacheHints:
-        """For how long, and by whom, its lists may be cached."""
-        ...
-
-    @property
-    def skipped_features(self) -> tuple[str, ...]:
-        """The features of its last lists that could not be used, each with the reason."""
-        ...
-
-    async def list_features(self) -> tuple[Feature, ...]:
+    async def list_features(self) -> BackendFeatures:
         """List all its features."""
         ...
 
     def call(self, context: CallContext) -> PendingResult:
         """Start a call; the call, or its result, raises RpcError or ConnectionLost."""
-        ...
-
-    async def notify(self, method: str, params: Any) -> None:
-        """Pass on a notification of a client."""
-        ...
-
-    async def ping(self) -> None:
-        """Check that it responds; raises RpcError or ConnectionLost."""
-        ...
-
-    async def subscribe(self, uri: str) -> None:
-        """Subscribe to changes of a resource; raises RpcError if it refuses."""
-        ...
-
-    async def unsubscribe(self, uri: str) -> None:
-        """End the subscription to a resource."""
-        ...
-
-    async def set_log_level(self, level: str) -> None:
-        """Set the least severe level of the log messages that it sends."""
         ...
 
     async def wait_ended(self) -> None:

@@ -19,7 +19,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from trunkline.gateway.backend import Backend
 from trunkline.jsonrpc import (
@@ -191,9 +191,10 @@ class HealthCheck:
             self._interval_changed.set()
 
     async def run(self, backend: Backend) -> None:
-        """Ping the backend after each idle interval, until cancelled."""
-        while True:
-            self._breaker.reset_activity()
+        """Ping the backend after each idle interval, until cancelled, if it can be pinged."""
+        self._breaker.reset_activity()
+        ping = backend.abilities.ping
+        while ping is not None:
             try:
                 async with asyncio.timeout(self._interval or None):
                     await self._interval_changed.wait()
@@ -202,16 +203,17 @@ class HealthCheck:
                 # Many servers do one thing at a time: a ping would wait behind the running calls,
                 # and those have timeouts of their own.
                 if not self._breaker.active and not self._is_busy():
-                    await self._ping(backend)
+                    await self._check(ping)
+            self._breaker.reset_activity()
 
-    async def _ping(self, backend: Backend) -> None:
+    async def _check(self, ping: Callable[[], Awaitable[None]]) -> None:
         permit = self._breaker.admit_ping()
         if permit is None:
             return
         error: BaseException | None = None
         try:
             async with asyncio.timeout(PING_TIMEOUT):
-                await backend.ping()
+                await ping()
         except asyncio.CancelledError as cancelled:
             error = cancelled
             raise

@@ -338,7 +338,8 @@ class Session:
     def _notify_backends(self, upstreams: list[Upstream], notification: Notification) -> None:
         for upstream in upstreams:
             for backend in upstream.sessions_for(self):
-                self._backend_queue.put(backend.notify(notification.method, notification.params))
+                if (notify := backend.abilities.notify) is not None:
+                    self._backend_queue.put(notify(notification.method, notification.params))
 
     # DownstreamClient
 

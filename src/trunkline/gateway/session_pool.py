@@ -381,6 +381,10 @@ class PrimarySession(Struct, frozen=True):
     """The primary session with a server, and what is computed once for all its calls."""
 
     backend: Backend
+    # The client features that it was told of; None if it sends no requests during calls
+    announced_features: frozenset[str] | None
+    # Whether each request that it sends is known to belong to one call
+    has_per_call_streams: bool
     # Whether its requests could belong to any call. Calls that may get requests then run in other
     # sessions.
     has_ambiguous_requests: bool
@@ -393,8 +397,14 @@ def make_primary_session(backend: Backend) -> PrimarySession:
 
     It stays the same in a renewed session, and in another revision of the same protocol.
     """
-    ambiguous = bool(backend.announced_features) and not backend.has_per_call_streams
-    return PrimarySession(backend, ambiguous, passthrough_revisions(backend.revision))
+    announced, has_streams = backend.abilities.server_requests or (None, True)
+    return PrimarySession(
+        backend,
+        announced_features=announced,
+        has_per_call_streams=has_streams,
+        has_ambiguous_requests=bool(announced) and not has_streams,
+        passthrough_revisions=passthrough_revisions(backend.revision),
+    )
 
 
 class SecondaryListener(NamedTuple):
@@ -430,12 +440,12 @@ def needs_own_session(context: CallContext, primary: PrimarySession) -> bool:
     clients of the stateless protocol need one: their features were unknown when the primary session
     began.
     """
-    features, announced = context.caller.client_features, primary.backend.announced_features
+    features, announced = context.caller.client_features, primary.announced_features
     if announced is None or context.request.method not in INPUT_METHODS:
         return False
     if not (features or primary.has_ambiguous_requests):
         return False
-    if not primary.backend.has_per_call_streams:
+    if not primary.has_per_call_streams:
         return True
     return features != announced and context.caller.revision.is_stateless
 
@@ -481,7 +491,7 @@ class GatedFeatures:
         try:
             with suppress(RpcError, ValueError, TimeoutError):
                 async with asyncio.timeout(timeout):
-                    self.store(client_features, await backend.list_features())
+                    self.store(client_features, (await backend.list_features()).features)
         except BaseException:
             await backend.aclose()
             raise

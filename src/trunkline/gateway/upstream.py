@@ -20,7 +20,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from trunkline.gateway.backend import Backend, BackendListener, ConnectBackend
+from trunkline.gateway.backend import (
+    Backend,
+    BackendFeatures,
+    BackendListener,
+    ConnectBackend,
+)
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient, Requester
 from trunkline.gateway.concurrency import UpstreamQueue
@@ -46,11 +51,9 @@ from trunkline.gateway.settings import (
 )
 from trunkline.gateway.upstream_subscriptions import UpstreamSubscriptions
 from trunkline.jsonrpc import ConnectionLost, PendingResult, Raw, RpcError
-from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.capabilities import features_to_capabilities
 from trunkline.mcp.compat import adapt_error, adapt_result
 from trunkline.mcp.errors import ErrorKind, gateway_error
-from trunkline.mcp.features import Feature
 from trunkline.mcp.versions import Revision
 from trunkline.routing import breaker
 from trunkline.routing.breaker import Breaker, CircuitState
@@ -96,7 +99,7 @@ class Upstream:
         self._listener = listener
         self._jitter = jitter
         self._on_state_changed = on_state_changed
-        self._features: tuple[Feature, ...] = ()
+        self._listed = BackendFeatures()
         self._features_stale = asyncio.Event()
         self._changed_capabilities: set[str] = set()
         self._retry_at: float | None = None
@@ -122,9 +125,8 @@ class Upstream:
     @property
     def listing(self) -> FeatureListing:
         """Its features, or the last known ones while it is down."""
-        cache_hints = self.backend.cache_hints if self.backend else CacheHints()
-        features = self.gated_features.merge(self._features)
-        return FeatureListing(self.name, self.settings.prefix, features, cache_hints)
+        features = self.gated_features.merge(self._listed.features)
+        return FeatureListing(self.name, self.settings.prefix, features, self._listed.cache_hints)
 
     @property
     def ready(self) -> bool:
@@ -164,11 +166,11 @@ class Upstream:
             revision=self.revision,
             restarts=self.restarts,
             in_flight=len(self.queue),
-            feature_count=len(self._features),
+            feature_count=len(self._listed.features),
             error=error,
             retry_in=retry_in,
             extra_sessions=self._pool.extra_count,
-            skipped=self.backend.skipped_features if self.backend else (),
+            skipped=self._listed.skipped,
         )
 
     def reconfigure(self, settings: UpstreamSettings, connect: ConnectBackend) -> None:
@@ -217,10 +219,9 @@ class Upstream:
             self.error = None
             ready_at = loop.time()
             self.circuit_breaker.probe_now()
-            self._pool.set_primary(
-                self.backend, SessionProfile(self.backend.announced_features or frozenset())
-            )
-            self._primary = make_primary_session(self.backend)
+            primary = self._primary = make_primary_session(self.backend)
+            profile = SessionProfile(primary.announced_features or frozenset())
+            self._pool.set_primary(self.backend, profile)
             self._set_state(UpstreamState.READY)
             for client_features in self.gated_features.client_feature_sets:
                 self._start_task(self.probe_gated_features(client_features))
@@ -260,7 +261,7 @@ class Upstream:
 
     async def _list_features(self, backend: Backend) -> None:
         self._features_stale.clear()  # first: a change during the listing needs one more
-        self._features = await backend.list_features()
+        self._listed = await backend.list_features()
 
     async def _relist(self, backend: Backend) -> None:
         capabilities, self._changed_capabilities = frozenset(self._changed_capabilities), set[str]()
@@ -285,6 +286,8 @@ class Upstream:
         backend, self.backend, self.revision, self._primary = self.backend, None, None, None
         if backend is None:
             return
+        # The last known features stay listed, but nothing more is known of them.
+        self._listed = BackendFeatures(self._listed.features)
         pool, self._pool = self._pool, self._new_pool()
         closing = asyncio.gather(pool.aclose(), backend.aclose(), return_exceptions=True)
         try:
@@ -331,9 +334,9 @@ class Upstream:
     async def probe_gated_features(self, client_features: frozenset[str]) -> None:
         """List what the server offers to clients with these features: some offer them more."""
         self.gated_features.client_feature_sets.add(client_features)
-        backend = self.backend
+        primary = self._primary
         # A primary session with announced features has listed the gated ones already.
-        if backend is not None and not (backend.announced_features or backend.has_per_call_streams):
+        if primary is not None and not (primary.announced_features or primary.has_per_call_streams):
             await self._pool.open_ahead(SessionProfile(client_features))
 
     def sessions_for(self, client: DownstreamClient) -> list[Backend]:
@@ -395,7 +398,7 @@ class Upstream:
             may_ask = primary.has_ambiguous_requests or context.caller.client_features
             if may_ask and needs_own_session(context, primary):
                 on_done = self._on_pooled_call_done
-                running = self._call_in_pool(context, permit, primary.backend.has_per_call_streams)
+                running = self._call_in_pool(context, permit, primary.has_per_call_streams)
             else:
                 running = primary.backend.call(context)
         except Exception as error:
@@ -472,7 +475,11 @@ class Upstream:
 
     def _awaiting_client_since(self, client: DownstreamClient) -> float | None:
         """Return when a session last asked this client something unanswered, or None."""
-        times = [backend.awaiting_client_since(client) for backend in self._pool.sessions]
+        times = [
+            awaiting_since(client)
+            for backend in self._pool.sessions
+            if (awaiting_since := backend.abilities.awaiting_client_since) is not None
+        ]
         return max((at for at in times if at is not None), default=None)
 
     def _adapt_queue_error(self, revision: Revision, answer: PendingResult) -> None:

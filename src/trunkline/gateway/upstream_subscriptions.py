@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
-from trunkline.gateway.backend import Backend
+from trunkline.gateway.backend import Backend, ResourceSubscriptions
 from trunkline.jsonrpc import RpcError
 
 
@@ -44,20 +44,22 @@ class UpstreamSubscriptions:
         """Subscribe one more client; `require_backend` returns the backend or raises."""
         try:
             async with asyncio.timeout(self._timeout), self._sync_lock:
-                backend = require_backend()
+                subscriptions = require_backend().abilities.subscriptions
+                if subscriptions is None:
+                    raise RpcError.method_not_found("resources/subscribe")
                 if not self._sent.get(uri):
-                    await self._send_subscribe(backend, uri)
+                    await self._send_subscribe(subscriptions, uri)
                 self._subscriber_counts[uri] += 1
         except BaseException:
             # The server may have subscribed all the same: the next sync unsubscribes then.
             self._changed.set()
             raise
 
-    async def _send_subscribe(self, backend: Backend, uri: str) -> None:
+    async def _send_subscribe(self, subscriptions: ResourceSubscriptions, uri: str) -> None:
         sent = self._sent
         sent[uri] = False  # unknown until the server answers
         try:
-            await backend.subscribe(uri)
+            await subscriptions.subscribe(uri)
         except RpcError:
             del sent[uri]
             raise
@@ -107,23 +109,29 @@ class UpstreamSubscriptions:
             await self._changed.wait()
 
     async def _sync(self, backend: Backend) -> None:
-        async with self._sync_lock:
-            unused = self._sent.keys() - self._subscriber_counts.keys()
-            for uri in unused:
-                del self._sent[uri]
-            # In parallel, so that one that hangs does not delay the others.
-            await asyncio.gather(*(self._try_send(backend.unsubscribe(uri)) for uri in unused))
-            for uri in list(self._subscriber_counts):
-                if not self._sent.get(uri):
-                    await self._try_send(self._send_subscribe(backend, uri))
+        subscriptions = backend.abilities.subscriptions
+        if subscriptions is not None:
+            async with self._sync_lock:
+                await self._sync_subscriptions(subscriptions)
         await self._try_send(self._send_log_level(backend))
 
+    async def _sync_subscriptions(self, subscriptions: ResourceSubscriptions) -> None:
+        unused = self._sent.keys() - self._subscriber_counts.keys()
+        for uri in unused:
+            del self._sent[uri]
+        # In parallel, so that one that hangs does not delay the others.
+        await asyncio.gather(*(self._try_send(subscriptions.unsubscribe(uri)) for uri in unused))
+        for uri in list(self._subscriber_counts):
+            if not self._sent.get(uri):
+                await self._try_send(self._send_subscribe(subscriptions, uri))
+
     async def _send_log_level(self, backend: Backend) -> None:
-        level = self._level
-        if level is None or level == self._sent_level or "logging" not in backend.capabilities:
+        level, set_log_level = self._level, backend.abilities.set_log_level
+        if level is None or level == self._sent_level:
             return
-        self._sent_level = level
-        await backend.set_log_level(level)
+        if set_log_level is not None and "logging" in backend.capabilities:
+            self._sent_level = level
+            await set_log_level(level)
 
     async def _try_send(self, sending: Coroutine[Any, Any, None]) -> None:
         # Failures are ignored: the next change, or a restart of the backend, sends it again.
