@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.config.formats import (
+from trunkline.config.addresses import (
     AddressError,
     is_confidential,
     is_http_url,

@@ -16,7 +16,7 @@ import msgspec
 from trunkline.cli.locations import locate_config
 from trunkline.cli.output import EXIT_USAGE, fail, fail_config, print_message
 from trunkline.config import ConfigErrors, HttpSettings, read_raw_config
-from trunkline.config.formats import is_http_url
+from trunkline.config.addresses import is_http_url
 
 # The name of the gateway in a client's settings.
 ENTRY_NAME = "trunkline"

@@ -30,7 +30,7 @@ from trunkline.config import (
     read_raw_config,
     to_toml,
 )
-from trunkline.config.formats import split_url
+from trunkline.config.addresses import split_url
 from trunkline.documents.parser import get_table
 from trunkline.files import create_file, replace_file
 from trunkline.printable import printable_lines

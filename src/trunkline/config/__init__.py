@@ -1,13 +1,13 @@
 """The configuration of the gateway: `trunkline.toml`, or the file of any MCP client.
 
-Modules in import order: formats, references; the tables (auth, gateway, telemetry, audit, server,
+Modules in import order: addresses, references; the tables (auth, gateway, telemetry, audit, server,
 policy); model; diff, client_files, load, write_toml. `documents` parses files and collects errors.
 """
 
+from trunkline.config.addresses import AddressError, is_loopback, split_address
 from trunkline.config.audit_table import AuditSettings
 from trunkline.config.auth_table import AuthSettings, JwtSettings
 from trunkline.config.client_files import ClientFile, find_client_files
-from trunkline.config.formats import AddressError, is_loopback, split_address
 from trunkline.config.gateway_tables import GatewaySettings, HttpSettings
 from trunkline.config.load import (
     RawConfig,

@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
-from trunkline.config.formats import MIB, split_url, text_format
+from trunkline.config.addresses import split_url
 from trunkline.config.references import (
     ResolveContext,
     is_relative,
@@ -24,6 +24,7 @@ from trunkline.config.references import (
     resolve_references,
 )
 from trunkline.documents.errors import AddError, ErrorCollector
+from trunkline.documents.formats import MIB, text_format
 from trunkline.documents.parser import Table, get_table
 
 SQLITE_PREFIX = "sqlite:///"

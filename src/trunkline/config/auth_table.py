@@ -18,16 +18,7 @@ from typing import Annotated, ClassVar, Literal, cast
 import msgspec
 from msgspec import Meta, Struct
 
-from trunkline.config.formats import (
-    CREDENTIALS_IN_URL,
-    NOT_BLANK_PATTERN,
-    EnvName,
-    NonBlankText,
-    has_credentials,
-    is_confidential,
-    text_format,
-    text_format_in_union,
-)
+from trunkline.config.addresses import CREDENTIALS_IN_URL, has_credentials, is_confidential
 from trunkline.config.references import (
     ResolveContext,
     check_readable,
@@ -35,6 +26,13 @@ from trunkline.config.references import (
     with_absolute_paths,
 )
 from trunkline.documents.errors import AddError, ErrorCollector, KeyPath
+from trunkline.documents.formats import (
+    NOT_BLANK_PATTERN,
+    EnvName,
+    NonBlankText,
+    text_format,
+    text_format_in_union,
+)
 from trunkline.documents.parser import Table, as_table, get_table
 
 MIN_SECRET_BYTES = 32

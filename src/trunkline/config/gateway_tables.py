@@ -18,20 +18,8 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
+from trunkline.config.addresses import ADDRESS_PATTERN, AddressError, is_loopback, split_address
 from trunkline.config.auth_table import auth_modes
-from trunkline.config.formats import (
-    ADDRESS_PATTERN,
-    DAY_SECONDS,
-    MIB,
-    AddressError,
-    NonBlankText,
-    Seconds,
-    ToolPattern,
-    UrlPath,
-    is_loopback,
-    split_address,
-    text_format,
-)
 from trunkline.config.references import (
     ResolveContext,
     check_readable,
@@ -39,6 +27,15 @@ from trunkline.config.references import (
     with_absolute_paths,
 )
 from trunkline.documents.errors import AddError, ErrorCollector
+from trunkline.documents.formats import (
+    DAY_SECONDS,
+    MIB,
+    NonBlankText,
+    Seconds,
+    ToolPattern,
+    UrlPath,
+    text_format,
+)
 from trunkline.documents.parser import Table, as_table, get_table
 
 

@@ -22,8 +22,8 @@ import msgspec
 import msgspec.inspect
 from msgspec import Struct
 
+from trunkline.config.addresses import AddressError, is_loopback, split_address, split_url
 from trunkline.config.client_files import parse_client_servers
-from trunkline.config.formats import AddressError, is_loopback, split_address, split_url
 from trunkline.config.model import TABLE_HOOKS, Config, ConfigTable
 from trunkline.config.references import ResolveContext
 from trunkline.config.server_table import (

@@ -21,16 +21,16 @@ import msgspec
 import msgspec.inspect
 from msgspec import Meta, Struct, field
 
-from trunkline.config.formats import (
+from trunkline.config.references import ResolveContext
+from trunkline.config.server_table import ServerName
+from trunkline.documents.errors import ErrorCollector, KeyPath, closest_match, quote
+from trunkline.documents.formats import (
     NOT_BLANK_PATTERN,
     WILDCARD_PATTERN,
     ToolPattern,
     text_format,
     text_format_in_union,
 )
-from trunkline.config.references import ResolveContext
-from trunkline.config.server_table import ServerName
-from trunkline.documents.errors import ErrorCollector, KeyPath, closest_match, quote
 from trunkline.documents.parser import Table, as_table, get_table, parse_toml, read_text
 from trunkline.documents.validation import validate
 from trunkline.routing.conditions import (

@@ -25,20 +25,11 @@ import msgspec
 import msgspec.inspect
 from msgspec import Meta, Struct, field
 
-from trunkline.config.formats import (
+from trunkline.config.addresses import (
     CREDENTIALS_IN_URL,
-    DAY_SECONDS,
-    HEADER_VALUE_PATTERN,
-    TRANSPORT_HEADERS,
-    EnvName,
-    Fraction,
-    HeaderName,
-    NonBlankText,
-    Seconds,
     has_credentials,
     is_confidential,
     is_http_url,
-    text_format,
 )
 from trunkline.config.references import (
     ResolveContext,
@@ -50,6 +41,17 @@ from trunkline.config.references import (
     server_variables,
 )
 from trunkline.documents.errors import AddError, KeyPath, closest_match, quote
+from trunkline.documents.formats import (
+    DAY_SECONDS,
+    HEADER_VALUE_PATTERN,
+    TRANSPORT_HEADERS,
+    EnvName,
+    Fraction,
+    HeaderName,
+    NonBlankText,
+    Seconds,
+    text_format,
+)
 from trunkline.documents.parser import Table, as_table
 from trunkline.documents.validation import validate
 

@@ -16,23 +16,25 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
 
-from trunkline.config.formats import (
+from trunkline.config.addresses import (
     ADDRESS_PATTERN,
-    HEADER_VALUE_PATTERN,
-    TRANSPORT_HEADERS,
     AddressError,
-    Fraction,
-    HeaderName,
-    NonBlankText,
-    UrlPath,
     is_http_url_without_user,
     is_loopback,
     split_address,
-    text_format,
 )
 from trunkline.config.gateway_tables import HTTP_PATH_KEYS, RESERVED_PATHS, HttpSettings
 from trunkline.config.references import ResolveContext, map_text, resolve_references
 from trunkline.documents.errors import AddError, ErrorCollector, KeyPath
+from trunkline.documents.formats import (
+    HEADER_VALUE_PATTERN,
+    TRANSPORT_HEADERS,
+    Fraction,
+    HeaderName,
+    NonBlankText,
+    UrlPath,
+    text_format,
+)
 from trunkline.documents.parser import Table, get_table
 
 _HTTP_DEFAULT_SETTINGS = HttpSettings()

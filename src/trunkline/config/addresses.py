@@ -1,84 +1,17 @@
-"""Formats of values that several tables use: texts, numbers, addresses and URLs.
+"""Addresses and URLs in a configuration: their formats, and which of them are safe to use.
 
-Nothing here connects or listens; `documents.validation` checks values against the formats.
+Nothing here connects or listens.
 
 Invariants:
-1. A format is defined once, for the checks and for the JSON Schema.
-2. Without authentication only loopback addresses are accepted.
-3. Secrets and keys travel over TLS or loopback only.
+1. Without authentication only loopback addresses are accepted.
+2. Secrets and keys travel over TLS or loopback only.
 """
 
 import re
-from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
-
-from msgspec import Meta
-
-DAY_SECONDS = 86400
-MIB = 1024 * 1024
 
 # HOST:PORT.
 ADDRESS_PATTERN = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
-
-# Tab and visible ASCII (RFC 9110, 5.5); implementations disagree about other characters.
-HEADER_VALUE_PATTERN = re.compile(r"[\t\x20-\x7e]*")
-
-# Headers that only the HTTP client can set correctly.
-TRANSPORT_HEADERS = frozenset(
-    (
-        "accept-encoding",
-        "connection",
-        "content-length",
-        "content-type",
-        "host",
-        "transfer-encoding",
-    )
-)
-
-NOT_BLANK_PATTERN = r"^\s*\S[\s\S]*$"
-WILDCARD_PATTERN = "^[A-Za-z0-9_*?-]+$"
-
-
-def text_format(pattern: str, expected: str, max_length: int | None = None) -> Meta:
-    """Describe a text: its pattern, the same in words, and its maximum length.
-
-    For a text beside a list in a union use `text_format_in_union`.
-    """
-    return Meta(pattern=pattern, max_length=max_length, extra={"expected": expected})
-
-
-def text_format_in_union(pattern: str, expected: str, max_length: int | None = None) -> Meta:
-    """Describe a text beside a list in a union, without telling msgspec the pattern.
-
-    msgspec 0.22 frees such a pattern twice and crashes the interpreter at exit.
-    """
-    extra, schema = (
-        {"expected": expected, "pattern": pattern},
-        {"type": "string", "pattern": pattern},
-    )
-    return Meta(max_length=max_length, extra=extra, extra_json_schema=schema)
-
-
-NonBlankText = Annotated[str, text_format(NOT_BLANK_PATTERN, "text that is not blank")]
-# In a process's environment, `=` ends the name and NUL ends the variable.
-EnvName = Annotated[str, text_format("^[^=\\x00]+$", "the name of a variable, without =")]
-HeaderName = Annotated[
-    str,
-    # RFC 9110, 5.6.2
-    text_format("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$", "the name of an HTTP header"),
-]
-UrlPath = Annotated[
-    str,
-    text_format(
-        "^/[A-Za-z0-9._~/-]*$", 'a path that begins with "/", of letters, digits, ., _, ~ and -'
-    ),
-]
-ToolPattern = Annotated[
-    str, text_format(WILDCARD_PATTERN, "the name of a tool, with * and ? for what may vary", 128)
-]
-Seconds = Annotated[float, Meta(gt=0, le=DAY_SECONDS)]
-Fraction = Annotated[float, Meta(ge=0, le=1)]
-
 
 # The error of a URL with a user name or password.
 CREDENTIALS_IN_URL = "it contains a user name or password, which is never sent"

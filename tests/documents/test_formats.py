@@ -7,10 +7,10 @@ import msgspec
 import msgspec.inspect as kinds
 import pytest
 
-from trunkline.config.formats import text_format, text_format_in_union
 from trunkline.config.model import Config, ConfigTable
 from trunkline.config.policy_tables import ExpectationTable
 from trunkline.documents.errors import KeyPath
+from trunkline.documents.formats import text_format, text_format_in_union
 from trunkline.documents.validation import validate
 
 Word = Annotated[str, text_format("^[a-z]+$", "a word", 5)]
