@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trunkline.app.application import App
+from trunkline.backends.command import CommandSettings
 from trunkline.config import Config, ServerSettings
 from trunkline.jsonrpc import Connection, Raw, RpcError, from_raw, memory_pipe
 
@@ -31,7 +32,10 @@ def config() -> Config:
     names = [f"s{n}" for n in range(SERVERS)]
     return Config(
         servers=tuple(
-            ServerSettings(name=name, command=sys.executable, args=(SCRIPT,)) for name in names
+            ServerSettings(
+                name=name, backend=CommandSettings(command=sys.executable, args=(SCRIPT,))
+            )
+            for name in names
         )
     )
 

@@ -25,6 +25,7 @@ from tests.gateway.stateless_callers import StatelessScriptedServer
 from tests.http_client import HttpReply, site
 from trunkline.app.application import App
 from trunkline.app.build import AppLimits, ShutdownTimeouts
+from trunkline.backends.command import CommandSettings
 from trunkline.backends.limits import BackendLimits
 from trunkline.config import Config, ServerSettings
 from trunkline.gateway.gateway import Gateway
@@ -234,7 +235,10 @@ for line in sys.stdin:
 
 async def test_the_end_leaves_no_process_of_any_conversation(tmp_path: Path) -> None:
     child = ServerSettings(
-        name="s", command=sys.executable, args=("-c", CHILD, str(tmp_path)), protocol="session"
+        name="s",
+        backend=CommandSettings(
+            command=sys.executable, args=("-c", CHILD, str(tmp_path)), protocol="session"
+        ),
     )
     backends = BackendLimits(answer_drain_timeout=0.0)
     limits = AppLimits(NO_GRACE, ShutdownTimeouts(child_exit=0.2), backends)

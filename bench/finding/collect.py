@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from trunkline.app.application import App
+from trunkline.backends.command import CommandSettings
 from trunkline.config import Config, ServerSettings
 from trunkline.jsonrpc import from_raw
 from trunkline.mcp.features import FeatureKind
@@ -120,9 +121,11 @@ def settings(name: str, server: Server) -> ServerSettings:
     where = f"{server.pypi}/bin" if server.pypi else "npm/node_modules/.bin"
     return ServerSettings(
         name=name,
-        command=str(FOLDER / where / server.program),
-        args=server.args,
-        env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(FOLDER), **dict(server.env)},
+        backend=CommandSettings(
+            command=str(FOLDER / where / server.program),
+            args=server.args,
+            env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(FOLDER), **dict(server.env)},
+        ),
         start_timeout=60.0,
         max_restarts=0,
         prefix="",

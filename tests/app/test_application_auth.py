@@ -32,6 +32,7 @@ from tests.identities import current_claims
 from tests.tasks import settle
 from tests.test_http_protocols import OURS
 from trunkline.app.application import DEFAULT_CONFIG, App
+from trunkline.backends.url import UrlSettings
 from trunkline.config import AuthSettings, Config, HttpSettings, ServerSettings
 from trunkline.gateway.events import AuthRejected, GatewayEvent
 
@@ -246,7 +247,7 @@ async def test_no_token_is_sent_upstream_or_logged(
     web = kind(tools=[tool("t")])
     async with asyncio.timeout(20), scripted_server(web.play) as server:
         upstream_settings = ServerSettings(
-            name="s", url=server.url, headers={"authorization": OURS.decode()}
+            name="s", backend=UrlSettings(url=server.url, headers={"authorization": OURS.decode()})
         )
         application = app(None, upstream_settings)
         events = list[GatewayEvent]()

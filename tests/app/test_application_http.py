@@ -19,6 +19,7 @@ from tests.tasks import settle
 from trunkline import __version__
 from trunkline.app.application import DEFAULT_CONFIG, App
 from trunkline.app.build import AppLimits, ShutdownTimeouts, build_tls_context
+from trunkline.backends.command import CommandSettings
 from trunkline.backends.functions import FunctionBackend
 from trunkline.config import AddressError, HttpSettings, ServerSettings
 from trunkline.gateway.backend import Backend, BackendListener
@@ -169,7 +170,10 @@ for line in sys.stdin:
 async def test_a_suspended_call_does_not_delay_shutdown() -> None:
     limits = AppLimits(shutdown=ShutdownTimeouts(drain=3600.0))
     child = ServerSettings(
-        name="s", command=sys.executable, args=("-c", ELICITING_SERVER), protocol="session"
+        name="s",
+        backend=CommandSettings(
+            command=sys.executable, args=("-c", ELICITING_SERVER), protocol="session"
+        ),
     )
     app = App(msgspec.structs.replace(DEFAULT_CONFIG, servers=(child,)), limits=limits)
     ended: list[str] = []
@@ -438,9 +442,7 @@ async def test_client_capabilities_are_announced_in_the_primary_session_if_it_is
 ) -> None:
     child = ServerSettings(
         name="s",
-        command=sys.executable,
-        args=("-c", CHILD),
-        protocol="session",
+        backend=CommandSettings(command=sys.executable, args=("-c", CHILD), protocol="session"),
         max_sessions=max_sessions,
     )
     app = App(msgspec.structs.replace(DEFAULT_CONFIG, servers=(child,)))

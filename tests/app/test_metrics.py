@@ -15,6 +15,7 @@ from tests.telemetry.test_exposition import parsed, parsed_openmetrics
 from trunkline import __version__
 from trunkline.app import exporters as module
 from trunkline.app.application import DEFAULT_CONFIG, App
+from trunkline.backends.command import CommandSettings
 from trunkline.config import (
     AddressError,
     AuthSettings,
@@ -24,7 +25,9 @@ from trunkline.config import (
     ServerSettings,
 )
 
-BROKEN = ServerSettings(name="broken", command="/nonexistent/program", max_restarts=0)
+BROKEN = ServerSettings(
+    name="broken", backend=CommandSettings(command="/nonexistent/program"), max_restarts=0
+)
 DASHBOARD = Path(__file__).parents[2] / "contrib" / "grafana" / "trunkline.json"
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 

@@ -16,9 +16,11 @@ from trunkline.app.exporters import (
     SPANS_PER_TURN,
     TraceExport,
     build_traces_url,
-    server_attributes,
 )
-from trunkline.config import Config, ServerSettings, TracesSettings
+from trunkline.backends.builtin import BuiltinSettings
+from trunkline.backends.command import CommandSettings
+from trunkline.backends.url import UrlSettings
+from trunkline.config import Config, TracesSettings
 from trunkline.http.exchange import HttpExchange, HttpRequest
 from trunkline.http.listener import HttpListener
 from trunkline.jsonrpc import Incident, print_incident
@@ -143,12 +145,12 @@ def test_an_endpoint_without_a_path_uses_the_standard_one(endpoint: str, posted:
     assert build_traces_url(TracesSettings(endpoint=endpoint)) == posted
 
 
-def test_server_attributes_come_from_the_settings() -> None:
-    assert server_attributes(ServerSettings(name="a", command="x")) == {"network.transport": "pipe"}
-    assert server_attributes(ServerSettings(name="a", builtin="operator")) == {}
-    result = server_attributes(ServerSettings(name="a", url="https://h.example/mcp"))
+def test_the_attributes_of_a_server_come_from_its_settings() -> None:
+    assert CommandSettings(command="x").span_attributes == {"network.transport": "pipe"}
+    assert BuiltinSettings(builtin="operator").span_attributes == {}
+    result = UrlSettings(url="https://h.example/mcp").span_attributes
     assert (result["server.address"], result["server.port"]) == ("h.example", 443)
-    assert server_attributes(ServerSettings(name="a", url="http://h:81/"))["server.port"] == 81
+    assert UrlSettings(url="http://h:81/").span_attributes["server.port"] == 81
 
 
 async def test_a_span_that_cannot_be_encoded_does_not_block_the_others() -> None:

@@ -3,21 +3,32 @@
 import pytest
 
 from trunkline.app.build import (
-    build_client_credentials,
-    build_credentials,
     build_upstream_settings,
     max_calls_per_server,
 )
+from trunkline.backends.command import CommandSettings
+from trunkline.backends.url import (
+    OAuthSettings,
+    UrlSettings,
+    client_credentials,
+    create_credentials,
+)
 from trunkline.config import Config, HttpSettings, ServerSettings
-from trunkline.config.server_table import OAuthSettings
 from trunkline.gateway.gateway import MAX_CALLS_PER_CONNECTION
 
-BUSY = ServerSettings(name="busy", command="x", max_in_flight=65536, max_queue=65536)
-OTHER = ServerSettings(name="other", url="https://x.example")
+BUSY = ServerSettings(
+    name="busy", backend=CommandSettings(command="x"), max_in_flight=65536, max_queue=65536
+)
+OTHER = ServerSettings(name="other", backend=UrlSettings(url="https://x.example"))
 
 
 def test_the_only_server_may_use_all_calls_of_a_connection() -> None:
-    config = Config(servers=(BUSY, ServerSettings(name="off", command="x", disabled=True)))
+    config = Config(
+        servers=(
+            BUSY,
+            ServerSettings(name="off", backend=CommandSettings(command="x"), disabled=True),
+        )
+    )
     assert max_calls_per_server(config) == MAX_CALLS_PER_CONNECTION
     settings = build_upstream_settings(BUSY, config)
     assert (settings.max_in_flight, settings.max_queue) == (MAX_CALLS_PER_CONNECTION, 0)
@@ -45,12 +56,6 @@ def test_one_of_several_servers_may_use_at_most_half_of_the_calls(
     assert busy.max_in_flight + busy.max_queue == share
 
 
-def test_built_in_servers_are_not_pinged() -> None:
-    builtin = ServerSettings(name="sources", builtin="sources")
-    assert build_upstream_settings(builtin, Config(servers=(builtin,))).ping_interval == 0
-    assert build_upstream_settings(OTHER, Config(servers=(OTHER,))).ping_interval == 30.0
-
-
 def test_the_oauth_settings_reach_the_client_credentials() -> None:
     settings = OAuthSettings(
         token_url="https://id.example/token",
@@ -60,9 +65,9 @@ def test_the_oauth_settings_reach_the_client_credentials() -> None:
         scope="a b",
         resource="https://x.example",
     )
-    credentials = build_client_credentials(settings)
+    credentials = client_credentials(settings)
     assert (credentials.token_url, credentials.client_id) == (settings.token_url, "gateway")
     assert (credentials.client_secret, credentials.secret_in_form) == ("s3cr3t", True)
     assert credentials.token_params == {"scope": "a b", "resource": "https://x.example"}
-    assert build_credentials(None) is None
-    assert "s3cr3t" not in repr(build_credentials(settings)) + repr(credentials) + repr(settings)
+    assert create_credentials(None) is None
+    assert "s3cr3t" not in repr(create_credentials(settings)) + repr(credentials) + repr(settings)

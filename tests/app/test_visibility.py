@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from trunkline.app.build import build_visibility
+from trunkline.backends.builtin import BuiltinSettings
 from trunkline.config import Config, GatewaySettings, ServerSettings
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.features import FeatureKind
@@ -21,7 +22,7 @@ from trunkline.routing.catalog import CatalogEntry
     ],
 )
 def test_the_surface_setting_selects_the_listed_tools(surface: Any, shown: set[str]) -> None:
-    search = ServerSettings(name="find", builtin="search")
+    search = ServerSettings(name="find", backend=BuiltinSettings(builtin="search"))
     visibility = build_visibility(
         Config(gateway=GatewaySettings(surface=surface), servers=(search,))
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.samples import OPERATOR, config, run
+from tests.config.backend_settings import command_of, url_of
 from trunkline.cli import client_config
 from trunkline.cli.client_config import CLIENTS, serve_command, settings_path_on
 from trunkline.config import load_config
@@ -22,10 +23,11 @@ def test_the_snippet_of_every_client_loads_as_a_configuration(name: str, tmp_pat
     (tmp_path / "client.json").write_text(result.stdout)
     (server,) = load_config(tmp_path / "client.json", {}).servers
     assert server.name == "trunkline"
-    command = [server.command, *server.args]
+    settings = command_of(server)
+    command = [settings.command, *settings.args]
     assert command == serve_command(Path(file))
     assert command[-4:] == ["serve", "--stdio", "--config", file]
-    assert Path(str(server.command)).is_absolute()
+    assert Path(settings.command).is_absolute()
 
 
 def test_vs_code_uses_its_own_keys(tmp_path: Path) -> None:
@@ -58,9 +60,8 @@ def test_the_snippet_for_a_listening_gateway_has_its_url(
     assert entry(result.stdout) == expected
     assert "`trunkline serve` must be running at http://127.0.0.1:8080/here" in result.stderr
     (tmp_path / "client.json").write_text(result.stdout)
-    assert [server.url for server in load_config(tmp_path / "client.json", {}).servers] == [
-        "http://127.0.0.1:8080/here"
-    ]
+    (server,) = load_config(tmp_path / "client.json", {}).servers
+    assert url_of(server).url == "http://127.0.0.1:8080/here"
     result = run("client-config", name, "--config", file, "--stdio")
     assert entry(result.stdout)["args"][-4:] == ["serve", "--stdio", "--config", file]
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.samples import run
+from tests.config.backend_settings import command_of, url_of
 from trunkline.cli import import_files
 from trunkline.config import load_config
 
@@ -49,7 +50,11 @@ def test_import_writes_the_servers_of_all_clients_into_one_valid_file(
     target = tmp_path / "project" / "trunkline.toml"
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     fs, web = load_config(target, {}).servers
-    assert (fs.name, fs.env, web.url) == ("fs", FS["env"], "https://example.org/mcp")
+    assert (fs.name, command_of(fs).env, url_of(web).url) == (
+        "fs",
+        FS["env"],
+        "https://example.org/mcp",
+    )
     assert [path.name for path in target.parent.iterdir() if "trunkline" in path.name] == [
         "trunkline.toml"
     ]
@@ -66,7 +71,7 @@ def test_without_a_target_the_configuration_is_printed(home: Path, tmp_path: Pat
     assert result.exit_code == 0
     (tmp_path / "new.toml").write_text(result.stdout)
     (fs,) = load_config(tmp_path / "new.toml", {}).servers
-    assert fs.env == FS["env"]
+    assert command_of(fs).env == FS["env"]
 
 
 def test_on_a_terminal_secret_values_are_masked(

@@ -79,6 +79,10 @@ def test_serve_imports_only_the_modules_it_needs() -> None:
     own_modules = {name for name in modules if name.startswith(PACKAGES)}
     assert own_modules == {
         "trunkline.backends",
+        "trunkline.backends.kind",
+        "trunkline.backends.command",
+        "trunkline.backends.url",
+        "trunkline.backends.builtin",
         "trunkline.backends.functions",
         "trunkline.backends.era_cache",
         "trunkline.backends.limits",

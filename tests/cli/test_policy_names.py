@@ -2,16 +2,17 @@
 
 import pytest
 
+from trunkline.backends.command import CommandSettings
 from trunkline.cli.policy import is_decidable_by_name, server_for_name
 from trunkline.config import Config, ServerSettings
 from trunkline.mcp.features import FeatureKind
 from trunkline.routing.policy import Policy, Rule
 
-FS = ServerSettings(name="fs", command="x")
-DB = ServerSettings(name="db", command="x", prefix="data")
-BARE = ServerSettings(name="bare", command="x", prefix="")
-SIMILAR = ServerSettings(name="fs__more", command="x")
-OFF = ServerSettings(name="off", command="x", disabled=True)
+FS = ServerSettings(name="fs", backend=CommandSettings(command="x"))
+DB = ServerSettings(name="db", backend=CommandSettings(command="x"), prefix="data")
+BARE = ServerSettings(name="bare", backend=CommandSettings(command="x"), prefix="")
+SIMILAR = ServerSettings(name="fs__more", backend=CommandSettings(command="x"))
+OFF = ServerSettings(name="off", backend=CommandSettings(command="x"), disabled=True)
 
 
 @pytest.mark.parametrize(

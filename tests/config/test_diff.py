@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from trunkline.backends.command import CommandSettings
+from trunkline.backends.url import UrlSettings
 from trunkline.config import AuthSettings, Config, GatewaySettings, HttpSettings, ServerSettings
 from trunkline.config.diff import (
     LIVE_KEYS,
@@ -15,9 +17,12 @@ from trunkline.config.diff import (
     enabled_servers,
     with_old_values,
 )
+from trunkline.config.server_table import ServerTable, server_keys
 
-FS = ServerSettings(name="fs", command="fs", env={"TOKEN": "canary-secret"})
-WEB = ServerSettings(name="web", url="https://web.example/mcp")
+FS = ServerSettings(
+    name="fs", backend=CommandSettings(command="fs", env={"TOKEN": "canary-secret"})
+)
+WEB = ServerSettings(name="web", backend=UrlSettings(url="https://web.example/mcp"))
 
 OTHER: dict[str, Any] = {
     "title": "Files",
@@ -26,7 +31,6 @@ OTHER: dict[str, Any] = {
     "env": {"TOKEN": "another-canary"},
     "env_file": "/x/.env",
     "cwd": "/x",
-    "headers": {"a": "b"},
     "prefix": "",
     "protocol": "stateless",
     "timeout": 1.0,
@@ -41,7 +45,9 @@ servers = st.lists(
     st.builds(
         ServerSettings,
         name=st.sampled_from("abcd"),
-        command=st.sampled_from(["x", "y"]),
+        backend=st.sampled_from(
+            [CommandSettings(command="x"), CommandSettings(command="y"), WEB.backend]
+        ),
         timeout=st.sampled_from([1.0, 2.0]),
         max_sessions=st.sampled_from([0, 1, 2]),
         prefix=st.sampled_from([None, "p"]),
@@ -58,6 +64,13 @@ configs = st.builds(
     ),
     http=st.builds(HttpSettings, max_body=st.sampled_from([1024, 2048])),
 )
+
+
+def changed(server: ServerSettings, key: str, value: object) -> ServerSettings:
+    """Return a server with another value for one of its keys."""
+    if key in ServerTable.__struct_fields__:
+        return replace(server, **{key: value})
+    return replace(server, backend=replace(server.backend, **{key: value}))
 
 
 @given(configs)
@@ -95,9 +108,7 @@ def test_every_server_has_one_change_and_all_changes_give_the_new_configuration(
 
 @pytest.mark.parametrize("key", OTHER)
 def test_a_server_is_restarted_only_for_keys_that_are_not_live(key: str) -> None:
-    diff = compare_configs(
-        Config(servers=(FS,)), Config(servers=(replace(FS, **{key: OTHER[key]}),))
-    )
+    diff = compare_configs(Config(servers=(FS,)), Config(servers=(changed(FS, key, OTHER[key]),)))
     change = {"fs": (key,)}
     assert diff == (
         ConfigDiff(adjusted=change) if key in LIVE_KEYS else ConfigDiff(restarted=change)
@@ -105,7 +116,14 @@ def test_a_server_is_restarted_only_for_keys_that_are_not_live(key: str) -> None
 
 
 def test_live_keys_are_keys_of_a_server() -> None:
-    assert set(ServerSettings.__struct_fields__) >= LIVE_KEYS
+    assert set(server_keys()) >= LIVE_KEYS
+
+
+def test_a_server_of_another_kind_is_restarted_with_all_its_keys() -> None:
+    web = UrlSettings(url="https://web.example/mcp", protocol="session")
+    old, new = Config(servers=(FS,)), Config(servers=(replace(FS, backend=web),))
+    keys = ("command", "env", "url", "protocol")
+    assert compare_configs(old, new) == ConfigDiff(restarted={"fs": keys})
 
 
 @pytest.mark.parametrize(("server", "restarts"), [(FS, True), (WEB, False)])
@@ -119,14 +137,16 @@ def test_a_child_is_restarted_if_max_sessions_changes_to_or_from_zero(
 
 
 def test_diff_lines_name_the_keys_but_show_no_values() -> None:
-    old = Config(servers=(FS, WEB, ServerSettings(name="gone", command="x")))
+    old = Config(
+        servers=(FS, WEB, ServerSettings(name="gone", backend=CommandSettings(command="x")))
+    )
     new = Config(
         gateway=GatewaySettings(name="other", instructions="canary-text"),
         http=HttpSettings(max_body=2048),
         servers=(
             replace(WEB, timeout=1.0, prefix="w"),
-            replace(FS, env={"TOKEN": "another-canary"}),
-            ServerSettings(name="more", command="x"),
+            changed(FS, "env", {"TOKEN": "another-canary"}),
+            ServerSettings(name="more", backend=CommandSettings(command="x")),
         ),
     )
     diff = compare_configs(old, new)

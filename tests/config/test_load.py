@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from tests.documents.test_parser import DOCUMENTS
 from tests.json_values import JSON
 from tests.test_docs import blocks
+from trunkline.backends.builtin import BuiltinSettings
+from trunkline.backends.command import CommandSettings
+from trunkline.backends.url import UrlSettings
 from trunkline.config.gateway_tables import GatewaySettings
 from trunkline.config.load import (
     MAX_CLIENT_FILE_BYTES,
@@ -101,20 +104,23 @@ def test_a_valid_file_is_loaded_with_its_servers_in_order(tmp_path: Path) -> Non
     assert config.servers == (
         ServerSettings(
             name="tracker",
-            url="https://tracker.example/mcp",
-            headers={"Authorization": "Bearer abc"},
+            backend=UrlSettings(
+                url="https://tracker.example/mcp", headers={"Authorization": "Bearer abc"}
+            ),
             timeout=5.0,
         ),
         ServerSettings(
             name="fs",
-            command="npx",
-            args=("-y", "server-filesystem", "/data"),
-            env={"NODE_ENV": "production"},
+            backend=CommandSettings(
+                command="npx",
+                args=("-y", "server-filesystem", "/data"),
+                env={"NODE_ENV": "production"},
+                protocol="session",
+            ),
             prefix="",
-            protocol="session",
             max_restarts=3,
         ),
-        ServerSettings(name="sources", builtin="sources", disabled=True),
+        ServerSettings(name="sources", backend=BuiltinSettings(builtin="sources"), disabled=True),
     )
     assert (config.source, config.notes) == (path, ())
 
@@ -202,7 +208,7 @@ def test_a_byte_order_mark_and_windows_line_endings_are_accepted(tmp_path: Path)
 def test_a_client_file_is_recognised_by_its_name_or_content(tmp_path: Path, name: str) -> None:
     text = ' {"mcpServers": {"fs": {"command": "npx",}}} // x'
     config = load_config(write(tmp_path, text, name), {})
-    assert config.servers == (ServerSettings(name="fs", command="npx"),)
+    assert config.servers == (ServerSettings(name="fs", backend=CommandSettings(command="npx")),)
 
 
 def test_a_trunkline_file_may_have_any_name(tmp_path: Path) -> None:
@@ -233,13 +239,17 @@ def test_a_vscode_file_loads_unchanged(tmp_path: Path) -> None:
     assert config.servers == (
         ServerSettings(
             name="My_Files",
+            backend=CommandSettings(
+                command="npx",
+                args=("-y", "server", str(tmp_path), "/home/me/x"),
+                env_file=str(tmp_path / ".env"),
+                env={"FROM_FILE": "1", "KEY": "k", "PORT": "80"},
+            ),
             title="My Files",
-            command="npx",
-            args=("-y", "server", str(tmp_path), "/home/me/x"),
-            env_file=str(tmp_path / ".env"),
-            env={"FROM_FILE": "1", "KEY": "k", "PORT": "80"},
         ),
-        ServerSettings(name="web", url="https://a.example", headers={"X": "x$$y"}),
+        ServerSettings(
+            name="web", backend=UrlSettings(url="https://a.example", headers={"X": "x$$y"})
+        ),
     )
     assert config.notes == (f'{path}:11: servers."My Files".dev: unknown key, ignored',)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.config.backend_settings import url_of
 from tests.config.test_resolve_server import resolve
 from trunkline.config import Config, ConfigErrors, load_config
 
@@ -28,18 +29,20 @@ def errors_of(folder: Path, text: str, **environ: str) -> list[str]:
 
 def test_the_secret_comes_from_the_named_variable(tmp_path: Path) -> None:
     (web,) = read(tmp_path, COMPLETE, SECRET="s3cr3t").servers
-    assert web.oauth is not None
-    assert web.oauth.client_secret == "s3cr3t"
-    assert (web.oauth.token_url, web.oauth.client_id) == ("https://id.example/token", "gateway")
-    assert (web.oauth.auth, web.oauth.scope) == ("basic", None)
-    assert "s3cr3t" not in repr(web) + repr(web.oauth)
+    oauth = url_of(web).oauth
+    assert oauth is not None
+    assert oauth.client_secret == "s3cr3t"
+    assert (oauth.token_url, oauth.client_id) == ("https://id.example/token", "gateway")
+    assert (oauth.auth, oauth.scope) == ("basic", None)
+    assert "s3cr3t" not in repr(web) + repr(url_of(web)) + repr(oauth)
 
 
 def test_the_secret_may_be_a_reference(tmp_path: Path) -> None:
     text = WEB + OAUTH + 'client_secret = "${SECRET}"\nscope = "${SCOPE}"\n'
     (web,) = read(tmp_path, text, SECRET="s3cr3t", SCOPE="a b").servers
-    assert web.oauth is not None
-    assert (web.oauth.client_secret, web.oauth.scope) == ("s3cr3t", "a b")
+    oauth = url_of(web).oauth
+    assert oauth is not None
+    assert (oauth.client_secret, oauth.scope) == ("s3cr3t", "a b")
 
 
 @pytest.mark.parametrize("environ", [{}, {"SECRET": ""}])
@@ -79,7 +82,7 @@ def test_a_missing_required_key_is_reported(tmp_path: Path, missing: str) -> Non
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8080/t", "http://localhost/t", "http://[::1]/t"])
 def test_a_token_url_on_loopback_may_be_unencrypted(tmp_path: Path, url: str) -> None:
     text = COMPLETE.replace("https://id.example/token", url)
-    assert read(tmp_path, text, SECRET="s3cr3t").servers[0].oauth is not None
+    assert url_of(read(tmp_path, text, SECRET="s3cr3t").servers[0]).oauth is not None
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from trunkline.backends.command import CommandSettings
 from trunkline.config.references import ResolveContext
 from trunkline.config.server_table import ServerEntry, resolve_server, server_settings
 from trunkline.documents.errors import KeyPath, format_key_path
@@ -160,7 +161,8 @@ def test_values_of_the_wrong_type_are_kept_unchanged() -> None:
 def test_a_resolved_table_becomes_settings() -> None:
     entry = ServerEntry("fs", {"command": "npx", "args": ["-y"], "timeout": 5}, ("servers", "fs"))
     server = server_settings(entry, entry.table)
-    assert (server.name, server.command, server.args, server.timeout) == ("fs", "npx", ("-y",), 5.0)
+    assert (server.name, server.timeout) == ("fs", 5.0)
+    assert server.backend == CommandSettings(command="npx", args=("-y",))
     assert isinstance(server.timeout, float)
 
 

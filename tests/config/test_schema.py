@@ -19,9 +19,8 @@ from trunkline.config.model import (
     schema_text,
     shipped_schema,
 )
-from trunkline.config.server_table import ServerEntry, check_server
+from trunkline.config.server_table import check_server, read_servers
 from trunkline.documents.errors import KeyPath
-from trunkline.documents.parser import as_table
 from trunkline.documents.validation import validate
 
 VALIDATOR: Any = jsonschema.Draft202012Validator(config_schema())
@@ -89,10 +88,9 @@ def is_valid(tree: dict[str, Any]) -> bool:
     def report(path: KeyPath, why: str, fix: str) -> None:
         found.append(path)
 
-    validate(tree, ROOT_TYPE, (), report)
-    for name, table in (as_table(tree.get("servers")) or {}).items():
-        if as_table(table) is not None:
-            check_server(ServerEntry(name, table, ("servers", name)), report)
+    validate({key: tree[key] for key in tree if key != "servers"}, ROOT_TYPE, (), report)
+    for entry in read_servers(tree.get("servers", {}), report):
+        check_server(entry, report)
     return not found
 
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from trunkline.backends.command import CommandSettings
+from trunkline.backends.url import UrlSettings
 from trunkline.config.load import is_own_address, load_config, require_no_self_reference
 from trunkline.config.model import Config
 from trunkline.config.server_table import ServerSettings
@@ -78,9 +80,9 @@ def test_a_server_url_at_the_listen_address_is_refused(tmp_path: Path) -> None:
 
 def test_a_listen_address_from_an_option_is_checked_too() -> None:
     servers = [
-        ServerSettings(name="a", url="http://127.0.0.1:1/"),
-        ServerSettings(name="b", url="http://127.0.0.1:1/", disabled=True),
-        ServerSettings(name="c", command="c"),
+        ServerSettings(name="a", backend=UrlSettings(url="http://127.0.0.1:1/")),
+        ServerSettings(name="b", backend=UrlSettings(url="http://127.0.0.1:1/"), disabled=True),
+        ServerSettings(name="c", backend=CommandSettings(command="c")),
     ]
     config = Config(servers=tuple(servers), source=Path("t.toml"))
     require_no_self_reference(config, None)

@@ -1,37 +1,60 @@
-"""The defaults of a server."""
+"""The settings of a server: its kind and the defaults."""
+
+from typing import Any
 
 import pytest
 
-from trunkline.config.server_table import ServerSettings
+from trunkline.backends.builtin import BuiltinSettings
+from trunkline.backends.command import CommandSettings
+from trunkline.backends.kind import BackendSettings
+from trunkline.backends.url import UrlSettings
+from trunkline.config.server_table import (
+    BACKEND_KINDS,
+    ServerEntry,
+    ServerSettings,
+    server_settings,
+)
+
+FS = CommandSettings(command="npx")
 
 
 def test_a_server_has_defaults_for_all_optional_keys() -> None:
-    server = ServerSettings(name="fs", command="npx")
-    assert (server.args, server.env, server.headers, server.cwd) == ((), {}, {}, None)
-    assert (server.prefix, server.protocol, server.disabled) == (None, "auto", False)
+    server = ServerSettings(name="fs", backend=FS)
+    assert (FS.args, FS.env, FS.cwd, FS.protocol) == ((), {}, None, "auto")
+    assert (server.prefix, server.disabled) == (None, False)
     assert (server.timeout, server.start_timeout) == (60.0, 60.0)
     assert (server.max_in_flight, server.max_restarts) == (64, None)
 
 
 @pytest.mark.parametrize(
-    ("server", "kind"),
+    ("table", "backend"),
     [
-        (ServerSettings(name="a", command="npx"), "child"),
-        (ServerSettings(name="a", url="https://a.example"), "http"),
-        (ServerSettings(name="a", builtin="sources"), "builtin"),
+        ({"command": "npx"}, FS),
+        ({"timeout": 1, "url": "https://a.example"}, UrlSettings(url="https://a.example")),
+        ({"builtin": "sources", "prefix": ""}, BuiltinSettings(builtin="sources")),
     ],
 )
-def test_the_kind_of_a_server_follows_from_its_keys(server: ServerSettings, kind: str) -> None:
-    assert server.kind == kind
+def test_the_kind_of_a_server_follows_from_its_keys(
+    table: dict[str, Any], backend: BackendSettings
+) -> None:
+    assert server_settings(ServerEntry("a", table, ("servers", "a")), table).backend == backend
+
+
+@pytest.mark.parametrize("key", BACKEND_KINDS)
+def test_the_first_key_of_a_kind_selects_it_and_is_its_only_required_one(key: str) -> None:
+    kind = BACKEND_KINDS[key]
+    assert kind.__struct_fields__[0] == key
+    assert len(kind.__struct_defaults__) == len(kind.__struct_fields__) - 1
+    assert set(kind.PATH_KEYS) <= set(kind.__struct_fields__)
 
 
 def test_the_prefix_of_a_server_defaults_to_its_name() -> None:
-    assert ServerSettings(name="a", command="x").effective_prefix == "a"
-    assert ServerSettings(name="a", command="x", prefix="b").effective_prefix == "b"
-    assert ServerSettings(name="a", command="x", prefix="").effective_prefix == ""
+    assert ServerSettings(name="a", backend=FS).effective_prefix == "a"
+    assert ServerSettings(name="a", backend=FS, prefix="b").effective_prefix == "b"
+    assert ServerSettings(name="a", backend=FS, prefix="").effective_prefix == ""
 
 
 def test_servers_do_not_share_dictionaries() -> None:
-    one, other = ServerSettings(name="a", command="x"), ServerSettings(name="b", command="x")
+    one, other = CommandSettings(command="x"), CommandSettings(command="x")
     one.env["A"] = "1"
     assert other.env == {}

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.config.backend_settings import command_of, settings_of
+from trunkline.backends.builtin import BuiltinSettings
 from trunkline.config.load import load_config, read_raw_config
 from trunkline.config.model import Config
 from trunkline.config.write_toml import to_toml
@@ -82,8 +84,8 @@ def test_a_variable_that_a_server_sets_in_env_is_not_resolved(folder: Path) -> N
     path = client_file(folder, tree)
     text, config = write_and_load(folder, path)
     for servers in (config.servers, load_config(path, ENVIRON).servers):
-        assert servers[0].args[-1] == "Authorization:${AUTH}"
-        assert servers[1].args == (ENVIRON["A"], "b")
+        assert command_of(servers[0]).args[-1] == "Authorization:${AUTH}"
+        assert command_of(servers[1]).args == (ENVIRON["A"], "b")
     assert '"Authorization:$${AUTH}"' in text
 
 
@@ -125,7 +127,11 @@ def test_several_files_are_merged_and_equal_servers_written_once(folder: Path) -
     two = client_file(folder, {"servers": {"a": same, "b": {"command": "z"}}}, "two.json")
     three = client_file(folder, {"servers": {"b": {"command": "z"}, "a": same}}, "three.json")
     _, config = write_and_load(folder, one, two, three)
-    assert [(s.name, s.command) for s in config.servers] == [("a", "x"), ("b", "y"), ("b_2", "z")]
+    assert [(s.name, command_of(s).command) for s in config.servers] == [
+        ("a", "x"),
+        ("b", "y"),
+        ("b_2", "z"),
+    ]
 
 
 def test_a_trunkline_file_can_be_written_back(folder: Path) -> None:
@@ -211,7 +217,9 @@ def test_the_path_of_a_registry_is_written_as_absolute(folder: Path) -> None:
     old.write_text('[servers.books]\nbuiltin = "sources"\nregistry = "sub/books.json"')
     _, config = write_and_load(folder, old)
     assert config.servers == load_config(old, ENVIRON).servers
-    assert config.servers[0].registry == str(folder / "old" / "sub" / "books.json")
+    assert settings_of(config.servers[0], BuiltinSettings).registry == str(
+        folder / "old" / "sub" / "books.json"
+    )
 
 
 POLICY_AND_LIMITS = """\

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.json_values import JSON
+from trunkline.backends.command import CommandSettings
 from trunkline.config.model import ConfigTable
-from trunkline.config.server_table import ServerTable
+from trunkline.config.server_table import ServerTable, server_type
 from trunkline.documents.errors import KeyPath, format_key_path
 from trunkline.documents.validation import drop_null, suggest_key, validate
 
 WHOLE = msgspec.inspect.type_info(ConfigTable)
-SERVER = msgspec.inspect.type_info(ServerTable)
+SERVER = server_type()
 
 
 def errors_of(value: object, kind: msgspec.inspect.Type = SERVER, root: KeyPath = ()) -> list[str]:
@@ -32,7 +33,7 @@ def errors_of(value: object, kind: msgspec.inspect.Type = SERVER, root: KeyPath 
 def test_a_list_of_tables_may_suggest_its_header() -> None:
     fix = "write [[x]], in double brackets"
     kind = msgspec.inspect.type_info(
-        Annotated[tuple[ServerTable, ...], msgspec.Meta(extra={"tables": fix})]
+        Annotated[tuple[CommandSettings, ...], msgspec.Meta(extra={"tables": fix})]
     )
     assert errors_of({}, kind, ("x",)) == [f"x: expected a list of tables; {fix}"]
     assert errors_of(1, kind, ("x",)) == [
@@ -110,16 +111,18 @@ def test_a_value_that_does_not_fit_is_named_with_reason_and_fix(
 def test_all_errors_are_reported_at_once() -> None:
     tree = {
         "gateway": {"name": "", "strict": 1},
-        "servers": {"a b": {"args": [1, 2], "protocol": ""}, "c": 3},
+        "http": {"allowed_hosts": [1, 2]},
+        "servers": {"a b": {"title": 1, "prefix": "é"}, "c": 3},
         "serves": {},
     }
     assert [found.split(": ")[0] for found in errors_of(tree, WHOLE)] == [
         "gateway.name",
         "gateway.strict",
+        "http.allowed_hosts[0]",
+        "http.allowed_hosts[1]",
         'servers."a b"',
-        'servers."a b".args[0]',
-        'servers."a b".args[1]',
-        'servers."a b".protocol',
+        'servers."a b".title',
+        'servers."a b".prefix',
         "servers.c",
         "serves",
     ]
@@ -170,18 +173,23 @@ def test_missing_keys_and_wrong_counts_are_reported(
 
 
 VALUES = JSON | st.sampled_from(["npx", "auto", 1, 0.5, True, ["x"], {"A": "b"}, {"A": 1}])
-TABLES = st.dictionaries(
-    st.sampled_from([*ServerTable.__struct_fields__, "comand"]), VALUES, max_size=6
+COMMANDS = st.fixed_dictionaries(
+    {"command": VALUES},
+    optional=dict.fromkeys([*CommandSettings.__struct_fields__[1:], "comand"], VALUES),
 )
+COMMAND = msgspec.inspect.type_info(CommandSettings)
+TABLES = st.dictionaries(st.sampled_from([*ServerTable.__struct_fields__, "titel"]), VALUES)
+TABLE = msgspec.inspect.type_info(ServerTable)
 
 
-@given(TABLES)
+@given(st.tuples(COMMANDS, st.just(COMMAND)) | st.tuples(TABLES, st.just(TABLE)))
 def test_validation_passes_exactly_what_msgspec_converts(
-    table: dict[str, Any],
+    case: tuple[dict[str, Any], msgspec.inspect.StructType],
 ) -> None:
-    found = errors_of(table)
+    table, kind = case
+    found = errors_of(table, kind)
     try:
-        msgspec.convert(table, ServerTable)
+        msgspec.convert(table, kind.cls)
     except msgspec.ValidationError:
         assert found
     else:

@@ -44,6 +44,7 @@ from trunkline.app.reload import (
     files_digest,
 )
 from trunkline.app.telemetry import EventReporter, HttpGauges, Telemetry, mask_secrets
+from trunkline.backends.builtin import BuiltinSettings
 from trunkline.backends.era_cache import EraStore
 from trunkline.config import (
     AuthSettings,
@@ -210,8 +211,8 @@ _log = logging.getLogger(__name__)
 # The configuration without a file: the built-in tools.
 DEFAULT_CONFIG = Config(
     servers=(
-        ServerSettings(name="trunkline", builtin="operator"),
-        ServerSettings(name="sources", builtin="sources", scoring="best"),
+        ServerSettings(name="trunkline", backend=BuiltinSettings(builtin="operator")),
+        ServerSettings(name="sources", backend=BuiltinSettings(builtin="sources", scoring="best")),
     )
 )
 
@@ -303,10 +304,10 @@ class App:
         """Prepare everything but HTTP: identity, servers, policy and limits."""
         new, gateway, diff = change.new, self.gateway, change.diff
         change.postpone("gateway.state_dir", "audit.url", "metrics", "traces", "log")
-        servers = enabled_servers(new).values()
+        servers = enabled_servers(new)
         backends = [
             (build_upstream_settings(server, new), self.servers.connect(server))
-            for server in servers
+            for server in servers.values()
         ]
         identity, limits = build_identity(new), build_suspension_limits(new)
         stopped, exempt = configured_switches(new), admin_servers(new)

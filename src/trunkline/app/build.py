@@ -9,15 +9,15 @@ Modules that only some servers or HTTP need are imported when they are used, so 
 """
 
 import ssl
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from trunkline import __version__
 from trunkline.admin.service import AdminService, SwitchFile
+from trunkline.backends.builtin import BuiltinSettings
 from trunkline.backends.era_cache import EraCache, EraStore, server_digest
 from trunkline.backends.functions import FunctionBackend
 from trunkline.backends.limits import DEFAULT_LIMITS, BackendLimits
@@ -32,7 +32,6 @@ from trunkline.config import (
     ServerSettings,
     SubjectLimitTable,
 )
-from trunkline.config.server_table import OAuthSettings
 from trunkline.endpoints.auth import EndpointSettings
 from trunkline.gateway.backend import Backend, BackendOwner, ConnectBackend
 from trunkline.gateway.enforcement import (
@@ -58,7 +57,6 @@ from trunkline.stdio.child import ChildProcess
 
 if TYPE_CHECKING:
     from trunkline.backends.connect import ClientIdentity
-    from trunkline.backends.oauth import ClientCredentials, OAuthCredentials
     from trunkline.http.message import HttpLimits
     from trunkline.telemetry.otlp import ExportLimits
 
@@ -176,8 +174,7 @@ def build_upstream_settings(server: ServerSettings, config: Config) -> UpstreamS
         max_queue=min(server.max_queue, share - at_once),
         breaker_threshold=server.breaker_threshold,
         breaker_recovery=server.breaker_recovery,
-        # A built-in server runs in this process: no connection can be lost.
-        ping_interval=0.0 if server.kind == "builtin" else server.ping_interval,
+        ping_interval=server.ping_interval,
     )
 
 
@@ -189,37 +186,14 @@ def max_calls_per_server(config: Config) -> int:
     return max(1, accepted // 2) if several else accepted
 
 
-def build_credentials(oauth: OAuthSettings | None) -> "OAuthCredentials | None":
-    """Return the source of OAuth tokens for a server, None without `oauth`."""
-    if oauth is None:
-        return None
-    from trunkline.backends.oauth import OAuthCredentials  # noqa: PLC0415
-
-    return OAuthCredentials(build_client_credentials(oauth))
-
-
-def build_client_credentials(oauth: OAuthSettings) -> "ClientCredentials":
-    """Return the token request."""
-    from trunkline.backends.oauth import ClientCredentials  # noqa: PLC0415
-
-    parameters = {"scope": oauth.scope, "audience": oauth.audience, "resource": oauth.resource}
-    return ClientCredentials(
-        token_url=oauth.token_url,
-        client_id=oauth.client_id,
-        client_secret=oauth.client_secret or "",
-        secret_in_form=oauth.auth == "post",
-        token_params={key: value for key, value in parameters.items() if value is not None},
-    )
-
-
-def build_builtin(server: ServerSettings, admin: AdminService) -> FunctionBackend:
+def build_builtin(settings: BuiltinSettings, admin: AdminService) -> FunctionBackend:
     """Return a built-in server, not started yet."""
-    if server.builtin == "operator":
+    if settings.builtin == "operator":
         from trunkline.admin.tools import OperatorTools  # noqa: PLC0415
 
-        return OperatorTools(admin, changes=server.operator_tools == "all")
-    if server.builtin == "sources":
-        return build_sources(server)
+        return OperatorTools(admin, changes=settings.operator_tools == "all")
+    if settings.builtin == "sources":
+        return build_sources(settings)
     from trunkline.backends.tool_search import (  # noqa: PLC0415
         SearchTools,
         ToolFinder,
@@ -228,7 +202,7 @@ def build_builtin(server: ServerSettings, admin: AdminService) -> FunctionBacken
     return SearchTools(ToolFinder(admin.gateway.registry))
 
 
-def build_sources(server: ServerSettings) -> FunctionBackend:
+def build_sources(settings: BuiltinSettings) -> FunctionBackend:
     """Return the source registry as a backend, not started yet."""
     from trunkline.sources.federation import PeerPoller  # noqa: PLC0415
     from trunkline.sources.registry_cache import RegistryCache  # noqa: PLC0415
@@ -236,12 +210,12 @@ def build_sources(server: ServerSettings) -> FunctionBackend:
     from trunkline.sources.topics import MatchSettings, ScoreWeights  # noqa: PLC0415
 
     matching = MatchSettings(
-        scoring=server.scoring,
-        threshold=server.threshold,
-        weights=ScoreWeights(server.fuzzy_weight, server.keyword_weight),
+        scoring=settings.scoring,
+        threshold=settings.threshold,
+        weights=ScoreWeights(settings.fuzzy_weight, settings.keyword_weight),
     )
-    path = Path(server.registry) if server.registry else None
-    return SourcesBackend(RegistryCache(path, matching, server.curator_key), PeerPoller(matching))
+    path = Path(settings.registry) if settings.registry else None
+    return SourcesBackend(RegistryCache(path, matching, settings.curator_key), PeerPoller(matching))
 
 
 @runtime_checkable
@@ -271,99 +245,87 @@ class ServerConnector:
         self.children: dict[str, ChildProcess] = {}
         # Whether servers start before their clients are known, as over HTTP.
         self.clients_unknown = False
-        self._gateway = gateway
-        self._admin = admin
+        self.gateway = gateway
+        self.admin = admin
+        self.folder = folder
+        self.limits = limits
+        self.child_exit_timeout = child_exit_timeout
         self._era_store = era_store
-        self._folder = folder
-        self._child_exit_timeout = child_exit_timeout
-        self._limits = limits
-        # The detected protocol of each server, by command or url.
+        # The detected protocols, by the digest of a command or url.
         self.era_caches: dict[str, EraCache] = {}
+        # The digests, by the name of the server.
+        self._era_keys: dict[str, str] = {}
 
-    def retain(self, servers: Collection[ServerSettings], removed: Collection[str]) -> None:
+    def retain(self, names: Collection[str], removed: Iterable[str]) -> None:
         """Forget all other servers, and the processes of `removed` ones."""
-        known = {self._era_cache_key(server) for server in servers}
+        self._era_keys = {name: key for name, key in self._era_keys.items() if name in names}
+        known = set(self._era_keys.values())
         self.era_caches = {key: m for key, m in self.era_caches.items() if key in known}
         for name in removed:
             self.children.pop(name, None)
 
     def connect(self, server: ServerSettings) -> ConnectBackend:
         """Return a function that connects to a server."""
-        if server.kind == "builtin":
-            return partial(self._start_builtin, server)
-        key = self._era_cache_key(server)
-        era_cache = self.era_caches.setdefault(key, EraCache(self._era_store, key))
-        if server.kind == "child":
-            return partial(self._start_child, server, era_cache)
-        return partial(self._open_http, server, era_cache, build_credentials(server.oauth))
+        return server.backend.connector(_ServerContext(self, server))
 
-    def _era_cache_key(self, server: ServerSettings) -> str:
-        folder = self._working_folder(server)
-        # Without the name of the server: a renamed one keeps its detected protocol.
-        parts = (server.command, *server.args, str(folder)) if server.command else (server.url,)
-        return server_digest(*map(str, parts))
+    def era_cache(self, name: str, target: tuple[str, ...]) -> EraCache:
+        """Return the detected protocol of a server's command or url."""
+        # By digest, not by name: a renamed server keeps its detected protocol.
+        key = self._era_keys[name] = server_digest(*target)
+        return self.era_caches.setdefault(key, EraCache(self._era_store, key))
 
-    async def _start_builtin(self, server: ServerSettings, listener: BackendOwner) -> Backend:
-        backend = build_builtin(server, self._admin)
+
+class _ServerContext(NamedTuple):
+    """What one server is connected with: a ConnectContext."""
+
+    servers: ServerConnector
+    server: ServerSettings
+
+    @property
+    def folder(self) -> Path | None:
+        return self.servers.folder
+
+    @property
+    def limits(self) -> BackendLimits:
+        return self.servers.limits
+
+    def era_cache(self, *target: str) -> EraCache:
+        return self.servers.era_cache(self.server.name, target)
+
+    def client_identity(
+        self, owner: BackendOwner, *, has_later_sessions: bool = False
+    ) -> "ClientIdentity":
+        from trunkline.backends.connect import ClientIdentity  # noqa: PLC0415
+
+        gateway = self.servers.gateway
+        client = {"name": gateway.identity.name, "version": __version__}
+        capabilities = owner.client_capabilities
+        if capabilities is None:
+            several = has_later_sessions and self.server.max_sessions > 0
+            is_passive = self.servers.clients_unknown and several
+            capabilities = {} if is_passive else gateway.client_capabilities
+        return ClientIdentity(
+            self.server.name, gateway.remapper, owner, capabilities, client, gateway.report
+        )
+
+    async def start_child(
+        self, command: list[str], env: dict[str, str], folder: Path | None
+    ) -> ChildProcess:
+        children, timeout = self.servers.children, self.servers.child_exit_timeout
+        child = await ChildProcess.start(command, env=env, cwd=folder, exit_timeout=timeout)
+        known = children.get(self.server.name)
+        if known is None or known.returncode is not None:  # else it is a further session
+            children[self.server.name] = child
+        return child
+
+    async def start_builtin(self, settings: BuiltinSettings) -> Backend:
+        backend = build_builtin(settings, self.servers.admin)
         if isinstance(backend, StartableBackend):
             try:
                 await backend.start()
             except ConfigErrors as error:
                 raise ConnectionLost(str(error)) from None
         return backend
-
-    async def _start_child(
-        self, server: ServerSettings, era_cache: EraCache, listener: BackendOwner
-    ) -> Backend:
-        from trunkline.backends.connect import StdioConnector  # noqa: PLC0415
-
-        start = partial(self._spawn, server)
-        target = StdioConnector(start, server.protocol, era_cache, self._limits)
-        return await target.connect(self._client_identity(server, listener))
-
-    async def _spawn(self, server: ServerSettings) -> ChildProcess:
-        folder = self._working_folder(server)
-        argv = [str(server.command), *server.args]
-        child = await ChildProcess.start(
-            argv, env=server.env, cwd=folder, exit_timeout=self._child_exit_timeout
-        )
-        known = self.children.get(server.name)
-        if known is None or known.returncode is not None:  # else it is a further session
-            self.children[server.name] = child
-        return child
-
-    def _working_folder(self, server: ServerSettings) -> Path | None:
-        return Path(server.cwd) if server.cwd else self._folder
-
-    async def _open_http(
-        self,
-        server: ServerSettings,
-        era_cache: EraCache,
-        credentials: "OAuthCredentials | None",
-        listener: BackendOwner,
-    ) -> Backend:
-        from trunkline.backends.connect import HttpConnector  # noqa: PLC0415
-
-        headers = [(name.encode(), value.encode()) for name, value in server.headers.items()]
-        url, limits = str(server.url), self._limits
-        target = HttpConnector(url, headers, server.protocol, era_cache, credentials, limits=limits)
-        return await target.connect(self._client_identity(server, listener))
-
-    def _client_identity(self, server: ServerSettings, listener: BackendOwner) -> "ClientIdentity":
-        from trunkline.backends.connect import ClientIdentity  # noqa: PLC0415
-
-        gateway = self._gateway
-        client = {"name": gateway.identity.name, "version": __version__}
-        capabilities = listener.client_capabilities
-        if capabilities is None:
-            # The first session of a child serves clients without input features, unless it is the
-            # only session.
-            several = server.kind == "child" and server.max_sessions > 0
-            is_passive = self.clients_unknown and several
-            capabilities = {} if is_passive else gateway.client_capabilities
-        return ClientIdentity(
-            server.name, gateway.remapper, listener, capabilities, client, gateway.report
-        )
 
 
 def build_rate_limiter(config: Config) -> RateLimiter | None:

@@ -18,7 +18,7 @@ import msgspec
 
 from trunkline import __version__
 from trunkline.app.build import build_http_rules
-from trunkline.config import Config, ServerSettings, TracesSettings, is_loopback, split_address
+from trunkline.config import Config, TracesSettings, is_loopback, split_address
 from trunkline.endpoints.auth import HttpPages
 from trunkline.endpoints.router import HEALTH_PATHS, HealthPages
 from trunkline.gateway.gateway import Gateway
@@ -32,7 +32,6 @@ from trunkline.telemetry.exposition import MetricsExposition, MetricsServer, met
 from trunkline.telemetry.metrics import CallMetrics, LoopLagMonitor
 from trunkline.telemetry.otlp import (
     Attributes,
-    AttributeValue,
     DeliveryResult,
     ExportLimits,
     SpanExporter,
@@ -204,7 +203,7 @@ class TraceExport:
         self.exporter: SpanExporter[SpanFactory] = SpanExporter(
             self.deliver, on_delivery, random.random, limits
         )
-        places = {server.name: server_attributes(server) for server in config.servers}
+        places = {server.name: server.backend.span_attributes for server in config.servers}
         self.tracer = Tracer(self.exporter.enqueue, settings.sample, places, report)
 
     def register(self, exposition: MetricsExposition) -> None:
@@ -265,19 +264,3 @@ def build_traces_url(settings: TracesSettings) -> str:
         if parts.path in ("", "/")
         else urlunsplit(parts)
     )
-
-
-def server_attributes(server: ServerSettings) -> dict[str, AttributeValue]:
-    """Return the OpenTelemetry attributes of a backend's transport."""
-    if server.kind == "child":
-        return {"network.transport": "pipe"}
-    if server.kind == "builtin":
-        return {}
-    parts = urlsplit(str(server.url))
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return {
-        "network.transport": "tcp",
-        "network.protocol.name": "http",
-        "server.address": parts.hostname or "",
-        "server.port": port,
-    }

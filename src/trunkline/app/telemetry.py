@@ -39,11 +39,11 @@ _MIN_SECRET_LENGTH = 4
 
 
 def mask_secrets(text: str, *servers: ServerSettings) -> str:
-    """Return `text` without the values in `env` and `headers` of `servers`."""
-    values = [v for s in servers for v in (*s.env.values(), *s.headers.values())]
+    """Return `text` without the secrets of `servers`."""
     words = {
         word
-        for value in values
+        for server in servers
+        for value in server.backend.secrets
         # Also each word: in `Bearer TOKEN`, the token alone is the secret.
         for word in (value, *value.split())
         if len(word) >= _MIN_SECRET_LENGTH

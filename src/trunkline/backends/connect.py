@@ -16,10 +16,11 @@ Invariants:
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from trunkline.backends.era_cache import EraCache
 from trunkline.backends.http_responses import UpstreamStatusError
+from trunkline.backends.kind import ProtocolSetting
 from trunkline.backends.legacy_sse import CrossOriginEndpoint, LegacySseTransport
 from trunkline.backends.limits import DEFAULT_LIMITS, BackendLimits
 from trunkline.backends.server_connection import ServerConnection, TransportServerConnection
@@ -73,8 +74,6 @@ from trunkline.mcp.versions import (
     Era,
     list_dates,
 )
-
-ProtocolSetting: TypeAlias = Literal["auto", "session", "stateless"]
 
 # Calls are limited elsewhere. Here an answer to a server's request must get past all suspended
 # calls.

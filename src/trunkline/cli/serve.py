@@ -21,6 +21,7 @@ from trunkline.app import control
 from trunkline.app.application import App
 from trunkline.app.build import build_builtin
 from trunkline.app.reload import ConfigReloader, ReloadResult
+from trunkline.backends.builtin import BuiltinSettings
 from trunkline.cli.client_config import (
     CLIENTS,
     ClientApp,
@@ -235,8 +236,8 @@ async def builtin_tool_names(app: App, config: Config) -> str:
     tools = [
         public_name(server.effective_prefix, offer.key)
         for server in config.servers
-        if server.builtin is not None and not server.disabled
-        for offer in (await build_builtin(server, app.admin).list_features()).features
+        if isinstance(server.backend, BuiltinSettings) and not server.disabled
+        for offer in (await build_builtin(server.backend, app.admin).list_features()).features
     ]
     return ", ".join(tools) or "none"
 

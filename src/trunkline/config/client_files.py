@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from trunkline.config.server_table import (
-    KEY_OWNERS,
+    BACKEND_KINDS,
     MAX_NAME_LENGTH,
-    SERVER_KEYS,
-    SERVER_KINDS,
     ServerEntry,
     is_gateway_header,
+    key_owners,
+    server_keys,
 )
 from trunkline.documents.errors import ErrorCollector, KeyPath, closest_match
 from trunkline.documents.parser import Table, as_table
@@ -201,8 +201,8 @@ class _EntryTranslation:
             self._note(key, "ignored", "write [servers.NAME.oauth] in a trunkline.toml")
         elif key in _HANDLED_KEYS:
             return
-        elif own_key not in SERVER_KEYS:
-            other = closest_match(key, SERVER_KEYS)
+        elif own_key not in server_keys():
+            other = closest_match(key, server_keys())
             self._note(key, "unknown key, ignored", f'did you mean "{other}"?' if other else "")
         elif own_key in self.table:
             self._note(key, f"ignored beside {self._original_key(own_key)}", "keep one of the two")
@@ -260,19 +260,19 @@ class _EntryTranslation:
             words = ", ".join(f'"{name}"' for name in _KINDS_OF_TYPE)
             self._report.add_error((*self._place, "type"), "unknown type", f"known are {words}")
             return
-        for other in SERVER_KINDS:
+        for other in BACKEND_KINDS:
             if other != kind and kind in self.table and other in self.table:
                 self._note(other, "ignored because of the type", "leave it out")
                 del self.table[other]
 
     def _drop_foreign_keys(self) -> None:
         """Drop keys of another kind of server, as clients do."""
-        given = [kind for kind in SERVER_KINDS if kind in self.table]
-        for key, owner in KEY_OWNERS.items():
-            is_strange = given and owner not in given
+        given = {kind for kind in BACKEND_KINDS if kind in self.table}
+        for key, owners in key_owners().items():
+            is_strange = given and given.isdisjoint(owners)
             # An empty value configures nothing, so it is dropped silently.
             if is_strange and self.table.pop(key, None):
-                self._note(key, "ignored", f"it belongs to a server with a {owner}")
+                self._note(key, "ignored", f"it belongs to a server with a {' or '.join(owners)}")
 
     def _original_key(self, own_key: str) -> str:
         return str(self.original_paths.get((own_key,), (own_key,))[0])

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trunkline.backends.command import CommandSettings
 from trunkline.config.model import Config
 from trunkline.config.server_table import ServerSettings
 
@@ -81,7 +82,7 @@ def compare_configs(old: Config, new: Config) -> ConfigDiff:
     """Return what changes if `new` replaces `old`."""
     before, after = enabled_servers(old), enabled_servers(new)
     kept = [name for name in after if name in before]
-    differing = {name: _changed_fields(before[name], after[name]) for name in kept}
+    differing = {name: _changed_server_keys(before[name], after[name]) for name in kept}
     restarted = {name for name in kept if _needs_restart(before[name], after[name])}
     return ConfigDiff(
         added=tuple(name for name in after if name not in before),
@@ -111,10 +112,16 @@ def enabled_servers(config: Config) -> dict[str, ServerSettings]:
 
 
 def _needs_restart(old: ServerSettings, new: ServerSettings) -> bool:
-    if not LIVE_KEYS.issuperset(_changed_fields(old, new)):
+    if not LIVE_KEYS.issuperset(_changed_server_keys(old, new)):
         return True
     # With one session only, a child is told the client features when it starts.
-    return new.kind == "child" and (old.max_sessions > 0) != (new.max_sessions > 0)
+    is_child = isinstance(new.backend, CommandSettings)
+    return is_child and (old.max_sessions > 0) != (new.max_sessions > 0)
+
+
+def _changed_server_keys(old: ServerSettings, new: ServerSettings) -> tuple[str, ...]:
+    before, after = old.explicit_values(), new.explicit_values()
+    return tuple(key for key in {**before, **after} if before.get(key) != after.get(key))
 
 
 def _changed_keys(old: Config, new: Config) -> list[str]:

@@ -22,6 +22,7 @@ import msgspec
 import msgspec.inspect
 from msgspec import Struct
 
+from trunkline.backends.url import UrlSettings
 from trunkline.config.addresses import AddressError, is_loopback, split_address, split_url
 from trunkline.config.client_files import parse_client_servers
 from trunkline.config.model import TABLE_HOOKS, Config, ConfigTable
@@ -60,8 +61,13 @@ def check_not_self(entry: ServerEntry, table: Table, listen: object, add_error: 
 
 def require_no_self_reference(config: Config, listen: str | None) -> None:
     """Raise ConfigErrors if a server's url is this gateway's own `listen` address."""
-    urls = {server.name: server.url for server in config.servers if not server.disabled}
-    ours = [name for name, url in urls.items() if is_own_address(url, listen)]
+    ours = [
+        server.name
+        for server in config.servers
+        if isinstance(server.backend, UrlSettings)
+        and not server.disabled
+        and is_own_address(server.backend.url, listen)
+    ]
     if ours:
         file, reason = str(config.source or ""), f"{SELF_REFERENCE}, {listen}"
         keys = [format_key_path(("servers", name, "url")) for name in ours]

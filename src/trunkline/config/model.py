@@ -22,6 +22,8 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import msgspec
 from msgspec import Meta, Struct, field
 
+from trunkline.backends.builtin import BUILTIN_KEY_OWNERS
+from trunkline.backends.url import OAuthSettings
 from trunkline.config.audit_table import AuditSettings, check_audit, portable_audit, resolve_audit
 from trunkline.config.auth_table import (
     ApiKeysTable,
@@ -59,13 +61,12 @@ from trunkline.config.policy_tables import (
 )
 from trunkline.config.references import ResolveContext
 from trunkline.config.server_table import (
-    BUILTIN_KEY_OWNERS,
-    KEY_OWNERS,
-    SERVER_KINDS,
-    OAuthSettings,
+    BACKEND_KINDS,
     ServerName,
     ServerSettings,
     ServerTable,
+    key_owners,
+    server_keys,
 )
 from trunkline.config.telemetry_tables import (
     LogSettings,
@@ -107,7 +108,7 @@ class ConfigTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     # Fixes for server keys without a [servers.NAME] header, and for former names.
     KEY_FIXES: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ServerTable.__struct_fields__, "put it below [servers.NAME]"
+        server_keys(), "put it below [servers.NAME]"
     ) | {"journal": "write [audit]"}
 
     gateway: Annotated[GatewaySettings, Meta(description=GatewaySettings.__doc__)] = field(
@@ -191,27 +192,40 @@ _SCHEMA_TITLES = {
 
 def config_schema() -> dict[str, Any]:
     """Return the JSON Schema of a `trunkline.toml`."""
-    _, found = msgspec.json.schema_components([ConfigTable], ref_template="#/$defs/{name}")
+    kinds = BACKEND_KINDS.values()
+    _, found = msgspec.json.schema_components([ConfigTable, *kinds], ref_template="#/$defs/{name}")
     definitions: dict[str, Any] = {}
     for kind, title in _SCHEMA_TITLES.items():
         # TOML has no null: a key without a value is absent.
         definitions[title] = drop_null(found[kind.__name__]) | {"title": title}
     secrets = ("client_secret", "client_secret_env")
     definitions["oauth"]["oneOf"] = [{"required": [key]} for key in secrets]
-    server = definitions["server"]
-    # What follows repeats check_oauth and check_server, which the types cannot express.
-    server["oneOf"] = [{"required": [kind]} for kind in SERVER_KINDS]
-    server["dependentRequired"] = {key: [owner] for key, owner in KEY_OWNERS.items()}
-    server["dependentSchemas"] = {
-        key: {"required": ["builtin"], "properties": {"builtin": {"const": owner}}}
-        for key, owner in BUILTIN_KEY_OWNERS.items()
-    }
+    _add_backend_kinds(definitions["server"], [found[kind.__name__] for kind in kinds])
     whole = definitions.pop("trunkline.toml")
     text = json.dumps(whole | {"$defs": definitions})
     # msgspec names definitions after classes; editors show the names of the tables instead.
     for kind, title in _SCHEMA_TITLES.items():
         text = text.replace(f"#/$defs/{kind.__name__}", f"#/$defs/{title}")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | json.loads(text)
+
+
+def _add_backend_kinds(server: dict[str, Any], kinds: list[dict[str, Any]]) -> None:
+    """Add the keys of all kinds to the definition of a server, and which keys need another."""
+    properties: dict[str, Any] = dict(server["properties"])
+    for kind in kinds:
+        properties |= drop_null(kind)["properties"]
+    *others, last = BACKEND_KINDS
+    server["description"] = f"One server; set exactly one of {', '.join(others)} and {last}."
+    server["properties"] = {key: properties[key] for key in server_keys()}
+    # What follows repeats check_server, which the types cannot express.
+    server["oneOf"] = [{"required": [kind]} for kind in BACKEND_KINDS]
+    owned = {key: owners for key, owners in key_owners().items() if key not in BACKEND_KINDS}
+    server["dependentSchemas"] = {
+        key: {"anyOf": [{"required": [owner]} for owner in owners]} for key, owners in owned.items()
+    } | {
+        key: {"required": ["builtin"], "properties": {"builtin": {"const": owner}}}
+        for key, owner in BUILTIN_KEY_OWNERS.items()
+    }
 
 
 def schema_text() -> str:

@@ -25,10 +25,10 @@ from trunkline.config.references import (
     variable_name,
 )
 from trunkline.config.server_table import (
-    KEYS_WITH_REFERENCES,
-    SERVER_KEYS,
-    SERVER_PATH_KEYS,
     ServerEntry,
+    key_owners,
+    path_keys,
+    server_keys,
 )
 from trunkline.documents.errors import KeyPath, quote
 from trunkline.documents.parser import Table, as_table
@@ -75,18 +75,18 @@ def _free_name(name: str, taken: list[str]) -> str:
 def _portable_server(entry: ServerEntry, config: RawConfig) -> Table:
     """Return the table of `entry` for a file in any folder."""
     context = config.resolve_context({})
-    table = {key: entry.table[key] for key in SERVER_KEYS if key in entry.table}
+    table = {key: entry.table[key] for key in server_keys() if key in entry.table}
 
-    own = server_variables(table, context.is_client)
+    own, paths = server_variables(table, context.is_client), path_keys()
 
     def write(text: str, path: KeyPath) -> str:
         found = parse_references(text, context.is_client)
         # A client leaves these variables to the server, so they must stay text.
         if path[0] == "args":
             found = keep_server_variables(found, own)
-        return _write_template(found, path[0] in SERVER_PATH_KEYS, context)
+        return _write_template(found, path[0] in paths, context)
 
-    for key in KEYS_WITH_REFERENCES:
+    for key in key_owners():
         if key in table:
             table[key] = map_text(table[key], (key,), write)
     return table

@@ -1,0 +1,60 @@
+"""Servers with a `command`: MCP over stdin and stdout of a program that the gateway starts."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, field
+
+from trunkline.backends.kind import BackendSettings, ConnectContext, ProtocolKey
+from trunkline.documents.formats import EnvName, NonBlankText
+from trunkline.gateway.backend import Backend, BackendOwner, ConnectBackend
+
+
+class CommandSettings(BackendSettings, frozen=True, kw_only=True):
+    """The keys of a server that is a program; `env` includes the variables of `env_file`."""
+
+    PATH_KEYS: ClassVar = ("cwd", "env_file")
+
+    command: Annotated[
+        NonBlankText,
+        Meta(description="The program to start; it speaks MCP on stdin and stdout."),
+    ]
+    args: Annotated[tuple[str, ...], Meta(description="The arguments of the command.")] = ()
+    env: Annotated[
+        dict[EnvName, str],
+        Meta(description="Environment variables of the command; few others are inherited."),
+    ] = field(default_factory=dict[str, str])
+    env_file: Annotated[
+        NonBlankText | None,
+        Meta(description="A file of KEY=VALUE lines; `env` overrides it."),
+    ] = None
+    cwd: Annotated[
+        NonBlankText | None, Meta(description="The working directory of the command.")
+    ] = None
+    protocol: ProtocolKey = "auto"
+
+    def connector(self, context: ConnectContext) -> ConnectBackend:
+        """Return a function that starts the program and connects to it."""
+        folder, command = Path(self.cwd) if self.cwd else context.folder, [self.command, *self.args]
+        era_cache = context.era_cache(*command, str(folder))
+        start = partial(context.start_child, command, self.env, folder)
+
+        async def connect(owner: BackendOwner) -> Backend:
+            from trunkline.backends.connect import StdioConnector  # noqa: PLC0415
+
+            identity = context.client_identity(owner, has_later_sessions=True)
+            connector = StdioConnector(start, self.protocol, era_cache, context.limits)
+            return await connector.connect(identity)
+
+        return connect
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The values of its variables."""
+        return tuple(self.env.values())
+
+    @property
+    def span_attributes(self) -> dict[str, str | int]:
+        """A pipe."""
+        return {"network.transport": "pipe"}
