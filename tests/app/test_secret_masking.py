@@ -2,12 +2,16 @@
 
 from trunkline.app.telemetry import mask_secrets, secret_masker
 from trunkline.backends.command import CommandSettings
-from trunkline.backends.url import UrlSettings
+from trunkline.backends.url import OAuthSettings, UrlSettings
 from trunkline.config import Config, ServerSettings
 
 WEB = ServerSettings(
     name="web",
-    backend=UrlSettings(url="http://x.example", headers={"Authorization": "Bearer t0ken"}),
+    backend=UrlSettings(
+        url="http://x.example",
+        headers={"Authorization": "Bearer t0ken"},
+        oauth=OAuthSettings(token_url="https://y.example", client_id="g", client_secret="s3cr3t"),
+    ),
 )
 CHILD = ServerSettings(
     name="s",
@@ -18,8 +22,8 @@ CHILD = ServerSettings(
 
 
 def test_secret_values_and_their_words_are_masked_longest_first() -> None:
-    text = "hunter2-and-more, hunter2, Bearer t0ken, t0ken; abc stays"
-    assert mask_secrets(text, CHILD, WEB) == "…, …, …, …; abc stays"
+    text = "hunter2-and-more, hunter2, Bearer t0ken, t0ken, s3cr3t; abc stays"
+    assert mask_secrets(text, CHILD, WEB) == "…, …, …, …, …; abc stays"
 
 
 def test_the_masked_secrets_follow_the_current_configuration() -> None:

@@ -22,7 +22,7 @@ def errors_of(table: dict[str, Any], moved: dict[KeyPath, KeyPath] | None = None
     "table",
     [
         {"command": "npx", "args": [], "env": {}, "cwd": "/", "env_file": ".env"},
-        {"url": "https://a.example", "headers": {"A": "b", "B": "c"}},
+        {"url": "https://a.example", "headers": {"A": "b", "B": "c"}, "protocol": "session"},
         {"builtin": "sources", "prefix": ""},
         {"builtin": "sources", "registry": "a.json", "scoring": "best", "threshold": 0.5},
     ],
@@ -57,6 +57,7 @@ def test_a_server_has_only_one_kind() -> None:
         ({"url": "https://a.example", "env": {}}, "env", "command"),
         ({"builtin": "search", "cwd": "/"}, "cwd", "command"),
         ({"command": "npx", "headers": {}}, "headers", "url"),
+        ({"builtin": "search", "protocol": "auto"}, "protocol", "command or url"),
     ],
 )
 def test_a_key_of_another_kind_is_refused(table: dict[str, Any], key: str, owner: str) -> None:

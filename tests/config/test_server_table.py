@@ -1,6 +1,6 @@
 """The settings of a server: its kind and the defaults."""
 
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -46,6 +46,14 @@ def test_the_first_key_of_a_kind_selects_it_and_is_its_only_required_one(key: st
     assert kind.__struct_fields__[0] == key
     assert len(kind.__struct_defaults__) == len(kind.__struct_fields__) - 1
     assert set(kind.PATH_KEYS) <= set(kind.__struct_fields__)
+
+
+def test_a_key_of_several_kinds_has_one_type() -> None:
+    types: dict[str, object] = {}
+    for kind in BACKEND_KINDS.values():
+        hints = get_type_hints(kind, include_extras=True)
+        for key in kind.__struct_fields__:
+            assert types.setdefault(key, hints[key]) == hints[key]
 
 
 def test_the_prefix_of_a_server_defaults_to_its_name() -> None:

@@ -76,8 +76,9 @@ class UrlSettings(BackendSettings, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The values of its headers."""
-        return tuple(self.headers.values())
+        """The values of its headers, and its OAuth secret."""
+        secret = self.oauth.client_secret if self.oauth else None
+        return (*self.headers.values(), *([secret] if secret else []))
 
     @property
     def span_attributes(self) -> dict[str, str | int]:

@@ -192,15 +192,18 @@ _SCHEMA_TITLES = {
 
 def config_schema() -> dict[str, Any]:
     """Return the JSON Schema of a `trunkline.toml`."""
-    kinds = BACKEND_KINDS.values()
-    _, found = msgspec.json.schema_components([ConfigTable, *kinds], ref_template="#/$defs/{name}")
+    types = [ConfigTable, *BACKEND_KINDS.values()]
+    _, found = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
+    # TOML has no null: a key without a value is absent.
+    found = {name: drop_null(definition) for name, definition in found.items()}
+    kinds = [found.pop(kind.__name__) for kind in BACKEND_KINDS.values()]
     definitions: dict[str, Any] = {}
     for kind, title in _SCHEMA_TITLES.items():
-        # TOML has no null: a key without a value is absent.
-        definitions[title] = drop_null(found[kind.__name__]) | {"title": title}
+        definitions[title] = found.pop(kind.__name__) | {"title": title}
     secrets = ("client_secret", "client_secret_env")
     definitions["oauth"]["oneOf"] = [{"required": [key]} for key in secrets]
-    _add_backend_kinds(definitions["server"], [found[kind.__name__] for kind in kinds])
+    _add_backend_kinds(definitions["server"], kinds)
+    definitions |= found  # the inner tables of further kinds
     whole = definitions.pop("trunkline.toml")
     text = json.dumps(whole | {"$defs": definitions})
     # msgspec names definitions after classes; editors show the names of the tables instead.
@@ -213,7 +216,7 @@ def _add_backend_kinds(server: dict[str, Any], kinds: list[dict[str, Any]]) -> N
     """Add the keys of all kinds to the definition of a server, and which keys need another."""
     properties: dict[str, Any] = dict(server["properties"])
     for kind in kinds:
-        properties |= drop_null(kind)["properties"]
+        properties |= kind["properties"]
     *others, last = BACKEND_KINDS
     server["description"] = f"One server; set exactly one of {', '.join(others)} and {last}."
     server["properties"] = {key: properties[key] for key in server_keys()}
