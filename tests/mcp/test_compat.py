@@ -22,7 +22,6 @@ from trunkline.mcp.compat import (
     to_session_result,
     to_stateless_params,
     to_stateless_result,
-    with_input_schema,
 )
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.input_required import INPUT_METHODS
@@ -226,29 +225,6 @@ def test_an_output_schema_is_listed_where_it_can_be_read(schema: bytes, since: R
 def test_a_tool_without_an_output_schema_keeps_its_bytes() -> None:
     tool = Raw(b'{"name": "a"}')
     assert all(downgrade_tool(tool, revision) is tool for revision in REVISIONS)
-
-
-@pytest.mark.parametrize(
-    ("schema", "sound"),
-    [
-        (b"{}", b'{"type":"object"}'),
-        (b'{"properties":{"a": {}}}', b'{"properties":{"a": {}},"type":"object"}'),
-        (b'{"type":"string","x":1}', b'{"type":"object","x":1}'),
-        (b'{"type":["object","null"]}', b'{"type":"object"}'),
-        (b"true", b'{"type":"object"}'),
-        (b"null", b'{"type":"object"}'),
-        (b'{"type": "object"}', b'{"type": "object"}'),
-        (b'{"a":1,"a":2}', b'{"a":1,"a":2}'),
-    ],
-)
-def test_every_tool_accepts_an_object(schema: bytes, sound: bytes) -> None:
-    tool = Raw(b'{"name":"a","inputSchema":' + schema + b',"x":[ 1.0]}')
-    done = with_input_schema(tool)
-    assert bytes(done) == b'{"name":"a","inputSchema":' + sound + b',"x":[ 1.0]}'
-    assert with_input_schema(done) is done
-    assert bytes(with_input_schema(Raw(b'{"name":"a"}'))) == (
-        b'{"name":"a","inputSchema":{"type":"object"}}'
-    )
 
 
 SESSION, NEW = V2025_11_25, V2026_07_28

@@ -16,6 +16,7 @@ from trunkline.mcp.features import (
     normalise_definition,
     read_feature_page,
     read_hints,
+    with_input_schema,
 )
 
 
@@ -253,3 +254,26 @@ def test_a_renamed_definition_is_otherwise_unchanged() -> None:
     feature = Feature(FeatureKind.TOOL, "a", Raw(b'{"x":1.0,"name":"a"}'))
     assert bytes(feature.definition_as("p__a")) == b'{"x":1.0,"name":"p__a"}'
     assert feature.definition_as("a") is feature.definition
+
+
+@pytest.mark.parametrize(
+    ("schema", "sound"),
+    [
+        (b"{}", b'{"type":"object"}'),
+        (b'{"properties":{"a": {}}}', b'{"properties":{"a": {}},"type":"object"}'),
+        (b'{"type":"string","x":1}', b'{"type":"object","x":1}'),
+        (b'{"type":["object","null"]}', b'{"type":"object"}'),
+        (b"true", b'{"type":"object"}'),
+        (b"null", b'{"type":"object"}'),
+        (b'{"type": "object"}', b'{"type": "object"}'),
+        (b'{"a":1,"a":2}', b'{"a":1,"a":2}'),
+    ],
+)
+def test_every_tool_accepts_an_object(schema: bytes, sound: bytes) -> None:
+    tool = Raw(b'{"name":"a","inputSchema":' + schema + b',"x":[ 1.0]}')
+    done = with_input_schema(tool)
+    assert bytes(done) == b'{"name":"a","inputSchema":' + sound + b',"x":[ 1.0]}'
+    assert with_input_schema(done) is done
+    assert bytes(with_input_schema(Raw(b'{"name":"a"}'))) == (
+        b'{"name":"a","inputSchema":{"type":"object"}}'
+    )

@@ -7,11 +7,7 @@ import pytest
 from trunkline.jsonrpc import UNSET, Raw, RpcError, from_raw, to_raw
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.negotiation import (
-    CAPABILITIES_KEY,
-    CLIENT_INFO_KEY,
-    LOG_LEVEL_KEY,
     MAX_CACHED_ENVELOPE_BYTES,
-    VERSION_KEY,
     add_envelope,
     discover_result,
     has_envelope,
@@ -24,7 +20,14 @@ from trunkline.mcp.negotiation import (
     require_envelope,
 )
 from trunkline.mcp.notifications import LOG_LEVELS
-from trunkline.mcp.params import ENVELOPE_KEYS, Params
+from trunkline.mcp.params import (
+    CAPABILITIES_KEY,
+    CLIENT_INFO_KEY,
+    ENVELOPE_KEYS,
+    LOG_LEVEL_KEY,
+    VERSION_KEY,
+    Params,
+)
 from trunkline.mcp.versions import V2025_03_26, V2025_11_25, V2026_07_28
 
 CLIENT = {"name": "c", "version": "1", "title": "x"}

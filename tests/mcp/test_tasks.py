@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from trunkline.jsonrpc import UNSET, Raw, RpcError, from_raw, read_members, to_raw
 from trunkline.mcp.capabilities import TASKS_EXTENSION
-from trunkline.mcp.negotiation import CAPABILITIES_KEY
-from trunkline.mcp.params import META_PREFIX, Params
+from trunkline.mcp.params import CAPABILITIES_KEY, META_PREFIX, Params
 from trunkline.mcp.server_requests import LIST_ROOTS, ServerRequest
 from trunkline.mcp.tasks import (
     MAX_TASK_ID_LENGTH,

@@ -10,7 +10,6 @@ Older revisions get an equivalent for what they lack:
     structuredContent, up to 2025-03-26      ──> dropped if a text block states it, else made text
     structuredContent that is no object      ──> text, up to 2025-11-25
     outputSchema, likewise                   ──> dropped
-    inputSchema without `type: "object"`     ──> with it, for all revisions
 
 Malformed content stays as it is, for the client to reject.
 
@@ -41,6 +40,7 @@ from trunkline.mcp.cache_hints import (
     read_cache_hints,
 )
 from trunkline.mcp.errors import MISSING_CAPABILITY
+from trunkline.mcp.features import is_object_schema
 from trunkline.mcp.identity import Caller
 from trunkline.mcp.input_required import (
     INPUT_METHODS,
@@ -93,7 +93,6 @@ _UNUSED_CODES = range(-32099, -32022)
 
 _OBJECT, _TEXT = ord("{"), ord('"')
 _NULL = Raw(b"null")
-_ANY_OBJECT = Raw(b'{"type":"object"}')
 
 
 def _unknown_block_markers(revision: Revision) -> tuple[bytes, ...]:
@@ -339,29 +338,10 @@ def downgrade_tool(definition: Raw, client: Revision) -> Raw:
         return definition
     found = read_members(definition)
     schema = found.get("outputSchema")
-    if schema is None or (client.has_structured_content and _is_object_schema(schema)):
+    if schema is None or (client.has_structured_content and is_object_schema(schema)):
         return definition
     del found["outputSchema"]
     return to_raw(found)
-
-
-def with_input_schema(definition: Raw) -> Raw:
-    """Return the definition of a tool with an inputSchema of type object, which MCP requires."""
-    found = read_members(definition)
-    schema = found.get("inputSchema", _NULL)
-    if _is_object_schema(schema):
-        return definition
-    if first_byte(schema) != _OBJECT:
-        return to_raw(found | {"inputSchema": _ANY_OBJECT})
-    known = try_members(schema)
-    if known is None:  # duplicate keys, for example
-        return definition
-    return to_raw(found | {"inputSchema": known | {"type": "object"}})
-
-
-def _is_object_schema(schema: Raw) -> bool:
-    known = try_members(schema)
-    return known is not None and decode_value(known.get("type", _NULL)) == "object"
 
 
 # Content blocks

@@ -7,6 +7,7 @@ one member that they cannot read, and behind a gateway that is the list of all s
     a standard member of the wrong type         ──> dropped and reported
     a resource or template without a name       ──> named after its URI
     true or false as the schema of a property   ──> {} or {"not": {}}, which mean the same
+    inputSchema without `type: "object"`        ──> with it
     `execution`, which is about tasks           ──> dropped: clients are not offered tasks
 
 Rules upheld here:
@@ -24,8 +25,7 @@ from msgspec import Meta, Struct
 
 from trunkline.jsonrpc import Raw, from_raw, read_members, to_raw
 from trunkline.jsonrpc.raw_json import first_byte
-from trunkline.mcp.compat import with_input_schema
-from trunkline.mcp.params import try_members
+from trunkline.mcp.params import decode_value, try_members
 from trunkline.mcp.tasks import strip_execution
 
 # The annotation hints of MCP, with the default that the specification prescribes.
@@ -157,7 +157,28 @@ def _read_feature(kind: FeatureKind, definition: Raw) -> tuple[Feature, tuple[st
 
 _OBJECT = ord("{")
 _NULL = Raw(b"null")
+_ANY_OBJECT = Raw(b'{"type":"object"}')
 _BOOLEAN_SCHEMAS = {b"true": Raw(b"{}"), b"false": Raw(b'{"not":{}}')}
+
+
+def with_input_schema(definition: Raw) -> Raw:
+    """Return the definition of a tool with an inputSchema of type object, which MCP requires."""
+    found = read_members(definition)
+    schema = found.get("inputSchema", _NULL)
+    if is_object_schema(schema):
+        return definition
+    if first_byte(schema) != _OBJECT:
+        return to_raw(found | {"inputSchema": _ANY_OBJECT})
+    known = try_members(schema)
+    if known is None:  # duplicate keys, for example
+        return definition
+    return to_raw(found | {"inputSchema": known | {"type": "object"}})
+
+
+def is_object_schema(schema: Raw) -> bool:
+    """Tell whether a schema says that it describes an object."""
+    known = try_members(schema)
+    return known is not None and decode_value(known.get("type", _NULL)) == "object"
 
 
 class _ObjectShape(NamedTuple):

@@ -29,7 +29,7 @@ from trunkline.jsonrpc import Raw, RpcError, from_raw, read_members
 from trunkline.jsonrpc.raw_json import first_byte
 from trunkline.mcp.errors import HEADER_MISMATCH
 from trunkline.mcp.negotiation import require_envelope
-from trunkline.mcp.params import META_PREFIX, MetaObject, Params
+from trunkline.mcp.params import VERSION_KEY, MetaObject, Params
 from trunkline.mcp.versions import Revision
 
 # The depth limit, in objects, of an argument that is repeated in a header.
@@ -39,8 +39,6 @@ _VERSION_HEADER = b"mcp-protocol-version"
 _METHOD_HEADER = b"mcp-method"
 _NAME_HEADER = b"mcp-name"
 _PARAM_HEADER_PREFIX = b"mcp-param-"
-
-_VERSION_META_KEY = f"{META_PREFIX}protocolVersion"
 
 _HEADER_TITLES = {
     _VERSION_HEADER: "MCP-Protocol-Version",
@@ -198,7 +196,7 @@ def check_request_headers(
     """Reject a request whose standard headers contradict its body."""
     if repeated:
         reject_repeated_headers(repeated)
-    _check_header(headers, _VERSION_HEADER, _string_or_none(params.meta.get(_VERSION_META_KEY)))
+    _check_header(headers, _VERSION_HEADER, _string_or_none(params.meta.get(VERSION_KEY)))
     _check_header(headers, _METHOD_HEADER, method)
     _check_header(headers, _NAME_HEADER, header_source(method, params)[2])
 

@@ -60,14 +60,12 @@ class Caller(Struct, frozen=True):
     def __post_init__(self) -> None:
         capabilities = capabilities_for_revision(self.capabilities, self.revision)
         envelope: dict[str, object] = {
-            f"{META_PREFIX}protocolVersion": LATEST_STATELESS_REVISION.date,
-            f"{META_PREFIX}clientCapabilities": capabilities_for_revision(
-                capabilities, LATEST_STATELESS_REVISION
-            ),
-            f"{META_PREFIX}clientInfo": self.client_info,
+            VERSION_KEY: LATEST_STATELESS_REVISION.date,
+            CAPABILITIES_KEY: capabilities_for_revision(capabilities, LATEST_STATELESS_REVISION),
+            CLIENT_INFO_KEY: self.client_info,
         }
         if self.log_level is not None:
-            envelope[f"{META_PREFIX}logLevel"] = self.log_level
+            envelope[LOG_LEVEL_KEY] = self.log_level
         force_setattr(self, "client_features", read_client_features(capabilities))
         force_setattr(self, "envelope", to_raw(envelope))
 

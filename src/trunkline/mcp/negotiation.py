@@ -20,7 +20,17 @@ from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.errors import UNSUPPORTED_VERSION
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.notifications import LOG_LEVELS
-from trunkline.mcp.params import META_PREFIX, Params, decode_value, make_meta, read_meta
+from trunkline.mcp.params import (
+    CAPABILITIES_KEY,
+    CLIENT_INFO_KEY,
+    LOG_LEVEL_KEY,
+    META_PREFIX,
+    VERSION_KEY,
+    Params,
+    decode_value,
+    make_meta,
+    read_meta,
+)
 from trunkline.mcp.versions import (
     SESSION_REVISIONS,
     STATELESS_REVISIONS,
@@ -31,10 +41,6 @@ from trunkline.mcp.versions import (
     negotiate_revision,
 )
 
-VERSION_KEY = META_PREFIX + "protocolVersion"
-CAPABILITIES_KEY = META_PREFIX + "clientCapabilities"
-CLIENT_INFO_KEY = META_PREFIX + "clientInfo"
-LOG_LEVEL_KEY = META_PREFIX + "logLevel"
 SERVER_INFO_KEY = META_PREFIX + "serverInfo"
 SUBSCRIPTION_ID_KEY = META_PREFIX + "subscriptionId"
 

@@ -21,10 +21,13 @@ from trunkline.jsonrpc.raw_json import OBJECT_START, encode_json, first_byte, fi
 META_PREFIX = "io.modelcontextprotocol/"
 PROGRESS_TOKEN_KEY = "progressToken"  # noqa: S105  a name, not a secret
 
+VERSION_KEY = META_PREFIX + "protocolVersion"
+CAPABILITIES_KEY = META_PREFIX + "clientCapabilities"
+CLIENT_INFO_KEY = META_PREFIX + "clientInfo"
+LOG_LEVEL_KEY = META_PREFIX + "logLevel"
+
 # What a stateless request says about its sender. A session-protocol server must not see it.
-ENVELOPE_KEYS = frozenset(
-    META_PREFIX + key for key in ("protocolVersion", "clientInfo", "clientCapabilities", "logLevel")
-)
+ENVELOPE_KEYS = frozenset((VERSION_KEY, CAPABILITIES_KEY, CLIENT_INFO_KEY, LOG_LEVEL_KEY))
 
 # The size of the largest `_meta`, in bytes, whose parsed form is cached.
 #

@@ -21,8 +21,14 @@ from trunkline.jsonrpc.raw_json import UnsetType, first_byte
 from trunkline.mcp.capabilities import TASKS_EXTENSION
 from trunkline.mcp.errors import MISSING_CAPABILITY
 from trunkline.mcp.input_required import read_input_requests
-from trunkline.mcp.negotiation import CAPABILITIES_KEY
-from trunkline.mcp.params import META_PREFIX, Params, as_object, decode_value, try_members
+from trunkline.mcp.params import (
+    CAPABILITIES_KEY,
+    META_PREFIX,
+    Params,
+    as_object,
+    decode_value,
+    try_members,
+)
 from trunkline.mcp.server_requests import ServerRequest
 from trunkline.mcp.versions import Era, Revision
 
