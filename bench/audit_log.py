@@ -24,6 +24,7 @@ from trunkline.gateway.events import CALL_EVENT_BATCH, EventBus
 from trunkline.jsonrpc import Raw, Request
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.methods import CLIENT_REQUESTS
 from trunkline.mcp.versions import V2025_11_25
 from trunkline.routing.catalog import CatalogEntry
 from trunkline.runtime import tune_memory
@@ -58,6 +59,7 @@ def passing(number: int, arguments: Raw = TEXTS) -> CallContext:
     return CallContext(
         CALLERS[number % 50],
         Request(number, "tools/call", Raw(b'{"name":"x","arguments":%s}' % bytes(arguments))),
+        CLIENT_REQUESTS["tools/call"],
         sequence=number,
         wall_time=1_700_000_000.0 + number / 10,
         started_at=0.0,

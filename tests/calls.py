@@ -7,6 +7,7 @@ from trunkline.gateway.call_context import CallContext, CallSummary
 from trunkline.jsonrpc import Raw, Request, to_raw
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.methods import CLIENT_REQUESTS
 from trunkline.mcp.params import Params
 from trunkline.mcp.versions import V2025_06_18, V2025_11_25
 from trunkline.routing.catalog import CatalogEntry
@@ -47,6 +48,7 @@ def ended_call(**fields: Any) -> CallSummary:
     context = CallContext(
         caller,
         Request(values["request_id"], method, params),
+        CLIENT_REQUESTS[method],
         Params(params),
         Mock(caller=caller),
         sequence=values["id"],

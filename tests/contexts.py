@@ -7,6 +7,7 @@ from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient
 from trunkline.jsonrpc import PendingResult, Raw, Request
 from trunkline.mcp.identity import Caller
+from trunkline.mcp.methods import CLIENT_REQUESTS
 from trunkline.mcp.params import Params
 
 
@@ -25,7 +26,8 @@ def call_of(
 ) -> CallContext:
     """Return a call of a client."""
     user: DownstreamClient = client
-    return CallContext(caller or user.caller, Request(id, method, params), Params(params), user)
+    request, row = Request(id, method, params), CLIENT_REQUESTS[method]
+    return CallContext(caller or user.caller, request, row, Params(params), user)
 
 
 def start_call(target: AnswersCalls, context: CallContext) -> PendingResult:

@@ -28,6 +28,7 @@ from trunkline.gateway.call_context import CallContext
 from trunkline.jsonrpc import Raw, Request
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller
+from trunkline.mcp.methods import CLIENT_REQUESTS
 from trunkline.mcp.params import Params
 from trunkline.mcp.versions import V2025_11_25
 from trunkline.routing.catalog import CatalogEntry
@@ -242,7 +243,10 @@ def test_calls_in_flight_are_noted_and_lost_ones_recorded_by_the_next_writer(
 
 def make_context(caller: Caller, request: Request, **times: Any) -> CallContext:
     client, params = Mock(caller=caller), Params(Raw(b"{}"))
-    return CallContext(caller, request, params, client, started_at=1.0, id_prefix="c", **times)
+    method = CLIENT_REQUESTS[request.method]
+    return CallContext(
+        caller, request, method, params, client, started_at=1.0, id_prefix="c", **times
+    )
 
 
 @pytest.mark.holds("I8.7")

@@ -18,6 +18,7 @@ from trunkline.jsonrpc import UNSET, Raw, Request, RpcError, to_raw
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller
+from trunkline.mcp.methods import CLIENT_REQUESTS
 from trunkline.mcp.params import Params
 from trunkline.mcp.versions import V2025_06_18, V2025_11_25
 from trunkline.routing.catalog import CatalogEntry
@@ -30,8 +31,17 @@ def make_context(**members: Any) -> CallContext:
     caller = Caller(LOCAL_PRINCIPAL, V2025_11_25, {}, Raw(b'{"name":"c"}'))
     request = members.pop("request", Request(7, "tools/call", Raw(b'{"name":"a__b"}')))
     client, params = Mock(caller=caller), Params(Raw(b"{}"))
+    method = CLIENT_REQUESTS[request.method]
     return CallContext(
-        caller, request, params, client, sequence=7, wall_time=100.0, started_at=1.0, **members
+        caller,
+        request,
+        method,
+        params,
+        client,
+        sequence=7,
+        wall_time=100.0,
+        started_at=1.0,
+        **members,
     )
 
 

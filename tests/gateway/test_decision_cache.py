@@ -15,9 +15,11 @@ from trunkline.gateway.decision_cache import (
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller
+from trunkline.mcp.methods import CLIENT_REQUESTS
 from trunkline.mcp.versions import V2025_11_25
 
 TOOL = FeatureKind.TOOL
+CALL, PROMPT = CLIENT_REQUESTS["tools/call"], CLIENT_REQUESTS["prompts/get"]
 
 
 def caller_named(client: bytes = b"{}") -> Caller:
@@ -68,17 +70,17 @@ def test_a_route_allows_every_caller_unless_it_says_otherwise() -> None:
 
 def test_invalidating_drops_everything_and_counts() -> None:
     cache, route = DecisionCache(), Route(ENTRY, Mock())
-    cache.add_route("tools/call", "a__b", route)
+    cache.add_route(CALL, "a__b", route)
     cache.capabilities = {"tools": {}}
     first, second = Mock(), Mock()
     assert cache.policy_decision("g", ENTRY, lambda: first) is first
     assert cache.policy_decision("g", ENTRY, lambda: second) is first
     assert cache.encoded_list("g", TOOL, V2025_11_25, lambda: Raw(b"[1]")) == Raw(b"[1]")
     assert cache.encoded_list("g", TOOL, V2025_11_25, lambda: Raw(b"[2]")) == Raw(b"[1]")
-    assert cache.route("tools/call", "a__b") is route
-    assert cache.route("prompts/get", "a__b") is None
+    assert cache.route(CALL, "a__b") is route
+    assert cache.route(PROMPT, "a__b") is None
     cache.invalidate()
-    assert (cache.route("tools/call", "a__b"), cache.capabilities) == (None, None)
+    assert (cache.route(CALL, "a__b"), cache.capabilities) == (None, None)
     assert cache.policy_decision("g", ENTRY, lambda: second) is second
     assert cache.encoded_list("g", TOOL, V2025_11_25, lambda: Raw(b"[2]")) == Raw(b"[2]")
     assert cache.generation == 1

@@ -21,6 +21,7 @@ from trunkline.gateway.pipeline import Denied
 from trunkline.jsonrpc import Raw, Request, RpcError, from_raw, to_raw
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller
+from trunkline.mcp.methods import CLIENT_REQUESTS
 from trunkline.mcp.params import Params
 from trunkline.mcp.versions import V2025_06_18, V2025_11_25, Revision
 from trunkline.routing.catalog import CatalogEntry
@@ -56,7 +57,12 @@ def check(
         params.put("arguments", Raw(arguments))
     request = Request(1, "tools/call", params.encode())
     context = CallContext(
-        caller, request, params, Mock(caller=caller), arguments=params.get("arguments")
+        caller,
+        request,
+        CLIENT_REQUESTS["tools/call"],
+        params,
+        Mock(caller=caller),
+        arguments=params.get("arguments"),
     )
     check_call = checker.check_for(entry)
     denied = None if check_call is None else check_call(context)

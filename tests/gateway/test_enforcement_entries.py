@@ -13,6 +13,7 @@ from trunkline.gateway.enforcement import EnforcementChain, PolicyEnforcer, Rate
 from trunkline.jsonrpc import Raw, Request, RpcError, to_raw
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.methods import CLIENT_REQUESTS
 from trunkline.mcp.params import Params
 from trunkline.mcp.versions import V2025_11_25
 from trunkline.routing.limits import LimitTables
@@ -51,7 +52,10 @@ def make_caller(name: str = "anna", *roles: str) -> Caller:
 def make_context(caller: Caller, **arguments: Any) -> CallContext:
     request = Request(7, "tools/call", Raw(b'{"name":"a__b"}'))
     client, params = Mock(caller=caller), Params(Raw(b"{}"))
-    return CallContext(caller, request, params, client, entry=ENTRY, arguments=to_raw(arguments))
+    method = CLIENT_REQUESTS["tools/call"]
+    return CallContext(
+        caller, request, method, params, client, entry=ENTRY, arguments=to_raw(arguments)
+    )
 
 
 def outcome(guard: EntryChecks, caller: Caller, **arguments: Any) -> str | None:

@@ -21,12 +21,13 @@ from trunkline.gateway.enforcement import PolicyEnforcer
 from trunkline.gateway.gateway import Gateway
 from trunkline.jsonrpc import RpcError
 from trunkline.mcp.errors import ErrorKind, gateway_error
+from trunkline.mcp.methods import CLIENT_REQUESTS
 from trunkline.routing.policy import Policy
 from trunkline.routing.visibility import Visibility
 
 
 def cached_route(gateway: Gateway, name: str) -> Route | None:
-    return gateway.registry.decisions.route("tools/call", name)
+    return gateway.registry.decisions.route(CLIENT_REQUESTS["tools/call"], name)
 
 
 async def test_a_route_is_cached_and_an_unknown_name_is_not() -> None:

@@ -22,7 +22,7 @@ from trunkline.gateway.router import Router
 from trunkline.gateway.stateless import StatelessClient
 from trunkline.jsonrpc import Raw, Request, RpcError, from_raw, to_raw
 from trunkline.mcp.identity import Caller, Principal
-from trunkline.mcp.methods import CLIENT_REQUESTS, RoutingMode
+from trunkline.mcp.methods import CLIENT_REQUESTS
 from trunkline.mcp.params import Params
 from trunkline.mcp.versions import V2025_11_25, V2026_07_28, Revision
 from trunkline.routing.catalog import CatalogEntry
@@ -44,10 +44,11 @@ async def make_router(gateway: Gateway) -> Router:
 
 async def forward(router: Router, method: str, params: Any, **more: Any) -> Any:
     raw = to_raw(params)
-    mode = CLIENT_REQUESTS[method].mode
     client = make_client(more.pop("revision", OLD))
     request = Request(1, method, raw)
-    return from_raw(await router.forward(request, Params(raw), mode, client, **more))
+    return from_raw(
+        await router.forward(request, Params(raw), CLIENT_REQUESTS[method], client, **more)
+    )
 
 
 def full_server(**servers: str) -> Server:
@@ -96,7 +97,7 @@ async def test_a_call_without_a_prefix_is_forwarded_byte_for_byte() -> None:
     async with running(gateway, server):
         router = await make_router(gateway)
         request = Request(1, "tools/call", raw)
-        await router.forward(request, Params(raw), RoutingMode.BY_NAME, make_client())
+        await router.forward(request, Params(raw), CLIENT_REQUESTS["tools/call"], make_client())
         assert bytes(server.requests[-1].params) == bytes(raw)
 
 
@@ -129,7 +130,7 @@ async def test_invalid_params_are_refused_and_not_forwarded(method: str, params:
         raw = to_raw(params)
         request = Request(1, method, raw)
         with pytest.raises(RpcError) as raised:
-            _ = router.forward(request, Params(raw), CLIENT_REQUESTS[method].mode, make_client())
+            _ = router.forward(request, Params(raw), CLIENT_REQUESTS[method], make_client())
         assert raised.value.code == -32602
         assert a.count(method) + b.count(method) == 0
 

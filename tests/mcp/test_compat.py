@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.jsonrpc import UNSET, Raw, RpcError, from_raw, read_members, to_raw
-from trunkline.mcp.cache_hints import CACHEABLE_METHODS, CacheHints
+from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.compat import (
     MAX_SCANNED_BYTES,
     adapt_error,
@@ -24,7 +24,7 @@ from trunkline.mcp.compat import (
     to_stateless_result,
 )
 from trunkline.mcp.identity import Caller, Principal
-from trunkline.mcp.input_required import INPUT_METHODS
+from trunkline.mcp.methods import CLIENT_REQUESTS, undefined_method
 from trunkline.mcp.params import Params
 from trunkline.mcp.versions import (
     REVISIONS,
@@ -36,6 +36,13 @@ from trunkline.mcp.versions import (
     V2026_07_28,
     Revision,
 )
+
+CACHEABLE_METHODS = [name for name, row in CLIENT_REQUESTS.items() if row.is_cacheable]
+INPUT_METHODS = [name for name, row in CLIENT_REQUESTS.items() if row.may_request_input]
+CALL = CLIENT_REQUESTS["tools/call"]
+COMPLETE = CLIENT_REQUESTS["completion/complete"]
+GET = CLIENT_REQUESTS["prompts/get"]
+READ = CLIENT_REQUESTS["resources/read"]
 
 FIRST, BATCHED, OLD, LATEST = SESSION_REVISIONS
 ENVELOPE = V2026_07_28
@@ -58,7 +65,7 @@ LINKED = {"type": "text", "text": "A <x:a>", "_meta": {"k": 1}}
 
 def downgrade(method: str, result: dict[str, Any], revision: Revision) -> Any:
     found = read_members(to_raw(result))
-    downgrade_result(method, found, revision)
+    downgrade_result(CLIENT_REQUESTS[method], found, revision)
     return from_raw(to_raw(found))
 
 
@@ -84,7 +91,7 @@ def test_blocks_become_types_that_the_revision_has(revision: Revision, blocks: l
 def test_an_escaped_block_type_is_found() -> None:
     found = {"content": Raw(b'[{"type":"\\u0061udio","data":"AAAA"}]')}
     assert needs_downgrade(to_raw(found), FIRST)
-    downgrade_result("tools/call", found, FIRST)
+    downgrade_result(CALL, found, FIRST)
     assert b'"blob":"AAAA"' in bytes(found["content"])
 
 
@@ -96,11 +103,11 @@ def test_malformed_blocks_are_unchanged(raw: bytes) -> None:
     for method, key in (("tools/call", "content"), ("prompts/get", "messages")):
         content = Raw(raw)
         found = {key: content}
-        downgrade_result(method, found, FIRST)
+        downgrade_result(CLIENT_REQUESTS[method], found, FIRST)
         assert found[key] is content
     half = Raw(b'[{"type":"resource_link","uri":"x:","name":5}]')
     found = {"content": half}
-    downgrade_result("tools/call", found, FIRST)
+    downgrade_result(CALL, found, FIRST)
     assert found["content"] is half
 
 
@@ -108,7 +115,7 @@ def test_results_of_other_methods_are_left_alone() -> None:
     for method in ("resources/read", "completion/complete", "prompts/get"):
         found = {"content": to_raw([AUDIO]), "structuredContent": Raw(b"5")}
         before = dict(found)
-        downgrade_result(method, found, FIRST)
+        downgrade_result(CLIENT_REQUESTS[method], found, FIRST)
         assert found == before
 
 
@@ -126,7 +133,7 @@ def test_old_clients_get_structured_content_as_text(revision: Revision) -> None:
 def test_an_object_stays_structured_since_2025_06_18() -> None:
     for revision in (OLD, LATEST):
         found = {"content": Raw(b"[]"), "structuredContent": Raw(b'{"a": 1.0}')}
-        downgrade_result("tools/call", found, revision)
+        downgrade_result(CALL, found, revision)
         assert bytes(found["structuredContent"]) == b'{"a": 1.0}'
         assert bytes(found["content"]) == b"[]"
 
@@ -232,23 +239,23 @@ SERVER = "io.modelcontextprotocol/serverInfo"
 
 
 def to_stateless(method: str, result: Any) -> Any:
-    return from_raw(to_stateless_result(method, to_raw(result), NEW))
+    return from_raw(to_stateless_result(CLIENT_REQUESTS[method], to_raw(result), NEW))
 
 
 def to_session(result: Any) -> Any:
-    return from_raw(to_session_result("tools/call", to_raw(result), SESSION))
+    return from_raw(to_session_result(CALL, to_raw(result), SESSION))
 
 
 def test_between_session_revisions_a_result_is_not_parsed() -> None:
     odd = Raw(b'{"a":1,"a":2 , "resultType":3}')
-    assert adapt_result("tools/call", odd, V2024_11_05, SESSION) is odd
+    assert adapt_result(CALL, odd, V2024_11_05, SESSION) is odd
 
 
 def test_a_complete_stateless_result_keeps_its_bytes() -> None:
     called = Raw(b'{"content": [1.0], "resultType":"complete"}')
-    assert adapt_result("tools/call", called, NEW, NEW) is called
+    assert adapt_result(CALL, called, NEW, NEW) is called
     read = Raw(b'{"contents":[], "resultType":"complete" ,"ttlMs":5,"cacheScope":"public"}')
-    assert adapt_result("resources/read", read, NEW, NEW) is read
+    assert adapt_result(READ, read, NEW, NEW) is read
 
 
 @pytest.mark.parametrize(
@@ -266,7 +273,7 @@ def test_a_complete_result_of_any_size_keeps_its_bytes(
 ) -> None:
     long = whole[:-1] + b',"x":"%b"}' % (b"a" * MAX_SCANNED_BYTES)
     for result in (Raw(whole), Raw(long), Raw(b'{"x":1,' + whole[1:])):
-        assert adapt_result("tools/call", result, NEW, NEW) is result
+        assert adapt_result(CALL, result, NEW, NEW) is result
 
 
 @pytest.mark.parametrize(
@@ -279,7 +286,7 @@ def test_a_complete_result_of_any_size_keeps_its_bytes(
     ],
 )
 def test_a_nested_result_type_does_not_count(inside: bytes) -> None:
-    adapted = bytes(adapt_result("tools/call", Raw(inside), NEW, NEW))
+    adapted = bytes(adapt_result(CALL, Raw(inside), NEW, NEW))
     assert from_raw(adapted, dict[str, Any]) == {
         "resultType": "complete",
         **from_raw(inside, dict[str, Any]),
@@ -289,14 +296,14 @@ def test_a_nested_result_type_does_not_count(inside: bytes) -> None:
 def test_a_duplicate_result_type_is_rejected() -> None:
     both = Raw(b'{"resultType":"input_required","requestState":"s","resultType":"complete"}')
     with pytest.raises(RpcError, match="resultType"):
-        adapt_result("tools/call", both, NEW, NEW)
+        adapt_result(CALL, both, NEW, NEW)
     spelled = Raw(b'{"result\\u0054ype":"input_required","a":1,"resultType":"complete"}')
     with pytest.raises(RpcError, match="resultType"):
-        adapt_result("tools/call", spelled, NEW, NEW)
+        adapt_result(CALL, spelled, NEW, NEW)
 
 
 def test_a_session_result_gets_the_members_it_lacks() -> None:
-    adapted = adapt_result("tools/call", Raw(b'{"content":[1.0],"_meta":{"k":1}}'), SESSION, NEW)
+    adapted = adapt_result(CALL, Raw(b'{"content":[1.0],"_meta":{"k":1}}'), SESSION, NEW)
     assert bytes(adapted) == b'{"resultType":"complete","content":[1.0],"_meta":{"k":1}}'
 
 
@@ -307,16 +314,16 @@ def test_a_session_result_gets_the_members_it_lacks() -> None:
 def test_the_result_type_of_a_session_server_is_ignored(sent: bytes) -> None:
     for key in (b"resultType", b"result\\u0054ype"):
         raw = Raw(b'{"content":[1.0],"ttlMs":9,"' + key + b'":' + sent + b"}")
-        adapted = adapt_result("tools/call", raw, SESSION, NEW)
+        adapted = adapt_result(CALL, raw, SESSION, NEW)
         assert b'"content":[1.0]' in bytes(adapted)
         assert from_raw(adapted, dict[str, Any])["resultType"] == "complete"
 
 
 @pytest.mark.parametrize("kind", ["input_required", "complete"])
-@pytest.mark.parametrize("method", sorted(CACHEABLE_METHODS))
+@pytest.mark.parametrize("method", CACHEABLE_METHODS)
 def test_the_cache_hints_of_a_session_server_are_ignored(method: str, kind: str) -> None:
     sent = to_raw({"resultType": kind, "ttlMs": 9, "cacheScope": "public", "contents": []})
-    assert from_raw(adapt_result(method, sent, SESSION, NEW)) == {
+    assert from_raw(adapt_result(CLIENT_REQUESTS[method], sent, SESSION, NEW)) == {
         "resultType": "complete",
         "ttlMs": 0,
         "cacheScope": "private",
@@ -324,7 +331,7 @@ def test_the_cache_hints_of_a_session_server_are_ignored(method: str, kind: str)
     }
 
 
-@pytest.mark.parametrize("method", sorted(CACHEABLE_METHODS))
+@pytest.mark.parametrize("method", CACHEABLE_METHODS)
 def test_cacheable_results_without_hints_forbid_caching(method: str) -> None:
     assert to_stateless(method, {}) == {
         "resultType": "complete",
@@ -372,19 +379,19 @@ SAMPLE: Any = {"method": "sampling/createMessage", "params": {"messages": []}}
         ),
     ],
 )
-@pytest.mark.parametrize("method", sorted(INPUT_METHODS))
+@pytest.mark.parametrize("method", INPUT_METHODS)
 def test_a_client_gets_no_request_for_an_undeclared_capability(
     method: str, server_request: Any, client_features: list[str], missing: Any
 ) -> None:
     result = to_raw({"resultType": "input_required", "inputRequests": {"k": server_request}})
     with pytest.raises(RpcError) as caught:
-        adapt_result(method, result, NEW, NEW, frozenset(client_features))
+        adapt_result(CLIENT_REQUESTS[method], result, NEW, NEW, frozenset(client_features))
     assert (caught.value.code, caught.value.data) == (-32021, {"requiredCapabilities": missing})
 
 
 def test_a_request_for_a_declared_capability_keeps_its_bytes() -> None:
     result = Raw(b'{"resultType": "input_required", "inputRequests": {"k":%s}}' % to_raw(SAMPLE))
-    assert adapt_result("tools/call", result, NEW, NEW, frozenset(["sampling"])) is result
+    assert adapt_result(CALL, result, NEW, NEW, frozenset(["sampling"])) is result
 
 
 @pytest.mark.parametrize(
@@ -414,7 +421,7 @@ def test_an_unusable_result_becomes_an_error(method: str, sent: Any, reason: str
 
 def test_a_result_of_an_extension_is_passed_through() -> None:
     result = Raw(b'{"resultType": "example.com/later", "ttlMs": 5}')
-    assert adapt_result("tools/call", result, NEW, NEW) is result
+    assert adapt_result(CALL, result, NEW, NEW) is result
 
 
 @pytest.mark.parametrize(
@@ -428,7 +435,7 @@ def test_a_result_of_an_extension_is_passed_through() -> None:
 def test_a_result_that_cannot_be_adapted_is_a_server_error(raw: bytes, reason: str) -> None:
     for server, client in ((SESSION, NEW), (NEW, SESSION)):
         with pytest.raises(RpcError, match=reason) as caught:
-            adapt_result("tools/call", Raw(raw), server, client)
+            adapt_result(CALL, Raw(raw), server, client)
         assert caught.value.code == -32603
 
 
@@ -453,17 +460,17 @@ def test_session_clients_see_no_stateless_members() -> None:
     ],
 )
 def test_session_clients_never_see_the_result_type(whole: bytes, seen: bytes) -> None:
-    assert bytes(adapt_result("tools/call", Raw(whole), NEW, SESSION)) == seen
+    assert bytes(adapt_result(CALL, Raw(whole), NEW, SESSION)) == seen
     for other in (b"result\\u0054ype", b"resultType"):
         asks = b'{"%b":"input_required","a":1,"resultType":"complete"}' % other
         with pytest.raises(RpcError, match="resultType"):
-            adapt_result("tools/call", Raw(asks), NEW, SESSION)
+            adapt_result(CALL, Raw(asks), NEW, SESSION)
 
 
 def test_what_both_eras_have_in_common_keeps_its_bytes() -> None:
     for raw in (b'{"content": [1.0], "_meta":{ "k":1}}', b'{"content": [], "_meta":5}'):
         result = Raw(raw)
-        assert adapt_result("tools/call", result, NEW, SESSION) is result
+        assert adapt_result(CALL, result, NEW, SESSION) is result
 
 
 @pytest.mark.parametrize(
@@ -485,7 +492,7 @@ def test_an_incomplete_result_is_an_error_for_session_clients(kind: Any, reason:
 @pytest.mark.holds("T95")
 def test_a_list_as_structured_content_becomes_text_for_session_clients() -> None:
     listed: Any = {"resultType": "complete", "content": [], "structuredContent": [1, {"a": 2}]}
-    result = from_raw(adapt_result("tools/call", to_raw(listed), NEW, SESSION))
+    result = from_raw(adapt_result(CALL, to_raw(listed), NEW, SESSION))
     assert result == {"content": [{"type": "text", "text": '[1,{"a":2}]'}]}
     assert to_stateless("tools/call", listed) == listed
 
@@ -493,9 +500,9 @@ def test_a_list_as_structured_content_becomes_text_for_session_clients() -> None
 @pytest.mark.parametrize("server", [V2025_11_25, V2026_07_28])
 def test_the_oldest_clients_get_audio_as_a_resource(server: Revision) -> None:
     result = to_raw({"content": [{"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}]})
-    adapted: Any = from_raw(adapt_result("tools/call", result, server, V2024_11_05))
+    adapted: Any = from_raw(adapt_result(CALL, result, server, V2024_11_05))
     assert adapted["content"][0]["resource"]["blob"] == "AAAA"
-    assert adapt_result("tools/call", result, server, V2025_03_26) is result
+    assert adapt_result(CALL, result, server, V2025_03_26) is result
 
 
 @pytest.mark.parametrize("client", SESSION_REVISIONS)
@@ -503,16 +510,16 @@ def test_the_oldest_clients_get_audio_as_a_resource(server: Revision) -> None:
 def test_text_keeps_its_bytes_between_all_revisions(server: Revision, client: Revision) -> None:
     for raw in (b'{"content": [{"type":"text","text":"a \\u00e9"}]}', b'{"messages": []}'):
         result = Raw(raw)
-        assert adapt_result("tools/call", result, server, client) is result
+        assert adapt_result(CALL, result, server, client) is result
 
 
 def test_malformed_content_is_passed_to_older_clients() -> None:
     odd = Raw(b'{"structuredContent": {}, "a":1,"a":2}')
     with pytest.raises(RpcError, match="duplicate member 'a'"):
-        adapt_result("tools/call", odd, V2025_06_18, V2025_03_26)
-    assert adapt_result(
-        "prompts/get", Raw(b'{"structuredContent": 5}'), SESSION, V2025_03_26
-    ) == Raw(b'{"structuredContent": 5}')
+        adapt_result(CALL, odd, V2025_06_18, V2025_03_26)
+    assert adapt_result(GET, Raw(b'{"structuredContent": 5}'), SESSION, V2025_03_26) == Raw(
+        b'{"structuredContent": 5}'
+    )
 
 
 @pytest.mark.parametrize(
@@ -521,7 +528,7 @@ def test_malformed_content_is_passed_to_older_clients() -> None:
 @pytest.mark.parametrize("server", [SESSION, NEW])
 def test_empty_results_are_empty(method: str, server: Revision) -> None:
     result = Raw(b'{"resultType":"complete","_meta":{}}')
-    assert bytes(adapt_result(method, result, server, SESSION)) == b"{}"
+    assert bytes(adapt_result(CLIENT_REQUESTS[method], result, server, SESSION)) == b"{}"
 
 
 def test_a_session_server_sees_no_stateless_members() -> None:
@@ -535,7 +542,7 @@ def test_a_session_server_sees_no_stateless_members() -> None:
         }
     )
     params = Params(raw)
-    to_session_params("tools/call", params, SESSION)
+    to_session_params(CALL, params, SESSION)
     assert from_raw(params.encode()) == {
         "name": "x",
         "context": {},
@@ -543,7 +550,7 @@ def test_a_session_server_sees_no_stateless_members() -> None:
     }
     first = from_raw(raw, dict[str, Any])
     plain = Params(to_raw({"name": "x", "arguments": {"a": 1}, "_meta": first["_meta"]}))
-    to_session_params("tools/call", plain, SESSION)
+    to_session_params(CALL, plain, SESSION)
     assert bytes(plain.encode()) == (
         b'{"name":"x","arguments":{"a":1},"_meta":{"traceparent":"t"}}'
     )
@@ -557,7 +564,7 @@ def test_a_session_client_cannot_write_into_its_envelope() -> None:
         "_meta": forged | {"traceparent": "t"},
     }
     caller = Caller(Principal("p"), SESSION, {"roots": {}}, to_raw({"name": "c"}))
-    for method, kept in (("tools/call", False), ("vendor/method", True)):
+    for method, kept in ((CALL, False), (undefined_method("vendor/method"), True)):
         params = Params(to_raw({"name": "x"} | sent))
         to_stateless_params(method, params, caller)
         assert from_raw(params.encode()) == {
@@ -566,7 +573,7 @@ def test_a_session_client_cannot_write_into_its_envelope() -> None:
             **({key: sent[key] for key in ("inputResponses", "requestState")} if kept else {}),
         }
     plain = Params(Raw(b'{"name":"x"}'))
-    to_stateless_params("tools/call", plain, caller)
+    to_stateless_params(CALL, plain, caller)
     assert plain.get("_meta") == caller.envelope
 
 
@@ -575,7 +582,7 @@ def test_a_session_client_cannot_write_into_its_envelope() -> None:
 )
 def test_completions_have_a_context_since_2025_06_18(server: Revision, *, kept: bool) -> None:
     params = Params(Raw(b'{"ref":{},"context":{"arguments":{}}}'))
-    to_session_params("completion/complete", params, server)
+    to_session_params(COMPLETE, params, server)
     assert (params.get("context") is not None) == kept
 
 
@@ -657,7 +664,7 @@ def test_a_list_of_the_gateway_has_all_required_members() -> None:
 
 def test_a_small_result_without_unknown_members_only_loses_its_type() -> None:
     plain = Raw(b'{"resultType":"complete","content":[1.0]}')
-    assert bytes(adapt_result("tools/call", plain, NEW, SESSION)) == b'{"content":[1.0]}'
+    assert bytes(adapt_result(CALL, plain, NEW, SESSION)) == b'{"content":[1.0]}'
 
 
 def test_a_missing_capability_is_named_to_clients_of_the_other_era() -> None:
@@ -674,7 +681,7 @@ def test_a_missing_capability_is_named_to_clients_of_the_other_era() -> None:
 
 def test_params_without_stateless_members_are_unchanged() -> None:
     plain = Params(Raw(b'{"name": "t" , "arguments":{}}'))
-    to_session_params("tools/call", plain, SESSION)
+    to_session_params(CALL, plain, SESSION)
     assert bytes(plain.encode()) == b'{"name": "t" , "arguments":{}}'
 
 
@@ -682,6 +689,6 @@ def test_the_revisions_that_get_results_unchanged_are_known() -> None:
     for server in REVISIONS:
         for client in passthrough_revisions(server):
             result = Raw(b'{"content":[],"structuredContent":{},"resultType":"complete"}')
-            assert adapt_result("tools/call", result, server, client) is result
+            assert adapt_result(CALL, result, server, client) is result
     assert passthrough_revisions(SESSION) == {V2025_06_18, V2025_11_25}
     assert not passthrough_revisions(NEW)

@@ -3,7 +3,8 @@
 import pytest
 
 from trunkline.mcp import methods
-from trunkline.mcp.methods import Method, RoutingMode
+from trunkline.mcp.features import FeatureKind
+from trunkline.mcp.methods import Method, ResultShape, RoutingMode, undefined_method
 from trunkline.mcp.versions import (
     REVISIONS,
     SESSION_REVISIONS,
@@ -20,14 +21,18 @@ TABLES = [
 ]
 
 
+def names_where(condition: str) -> set[str]:
+    """Return the client requests whose row has something."""
+    return {name for name, row in methods.CLIENT_REQUESTS.items() if getattr(row, condition)}
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_a_method_is_listed_under_its_own_name_and_known_revisions(
     table: dict[str, Method],
 ) -> None:
     for name, method in table.items():
         assert method.name == name
-        assert set(method.revisions) <= set(REVISIONS)
-        assert method.revisions == tuple(r for r in REVISIONS if r in method.revisions)
+        assert method.revisions <= set(REVISIONS)
 
 
 def test_notifications_are_named_so_and_requests_are_not() -> None:
@@ -44,13 +49,11 @@ def test_the_stateless_protocol_has_no_initialize_ping_or_server_requests() -> N
     gone |= set(methods.SERVER_REQUESTS)
     for table in TABLES[:1] + TABLES[2:3]:
         for name in gone & set(table):
-            assert table[name].revisions == tuple(
-                v for v in SESSION_REVISIONS if v in table[name].revisions
-            )
+            assert table[name].revisions <= set(SESSION_REVISIONS)
 
 
 def test_elicitation_came_with_the_third_revision() -> None:
-    assert methods.SERVER_REQUESTS["elicitation/create"].revisions == (V2025_06_18, V2025_11_25)
+    assert methods.SERVER_REQUESTS["elicitation/create"].revisions == {V2025_06_18, V2025_11_25}
 
 
 def test_methods_with_a_name_go_to_the_backend_that_has_it() -> None:
@@ -65,10 +68,73 @@ def test_methods_with_a_name_go_to_the_backend_that_has_it() -> None:
 
 def test_the_stateless_protocol_has_discover_and_listen_instead() -> None:
     for name in ("server/discover", "subscriptions/listen"):
-        assert methods.CLIENT_REQUESTS[name].revisions == STATELESS_REVISIONS
+        assert methods.CLIENT_REQUESTS[name].revisions == set(STATELESS_REVISIONS)
     acknowledged = methods.SERVER_NOTIFICATIONS["notifications/subscriptions/acknowledged"]
-    assert acknowledged.revisions == STATELESS_REVISIONS
+    assert acknowledged.revisions == set(STATELESS_REVISIONS)
 
 
 def test_no_table_contains_tasks() -> None:
     assert not [name for table in TABLES for name in table if "task" in name]
+
+
+def test_every_kind_of_feature_has_a_list_and_a_notification_of_changes() -> None:
+    for kind in FeatureKind:
+        row = methods.CLIENT_REQUESTS[kind.method]
+        assert (row.mode, row.kind, row.capability) == (RoutingMode.MERGED, kind, kind.capability)
+        changed = methods.SERVER_NOTIFICATIONS[kind.change_notification]
+        assert changed.mode is RoutingMode.MERGED
+        assert changed.kind is not None
+        assert changed.kind.capability == kind.capability
+
+
+def test_calls_are_the_requests_that_go_to_the_owner_of_their_target() -> None:
+    assert names_where("is_call") == {
+        "tools/call",
+        "prompts/get",
+        "resources/read",
+        "completion/complete",
+    }
+    rows = methods.CLIENT_REQUESTS
+    targets = {name: row.target for name, row in rows.items() if row.target is not None}
+    assert targets == {
+        "tools/call": "name",
+        "prompts/get": "name",
+        "resources/read": "uri",
+        "resources/subscribe": "uri",
+        "resources/unsubscribe": "uri",
+        "completion/complete": "ref",
+    }
+    assert {name for name, row in rows.items() if row.header_member} == {
+        "tools/call",
+        "prompts/get",
+        "resources/read",
+    }
+
+
+def test_what_a_result_may_be_follows_the_specification() -> None:
+    assert names_where("may_request_input") == {"tools/call", "prompts/get", "resources/read"}
+    assert names_where("may_be_task") == {"tools/call"}
+    lists = {kind.method for kind in FeatureKind}
+    assert names_where("is_cacheable") == {"server/discover", "resources/read", *lists}
+    shapes = {name: row.result for name, row in methods.CLIENT_REQUESTS.items()}
+    assert {name for name, shape in shapes.items() if shape is ResultShape.EMPTY} == {
+        "ping",
+        "logging/setLevel",
+        "resources/subscribe",
+        "resources/unsubscribe",
+    }
+
+
+def test_an_undefined_method_has_a_row_that_promises_nothing() -> None:
+    row = undefined_method("x/y")
+    assert (row.name, row.mode) == ("x/y", RoutingMode.PASSTHROUGH)
+    assert row.target is None
+    for condition in ("is_call", "is_cacheable", "may_request_input", "may_be_task"):
+        assert not getattr(row, condition)
+
+
+def test_requests_about_tasks_are_only_sent() -> None:
+    for name, row in methods.TASK_REQUESTS.items():
+        assert row.mode is RoutingMode.REFUSED
+        assert name not in methods.CLIENT_REQUESTS
+    assert methods.TASK_REQUESTS["tasks/get"].header_member == "taskId"

@@ -6,7 +6,6 @@ import pytest
 
 from trunkline.jsonrpc import UNSET, Raw, RpcError, to_raw
 from trunkline.mcp.notifications import (
-    LIST_CHANGED_METHODS,
     LOG_LEVELS,
     MAX_SUBSCRIBED_URIS,
     SubscriptionFilter,
@@ -103,11 +102,6 @@ def test_only_true_flags_announce_changes(odd: Any) -> None:
 )
 def test_an_acknowledgement_covers_the_uris_it_names(acknowledged: Any, covered: set[str]) -> None:
     assert acknowledged_uris(Params(to_raw(acknowledged))) == covered
-
-
-def test_every_kind_has_a_list_changed_notification() -> None:
-    assert LIST_CHANGED_METHODS["notifications/tools/list_changed"] == "tools"
-    assert sorted(LIST_CHANGED_METHODS.values()) == ["prompts", "resources", "tools"]
 
 
 def test_the_most_verbose_level_satisfies_everyone() -> None:

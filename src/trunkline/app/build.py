@@ -47,11 +47,11 @@ from trunkline.gateway.session import GatewayIdentity
 from trunkline.gateway.settings import GatewayLimits, UpstreamSettings
 from trunkline.gateway.suspended_calls import SuspendedCallLimits
 from trunkline.jsonrpc import ConnectionLost
-from trunkline.mcp.features import FeatureKind
+from trunkline.mcp.features import KIND_NAMES, FeatureKind
 from trunkline.routing.conditions import Condition
 from trunkline.routing.kill_switch import SWITCH_ALL, KillSwitch, SwitchKind
 from trunkline.routing.limits import Limit, LimitTables
-from trunkline.routing.policy import KIND_NAMES, Policy, Role, Rule
+from trunkline.routing.policy import Policy, Role, Rule
 from trunkline.routing.visibility import Visibility, VisibilityPolicy
 from trunkline.stdio.child import ChildProcess
 

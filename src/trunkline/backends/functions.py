@@ -77,10 +77,8 @@ class FunctionBackend:
 
         return register
 
-    @property
-    def revision(self) -> Revision:
-        """The latest session revision; results are written for each caller's revision."""
-        return LATEST_SESSION_REVISION
+    # Results are written for each caller's revision
+    revision: Revision = LATEST_SESSION_REVISION
 
     @property
     def capabilities(self) -> dict[str, Any]:
@@ -106,8 +104,8 @@ class FunctionBackend:
             _current_caller.reset(token)
 
     async def _run(self, context: CallContext) -> Raw:
-        if context.request.method != "tools/call":
-            raise RpcError.method_not_found(context.request.method)
+        if context.method.name != "tools/call":
+            raise RpcError.method_not_found(context.method.name)
         params = context.params
         name = params.require_text("name")
         if name not in self._tools:

@@ -17,7 +17,6 @@ from msgspec import Struct
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient, Requester
 from trunkline.jsonrpc import Id, Notification, PendingResult, Raw, RemoteProtocolError, Request
-from trunkline.mcp.input_required import INPUT_METHODS
 from trunkline.mcp.params import Params, decode_value
 
 
@@ -69,7 +68,7 @@ class InFlightCalls:
         return len({client.call_group for client in self._possible_targets()}) > 1
 
     def _possible_targets(self) -> list[DownstreamClient]:
-        may_ask = [c.client for c in self._calls if c.request.method in INPUT_METHODS]
+        may_ask = [c.client for c in self._calls if c.method.may_request_input]
         # Some servers send requests during lists or completions: then all clients count.
         return may_ask or [context.client for context in self._calls]
 

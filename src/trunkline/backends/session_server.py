@@ -44,9 +44,8 @@ from trunkline.jsonrpc import (
 )
 from trunkline.mcp.capabilities import read_client_features
 from trunkline.mcp.compat import to_session_params
-from trunkline.mcp.methods import CLIENT_REQUESTS, SERVER_REQUESTS
+from trunkline.mcp.methods import CLIENT_REQUESTS, MERGED, SERVER_NOTIFICATIONS, SERVER_REQUESTS
 from trunkline.mcp.negotiation import InitializeResult, initialize_params, read_initialize_result
-from trunkline.mcp.notifications import LIST_CHANGED_METHODS
 from trunkline.mcp.params import Params, decode_value
 from trunkline.mcp.tasks import TASK_REQUEST, strip_task_params, supports_tasks
 from trunkline.mcp.versions import LATEST_SESSION_REVISION, Era
@@ -148,7 +147,7 @@ class SessionServer:
             raise _not_connected()
         # Nearly all calls have only a name and arguments: they go on without another look.
         if not params.has_only_name_and_arguments:
-            to_session_params(context.request.method, params, self.revision)
+            to_session_params(context.method, params, self.revision)
             if not params.has_only_name_and_arguments:
                 self._in_flight.subscribe_progress(context)
         # Servers without such tools pay one attribute for the feature.
@@ -192,8 +191,9 @@ class SessionServer:
         return await self._send_in_new_session(connection, handler.welcome, lost, send)
 
     def _needs_task(self, context: CallContext) -> bool:
-        is_tool = context.request.method == "tools/call"
-        return is_tool and context.params.require_text("name") in self._task_only_tools
+        if not context.method.may_be_task:
+            return False
+        return context.params.require_text("name") in self._task_only_tools
 
     def _start_task(self, connection: ServerConnection, context: CallContext) -> PendingResult:
         context.params.put("task", TASK_REQUEST)
@@ -343,8 +343,9 @@ class SessionServer:
     def on_server_notification(self, notification: Notification) -> Awaitable[None] | None:
         """Handle a notification that concerns no call."""
         method = notification.method
-        if method in LIST_CHANGED_METHODS:
-            self._listener.on_features_changed(LIST_CHANGED_METHODS[method])
+        known = SERVER_NOTIFICATIONS.get(method)
+        if known is not None and known.mode is MERGED and known.kind is not None:
+            self._listener.on_features_changed(known.kind.capability)
         elif method == "notifications/cancelled":
             self._cancel_request(notification)
         elif method not in _IGNORED_IF_LATE:

@@ -53,12 +53,12 @@ from trunkline.mcp.http_headers import (
 )
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.input_required import (
-    INPUT_METHODS,
     MAX_INPUT_ROUNDS,
     InputRequired,
     put_retry,
     read_input_required,
 )
+from trunkline.mcp.methods import MERGED, SERVER_NOTIFICATIONS
 from trunkline.mcp.negotiation import (
     SUBSCRIPTION_ID_KEY,
     Discovery,
@@ -68,7 +68,6 @@ from trunkline.mcp.negotiation import (
 )
 from trunkline.mcp.notifications import (
     LIST_CHANGED_FLAGS,
-    LIST_CHANGED_METHODS,
     acknowledged_uris,
     announced_list_changes,
     write_subscription_filter,
@@ -200,14 +199,11 @@ class StatelessServer:
             raise
 
     @property
-    def revision(self) -> Revision:
-        """The protocol revision."""
-        return LATEST_STATELESS_REVISION
-
-    @property
     def capabilities(self) -> dict[str, Any]:
         """The capabilities that the server declared."""
         return self._discovery.capabilities if self._discovery else {}
+
+    revision: Revision = LATEST_STATELESS_REVISION
 
     @property
     def abilities(self) -> BackendAbilities:
@@ -255,17 +251,17 @@ class StatelessServer:
 
     def call(self, context: CallContext) -> PendingResult:
         """Make a call; clients of the session protocol get the server's questions as requests."""
-        params, caller, method = context.params, context.caller, context.request.method
+        params, caller, method = context.params, context.caller, context.method
         needs_adapting = not caller.revision.is_stateless
         # Metadata that the client wrote itself goes on as it is.
         if needs_adapting or not has_envelope(params):
             to_stateless_params(method, params, caller)
         self._in_flight.subscribe_progress(context)
-        if self._runs_tasks and method == "tools/call":
+        if self._runs_tasks and method.may_be_task:
             pending = self._start_task_capable(context)
         else:
             pending = self._start_call(context)
-        if needs_adapting and method in INPUT_METHODS:
+        if needs_adapting and method.may_request_input:
             pending.add_callback(partial(self._check_input_required, context))
         return self._in_flight.add(context, pending)
 
@@ -280,13 +276,9 @@ class StatelessServer:
             raise Superseded(PendingResult.from_awaitable(rounds))
 
     def _start_call(self, context: CallContext) -> PendingResult:
-        connection, method, client = (
-            self._require_connection(),
-            context.request.method,
-            context.client,
-        )
+        connection, method = self._require_connection(), context.method.name
         streams = connection.has_streams
-        handler = CallStreamHandler(self, self._in_flight, client) if streams else None
+        handler = CallStreamHandler(self, self._in_flight, context.client) if streams else None
         headers = self._headers(method, context.params)
         return connection.call(
             method,
@@ -527,8 +519,9 @@ class StatelessServer:
     def on_server_notification(self, notification: Notification) -> Awaitable[None] | None:
         """Handle a notification that concerns no call."""
         method = notification.method
-        if method in LIST_CHANGED_METHODS:
-            self._listener.on_features_changed(LIST_CHANGED_METHODS[method])
+        known = SERVER_NOTIFICATIONS.get(method)
+        if known is not None and known.mode is MERGED and known.kind is not None:
+            self._listener.on_features_changed(known.kind.capability)
         elif method == "notifications/subscriptions/acknowledged":
             if self._acknowledged is not None and not self._acknowledged.done():
                 self._acknowledged.set_result(Params(notification.params))

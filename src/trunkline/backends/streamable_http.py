@@ -62,6 +62,7 @@ from trunkline.jsonrpc.codec import decode_result
 from trunkline.jsonrpc.errors import IncidentReporter, print_incident, to_rpc_error
 from trunkline.jsonrpc.raw_json import encode_json
 from trunkline.mcp.errors import HEADER_MISMATCH, UNSUPPORTED_VERSION
+from trunkline.mcp.methods import CLIENT_REQUESTS
 from trunkline.mcp.versions import Revision
 
 if TYPE_CHECKING:
@@ -82,8 +83,6 @@ _FORWARDABLE_STATUSES = frozenset((400, 404, 422, 500))
 UNAUTHORIZED_STATUS = 401
 _PROBE_METHODS = frozenset((INITIALIZE_METHOD, "server/discover"))
 _SLOW_PATH_METHODS = frozenset((INITIALIZE_METHOD, LISTEN_METHOD))
-# The methods of features that the server has listed
-_FEATURE_METHODS = frozenset(("prompts/get", "resources/read", "tools/call"))
 
 
 class PendingCall(Struct, eq=False):
@@ -374,7 +373,7 @@ class StreamableHttpClient:
             return SessionLost(refusal, maybe_processed=False)
         if call.method in _PROBE_METHODS or error is None:
             return refusal
-        if call.method in _FEATURE_METHODS and refusal.status in (400, 404):
+        if _names_feature(call.method) and refusal.status in (400, 404):
             if self._is_other_server(refusal, error):
                 if self._withdrawal is not None:
                     return SessionLost(refusal, maybe_processed=True)
@@ -574,3 +573,9 @@ class StreamableHttpClient:
                 task.cancel()
             await self._client.aclose()
             await asyncio.gather(*self._outgoing_tasks, return_exceptions=True)
+
+
+def _names_feature(method: str) -> bool:
+    """Return whether a method names a feature, which the server has listed."""
+    row = CLIENT_REQUESTS.get(method)
+    return row is not None and row.is_call and row.kind is not None

@@ -31,12 +31,11 @@ from trunkline.config import Config, ConfigErrors
 from trunkline.config.policy_tables import Expectation, read_expectations
 from trunkline.gateway.enforcement import policy_target
 from trunkline.jsonrpc import Raw, to_raw
-from trunkline.mcp.features import FeatureKind, read_hints
+from trunkline.mcp.features import KIND_NAMES, FeatureKind, read_hints
 from trunkline.routing.catalog import Catalog, CatalogEntry
 from trunkline.routing.conditions import StrictArguments, read_strict_arguments
 from trunkline.routing.naming import NAME_SEPARATOR
 from trunkline.routing.policy import (
-    KIND_NAMES,
     Policy,
     Subject,
     Target,

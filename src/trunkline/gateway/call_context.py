@@ -27,6 +27,7 @@ from trunkline.jsonrpc import Id, PendingResult, Raw, Request, RpcError, from_ra
 from trunkline.mcp.errors import ErrorKind
 from trunkline.mcp.features import TOOL
 from trunkline.mcp.identity import Caller, Principal
+from trunkline.mcp.methods import CLIENT_REQUESTS, Method
 from trunkline.mcp.params import Params, decode_value
 from trunkline.mcp.versions import Revision
 from trunkline.routing.catalog import CatalogEntry
@@ -67,6 +68,8 @@ class CallContext(Struct, eq=False):
 
     caller: Caller
     request: Request
+    method: Method
+    """What the gateway knows of the method that was called."""
     params: Params
     """The params for the backend: the router and the backend that gets the call edit them. The
     client's own are in `request`.
@@ -355,11 +358,13 @@ class _CompletionParams(_NamedParams):
 
 def requested_name(request: Request) -> str:
     """Return the name or URI that a request asks for, or an empty string."""
-    params, by_uri = request.params, request.method.startswith("resources/")
+    params, method = request.params, CLIENT_REQUESTS.get(request.method)
     if not isinstance(params, Raw):
         return ""
+    target = None if method is None else method.target
+    by_uri = target == "uri"
     try:
-        if request.method == "completion/complete":
+        if target == "ref":
             whole = from_raw(params, _CompletionParams)
             found = whole.ref or whole  # a stored request may have kept only the reference
             by_uri = found.type != "ref/prompt"

@@ -23,6 +23,7 @@ from trunkline.gateway.upstream import Upstream
 from trunkline.jsonrpc import PendingResult, Raw
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller
+from trunkline.mcp.methods import Method
 from trunkline.mcp.params import Params
 from trunkline.mcp.versions import Revision
 from trunkline.routing.catalog import CatalogEntry
@@ -118,7 +119,7 @@ class DecisionCache:
         self._max_decisions = max_decisions
         self.generation = 0
         """How often the cache was invalidated."""
-        self._routes: dict[tuple[str, str], Route] = {}
+        self._routes: dict[tuple[Method, str], Route] = {}
         self._policy_decisions: dict[Hashable, tuple[Raw, PolicyDecision]] = {}
         self._lists: dict[Hashable, Raw] = {}
         self.capabilities: dict[str, Any] | None = None
@@ -131,11 +132,11 @@ class DecisionCache:
         self._lists = {}
         self.capabilities = None
 
-    def route(self, method: str, name: str) -> Route | None:
+    def route(self, method: Method, name: str) -> Route | None:
         """Return the route of a name, if it is cached."""
         return self._routes.get((method, name))
 
-    def add_route(self, method: str, name: str, route: Route) -> None:
+    def add_route(self, method: Method, name: str, route: Route) -> None:
         """Cache the route of a name that the catalogue lists."""
         self._routes[method, name] = route
 

@@ -29,7 +29,7 @@ from trunkline.gateway.pipeline import CallCheck, Denied
 from trunkline.jsonrpc import INVALID_PARAMS, Raw, RpcError, from_raw, read_members, to_raw
 from trunkline.mcp.compat import adapt_result
 from trunkline.mcp.errors import ErrorKind, gateway_error
-from trunkline.mcp.features import TOOL, FeatureKind, read_hints
+from trunkline.mcp.features import KIND_NAMES, TOOL, FeatureKind, read_hints
 from trunkline.mcp.identity import Caller
 from trunkline.mcp.versions import LATEST_SESSION_REVISION, Revision
 from trunkline.routing.catalog import CatalogEntry
@@ -44,7 +44,6 @@ from trunkline.routing.limits import (
 )
 from trunkline.routing.policy import (
     ALLOW,
-    KIND_NAMES,
     Policy,
     PolicyDecision,
     PolicyResult,
@@ -93,7 +92,7 @@ class PolicyEnforcer:
         decision = self.decision_for(context.caller, entry)
         if not decision.conditional:
             result = decision.final
-        elif context.request.method == "completion/complete":
+        elif not context.method.has_arguments:
             result = _without_arguments(decision)
         else:
             result = _evaluate(decision, context.arguments)
@@ -161,9 +160,6 @@ def _not_allowed_error(caller: Caller, entry: CatalogEntry) -> RpcError:
     return gateway_error(ErrorKind.NOT_ALLOWED, message, caller.revision)
 
 
-_KIND_LABELS = {FeatureKind.TOOL: "tool", FeatureKind.PROMPT: "prompt"}
-
-
 class RateLimiter:
     """Counts calls against rate and concurrency limits."""
 
@@ -199,7 +195,7 @@ class RateLimiter:
 
 
 def _rate_limit_error(exceeded: LimitExceeded, entry: CatalogEntry, revision: Revision) -> RpcError:
-    target = f"{_KIND_LABELS.get(entry.kind, 'resource')}: {entry.public_name}"
+    target = f"{KIND_NAMES[entry.kind]}: {entry.public_name}"
     seconds = -(-exceeded.retry_after_ns // SECOND_NS)
     if exceeded.is_concurrent:
         message, limit = f"Too many calls under way for {target}", f"{exceeded.key[0]}_concurrent"
@@ -246,6 +242,8 @@ class _ToolArgumentCheck:
         """
         arguments = context.arguments
         if arguments is not None and self._is_valid(arguments):
+            return None
+        if not context.method.has_arguments:
             return None
         try:
             problems = self._find_errors(arguments)
@@ -334,7 +332,7 @@ def _deny_arguments(context: CallContext, entry: CatalogEntry, problems: tuple[s
     if not revision.reports_bad_arguments_as_result:
         return Denied(RpcError(INVALID_PARAMS, message))
     result = to_raw({"content": [{"type": "text", "text": message}], "isError": True})
-    return Denied(result=adapt_result("tools/call", result, LATEST_SESSION_REVISION, revision))
+    return Denied(result=adapt_result(context.method, result, LATEST_SESSION_REVISION, revision))
 
 
 class EnforcementChain:

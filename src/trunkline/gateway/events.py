@@ -253,9 +253,6 @@ class EventBus:
 _MAX_ADDRESS_CHARS = 512
 """How many characters of a URI are looked at; no consumer shows as many."""
 
-_NAMED_METHODS = ("tools/call", "prompts/get")
-"""Methods that take a name, which is a URI only if it looks like one."""
-
 Sanitize = Callable[[str], str]
 """Makes foreign text printable."""
 
@@ -275,7 +272,8 @@ class CallBrief(NamedTuple):
 def call_target(event: CallSummary, max_length: int | None = None) -> str:
     """Return the name or URI of a call, without secrets in a URI, cut to `max_length`."""
     name = event.name
-    if event.method not in _NAMED_METHODS or "://" in name:
+    # A name is a URI only if it looks like one.
+    if event.context.method.target != "name" or "://" in name:
         name = _public_address(name)
     return name[:max_length]
 

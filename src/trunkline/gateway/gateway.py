@@ -270,9 +270,7 @@ class Gateway:
         for backend in self.registry.snapshots():
             self._emit_skipped(backend)
         self.stateless.features_changed(kinds)
-        changed = {kind.capability for kind in kinds}
-        for capability in sorted(changed):
-            method = f"notifications/{capability}/list_changed"
+        for method in sorted({kind.change_notification for kind in kinds}):
             for session in self._sessions:
                 if session.operational:
                     session.queue_notification(method, None)

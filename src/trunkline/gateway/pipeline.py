@@ -240,7 +240,7 @@ class Pipeline:
         params = context.params
         if context.span is not None:
             context.span.inject(params)
-        if not params.has_only_standard_members and context.request.method == "tools/call":
+        if not params.has_only_standard_members and context.method.may_be_task:
             params.drop("task")  # tasks are not offered; the server would create one for us
         if route.prepare is not None:
             route.prepare(params)

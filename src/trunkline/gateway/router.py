@@ -41,9 +41,16 @@ from trunkline.jsonrpc import (
 )
 from trunkline.jsonrpc.raw_json import first_byte
 from trunkline.mcp.compat import RESOURCE_NOT_FOUND
-from trunkline.mcp.features import FeatureKind
+from trunkline.mcp.features import KIND_NAMES, FeatureKind
 from trunkline.mcp.identity import Caller
-from trunkline.mcp.methods import BY_NAME, BY_REF, CLIENT_REQUESTS, SERVER_REQUESTS, RoutingMode
+from trunkline.mcp.methods import (
+    BY_NAME,
+    BY_REF,
+    CLIENT_REQUESTS,
+    SERVER_REQUESTS,
+    Method,
+    undefined_method,
+)
 from trunkline.mcp.params import Params
 from trunkline.routing.catalog import CatalogEntry
 from trunkline.routing.naming import NAME_SEPARATOR
@@ -70,23 +77,8 @@ def unwrap_call(params: Params) -> tuple[str, Raw]:
     return name, arguments
 
 
-_LIST_METHODS = {kind.method: kind for kind in FeatureKind}
-_NAMED_METHODS = {"tools/call": FeatureKind.TOOL, "prompts/get": FeatureKind.PROMPT}
-_KIND_LABELS = {FeatureKind.TOOL: "tool", FeatureKind.PROMPT: "prompt"}
-
-_CALL_METHODS = frozenset((*_NAMED_METHODS, "resources/read", "completion/complete"))
-"""Methods that are forwarded, and recorded as calls."""
-
 _EMPTY_DEFINITION = Raw(b"{}")
 """Stands for the definition of an entry that no upstream has listed."""
-
-_PARAM_KEYS = {
-    FeatureKind.TOOL: "name",
-    FeatureKind.PROMPT: "name",
-    FeatureKind.RESOURCE: "uri",
-    FeatureKind.TEMPLATE: "uri",
-}
-"""The member of params that names an entry of each kind."""
 
 EntryCheck = Callable[[CatalogEntry, Params], None]
 """A last check of a routed call before it is sent; raises RpcError."""
@@ -105,20 +97,20 @@ class Router:
         self,
         request: Request,
         params: Params,
-        mode: RoutingMode,
+        method: Method,
         client: DownstreamClient,
         check: EntryCheck | None = None,
     ) -> Awaitable[Raw]:
         """Route a request and send it; raises RpcError at once, or when awaited."""
         context = CallContext(
-            client.caller, request, params, client, params.has_only_name_and_arguments
+            client.caller, request, method, params, client, params.has_only_name_and_arguments
         )
         try:
-            route, context.arguments = self.route(params, mode, request.method, client)
+            route, context.arguments = self.route(params, method, client)
         except BaseException as error:
             self.pipeline.register(context)
             if isinstance(error, RpcError) and not self.registry.catalog_complete:
-                return self._forward_when_ready(context, mode, check)
+                return self._forward_when_ready(context, check)
             self._record_failed_lookup(context, error)
             self.pipeline.finish(context, error=error)
             raise
@@ -135,15 +127,11 @@ class Router:
             self.pipeline.finish(context, error=error)
             raise
 
-    async def _forward_when_ready(
-        self, context: CallContext, mode: RoutingMode, check: EntryCheck | None
-    ) -> Raw:
+    async def _forward_when_ready(self, context: CallContext, check: EntryCheck | None) -> Raw:
         """Forward a call that could not be routed, once upstreams have started."""
         try:
             await self.registry.wait_startup()
-            route, context.arguments = self.route(
-                context.params, mode, context.request.method, context.client
-            )
+            route, context.arguments = self.route(context.params, context.method, context.client)
         except BaseException as error:
             self._record_failed_lookup(context, error)
             self.pipeline.finish(context, error=error)
@@ -160,7 +148,7 @@ class Router:
         entry, client = route.entry, context.client
         upstream = self.registry.configured(entry.backend)
         if upstream is None or self._if_visible(entry, client) is None:
-            raise self._unknown_name_error(entry.kind, entry.public_name, client)
+            raise self._unknown_name_error(context.method, entry.public_name, client)
         return msgspec.structs.replace(route, upstream=self.registry.upstream(entry.backend))
 
     def _record_failed_lookup(self, context: CallContext, error: BaseException) -> None:
@@ -178,14 +166,13 @@ class Router:
 
     def _lookup_for_audit(self, context: CallContext) -> CatalogEntry | None:
         """Return the entry that a failed call meant, even if hidden from the caller."""
-        method, params = context.request.method, context.params
-        mode = CLIENT_REQUESTS[method].mode
+        method, params = context.method, context.params
         try:
-            if mode is BY_REF:
+            if method.mode is BY_REF:
                 return self._find_reference(params)
-            if mode is not BY_NAME:
+            if method.mode is not BY_NAME:
                 return self._find_resource(params.require_text("uri"))
-            entry = self.registry.catalog.find(_NAMED_METHODS[method], params.require_text("name"))
+            entry = self._find_named(method, params.require_text("name"))
             if entry is None or not self._is_visible_call_tool(entry, context.client):
                 return entry
             try:
@@ -205,54 +192,57 @@ class Router:
         entry: CatalogEntry | None = None,
     ) -> None:
         """Record a call that was refused before it was routed."""
-        if request.method not in _CALL_METHODS:
+        method = CLIENT_REQUESTS.get(request.method)
+        if method is None or not method.is_call:
             return
-        context = CallContext(caller, request, Params(Raw(b"{}")), client, entry=entry)
+        context = CallContext(caller, request, method, Params(Raw(b"{}")), client, entry=entry)
         if entry is None:
             context.status = "error"  # the entry was not looked up
         self.pipeline.register(context)
         self.pipeline.finish(context, error=error)
 
     def list_features(
-        self, method: str, params: Params, write: Callable[[FeatureKind], Raw]
+        self, kind: FeatureKind, params: Params, write: Callable[[FeatureKind], Raw]
     ) -> Raw | Coroutine[Any, Any, Raw]:
         """Answer a list request from the catalogue, which is always one page."""
         if bytes(params.get("cursor") or b"null") != b"null":
             raise RpcError.invalid_params("unknown cursor: lists come on one page here")
-        return self.registry.when_complete(partial(write, _LIST_METHODS[method]))
+        return self.registry.when_complete(partial(write, kind))
 
     async def route_when_ready(
-        self, params: Params, mode: RoutingMode, method: str, client: DownstreamClient
+        self, params: Params, method: Method, client: DownstreamClient
     ) -> Route:
         """Return the route of a request, after startup if there is none yet."""
         try:
-            return self.route(params, mode, method, client)[0]
+            return self.route(params, method, client)[0]
         except RpcError:
             if self.registry.catalog_complete:
                 raise
         await self.registry.wait_startup()
-        return self.route(params, mode, method, client)[0]
+        return self.route(params, method, client)[0]
 
     def route(
-        self, params: Params, mode: RoutingMode, method: str, client: DownstreamClient
+        self, params: Params, method: Method, client: DownstreamClient
     ) -> tuple[Route, Raw | None]:
         """Return the route of a request, and its arguments; raises RpcError."""
-        if mode is not BY_NAME:
-            return self._route_unnamed(params, mode, client)
+        if method.mode is not BY_NAME:
+            return self._route_unnamed(params, method, client)
         name, arguments = params.name_and_arguments()
         route = self._decisions.route(method, name) or self._route_by_name(method, name, client)
         if route.is_restricted:
             if not route.terms.get(client.caller).is_visible:
-                raise self._unknown_name_error(route.entry.kind, name, client)
+                raise self._unknown_name_error(method, name, client)
             if route.is_call_tool:
                 return self._route_wrapped_call(params, client), params.get("arguments")
         return route, arguments
 
     def _route_unnamed(
-        self, params: Params, mode: RoutingMode, client: DownstreamClient
+        self, params: Params, method: Method, client: DownstreamClient
     ) -> tuple[Route, Raw | None]:
         """Route a completion or a resource; not cached, since clients may make up any URI."""
-        if mode is BY_REF:
+        if method.target is None:
+            raise RpcError.method_not_found(method.name)
+        if method.mode is BY_REF:
             entry = self._resolve_reference(params, client)
             route = self._build_route(entry, partial(_set_native_reference, entry))
         else:
@@ -263,15 +253,18 @@ class Router:
             )
         return route, params.get("arguments")
 
-    def _route_by_name(self, method: str, name: str, client: DownstreamClient) -> Route:
+    def _route_by_name(self, method: Method, name: str, client: DownstreamClient) -> Route:
         """Build the route of a name and cache it."""
-        kind = _NAMED_METHODS[method]
-        entry = self.registry.catalog.find(kind, name)
+        entry = self._find_named(method, name)
         if entry is None:
-            raise self._unknown_name_error(kind, name, client)
+            raise self._unknown_name_error(method, name, client)
         route = self._build_route(entry)
         self._decisions.add_route(method, name, route)
         return route
+
+    def _find_named(self, method: Method, name: str) -> CatalogEntry | None:
+        """Return the feature that a method names, also if it is hidden."""
+        return None if method.kind is None else self.registry.catalog.find(method.kind, name)
 
     def _build_route(
         self,
@@ -302,11 +295,12 @@ class Router:
             return CallerTerms(is_visible=False)
         return self.pipeline.terms_for(caller, entry)
 
-    def _unknown_name_error(
-        self, kind: FeatureKind, name: str, client: DownstreamClient
-    ) -> RpcError:
+    def _unknown_name_error(self, method: Method, name: str, client: DownstreamClient) -> RpcError:
         """Return the error for an unknown name; raises if its upstream is not ready."""
-        label = _KIND_LABELS[kind]
+        kind = method.kind
+        if kind is None:
+            return RpcError.method_not_found(method.name)
+        label = KIND_NAMES[kind]
         self._check_upstream_ready(kind, name, client)
         if not self.registry.catalog.entries(kind):
             return RpcError(INVALID_PARAMS, f"No {label}s available")
@@ -403,7 +397,8 @@ class Router:
         self, request: Request, params: Params, upstream: Upstream, client: DownstreamClient
     ) -> PendingResult:
         """Send a request that MCP does not define; it is not checked or recorded as a call."""
-        context = CallContext(client.caller, request, params, client)
+        method = undefined_method(request.method)
+        context = CallContext(client.caller, request, method, params, client)
         context.answer = answer = upstream.call(context)
         answer.add_callback(lambda a: self.pipeline.release(context, a.result, a.error))
         return answer
@@ -427,7 +422,7 @@ class Router:
 
 
 def _set_native_name(entry: CatalogEntry, params: Params) -> None:
-    params.put(_PARAM_KEYS[entry.kind], entry.native_name)
+    params.put(entry.kind.key, entry.native_name)
 
 
 def _set_native_reference(entry: CatalogEntry, params: Params) -> None:

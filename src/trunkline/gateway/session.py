@@ -14,7 +14,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 from uuid import uuid4
@@ -41,13 +41,13 @@ from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.methods import (
     BROADCAST,
-    BY_NAME,
-    BY_REF,
-    BY_URI,
+    CLIENT_NOTIFICATIONS,
     CLIENT_REQUESTS,
     MERGED,
     SERVER_REQUESTS,
-    RoutingMode,
+    SUBSCRIPTION,
+    Method,
+    undefined_method,
 )
 from trunkline.mcp.negotiation import has_envelope, initialize_result, read_initialize_params
 from trunkline.mcp.notifications import (
@@ -63,21 +63,9 @@ from trunkline.mcp.server_requests import (
     unanswered_response,
     undeclared_capability_error,
 )
-from trunkline.mcp.versions import SESSION_REVISIONS, Revision
+from trunkline.mcp.versions import Revision
 
-_SUBSCRIPTION_METHODS = frozenset(("resources/subscribe", "resources/unsubscribe"))
-
-# The methods that are forwarded for clients of each revision, with their routing mode
-_FORWARDED_METHODS: Mapping[Revision, Mapping[str, RoutingMode]] = {
-    revision: {
-        method.name: method.mode
-        for method in CLIENT_REQUESTS.values()
-        if revision in method.revisions
-        and method.mode in (BY_NAME, BY_REF, BY_URI)
-        and method.name not in _SUBSCRIPTION_METHODS
-    }
-    for revision in SESSION_REVISIONS
-}
+_UNDEFINED_METHOD = undefined_method("")
 
 
 class GatewayIdentity(NamedTuple):
@@ -119,8 +107,8 @@ class Session:
         self._stateless = stateless
         self._max_subscribed_uris = max_subscribed_uris
         self._caller: Caller | None = None
-        # The methods that are forwarded directly; empty before the session is operational
-        self._forwarded_methods: Mapping[str, RoutingMode] = {}
+        # The client's revision; None before the session is operational
+        self._operational_revision: Revision | None = None
         self._progress_requesters: dict[int, tuple[Raw, Requester]] = {}
         self._client_queue = NotificationQueue()
         self._backend_queue = NotificationQueue()
@@ -184,10 +172,14 @@ class Session:
         self, request: Request, stream: RequestStream | None, params: Params | None = None
     ) -> Any:
         """Answer a request, or return an awaitable; `stream` carries all messages about it."""
-        # One look-up tells the usual requests from the rest: it is empty until the session is
-        # operational, and has only methods of the client's revision.
-        mode, caller = self._forwarded_methods.get(request.method), self._caller
-        if mode is None or caller is None or request.id is None:
+        method = CLIENT_REQUESTS.get(request.method, _UNDEFINED_METHOD)
+        caller = self._caller
+        # A call in an operational session, which is the usual request, needs no other checks.
+        if (
+            caller is None
+            or request.id is None
+            or self._operational_revision not in method.call_revisions
+        ):
             return self._answer_other(request, stream, params)
         if params is None:
             try:
@@ -197,7 +189,7 @@ class Session:
         client = (
             self if stream is self.session_stream else RequestScopedClient(self, caller, stream)
         )
-        return self._router.forward(request, params, mode, client)
+        return self._router.forward(request, params, method, client)
 
     def _answer_other(
         self, request: Request, stream: RequestStream | None, params: Params | None
@@ -225,18 +217,18 @@ class Session:
                 params = Params(request.params)
             except RpcError as error:
                 raise self._record_unreadable(request, caller, error) from None
-        return self._answer_known(request, params, method.mode, client)
+        return self._answer_known(request, params, method, client)
 
     def _answer_known(
-        self, request: Request, params: Params, mode: RoutingMode, client: "SessionClient"
+        self, request: Request, params: Params, method: Method, client: "SessionClient"
     ) -> Any:
-        if mode is MERGED:
-            return self._router.list_features(request.method, params, self._list_result)
-        if mode is BROADCAST:
+        if method.mode is MERGED and method.kind is not None:
+            return self._router.list_features(method.kind, params, self._list_result)
+        if method.mode is BROADCAST:
             return self._set_log_level(params)
-        if request.method in _SUBSCRIPTION_METHODS:
-            return self._change_subscription(request, params, client)
-        return self._router.forward(request, params, mode, client)
+        if method.mode is SUBSCRIPTION:
+            return self._change_subscription(params, method, client)
+        return self._router.forward(request, params, method, client)
 
     def _record_unreadable(self, request: Request, caller: Caller, error: RpcError) -> RpcError:
         self._router.record_rejected(request, self, caller, error)
@@ -272,16 +264,16 @@ class Session:
         return {}
 
     async def _change_subscription(
-        self, request: Request, params: Params, client: "SessionClient"
+        self, params: Params, method: Method, client: "SessionClient"
     ) -> dict[str, Any]:
         uri = params.require_text("uri")
-        if request.method == "resources/unsubscribe" and uri in self.subscriptions:
+        if method.name == "resources/unsubscribe" and uri in self.subscriptions:
             # At the server of the subscription: the URI may belong to another one by now.
             self._registry.unsubscribe([self.subscriptions.pop(uri)])
             return {}
-        route = await self._router.route_when_ready(params, BY_URI, request.method, client)
+        route = await self._router.route_when_ready(params, method, client)
         entry = route.entry
-        if request.method == "resources/subscribe" and uri not in self.subscriptions:
+        if method.name == "resources/subscribe" and uri not in self.subscriptions:
             if len(self.subscriptions) >= self._max_subscribed_uris:
                 text = f"expected at most {self._max_subscribed_uris} subscriptions"
                 raise RpcError.invalid_params(text)
@@ -312,11 +304,10 @@ class Session:
             return
         elif method == "notifications/initialized":
             self.operational = True
-            # From now on, requests of this revision take the fast path of `answer`.
-            self._forwarded_methods = _FORWARDED_METHODS[self._caller.revision]
+            self._operational_revision = self._caller.revision
         elif method == "notifications/progress":
             self._forward_progress(Params(notification.params))
-        elif method == "notifications/roots/list_changed":
+        elif (known := CLIENT_NOTIFICATIONS.get(method)) and known.mode is BROADCAST:
             self._notify_backends(list(self._registry), notification)
         elif (
             _is_forwardable(method) and (only_upstream := self._router.sole_upstream()) is not None

@@ -45,7 +45,7 @@ from trunkline.jsonrpc import (
 )
 from trunkline.mcp.compat import passthrough_revisions
 from trunkline.mcp.features import Feature
-from trunkline.mcp.input_required import INPUT_METHODS, URL_ELICITATION_REQUIRED
+from trunkline.mcp.input_required import URL_ELICITATION_REQUIRED
 from trunkline.mcp.versions import Revision
 
 T = TypeVar("T")
@@ -441,7 +441,7 @@ def needs_own_session(context: CallContext, primary: PrimarySession) -> bool:
     began.
     """
     features, announced = context.caller.client_features, primary.announced_features
-    if announced is None or context.request.method not in INPUT_METHODS:
+    if announced is None or not context.method.may_request_input:
         return False
     if not (features or primary.has_ambiguous_requests):
         return False
@@ -467,7 +467,7 @@ def is_url_elicitation(context: CallContext, error: BaseException) -> bool:
     """Return whether an error asks a client of the stateless protocol to open a URL."""
     if not isinstance(error, RpcError) or error.code != URL_ELICITATION_REQUIRED:
         return False
-    return context.request.method in INPUT_METHODS and context.caller.revision.is_stateless
+    return context.method.may_request_input and context.caller.revision.is_stateless
 
 
 class GatedFeatures:

@@ -51,8 +51,8 @@ from trunkline.mcp.compat import stateless_list_result
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.http_headers import HeaderCheck
 from trunkline.mcp.identity import Caller, Principal
-from trunkline.mcp.input_required import INPUT_METHODS, RetryParams, read_retry, strip_retry
-from trunkline.mcp.methods import BY_URI, CLIENT_REQUESTS, MERGED, RoutingMode
+from trunkline.mcp.input_required import RetryParams, read_retry, strip_retry
+from trunkline.mcp.methods import CLIENT_REQUESTS, MERGED, Method
 from trunkline.mcp.negotiation import SUBSCRIPTION_ID_KEY, discover_result, read_envelope
 from trunkline.mcp.notifications import (
     SubscriptionFilter,
@@ -192,8 +192,7 @@ class SubscriptionStream:
     def features_changed(self, kind: FeatureKind) -> None:
         """Send that features of a kind have changed."""
         if kind.capability in self.capabilities:
-            method = f"notifications/{kind.capability}/list_changed"
-            self._queue_notification(method, Params(to_raw({})))
+            self._queue_notification(kind.change_notification, Params(to_raw({})))
 
     def resource_updated(
         self, backend: str, native: str, listed_uri: str | None, raw_params: Raw
@@ -222,6 +221,7 @@ class StatelessCall(NamedTuple):
 
     request: Request
     params: Params
+    method: Method
     client: StatelessClient
 
 
@@ -276,11 +276,11 @@ class StatelessHandler:
         if method.capability and method.capability not in self._registry.capabilities():
             raise RpcError.method_not_found(request.method)
         client = StatelessClient(caller, stream, header_check)
-        if request.method not in INPUT_METHODS:
-            return self._answer_other(request, params, method.mode, client)
+        if not method.may_request_input:
+            return self._answer_other(request, params, method, client)
         if caller.client_features or is_retry(params):
-            return self._call_with_input(StatelessCall(request, params, client), method.mode)
-        answer = self._router.forward(request, params, method.mode, client, client.check_headers)
+            return self._call_with_input(StatelessCall(request, params, method, client))
+        answer = self._router.forward(request, params, method, client, client.check_headers)
         # Most calls need no task: a PendingResult takes callbacks directly.
         if type(answer) is not PendingResult:
             answer = PendingResult.from_awaitable(answer)
@@ -288,16 +288,16 @@ class StatelessHandler:
         return answer
 
     def _answer_other(
-        self, request: Request, params: Params, mode: RoutingMode, client: StatelessClient
+        self, request: Request, params: Params, method: Method, client: StatelessClient
     ) -> Any:
         if request.method == "server/discover":
             return self._registry.when_complete(self._discover)
         if request.method == "subscriptions/listen":
             return self._listen(request, params, client)
-        if mode is MERGED:
+        if method.mode is MERGED and method.kind is not None:
             list_result = partial(self._list_result, client.caller)
-            return self._router.list_features(request.method, params, list_result)
-        return self._router.forward(request, params, mode, client, client.check_headers)
+            return self._router.list_features(method.kind, params, list_result)
+        return self._router.forward(request, params, method, client, client.check_headers)
 
     def record_refusal(
         self, request: Request, principal: Principal, stream: RequestStream, error: RpcError
@@ -310,18 +310,17 @@ class StatelessHandler:
 
     # Calls that may need input
 
-    def _call_with_input(self, call: StatelessCall, mode: RoutingMode) -> Any:
+    def _call_with_input(self, call: StatelessCall) -> Any:
         """Start a call whose client may get questions, or resume one."""
-        entry = self._retry_target(call, mode) if is_retry(call.params) else None
+        entry = self._retry_target(call) if is_retry(call.params) else None
         if entry is not None and self._is_suspended_here(call, entry):
             return self._check_and_resume(call, entry)
         return self._start_call(call)
 
-    def _retry_target(self, call: StatelessCall, mode: RoutingMode) -> CatalogEntry | None:
+    def _retry_target(self, call: StatelessCall) -> CatalogEntry | None:
         """Return the feature that a retry calls, or None if it cannot be routed yet."""
-        method = call.request.method
         try:
-            route, _ = self._router.route(call.params, mode, method, call.client)
+            route, _ = self._router.route(call.params, call.method, call.client)
         except RpcError:
             return None  # starting the call gives the error, and records it
         return route.entry
@@ -342,13 +341,12 @@ class StatelessHandler:
         return True
 
     def _start_call(self, call: StatelessCall, round: int = 0) -> PendingResult:
-        request, params, client = call
+        request, params, method, client = call
         suspended_call = client.suspended_call = SuspendedCall(
             self.suspended_calls, request, client.caller, round
         )
-        mode = CLIENT_REQUESTS[request.method].mode
         check = partial(self._on_routed, suspended_call, client)
-        answer = as_pending(self._router.forward(request, params, mode, client, check))
+        answer = as_pending(self._router.forward(request, params, method, client, check))
         return suspended_call.start(answer, client)
 
     def _on_routed(
@@ -382,7 +380,7 @@ class StatelessHandler:
             raise
 
     def _resume(self, call: StatelessCall, backend: str) -> Any:
-        request, params, client = call
+        request, params, _, client = call
         retry, token = read_retry(params), params.progress_token
         if retry is None:
             raise RpcError(INVALID_PARAMS, "Invalid or expired requestState")
@@ -461,7 +459,7 @@ class StatelessHandler:
         params = Params(to_raw({"uri": uri}))
         try:
             route = await self._router.route_when_ready(
-                params, BY_URI, "resources/subscribe", client
+                params, CLIENT_REQUESTS["resources/subscribe"], client
             )
             entry = route.entry
             self._router.pipeline.recheck(client.caller, entry)

@@ -465,7 +465,7 @@ class Upstream:
     def _adapt_answer(
         self, context: CallContext, server_revision: Revision, answer: PendingResult
     ) -> None:
-        error, caller, method = answer.error, context.caller, context.request.method
+        error, caller, method = answer.error, context.caller, context.method
         if error is None:
             answer.result = adapt_result(
                 method, answer.result, server_revision, caller.revision, caller.client_features

@@ -8,18 +8,6 @@ from typing import Any, NamedTuple
 
 from trunkline.jsonrpc import Raw, from_raw
 
-# The methods whose complete results must carry cache hints.
-CACHEABLE_METHODS = frozenset(
-    (
-        "server/discover",
-        "tools/list",
-        "prompts/list",
-        "resources/list",
-        "resources/templates/list",
-        "resources/read",
-    )
-)
-
 # The result members that 2026-07-28 added. Some older clients reject unknown members.
 STATELESS_RESULT_MEMBERS = ("resultType", "ttlMs", "cacheScope")
 

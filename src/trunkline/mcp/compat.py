@@ -33,21 +33,16 @@ from trunkline.jsonrpc import (
     to_raw,
 )
 from trunkline.jsonrpc.raw_json import first_byte
-from trunkline.mcp.cache_hints import (
-    CACHEABLE_METHODS,
-    STATELESS_RESULT_MEMBERS,
-    CacheHints,
-    read_cache_hints,
-)
+from trunkline.mcp.cache_hints import STATELESS_RESULT_MEMBERS, CacheHints, read_cache_hints
 from trunkline.mcp.errors import MISSING_CAPABILITY
 from trunkline.mcp.features import is_object_schema
 from trunkline.mcp.identity import Caller
 from trunkline.mcp.input_required import (
-    INPUT_METHODS,
     URL_ELICITATION_REQUIRED,
     read_input_required,
     strip_retry,
 )
+from trunkline.mcp.methods import CONTENT, EMPTY, MESSAGES, Method
 from trunkline.mcp.negotiation import SERVER_INFO_KEY, add_envelope
 from trunkline.mcp.params import ENVELOPE_KEYS, Params, decode_value, try_members
 from trunkline.mcp.server_requests import is_supported, missing_capability_error
@@ -80,10 +75,6 @@ _STATELESS_MARKERS = (
     _ESCAPE_MARKER,
 )
 _EMPTY_OBJECT = Raw(b"{}")
-# The methods whose results are empty. Strict clients reject anything else.
-_EMPTY_RESULT_METHODS = frozenset(
-    ("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe")
-)
 
 # The error codes that 2026-07-28 reserves.
 _RESERVED_CODES = range(-32099, -32019)
@@ -114,30 +105,30 @@ _UNRESTRICTED_REVISIONS = frozenset(
 )
 
 
-def to_session_params(method: str, params: Params, server: Revision) -> None:
+def to_session_params(method: Method, params: Params, server: Revision) -> None:
     """Remove from a client's params what a session-protocol server must not see."""
     if params.has_only_name_and_arguments:
         return
     params.drop_meta(ENVELOPE_KEYS)
     if params.has_only_standard_members:
         return
-    if method in INPUT_METHODS:
+    if method.may_request_input:
         strip_retry(params)
-    elif method == "completion/complete" and not server.has_completion_context:
+    elif method.name == "completion/complete" and not server.has_completion_context:
         params.drop("context")
 
 
-def to_stateless_params(method: str, params: Params, caller: Caller) -> None:
+def to_stateless_params(method: Method, params: Params, caller: Caller) -> None:
     """Add an envelope to a session-protocol client's params, for a stateless server."""
     if not params.has_only_name_and_arguments:
         params.drop_meta(ENVELOPE_KEYS)
-        if method in INPUT_METHODS:
+        if method.may_request_input:
             strip_retry(params)
     add_envelope(params, caller)
 
 
 def adapt_result(
-    method: str,
+    method: Method,
     result: Raw,
     server: Revision,
     client: Revision,
@@ -150,7 +141,7 @@ def adapt_result(
     """
     if client.is_stateless:
         return to_stateless_result(method, result, server, client_features)
-    if method in _EMPTY_RESULT_METHODS:
+    if method.result is EMPTY:
         return _EMPTY_OBJECT
     if server.is_stateless:
         return to_session_result(method, result, client)
@@ -165,13 +156,13 @@ def passthrough_revisions(server: Revision) -> frozenset[Revision]:
 
 
 def to_stateless_result(
-    method: str, result: Raw, server: Revision, client_features: frozenset[str] = frozenset()
+    method: Method, result: Raw, server: Revision, client_features: frozenset[str] = frozenset()
 ) -> Raw:
     """Add the members that 2026-07-28 requires of every result.
 
     The members of a small result that states its type are not checked for duplicates.
     """
-    if len(result) <= MAX_SCANNED_BYTES and method not in CACHEABLE_METHODS:
+    if len(result) <= MAX_SCANNED_BYTES and not method.is_cacheable:
         text = bytes(result)
         mentions = text.count(_RESULT_TYPE) if text.find(_ESCAPE_MARKER) < 0 else -1
         if mentions == 0 and text[:2] == b'{"':
@@ -183,14 +174,13 @@ def to_stateless_result(
     found = _expect_object(result)
     if not server.is_stateless:
         # Members of these names mean something else in the session protocol.
-        cacheable = method in CACHEABLE_METHODS
-        return to_raw(found | (_UNCACHEABLE_MEMBERS if cacheable else _COMPLETE_MEMBERS))
+        return to_raw(found | (_UNCACHEABLE_MEMBERS if method.is_cacheable else _COMPLETE_MEMBERS))
     if not _is_complete(found):
         return _incomplete_result(method, result, found, client_features)
     added: dict[str, Raw] = {}
     if "resultType" not in found:
         added["resultType"] = _COMPLETE
-    if method in CACHEABLE_METHODS:
+    if method.is_cacheable:
         for key, value in read_cache_hints(found).to_members().items():
             raw = to_raw(value)
             if bytes(found.get(key, b"")) != bytes(raw):  # absent or malformed
@@ -199,13 +189,13 @@ def to_stateless_result(
 
 
 def _incomplete_result(
-    method: str, result: Raw, found: dict[str, Raw], client_features: frozenset[str]
+    method: Method, result: Raw, found: dict[str, Raw], client_features: frozenset[str]
 ) -> Raw:
     """Return an `input_required` or extension result without cache hints; raises RpcError."""
     kind = decode_value(found["resultType"])
     if isinstance(kind, str) and kind not in ("input_required", "task"):
         return result  # an extension's result type, which client and server both know
-    if kind != "input_required" or method not in INPUT_METHODS:
+    if kind != "input_required" or not method.may_request_input:
         raise _unusable_result(kind)
     input_required = read_input_required(result)
     requests = input_required.input_requests.values() if input_required else ()
@@ -216,7 +206,7 @@ def _incomplete_result(
     return result if kept == found else to_raw(kept)
 
 
-def to_session_result(method: str, result: Raw, client: Revision) -> Raw:
+def to_session_result(method: Method, result: Raw, client: Revision) -> Raw:
     """Remove what session-protocol clients do not know. Some reject unknown members."""
     if len(result) <= MAX_SCANNED_BYTES and client in _UNRESTRICTED_REVISIONS:
         text, rest = bytes(result), b""
@@ -239,7 +229,7 @@ def to_session_result(method: str, result: Raw, client: Revision) -> Raw:
     return result if kept == found else to_raw(kept)
 
 
-def _to_older_result(method: str, result: Raw, client: Revision) -> Raw:
+def _to_older_result(method: Method, result: Raw, client: Revision) -> Raw:
     found = _expect_object(result)
     kept = dict(found)
     downgrade_result(method, kept, client)
@@ -316,16 +306,16 @@ def needs_downgrade(result: Raw, client: Revision) -> bool:
     return b'"structuredContent"' in bytes(result) or _may_have_unknown_blocks(result, client)
 
 
-def downgrade_result(method: str, found: dict[str, Raw], client: Revision) -> None:
+def downgrade_result(method: Method, found: dict[str, Raw], client: Revision) -> None:
     """Convert the members of a result for a session-protocol client, in place."""
-    if method == "tools/call":
+    if method.result is CONTENT:
         if "content" in found:
             found["content"] = _downgrade_blocks(found["content"], client)
         structured = found.get("structuredContent")
         if structured is not None and not _can_read_structured(structured, client):
             del found["structuredContent"]
             _add_structured_as_text(found, structured)
-    elif method == "prompts/get" and "messages" in found:
+    elif method.result is MESSAGES and "messages" in found:
         found["messages"] = _downgrade_messages(found["messages"], client)
 
 

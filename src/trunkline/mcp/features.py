@@ -84,6 +84,14 @@ class FeatureKind(StrEnum):
         """The capability that a server with any of them declares."""
         return "resources" if self is FeatureKind.TEMPLATE else self.value
 
+    @property
+    def change_notification(self) -> str:
+        """The notification that announces a change of their list."""
+        return f"notifications/{self.capability}/list_changed"
+
+
+# The names of the kinds in rules, conditions and messages.
+KIND_NAMES: Mapping[FeatureKind, str] = {kind: kind.name.lower() for kind in FeatureKind}
 
 # A module constant for the hot path: up to Python 3.11 the lookup of an enum member is slow.
 TOOL = FeatureKind.TOOL

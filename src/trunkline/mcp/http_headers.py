@@ -28,6 +28,7 @@ from msgspec import Struct
 from trunkline.jsonrpc import Raw, RpcError, from_raw, read_members
 from trunkline.jsonrpc.raw_json import first_byte
 from trunkline.mcp.errors import HEADER_MISMATCH
+from trunkline.mcp.methods import CLIENT_REQUESTS, TASK_REQUESTS
 from trunkline.mcp.negotiation import require_envelope
 from trunkline.mcp.params import VERSION_KEY, MetaObject, Params
 from trunkline.mcp.versions import Revision
@@ -44,16 +45,6 @@ _HEADER_TITLES = {
     _VERSION_HEADER: "MCP-Protocol-Version",
     _METHOD_HEADER: "Mcp-Method",
     _NAME_HEADER: "Mcp-Name",
-}
-
-# The member of params that a method repeats as Mcp-Name.
-_NAME_MEMBERS = {
-    "tools/call": "name",
-    "prompts/get": "name",
-    "resources/read": "uri",
-    "tasks/get": "taskId",
-    "tasks/update": "taskId",
-    "tasks/cancel": "taskId",
 }
 
 # The longest name, in characters, that is kept for comparison.
@@ -186,8 +177,10 @@ def reject_repeated_headers(repeated: frozenset[bytes]) -> None:
 
 def header_source(method: str, params: Params) -> HeaderSource:
     """Return what the standard headers of a request must repeat from its body."""
-    key = _NAME_MEMBERS.get(method)
-    return method, params.meta_object, None if key is None else params.get_text(key)
+    row = CLIENT_REQUESTS.get(method) or TASK_REQUESTS.get(method)
+    if row is None or row.header_member is None:
+        return method, params.meta_object, None
+    return method, params.meta_object, params.get_text(row.header_member)
 
 
 def check_request_headers(

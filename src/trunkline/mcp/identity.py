@@ -16,7 +16,12 @@ from msgspec.structs import force_setattr
 
 from trunkline.jsonrpc import Notification, Raw, to_raw
 from trunkline.mcp.capabilities import capabilities_for_revision, read_client_features
-from trunkline.mcp.params import META_PREFIX
+from trunkline.mcp.params import (
+    CAPABILITIES_KEY,
+    CLIENT_INFO_KEY,
+    LOG_LEVEL_KEY,
+    VERSION_KEY,
+)
 from trunkline.mcp.versions import LATEST_STATELESS_REVISION, Revision
 
 

@@ -19,9 +19,6 @@ from trunkline.mcp.server_requests import (
     to_input_request,
 )
 
-# The methods whose result may be `input_required`.
-INPUT_METHODS = frozenset(("tools/call", "prompts/get", "resources/read"))
-
 # The number of retries of one call. Clients give up after as many.
 MAX_INPUT_ROUNDS = 10
 

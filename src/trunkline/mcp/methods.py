@@ -1,11 +1,16 @@
-"""The methods of MCP: who sends them, in which revisions, and where the gateway routes them.
+"""The methods of MCP: everything that the gateway knows of a method is its row here.
 
-This is a table without behaviour. Methods that are not in it are unknown to the gateway.
+Which table a row is in says who sends the method. A message's row is looked up by name once, and
+then passed on. Nothing copies the tables, so a row that is added works everywhere. A method that is
+not in a table is unknown to the gateway.
 """
 
 from enum import StrEnum
-from typing import NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.versions import REVISIONS, SESSION_REVISIONS, STATELESS_REVISIONS, Revision
 
 
@@ -22,79 +27,169 @@ class RoutingMode(StrEnum):
     """To the backend that has the resource `params.uri`."""
     BY_REF = "by ref"
     """To the backend that has the feature named by `params.ref`."""
+    SUBSCRIPTION = "subscription"
+    """The gateway notes who subscribed to `params.uri`, and subscribes once at its backend."""
     BROADCAST = "broadcast"
     """To every backend that declared the capability."""
     TO_CALLER = "to caller"
     """From a backend to the client whose call caused it."""
+    PASSTHROUGH = "passthrough"
+    """To the only backend there is, since MCP does not define it."""
+    REFUSED = "refused"
+    """Nowhere: only the gateway sends it, and it refuses it from others."""
 
 
-BY_NAME, BY_REF, BY_URI = RoutingMode.BY_NAME, RoutingMode.BY_REF, RoutingMode.BY_URI
+class ResultShape(StrEnum):
+    """What a result consists of, as far as the gateway reads it."""
+
+    OPAQUE = "opaque"
+    """Members that the gateway does not read."""
+    EMPTY = "empty"
+    """No members. Strict clients reject any."""
+    CONTENT = "content"
+    """Blocks in `content`, and perhaps `structuredContent`."""
+    MESSAGES = "messages"
+    """Messages with one block each, in `messages`."""
+
+
 # Module constants, because up to Python 3.11 the lookup of an enum member is slow.
-MERGED, BROADCAST = RoutingMode.MERGED, RoutingMode.BROADCAST
+BY_NAME, BY_REF, BY_URI = RoutingMode.BY_NAME, RoutingMode.BY_REF, RoutingMode.BY_URI
+LOCAL, MERGED, BROADCAST = RoutingMode.LOCAL, RoutingMode.MERGED, RoutingMode.BROADCAST
+SUBSCRIPTION, TO_CALLER = RoutingMode.SUBSCRIPTION, RoutingMode.TO_CALLER
+EMPTY, CONTENT, MESSAGES = ResultShape.EMPTY, ResultShape.CONTENT, ResultShape.MESSAGES
+
+_TARGETS = {BY_NAME: "name", BY_URI: "uri", BY_REF: "ref", SUBSCRIPTION: "uri"}
 
 
-class Method(NamedTuple):
-    """One request method or notification."""
+class Method(Struct, frozen=True, eq=False):
+    """One request method or notification. It is compared and hashed by identity."""
 
     name: str
     mode: RoutingMode
-    revisions: tuple[Revision, ...]
+    revisions: frozenset[Revision]
     capability: str | None = None
     """The capability that the receiver must have declared."""
+    kind: FeatureKind | None = None
+    """The kind of the feature that it names, or of those that it lists or announces."""
+    result: ResultShape = ResultShape.OPAQUE
+    is_cacheable: bool = False
+    """Whether its stateless results have `ttlMs` and `cacheScope`, as members of their own."""
+    may_request_input: bool = False
+    """Whether its result may be `input_required`."""
+    may_be_task: bool = False
+    """Whether a client may have it run as a task, by `params.task`."""
+    has_arguments: bool = True
+    """Whether `params.arguments` are what the feature is called with, so that rules judge them."""
+    operation: str | None = None
+    """The `gen_ai.operation.name` of its spans."""
+    header_member: str | None = None
+    """The member of params that HTTP repeats as `Mcp-Name`. By default the name or URI."""
+    target: str | None = None
+    """The member of params that names its target. Derived."""
+    call_revisions: frozenset[Revision] = frozenset()
+    """The revisions in which it is a call. Derived."""
 
+    def __post_init__(self) -> None:
+        force_setattr(self, "target", _TARGETS.get(self.mode))
+        if self.mode in (BY_NAME, BY_URI, BY_REF):
+            force_setattr(self, "call_revisions", self.revisions)
+        if self.header_member is None and self.mode in (BY_NAME, BY_URI):
+            force_setattr(self, "header_member", self.target)
 
-_WITH_ELICITATION = tuple(r for r in SESSION_REVISIONS if r.has_elicitation)
-_WITH_ELICITATION_MODES = tuple(r for r in SESSION_REVISIONS if r.has_elicitation_modes)
+    @property
+    def is_call(self) -> bool:
+        """Whether it goes to the owner of its target. Such requests are governed and recorded."""
+        return bool(self.call_revisions)
 
 
 def _table(*methods: Method) -> dict[str, Method]:
     return {method.name: method for method in methods}
 
 
+def undefined_method(name: str) -> Method:
+    """Return the row of a method that MCP does not define."""
+    return Method(name, RoutingMode.PASSTHROUGH, _ALL)
+
+
+_ALL, _SESSION = frozenset(REVISIONS), frozenset(SESSION_REVISIONS)
+_STATELESS = frozenset(STATELESS_REVISIONS)
+_ELICITATION = frozenset(r for r in SESSION_REVISIONS if r.has_elicitation)
+_ELICITATION_MODES = frozenset(r for r in SESSION_REVISIONS if r.has_elicitation_modes)
+_TASKS = frozenset(r for r in REVISIONS if r.has_tasks or r.is_stateless)
+
+_TOOL, _PROMPT = FeatureKind.TOOL, FeatureKind.PROMPT
+_RESOURCE, _TEMPLATE = FeatureKind.RESOURCE, FeatureKind.TEMPLATE
+
 # The requests that a client may send.
 CLIENT_REQUESTS = _table(
-    Method("initialize", RoutingMode.LOCAL, SESSION_REVISIONS),
-    Method("ping", RoutingMode.LOCAL, SESSION_REVISIONS),
-    Method("server/discover", RoutingMode.LOCAL, STATELESS_REVISIONS),
-    Method("subscriptions/listen", RoutingMode.LOCAL, STATELESS_REVISIONS),
-    Method("tools/list", RoutingMode.MERGED, REVISIONS, "tools"),
-    Method("tools/call", RoutingMode.BY_NAME, REVISIONS, "tools"),
-    Method("prompts/list", RoutingMode.MERGED, REVISIONS, "prompts"),
-    Method("prompts/get", RoutingMode.BY_NAME, REVISIONS, "prompts"),
-    Method("resources/list", RoutingMode.MERGED, REVISIONS, "resources"),
-    Method("resources/templates/list", RoutingMode.MERGED, REVISIONS, "resources"),
-    Method("resources/read", RoutingMode.BY_URI, REVISIONS, "resources"),
-    Method("resources/subscribe", RoutingMode.BY_URI, SESSION_REVISIONS, "resources"),
-    Method("resources/unsubscribe", RoutingMode.BY_URI, SESSION_REVISIONS, "resources"),
-    Method("completion/complete", RoutingMode.BY_REF, REVISIONS, "completions"),
-    Method("logging/setLevel", RoutingMode.BROADCAST, SESSION_REVISIONS, "logging"),
+    Method("initialize", LOCAL, _SESSION),
+    Method("ping", LOCAL, _SESSION, result=EMPTY),
+    Method("server/discover", LOCAL, _STATELESS, is_cacheable=True),
+    Method("subscriptions/listen", LOCAL, _STATELESS),
+    Method("tools/list", MERGED, _ALL, "tools", _TOOL, is_cacheable=True),
+    Method(
+        "tools/call",
+        BY_NAME,
+        _ALL,
+        "tools",
+        _TOOL,
+        CONTENT,
+        may_request_input=True,
+        may_be_task=True,
+        operation="execute_tool",
+    ),
+    Method("prompts/list", MERGED, _ALL, "prompts", _PROMPT, is_cacheable=True),
+    Method("prompts/get", BY_NAME, _ALL, "prompts", _PROMPT, MESSAGES, may_request_input=True),
+    Method("resources/list", MERGED, _ALL, "resources", _RESOURCE, is_cacheable=True),
+    Method("resources/templates/list", MERGED, _ALL, "resources", _TEMPLATE, is_cacheable=True),
+    Method(
+        "resources/read",
+        BY_URI,
+        _ALL,
+        "resources",
+        _RESOURCE,
+        is_cacheable=True,
+        may_request_input=True,
+    ),
+    Method("resources/subscribe", SUBSCRIPTION, _SESSION, "resources", _RESOURCE, EMPTY),
+    Method("resources/unsubscribe", SUBSCRIPTION, _SESSION, "resources", _RESOURCE, EMPTY),
+    Method("completion/complete", BY_REF, _ALL, "completions", has_arguments=False),
+    Method("logging/setLevel", BROADCAST, _SESSION, "logging", result=EMPTY),
 )
 
 # The notifications that a client may send.
 CLIENT_NOTIFICATIONS = _table(
-    Method("notifications/initialized", RoutingMode.LOCAL, SESSION_REVISIONS),
-    Method("notifications/cancelled", RoutingMode.LOCAL, REVISIONS),
-    Method("notifications/progress", RoutingMode.TO_CALLER, SESSION_REVISIONS),
-    Method("notifications/roots/list_changed", RoutingMode.BROADCAST, SESSION_REVISIONS),
+    Method("notifications/initialized", LOCAL, _SESSION),
+    Method("notifications/cancelled", LOCAL, _ALL),
+    Method("notifications/progress", TO_CALLER, _SESSION),
+    Method("notifications/roots/list_changed", BROADCAST, _SESSION),
 )
 
 # The requests that a server may send.
 SERVER_REQUESTS = _table(
-    Method("ping", RoutingMode.LOCAL, SESSION_REVISIONS),
-    Method("sampling/createMessage", RoutingMode.TO_CALLER, SESSION_REVISIONS, "sampling"),
-    Method("roots/list", RoutingMode.TO_CALLER, SESSION_REVISIONS, "roots"),
-    Method("elicitation/create", RoutingMode.TO_CALLER, _WITH_ELICITATION, "elicitation"),
+    Method("ping", LOCAL, _SESSION, result=EMPTY),
+    Method("sampling/createMessage", TO_CALLER, _SESSION, "sampling"),
+    Method("roots/list", TO_CALLER, _SESSION, "roots"),
+    Method("elicitation/create", TO_CALLER, _ELICITATION, "elicitation"),
 )
 
 # The notifications that a server may send.
 SERVER_NOTIFICATIONS = _table(
-    Method("notifications/cancelled", RoutingMode.LOCAL, REVISIONS),
-    Method("notifications/progress", RoutingMode.TO_CALLER, REVISIONS),
-    Method("notifications/message", RoutingMode.TO_CALLER, REVISIONS),
-    Method("notifications/tools/list_changed", RoutingMode.MERGED, REVISIONS),
-    Method("notifications/prompts/list_changed", RoutingMode.MERGED, REVISIONS),
-    Method("notifications/resources/list_changed", RoutingMode.MERGED, REVISIONS),
-    Method("notifications/resources/updated", RoutingMode.BY_URI, REVISIONS),
-    Method("notifications/elicitation/complete", RoutingMode.TO_CALLER, _WITH_ELICITATION_MODES),
-    Method("notifications/subscriptions/acknowledged", RoutingMode.LOCAL, STATELESS_REVISIONS),
+    Method("notifications/cancelled", LOCAL, _ALL),
+    Method("notifications/progress", TO_CALLER, _ALL),
+    Method("notifications/message", TO_CALLER, _ALL),
+    Method("notifications/tools/list_changed", MERGED, _ALL, kind=_TOOL),
+    Method("notifications/prompts/list_changed", MERGED, _ALL, kind=_PROMPT),
+    Method("notifications/resources/list_changed", MERGED, _ALL, kind=_RESOURCE),
+    Method("notifications/resources/updated", SUBSCRIPTION, _ALL, kind=_RESOURCE),
+    Method("notifications/elicitation/complete", TO_CALLER, _ELICITATION_MODES),
+    Method("notifications/subscriptions/acknowledged", LOCAL, _STATELESS),
+)
+
+# The requests about tasks. Only the gateway sends them, since clients are offered no tasks.
+TASK_REQUESTS = _table(
+    Method("tasks/get", RoutingMode.REFUSED, _TASKS, header_member="taskId"),
+    Method("tasks/result", RoutingMode.REFUSED, _TASKS),
+    Method("tasks/update", RoutingMode.REFUSED, _TASKS, header_member="taskId"),
+    Method("tasks/cancel", RoutingMode.REFUSED, _TASKS, header_member="taskId"),
 )

@@ -20,11 +20,6 @@ LIST_CHANGED_FLAGS = {
     "resources": "resourcesListChanged",
 }
 
-# The notifications that announce a changed list.
-LIST_CHANGED_METHODS = {
-    f"notifications/{capability}/list_changed": capability for capability in LIST_CHANGED_FLAGS
-}
-
 # From the most verbose to the most severe.
 LOG_LEVELS = (
     "debug",

@@ -23,14 +23,11 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
-from trunkline.mcp.features import DEFAULT_HINTS, FeatureKind
+from trunkline.mcp.features import DEFAULT_HINTS, KIND_NAMES, FeatureKind
 from trunkline.routing.conditions import NO_ARGUMENTS, Condition, ConditionFailed, StrictArguments
 from trunkline.routing.naming import matches_any_pattern
 
 Permission = Literal["*", "tools.read", "tools.execute", "prompts.read", "resources.read"]
-
-# The names of the kinds in rules and conditions.
-KIND_NAMES: Mapping[FeatureKind, str] = {kind: kind.name.lower() for kind in FeatureKind}
 
 # The kinds that are called with arguments.
 KINDS_WITH_ARGUMENTS = frozenset((FeatureKind.TOOL, FeatureKind.PROMPT))

@@ -30,11 +30,11 @@ from pathlib import Path
 from trunkline.gateway.events import AuthRejected, CallSummary, ConfigReloaded, GatewayEvent
 from trunkline.jsonrpc import Incident
 from trunkline.mcp.errors import ErrorKind
+from trunkline.mcp.features import TOOL
 from trunkline.telemetry.exposition import HistogramReading, MetricsExposition
 
 MAX_UNTALLIED = 1000  # most calls whose durations are not in buckets yet
 MAX_SERIES = 5000  # most combinations of backend, method, tool and status
-CALL_METHOD = "tools/call"
 UNKNOWN_LABEL = "unknown"
 OTHER_LABEL = "other"
 
@@ -142,9 +142,9 @@ class CallMetrics:
             context, status = call.context, call.status
             entry, method = context.entry, context.request.method
             if entry is None:
-                backend, tool = None, UNKNOWN_LABEL if method == CALL_METHOD else ""
+                backend, tool = None, UNKNOWN_LABEL if context.method.kind is TOOL else ""
             else:
-                backend, tool = entry.backend, entry.public_name if method == CALL_METHOD else ""
+                backend, tool = entry.backend, entry.public_name if entry.kind is TOOL else ""
             series = all_series.get((backend, method, tool, status))
             if series is None:
                 series = self._add_series(backend, method, tool, status)

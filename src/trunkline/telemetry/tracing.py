@@ -28,6 +28,8 @@ from trunkline.gateway.events import CallSummary, call_target
 from trunkline.http.exchange import HttpRequest, RequestHead
 from trunkline.jsonrpc import Id
 from trunkline.jsonrpc.errors import IncidentReporter, to_rpc_error
+from trunkline.mcp.features import FeatureKind
+from trunkline.mcp.methods import Method
 from trunkline.mcp.params import Params
 from trunkline.mcp.versions import Revision
 from trunkline.telemetry.otlp import (
@@ -46,6 +48,14 @@ MAX_TRACESTATE_LENGTH = 512
 _match_traceparent = re.compile(
     r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL
 ).fullmatch
+# The attribute that names the target of a call, by the kind of the target.
+_TARGET_ATTRIBUTES = {
+    FeatureKind.TOOL: "gen_ai.tool.name",
+    FeatureKind.PROMPT: "gen_ai.prompt.name",
+    FeatureKind.RESOURCE: "mcp.resource.uri",
+    FeatureKind.TEMPLATE: "mcp.resource.uri",
+}
+
 _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
 _SAMPLED = 1
 
@@ -213,7 +223,7 @@ class RecordedSpan:
             (self.trace, self.id, self._client_span_id),
             None if parent is None else parent.span,
             self._tracestate or "",
-            context.request.method,
+            context.method,
             call_target(summary, MAX_ATTRIBUTE_LENGTH),
             context.id,
             context.request.id,
@@ -249,7 +259,7 @@ class FinishedCall(Struct, frozen=True):
     ids: tuple[str, str, str]  # ids of the trace, of the server span, and of the client span
     parent: str | None
     tracestate: str
-    method: str
+    method: Method
     target: str
     id: str
     request_id: Id
@@ -321,24 +331,24 @@ def _read_header(head: RequestHead | HttpOrigin, name: bytes, max_length: int) -
 
 @lru_cache(_ATTRIBUTE_CACHE_SIZE)
 def _common_attributes(
-    method: str, target: str, status: str, backend: str | None
+    method: Method, target: str, status: str, backend: str | None
 ) -> tuple[str, bytes]:
     """Return the name and the common attributes of the spans of a call.
 
     The name is the method, and the target if a backend offers it: clients cannot invent names.
     """
-    is_named = backend is not None and method in ("tools/call", "prompts/get")
-    attributes: dict[str, AttributeValue] = {"mcp.method.name": method, "trunkline.status": status}
-    if method == "tools/call":
-        attributes["gen_ai.operation.name"] = "execute_tool"
-        attributes["gen_ai.tool.name"] = target
-    elif method == "prompts/get":
-        attributes["gen_ai.prompt.name"] = target
-    elif method == "resources/read":
-        attributes["mcp.resource.uri"] = target
+    is_named = backend is not None and method.target == "name"
+    attributes: dict[str, AttributeValue] = {
+        "mcp.method.name": method.name,
+        "trunkline.status": status,
+    }
+    if method.operation is not None:
+        attributes["gen_ai.operation.name"] = method.operation
+    if method.kind is not None:
+        attributes[_TARGET_ATTRIBUTES[method.kind]] = target
     if backend is not None:
         attributes["trunkline.backend"] = backend
-    return f"{method} {target}" if is_named else method, encode_attributes(attributes)
+    return f"{method.name} {target}" if is_named else method.name, encode_attributes(attributes)
 
 
 def _call_attributes(call: FinishedCall) -> bytes:
