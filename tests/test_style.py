@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from trunkline.mcp.methods import CLIENT_REQUESTS
 from trunkline.mcp.versions import REVISIONS
 
 ROOT = Path(__file__).parents[1]
@@ -57,6 +58,27 @@ REVISION_MODULES = {
 """Modules that may name a single revision of MCP."""
 
 ONE_REVISION = re.compile(r"V20\d\d_\d\d_\d\d")
+
+METHOD_LITERALS = {
+    # The servers' own requests.
+    "src/trunkline/backends/session_server.py": {"resources/subscribe", "resources/unsubscribe"},
+    # Arguments in headers exist only for calls of tools.
+    "src/trunkline/backends/stateless_server.py": {"tools/call"},
+    # Functions can be called as tools, and nothing else.
+    "src/trunkline/backends/functions.py": {"tools/call", "resources/subscribe"},
+    # A client of its own.
+    "src/trunkline/cli/tools.py": {"tools/call"},
+    # "anna called fs__read" does not state the usual method.
+    "src/trunkline/gateway/events.py": {"tools/call"},
+    # The two ends of a subscription.
+    "src/trunkline/gateway/session.py": {"resources/subscribe", "resources/unsubscribe"},
+    "src/trunkline/gateway/stateless.py": {"resources/subscribe"},
+    # A member that only this method has.
+    "src/trunkline/mcp/compat.py": {"completion/complete"},
+    # The only list that is not named after its member.
+    "src/trunkline/mcp/features.py": {"resources/templates/list"},
+}
+"""Methods on features that a module may name, because it concerns that method alone."""
 
 REPEATED_CLASSES: dict[str, str] = {}
 """Public class names that two modules may define, each with the reason."""
@@ -178,6 +200,16 @@ def test_what_differs_between_revisions_is_a_property_of_the_revision(path: Path
         if wrong:
             found.append(f"line {getattr(node, 'lineno', 0)}: {ast.unparse(node)}")
     assert found == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_what_is_known_of_a_method_is_in_its_row(path: Path) -> None:
+    if path.stem == "methods":
+        return
+    methods = {row.name for row in CLIENT_REQUESTS.values() if row.kind or row.is_call}
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    found = {node.value for node in nodes if isinstance(node, ast.Constant)} & methods
+    assert found - METHOD_LITERALS.get(name(path), set()) == set()
 
 
 def test_a_public_class_name_is_defined_once() -> None:

@@ -24,8 +24,9 @@ from trunkline.mcp.http_headers import (
     reject_repeated_headers,
     request_headers,
 )
+from trunkline.mcp.methods import CLIENT_REQUESTS, Method, RoutingMode
 from trunkline.mcp.params import MAX_CACHED_META_BYTES, META_PREFIX, Params
-from trunkline.mcp.versions import V2026_07_28
+from trunkline.mcp.versions import REVISIONS, V2026_07_28
 
 REVISION = V2026_07_28
 KEY = "io.modelcontextprotocol/protocolVersion"
@@ -155,6 +156,12 @@ def test_written_headers_pass_the_check(method: str, key: str) -> None:
     check_request_headers(dict(found), NONE, method, call_params)
     with pytest.raises(RpcError, match="expected 'naïve' as Mcp-Name, got none"):
         check_request_headers(dict(found[:2]), NONE, method, call_params)
+
+
+def test_an_added_method_repeats_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Method("tools/preview", RoutingMode.BY_NAME, frozenset(REVISIONS))
+    monkeypatch.setitem(CLIENT_REQUESTS, row.name, row)
+    assert dict(request_headers(REVISION, row.name, params(name="add")))[b"mcp-name"] == b"add"
 
 
 @pytest.mark.parametrize("method", ["tools/list", "server/discover", "subscriptions/listen"])

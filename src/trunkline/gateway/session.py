@@ -41,6 +41,7 @@ from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.methods import (
     BROADCAST,
+    BY_URI,
     CLIENT_NOTIFICATIONS,
     CLIENT_REQUESTS,
     MERGED,
@@ -473,7 +474,8 @@ async def _send_on(stream: RequestStream | None, method: str, params: Any) -> Ra
 
 def _not_initialized(method: str, remedy: str) -> RpcError:
     error = gateway_error(ErrorKind.NOT_INITIALIZED, f"Server not initialized. {remedy}")
-    if method == "resources/read":
+    known = CLIENT_REQUESTS.get(method)
+    if known is not None and known.mode is BY_URI:
         error.code = INVALID_REQUEST  # -32002 means "resource not found" there
     return error
 

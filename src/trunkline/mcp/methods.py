@@ -91,8 +91,8 @@ class Method(Struct, frozen=True, eq=False):
 
     def __post_init__(self) -> None:
         force_setattr(self, "target", _TARGETS.get(self.mode))
-        if self.mode in (BY_NAME, BY_URI, BY_REF):
-            force_setattr(self, "call_revisions", self.revisions)
+        is_call = self.mode in (BY_NAME, BY_URI, BY_REF)
+        force_setattr(self, "call_revisions", self.revisions if is_call else frozenset())
         if self.header_member is None and self.mode in (BY_NAME, BY_URI):
             force_setattr(self, "header_member", self.target)
 
