@@ -1,1 +1,1 @@
-"""Answerers: anything that can satisfy a Call."""
+"""Backends: what answers calls. `kind` says what a kind of backend is, and how it is connected."""
