@@ -65,7 +65,7 @@ METHOD_LITERALS = {
     # Arguments in headers exist only for calls of tools.
     "src/trunkline/backends/stateless_server.py": {"tools/call"},
     # Functions can be called as tools, and nothing else.
-    "src/trunkline/backends/functions.py": {"tools/call", "resources/subscribe"},
+    "src/trunkline/backends/functions.py": {"tools/call"},
     # A client of its own.
     "src/trunkline/cli/tools.py": {"tools/call"},
     # "anna called fs__read" does not state the usual method.
@@ -73,6 +73,7 @@ METHOD_LITERALS = {
     # The two ends of a subscription.
     "src/trunkline/gateway/session.py": {"resources/subscribe", "resources/unsubscribe"},
     "src/trunkline/gateway/stateless.py": {"resources/subscribe"},
+    "src/trunkline/gateway/upstream_subscriptions.py": {"resources/subscribe"},
     # A member that only this method has.
     "src/trunkline/mcp/compat.py": {"completion/complete"},
     # The only list that is not named after its member.

@@ -102,7 +102,7 @@ async def observed(
         gateway.registry.start()
         await gateway.registry.wait_complete()
         yield ObservedGateway(gateway, switches, record_calls(gateway), recorder), server
-        assert gateway.pipeline.in_flight == {}
+        assert gateway.pipeline.in_flight == set()
 
 
 @both_protocols
