@@ -13,7 +13,8 @@ from tests.tasks import settle, tidy
 from trunkline.app.application import AuthReloader
 from trunkline.auth.authenticator import WELL_KNOWN_PATH
 from trunkline.config import AuthSettings, HttpSettings
-from trunkline.endpoints.auth import AllowAll, HttpPage
+from trunkline.endpoints.auth import AllowAll
+from trunkline.endpoints.pages import HttpPage
 from trunkline.endpoints.router import HttpRouter
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
 

@@ -158,7 +158,7 @@ def metric_names(app: App) -> set[str]:
     assert app.telemetry.metrics is not None
     names: set[str] = set()
     kinds = {"histogram": ("_bucket", "_sum", "_count")}
-    for line in app.telemetry.metrics.exposition.render().decode().splitlines():
+    for line in app.telemetry.metrics.exposition.read().encode().decode().splitlines():
         if line.startswith("# TYPE "):
             _, _, name, kind = line.split()
             names.update(name + end for end in kinds.get(kind, ("",)))

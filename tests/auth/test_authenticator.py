@@ -30,6 +30,7 @@ from trunkline.auth.key_sets import KeySource, RemoteKeySet, SharedSecret
 from trunkline.auth.signatures import secret_key
 from trunkline.auth.tokens import JwtVerifier, TokenVerifier
 from trunkline.endpoints.auth import Challenge
+from trunkline.endpoints.pages import HttpPage
 from trunkline.http.exchange import HttpRequest
 from trunkline.mcp.identity import Principal
 
@@ -107,6 +108,7 @@ def test_the_metadata_is_served_at_both_paths() -> None:
     assert sorted(pages) == [WELL_KNOWN_PATH, f"{WELL_KNOWN_PATH}/mcp"]
     for page in pages.values():
         found = page(make_request(method="GET"))
+        assert isinstance(found, HttpPage)
         assert (found.status, dict(found.headers)[b"content-type"]) == (200, b"application/json")
         assert json.loads(found.body) == {
             "resource": "https://gw.example/mcp",

@@ -1,5 +1,6 @@
 """Host, Origin and CORS checks; authentication of requests and of open streams."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -11,12 +12,12 @@ from trunkline.endpoints.auth import (
     AllowAll,
     Challenge,
     EndpointSettings,
-    HttpPage,
     OpenStream,
     StreamReauthenticator,
     cors_headers,
     preflight_headers,
 )
+from trunkline.endpoints.pages import HttpPage
 from trunkline.endpoints.router import HttpRouter
 from trunkline.http.exchange import HttpRequest
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
@@ -206,6 +207,29 @@ async def test_pages_health_and_preflight_need_no_authentication() -> None:
         await ask(server, make_request(b"", "GET", "/about", host="evil.example"))
     ).status == 421
     await server.aclose()
+
+
+@tidy
+async def test_a_page_that_takes_time_is_sent_when_ready_or_ended_on_close() -> None:
+    ready = asyncio.Event()
+
+    async def slow(request: HttpRequest) -> HttpPage:
+        await ready.wait()
+        return about(request)
+
+    server = HttpRouter(FakeMcpService(), authenticator=Guard(), pages={"/slow": slow})
+    request = make_request(b"", "GET", "/slow", origin="http://localhost")
+    exchange = await ask(server, request)
+    assert not exchange.ended
+    ready.set()
+    await exchange.answered.wait()
+    assert (exchange.status, exchange.body) == (200, b"a page")
+    assert exchange.headers[b"access-control-allow-origin"] == b"http://localhost"
+    ready.clear()
+    waiting, not_begun = await ask(server, request), FakeExchange(request)
+    server.handle(not_begun)
+    await server.aclose()
+    assert (waiting.status, not_begun.status) == (503, 503)
 
 
 @tidy

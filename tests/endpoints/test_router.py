@@ -24,7 +24,8 @@ from tests.endpoints.exchanges import (
 )
 from tests.tasks import settle, tidy
 from trunkline.endpoints.auth import EndpointSettings
-from trunkline.endpoints.router import HEALTH_PATHS, HealthPages, HttpRouter
+from trunkline.endpoints.pages import HEALTH_PATHS, HealthPages
+from trunkline.endpoints.router import HttpRouter
 from trunkline.http.exchange import HttpRequest
 from trunkline.jsonrpc import Incident, RpcError, Transport
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal

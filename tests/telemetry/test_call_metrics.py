@@ -15,7 +15,7 @@ from trunkline.telemetry.metrics import CALL_BOUNDS, CallMetrics, Histogram
 def counted(metrics: CallMetrics) -> dict[str, list[tuple[dict[str, str], float]]]:
     exposition = MetricsExposition()
     metrics.register(exposition)
-    return parsed(exposition.render())
+    return parsed(exposition.read().encode())
 
 
 @pytest.mark.holds("O0.14")

@@ -1,5 +1,7 @@
 """The exposition is read by Prometheus's own parser; the metrics server checks requests."""
 
+import asyncio
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,12 +14,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.endpoints.exchanges import FakeExchange, make_request
 from trunkline.endpoints.auth import EndpointSettings
+from trunkline.endpoints.pages import HealthPages, HttpPage, HttpPages
 from trunkline.jsonrpc import Incident
 from trunkline.telemetry.exposition import (
+    MAX_SCRAPES,
     HistogramReading,
+    LabelledValue,
     MetricsExposition,
+    MetricsPage,
     MetricsServer,
-    metrics_page,
+    MetricsSnapshot,
 )
 
 
@@ -43,14 +49,18 @@ def test_values_are_read_when_scraped() -> None:
     exposition, now = MetricsExposition(), [3]
     exposition.gauge("tables", "How many.", lambda: now[0])
     now[0] = 4
-    assert exposition.render() == b"# HELP tables How many.\n# TYPE tables gauge\ntables 4.0\n"
+    assert (
+        exposition.read().encode() == b"# HELP tables How many.\n# TYPE tables gauge\ntables 4.0\n"
+    )
     assert exposition.names == ("tables",)
 
 
 def test_counter_has_one_sample_per_label_set() -> None:
     exposition = MetricsExposition()
-    exposition.counter("eggs_total", "Eggs.", lambda: [({"hen": "a"}, 1), ({"hen": "b"}, 2.5)])
-    assert parsed(exposition.render()) == {"eggs_total": [({"hen": "a"}, 1.0), ({"hen": "b"}, 2.5)]}
+    exposition.counter("eggs_total", "Eggs.", lambda: [(("a",), 1), (("b",), 2.5)], ("hen",))
+    assert parsed(exposition.read().encode()) == {
+        "eggs_total": [({"hen": "a"}, 1.0), ({"hen": "b"}, 2.5)]
+    }
 
 
 @given(
@@ -59,18 +69,20 @@ def test_counter_has_one_sample_per_label_set() -> None:
 )
 def test_any_label_value_is_escaped(value: str, count: float) -> None:
     exposition = MetricsExposition()
-    exposition.gauge("a", "A.", lambda: [({"b": value}, count)])
+    exposition.gauge("a", "A.", lambda: [((value,), count)], ("b",))
     whole = value.encode("utf-8", "replace").decode()
     for as_openmetrics, read in ((False, parsed), (True, parsed_openmetrics)):
-        assert read(exposition.render(as_openmetrics)) == {"a": [({"b": whole}, float(count))]}
+        assert read(exposition.read().encode(as_openmetrics)) == {
+            "a": [({"b": whole}, float(count))]
+        }
 
 
 def histogram_exposition() -> MetricsExposition:
     exposition = MetricsExposition()
-    exposition.counter("eggs_total", "Eggs.", lambda: [({"hen": "a"}, 1)])
-    exposition.counter("none_total", "No series yet.", list)
+    exposition.counter("eggs_total", "Eggs.", lambda: [(("a",), 1)], ("hen",))
+    exposition.counter("none_total", "No series yet.", list, ("hen",))
     buckets = [("0.5", 1), ("+Inf", 3)]
-    exposition.histogram("age", "Age.", lambda: [({}, HistogramReading(buckets, 7.5))])
+    exposition.histogram("age", "Age.", lambda: [((), HistogramReading(buckets, 7.5))])
     return exposition
 
 
@@ -82,17 +94,17 @@ def test_both_formats_have_the_same_samples() -> None:
         "age_count": [({}, 3.0)],
         "age_sum": [({}, 7.5)],
     }
-    assert parsed(exposition.render()) == expected
-    assert parsed_openmetrics(exposition.render(as_openmetrics=True)) == expected
+    assert parsed(exposition.read().encode()) == expected
+    assert parsed_openmetrics(exposition.read().encode(as_openmetrics=True)) == expected
 
 
 def test_no_created_series_are_shown() -> None:
     for as_openmetrics in (False, True):
-        assert b"_created" not in histogram_exposition().render(as_openmetrics)
+        assert b"_created" not in histogram_exposition().read().encode(as_openmetrics)
 
 
 def test_the_global_registry_is_not_used() -> None:
-    text = histogram_exposition().render()
+    text = histogram_exposition().read().encode()
     assert b"python_info" not in text
     assert REGISTRY.get_sample_value("eggs_total", {"hen": "a"}) is None
 
@@ -101,13 +113,13 @@ def test_failing_family_is_reported_and_others_are_shown() -> None:
     reports: list[Incident] = []
     exposition = MetricsExposition(reports.append)
 
-    def broken() -> Iterable[tuple[dict[str, str], float]]:
-        yield {"a": "b"}, 1
+    def broken() -> Iterable[LabelledValue]:
+        yield ("b",), 1
         raise RuntimeError("oops")
 
-    exposition.gauge("bad", "Bad.", broken)
+    exposition.gauge("bad", "Bad.", broken, ("a",))
     exposition.gauge("good", "Good.", lambda: 1)
-    assert parsed(exposition.render()) == {"good": [({}, 1.0)]}
+    assert parsed(exposition.read().encode()) == {"good": [({}, 1.0)]}
     assert [incident.method for incident in reports] == ["bad"]
 
 
@@ -123,9 +135,9 @@ def test_special_numbers_are_formatted_for_prometheus() -> None:
     values = [1, 1.5, float("inf"), float("-inf"), float("nan"), True]
     exposition = MetricsExposition()
     exposition.gauge(
-        "a", "A.", lambda: [({"b": str(at)}, value) for at, value in enumerate(values)]
+        "a", "A.", lambda: [((str(at),), value) for at, value in enumerate(values)], ("b",)
     )
-    lines = exposition.render().decode().splitlines()[2:]
+    lines = exposition.read().encode().decode().splitlines()[2:]
     assert [line.split()[1] for line in lines] == ["1.0", "1.5", "+Inf", "-Inf", "NaN", "1.0"]
 
 
@@ -135,8 +147,13 @@ def exposition() -> MetricsExposition:
     return made
 
 
-def test_metrics_are_public_without_a_token() -> None:
-    page = metrics_page(exposition(), None)(make_request(method="GET", path="/metrics"))
+async def scrape(page: MetricsPage, **headers: str) -> HttpPage:
+    found = page(make_request(method="GET", path="/metrics", **headers))
+    return found if isinstance(found, HttpPage) else await found
+
+
+async def test_metrics_are_public_without_a_token() -> None:
+    page = await scrape(MetricsPage(exposition(), None))
     assert (page.status, page.body) == (200, b"# HELP up Up.\n# TYPE up gauge\nup 1.0\n")
     assert page.headers == ((b"content-type", TEXT),)
 
@@ -168,9 +185,8 @@ OPENMETRICS = b"application/openmetrics-text; version=1.0.0; charset=utf-8"
         ("", TEXT),
     ],
 )
-def test_the_accept_header_chooses_the_format(accept: str, content_type: bytes) -> None:
-    request = make_request(method="GET", path="/metrics", accept=accept)
-    page = metrics_page(exposition(), None)(request)
+async def test_the_accept_header_chooses_the_format(accept: str, content_type: bytes) -> None:
+    page = await scrape(MetricsPage(exposition(), None), accept=accept)
     assert page.headers == ((b"content-type", content_type),)
     assert page.body.endswith(b"# EOF\n") is (content_type is OPENMETRICS)
 
@@ -179,18 +195,17 @@ def test_the_accept_header_chooses_the_format(accept: str, content_type: bytes) 
 @pytest.mark.parametrize(
     "given", ["", "Bearer", "Bearer ", "Bearer wrong", "Bearer s3cret ", "s3cret", "\xff"]
 )
-def test_request_without_the_token_learns_only_how_to_authenticate(given: str) -> None:
-    request = make_request(method="GET", path="/metrics", authorization=given)
-    page = metrics_page(exposition(), "s3cret")(request)
+async def test_request_without_the_token_learns_only_how_to_authenticate(given: str) -> None:
+    page = await scrape(MetricsPage(exposition(), "s3cret"), authorization=given)
     assert page.status == 401
     assert dict(page.headers)[b"www-authenticate"].startswith(b"Bearer")
     assert b"up" not in page.body
     assert b"s3cret" not in page.body
 
 
-def test_request_with_the_token_gets_the_metrics() -> None:
-    request = make_request(method="GET", path="/metrics", authorization="Bearer s3cret")
-    assert metrics_page(exposition(), "s3cret")(request).status == 200
+async def test_request_with_the_token_gets_the_metrics() -> None:
+    page = await scrape(MetricsPage(exposition(), "s3cret"), authorization="Bearer s3cret")
+    assert page.status == 200
 
 
 @pytest.mark.parametrize(
@@ -206,7 +221,123 @@ def test_request_with_the_token_gets_the_metrics() -> None:
 async def test_metrics_server_checks_host_path_and_method(
     method: str, path: str, host: str, status: int
 ) -> None:
-    server = MetricsServer({"/metrics": metrics_page(exposition(), None)}, EndpointSettings())
+    server = MetricsServer({"/metrics": MetricsPage(exposition(), None)}, EndpointSettings())
     exchange = FakeExchange(make_request(method=method, path=path, host=host))
     server.answer(exchange)
+    await exchange.answered.wait()
     assert exchange.status == status
+    await server.aclose()
+
+
+class BlockedEncoder:
+    """An encoder whose thread waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.unblocked = threading.Event()
+        self.running = self.most = 0
+        self._loop = asyncio.get_running_loop()
+
+    def __call__(self, metrics: MetricsSnapshot, as_openmetrics: bool) -> bytes:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        self._loop.call_soon_threadsafe(self.started.set)
+        assert self.unblocked.wait(20)
+        self.running -= 1
+        return metrics.encode(as_openmetrics)
+
+
+class BlockedServer:
+    """A metrics server with one counter of reads, whose encoder waits."""
+
+    def __init__(self) -> None:
+        self.encoder = BlockedEncoder()
+        self.reads = 0
+        made = MetricsExposition()
+        made.gauge("reads", "Reads.", self._read)
+        pages: HttpPages = {
+            "/metrics": MetricsPage(made, None, self.encoder),
+            "/health": HealthPages(dict).page,
+        }
+        self.server = MetricsServer(pages, EndpointSettings())
+
+    def _read(self) -> float:
+        self.reads += 1
+        return self.reads
+
+    def get(self, path: str = "/metrics") -> FakeExchange:
+        exchange = FakeExchange(make_request(method="GET", path=path))
+        self.server.answer(exchange)
+        return exchange
+
+
+async def test_the_event_loop_serves_others_while_metrics_are_encoded() -> None:
+    blocked = BlockedServer()
+    scraped = blocked.get()
+    await blocked.encoder.started.wait()
+    assert blocked.get("/health").status == 200
+    assert not scraped.ended
+    blocked.encoder.unblocked.set()
+    await scraped.answered.wait()
+    assert parsed(scraped.body) == {"reads": [({}, 1.0)]}
+
+
+async def test_one_scrape_is_encoded_at_a_time_and_few_wait() -> None:
+    blocked = BlockedServer()
+    scraped = [blocked.get() for _ in range(MAX_SCRAPES)]
+    await blocked.encoder.started.wait()
+    refused = blocked.get()
+    await refused.answered.wait()
+    assert (refused.status, refused.headers[b"retry-after"]) == (503, b"1")
+    blocked.encoder.unblocked.set()
+    for number, exchange in enumerate(scraped, 1):
+        await exchange.answered.wait()
+        # Metrics are read when the scrape has its turn, not when it began to wait.
+        assert parsed(exchange.body) == {"reads": [({}, float(number))]}
+    assert blocked.encoder.most == 1
+    again = blocked.get()
+    await again.answered.wait()
+    assert again.status == 200
+
+
+async def test_a_client_that_disconnects_does_not_keep_its_turn() -> None:
+    blocked = BlockedServer()
+    scraped = [blocked.get() for _ in range(MAX_SCRAPES)]
+    await blocked.encoder.started.wait()
+    for exchange in scraped:
+        exchange.disconnect()
+    blocked.encoder.unblocked.set()
+    last = FakeExchange()
+    async with asyncio.timeout(20):
+        while last.status != 200:  # refused until the others have ended
+            last = blocked.get()
+            await last.answered.wait()
+    assert parsed(last.body) == {"reads": [({}, MAX_SCRAPES + 1.0)]}
+    assert not any(each.ended for each in scraped)
+
+
+async def test_closing_during_a_scrape_answers_it() -> None:
+    blocked = BlockedServer()
+    scraped = [blocked.get(), blocked.get()]
+    await blocked.encoder.started.wait()
+    await blocked.server.aclose()
+    assert [exchange.status for exchange in scraped] == [503, 503]
+    assert b"shutting down" in scraped[0].body
+    blocked.encoder.unblocked.set()  # the thread ends by itself
+    await blocked.server.aclose()
+
+
+async def test_a_scrape_that_fails_is_reported() -> None:
+    reports: list[Incident] = []
+
+    def fail(metrics: MetricsSnapshot, as_openmetrics: bool) -> bytes:
+        raise RuntimeError("secret")
+
+    pages: HttpPages = {"/metrics": MetricsPage(exposition(), None, fail)}
+    server = MetricsServer(pages, EndpointSettings(), reports.append)
+    exchange = FakeExchange(make_request(method="GET", path="/metrics"))
+    server.answer(exchange)
+    await exchange.answered.wait()
+    (incident,) = reports
+    assert (exchange.status, incident.method) == (500, "GET /metrics")
+    assert exchange.body == f"internal error, incident {incident.id}\n".encode()

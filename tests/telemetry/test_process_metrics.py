@@ -12,7 +12,7 @@ from trunkline.telemetry.metrics import LAG_METRIC, LoopLagMonitor
 def test_memory_descriptors_and_cpu_time_are_shown() -> None:
     exposition = MetricsExposition()
     process.register_process_metrics(exposition)
-    found = parsed(exposition.render())
+    found = parsed(exposition.read().encode())
     assert found["process_resident_memory_bytes"][0][1] > 1_000_000
     assert 3 <= found["process_open_fds"][0][1] <= found["process_max_fds"][0][1]
     assert found["process_cpu_seconds_total"][0][1] > 0
@@ -41,4 +41,4 @@ async def test_loop_lag_is_measured_until_stopped() -> None:
     assert sum(lag.histogram.counts) == seen
     exposition = MetricsExposition()
     lag.register(exposition)
-    assert parsed(exposition.render())[f"{LAG_METRIC}_count"] == [({}, seen)]
+    assert parsed(exposition.read().encode())[f"{LAG_METRIC}_count"] == [({}, seen)]

@@ -67,7 +67,8 @@ from trunkline.stdio.stream import open_stdio
 
 if TYPE_CHECKING:
     from trunkline.auth.authenticator import TokenAuthenticator
-    from trunkline.endpoints.auth import Authenticator, HttpPages
+    from trunkline.endpoints.auth import Authenticator
+    from trunkline.endpoints.pages import HttpPages
     from trunkline.endpoints.router import HttpRouter
     from trunkline.http.asgi import AsgiApp
     from trunkline.http.listener import HttpListener

@@ -2,13 +2,13 @@
 
     TraceExport: Tracer ──> Span ──> SpanExporter ──> OTLP/HTTP in protobuf ──> the collector
 
-A new number needs one line: `exposition.gauge(name, help, read)`.
+A new number needs one line: `exposition.gauge(name, help, read)`. With labels, their names follow.
 """
 
 import asyncio
 import platform
 import random
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
@@ -19,8 +19,7 @@ import msgspec
 from trunkline import __version__
 from trunkline.app.build import build_http_rules
 from trunkline.config import Config, TracesSettings, is_loopback, split_address
-from trunkline.endpoints.auth import HttpPages
-from trunkline.endpoints.router import HEALTH_PATHS, HealthPages
+from trunkline.endpoints.pages import HEALTH_PATHS, HealthPages, HttpPages
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.upstream import UpstreamSnapshot, UpstreamState
 from trunkline.http.client import ClientLimits, HttpClient
@@ -28,7 +27,12 @@ from trunkline.http.listener import HttpListener
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.jsonrpc.errors import IncidentReporter, to_rpc_error
 from trunkline.telemetry import metrics
-from trunkline.telemetry.exposition import MetricsExposition, MetricsServer, metrics_page
+from trunkline.telemetry.exposition import (
+    LabelledValue,
+    MetricsExposition,
+    MetricsPage,
+    MetricsServer,
+)
 from trunkline.telemetry.metrics import CallMetrics, LoopLagMonitor
 from trunkline.telemetry.otlp import (
     Attributes,
@@ -60,6 +64,7 @@ class GatewayMetrics:
         self.exposition = MetricsExposition(report)
         self.calls = CallMetrics(config.metrics.max_series)
         self.lag = LoopLagMonitor()
+        self.page = MetricsPage(self.exposition, config.metrics.token)
         self.health = HealthPages(gateway.readiness)
         self._config = config
         self._report = report
@@ -80,14 +85,15 @@ class GatewayMetrics:
     @property
     def _metrics_pages(self) -> HttpPages:
         settings = self._config.metrics
-        return {str(settings.url_path): metrics_page(self.exposition, settings.token)}
+        return {str(settings.url_path): self.page}
 
     @asynccontextmanager
     async def listening(self, own: bool = True) -> "AsyncGenerator[HttpListener | None]":
         """Measure loop lag, and serve metrics at their own address if there is one."""
         listen = self._config.metrics.listen if own else None
         self.lag.start()
-        listener = None if listen is None else self._listener(listen)
+        server = None if listen is None else self._create_server(listen)
+        listener = None if server is None else HttpListener(server.answer, report=self._report)
         try:
             if listener is not None:
                 guarded = self._config.metrics.token is not None
@@ -98,14 +104,16 @@ class GatewayMetrics:
             self.lag.stop()
             if listener is not None:
                 await listener.aclose(METRICS_CLOSE_TIMEOUT)
+            if server is not None:
+                await server.aclose()
 
-    def _listener(self, listen: str) -> HttpListener:
+    def _create_server(self, listen: str) -> MetricsServer:
         pages: HttpPages = {**dict.fromkeys(HEALTH_PATHS, self.health.page), **self._metrics_pages}
         rules = build_http_rules(self._config.http)
         if not is_loopback(split_address(listen, requires_auth=True)[0]):
             # Beyond loopback a token is required, so DNS rebinding from a browser cannot read it.
             rules = msgspec.structs.replace(rules, allowed_hosts=frozenset("*"))
-        return HttpListener(MetricsServer(pages, rules).answer, report=self._report)
+        return MetricsServer(pages, rules, self._report)
 
 
 def register_gateway_metrics(
@@ -117,50 +125,61 @@ def register_gateway_metrics(
 
     def each(
         read: Callable[[UpstreamSnapshot], float],
-    ) -> Callable[[], Iterator[tuple[Mapping[str, str], float]]]:
-        return lambda: (({"backend": one.name}, read(one)) for one in registry.snapshots())
+    ) -> Callable[[], Iterator[LabelledValue]]:
+        return lambda: (((one.name,), read(one)) for one in registry.snapshots())
 
-    def states() -> Iterator[tuple[Mapping[str, str], float]]:
+    def states() -> Iterator[LabelledValue]:
         for one in registry.snapshots():
             for state in UpstreamState:
-                yield {"backend": one.name, "state": state.value}, int(one.state is state)
+                yield (one.name, state.value), int(one.state is state)
 
     gauge("trunkline_calls_in_flight", "Calls in flight.", lambda: len(gateway.pipeline.in_flight))
     gauge("trunkline_calls_suspended", "Calls that wait for their clients.", lambda: len(suspended))
     gauge("trunkline_sessions", "Client sessions.", lambda: len(gateway.sessions))
     gauge("trunkline_http_sessions", "Streamable HTTP sessions.", gauges.sessions)
     gauge("trunkline_streams", "Pending HTTP responses and open streams.", gauges.streams)
-    gauge("trunkline_backend_state", "1 for the state that a backend is in.", states)
+    gauge(
+        "trunkline_backend_state",
+        "1 for the state that a backend is in.",
+        states,
+        ("backend", "state"),
+    )
     gauge(
         "trunkline_backend_up",
         "1 if a backend accepts calls.",
         each(lambda one: int(one.state is UpstreamState.READY)),
+        ("backend",),
     )
     gauge(
         "trunkline_breaker_state",
         "0 while a backend's breaker is closed, 1 half open, 2 open.",
         each(lambda one: BREAKER_VALUES.get(one.state.value, 0)),
+        ("backend",),
     )
     gauge(
         "trunkline_backend_calls_in_flight",
         "Calls in flight at a backend, or queued for it.",
         each(lambda one: one.in_flight),
+        ("backend",),
     )
     gauge(
         "trunkline_backend_features",
         "Tools, prompts, resources and templates of a backend.",
         each(lambda one: one.feature_count),
+        ("backend",),
     )
     counter(
         "trunkline_backend_restarts_total",
         "Restarts of a backend.",
         each(lambda one: one.restarts),
+        ("backend",),
     )
-    about = {"version": __version__, "python": platform.python_version()}
+    about = (__version__, platform.python_version())
     gauge(
         "trunkline_build_info",
         "The versions of Trunkline and Python; always 1.",
         lambda: [(about, 1)],
+        ("version", "python"),
     )
 
 

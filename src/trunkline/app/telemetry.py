@@ -31,7 +31,7 @@ from trunkline.telemetry.log_lines import LogLine, format_json, format_text, tra
 
 if TYPE_CHECKING:
     from trunkline.app.exporters import GatewayMetrics, TraceExport
-    from trunkline.endpoints.auth import HttpPages
+    from trunkline.endpoints.pages import HttpPages
     from trunkline.telemetry.otlp import ExportLimits
 
 # Shorter values are not masked: they are no secrets, and masking them would garble the text.

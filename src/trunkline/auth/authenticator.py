@@ -35,7 +35,8 @@ from trunkline.auth.api_keys import ApiKeyFile
 from trunkline.auth.claims import AuthenticationError, AuthErrorCode, VerifiedIdentity
 from trunkline.auth.key_sets import KeySource
 from trunkline.auth.tokens import TokenVerifier
-from trunkline.endpoints.auth import Challenge, HttpPage, HttpPages
+from trunkline.endpoints.auth import Challenge
+from trunkline.endpoints.pages import HttpPage, HttpPages
 from trunkline.http.exchange import HttpRequest
 from trunkline.mcp.identity import Principal
 

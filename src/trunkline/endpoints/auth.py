@@ -1,4 +1,4 @@
-"""Access to the endpoints: settings, Host and Origin checks, authentication, public pages.
+"""Access to the endpoints: settings, Host and Origin checks, authentication.
 
     request ──> check_access: Host, Origin ──> None, or a status and the reason
     request ──cached_principal──> a Principal, at once   ──authenticate──> Principal or Challenge
@@ -16,11 +16,11 @@ Invariants:
 
 import re
 from collections.abc import Callable, Collection
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from msgspec import Struct
 
-from trunkline.http.exchange import HeaderTuple, HttpRequest
+from trunkline.http.exchange import HttpRequest
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
 
 _is_loopback = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|\[::1\]").fullmatch
@@ -141,18 +141,6 @@ class AllowAll:
     async def authenticate(self, request: HttpRequest) -> Principal | Challenge:
         """Return the local principal."""
         return LOCAL_PRINCIPAL
-
-
-class HttpPage(Struct, frozen=True):
-    """A complete response to a GET of a path beside MCP."""
-
-    status: int
-    headers: HeaderTuple
-    body: bytes
-
-
-# Unauthenticated pages by path, such as the OAuth resource metadata.
-HttpPages: TypeAlias = dict[str, Callable[[HttpRequest], HttpPage]]
 
 
 # The status of an authenticator that cannot decide now; open streams stay open.

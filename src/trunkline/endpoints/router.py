@@ -22,23 +22,19 @@ from copy import copy
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
-import msgspec
-
 from trunkline.endpoints.auth import (
     AllowAll,
     Authenticator,
     Challenge,
     EndpointSettings,
-    HttpPage,
-    HttpPages,
     OpenStream,
     StreamReauthenticator,
     cors_headers,
     preflight_headers,
 )
 from trunkline.endpoints.legacy_sse import SseEndpoint
+from trunkline.endpoints.pages import HEALTH_PATHS, HealthPages, HttpPages, PageResponder
 from trunkline.endpoints.request_context import (
-    JSON_CONTENT_TYPE,
     InFlightLimiter,
     McpService,
     RequestClass,
@@ -67,30 +63,6 @@ from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
 from trunkline.mcp.negotiation import has_envelope
 from trunkline.mcp.params import Params
 from trunkline.mcp.versions import find_revision, find_session_revision
-
-LIVENESS_PATHS = frozenset(("/healthz", "/health"))
-HEALTH_PATHS = LIVENESS_PATHS | {"/readyz", "/ready"}
-
-_ALIVE_PAGE = HttpPage(200, (JSON_CONTENT_TYPE,), b'{"status":"ok"}')
-_DRAINING_BODY = {"status": "not_ready", "reasons": ["the gateway is shutting down"]}
-
-
-class HealthPages:
-    """The pages for liveness and readiness checks."""
-
-    def __init__(self, readiness: Callable[[], dict[str, Any]]) -> None:
-        # Whether the gateway is shutting down.
-        self.is_draining = False
-        self._readiness = readiness
-
-    def page(self, request: HttpRequest) -> HttpPage:
-        """Return the page for a request to one of HEALTH_PATHS."""
-        if request.path in LIVENESS_PATHS:
-            return _ALIVE_PAGE
-        body = _DRAINING_BODY if self.is_draining else self._readiness()
-        status = 200 if body["status"] == "ready" else 503
-        return HttpPage(status, (JSON_CONTENT_TYPE,), msgspec.json.encode(body))
-
 
 PingedStream: TypeAlias = StatelessResponseWriter | SessionResponseWriter | ResumableEventStream
 
@@ -138,6 +110,7 @@ class HttpRouter:
         self._pinging: set[PingedStream] = set()
         self._reauthenticator = StreamReauthenticator()
         self._health = HealthPages(service.readiness)
+        self._page_responder = PageResponder(report)
         self._spawn(self._run_housekeeping())
 
     @property
@@ -247,10 +220,9 @@ class HttpRouter:
             context.exchange.respond(204, (*context.headers, *preflight_headers(requested)))
         elif request.path in self.pages:
             page = self.pages[request.path](request)
-            context.exchange.respond(page.status, (*page.headers, *context.headers), page.body)
+            self._page_responder.respond(context.exchange, page, context.headers)
         else:
-            page = self._health.page(request)
-            context.exchange.respond(page.status, page.headers, page.body)
+            self._page_responder.respond(context.exchange, self._health.page(request))
 
     # The MCP path
 
@@ -436,7 +408,11 @@ class HttpRouter:
     async def aclose(self) -> None:
         """End all sessions, requests and tasks."""
         self._health.is_draining = True
-        await asyncio.gather(self._session_endpoint.aclose(), self._stateless_endpoint.aclose())
+        await asyncio.gather(
+            self._session_endpoint.aclose(),
+            self._stateless_endpoint.aclose(),
+            self._page_responder.aclose(),
+        )
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -22,7 +22,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate
 from operator import sub
 from pathlib import Path
@@ -31,7 +31,7 @@ from trunkline.gateway.events import AuthRejected, CallSummary, ConfigReloaded, 
 from trunkline.jsonrpc import Incident
 from trunkline.mcp.errors import ErrorKind
 from trunkline.mcp.features import TOOL
-from trunkline.telemetry.exposition import HistogramReading, MetricsExposition
+from trunkline.telemetry.exposition import HistogramReading, LabelledValue, MetricsExposition
 
 MAX_UNTALLIED = 1000  # most calls whose durations are not in buckets yet
 MAX_SERIES = 5000  # most combinations of backend, method, tool and status
@@ -80,8 +80,13 @@ class Histogram:
 
     def read(self) -> HistogramReading:
         """Return the current values."""
-        bounds = (*map(repr, self.bounds), "+Inf")
-        return HistogramReading(list(zip(bounds, accumulate(self.counts), strict=True)), self.sum)
+        buckets = zip(_bound_labels(self.bounds), accumulate(self.counts), strict=True)
+        return HistogramReading(list(buckets), self.sum)
+
+
+@cache
+def _bound_labels(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    return (*map(repr, bounds), "+Inf")
 
 
 class _BackendTimes:
@@ -121,7 +126,7 @@ class CallMetrics:
     def __init__(self, max_series: int = MAX_SERIES, max_untallied: int = MAX_UNTALLIED) -> None:
         self._max_series = max_series
         self._max_untallied = max_untallied
-        self._series: dict[tuple[str | None, str, str, str], _CallSeries] = {}
+        self._series: dict[tuple[str, str, str, str], _CallSeries] = {}
         self._times: dict[str, _BackendTimes] = {}
         self._refused: Counter[str] = Counter()
         self._reloads: Counter[str] = Counter()
@@ -142,7 +147,7 @@ class CallMetrics:
             context, status = call.context, call.status
             entry, method = context.entry, context.request.method
             if entry is None:
-                backend, tool = None, UNKNOWN_LABEL if context.method.kind is TOOL else ""
+                backend, tool = "", UNKNOWN_LABEL if context.method.kind is TOOL else ""
             else:
                 backend, tool = entry.backend, entry.public_name if entry.kind is TOOL else ""
             series = all_series.get((backend, method, tool, status))
@@ -170,24 +175,26 @@ class CallMetrics:
         elif isinstance(event, ConfigReloaded):
             self._reloads["rejected" if event.problem else "applied"] += 1
 
-    def _add_series(self, backend: str | None, method: str, tool: str, status: str) -> _CallSeries:
+    def _add_series(self, backend: str, method: str, tool: str, status: str) -> _CallSeries:
         if len(self._series) >= self._max_series:
             # One series for each status and backend: these are few, and clients cannot add any.
             method, tool = OTHER_LABEL, OTHER_LABEL
             overflow = self._series.get((backend, method, tool, status))
             if overflow is not None:
                 return overflow
-        name = backend or ""
-        times = self._times.get(name)
+        times = self._times.get(backend)
         if times is None:
-            times = self._times[name] = _BackendTimes()
+            times = self._times[backend] = _BackendTimes()
         series = self._series[backend, method, tool, status] = _CallSeries(times)
         return series
 
     def register(self, exposition: MetricsExposition) -> None:
         """Register the metrics."""
         exposition.counter(
-            "trunkline_calls_total", "Finished calls, by outcome.", self._read_call_counts
+            "trunkline_calls_total",
+            "Finished calls, by outcome.",
+            self._read_call_counts,
+            ("backend", "method", "tool", "status"),
         )
         for part, description in (
             ("call", "The total duration of calls."),
@@ -198,16 +205,19 @@ class CallMetrics:
                 f"trunkline_{part}_duration_seconds",
                 description,
                 partial(self._read_durations, part),
+                ("backend",),
             )
         exposition.counter(
             "trunkline_refusals_total",
             "Requests that the gateway refused, by error type.",
-            lambda: [({"kind": kind}, count) for kind, count in sorted(self._refused.items())],
+            lambda: [((kind,), count) for kind, count in sorted(self._refused.items())],
+            ("kind",),
         )
         exposition.counter(
             "trunkline_reloads_total",
             "Configuration reloads, by result.",
-            lambda: [({"result": word}, self._reloads[word]) for word in ("applied", "rejected")],
+            lambda: [((word,), self._reloads[word]) for word in ("applied", "rejected")],
+            ("result",),
         )
         exposition.counter(
             "trunkline_incidents_total",
@@ -215,16 +225,15 @@ class CallMetrics:
             lambda: self._incidents,
         )
 
-    def _read_call_counts(self) -> Iterator[tuple[dict[str, str], float]]:
-        for (backend, method, tool, status), series in self._series.items():
-            labels = {"backend": backend or "", "method": method, "tool": tool, "status": status}
+    def _read_call_counts(self) -> Iterator[LabelledValue]:
+        for labels, series in self._series.items():
             yield labels, series.count
 
-    def _read_durations(self, part: str) -> Iterator[tuple[dict[str, str], HistogramReading]]:
+    def _read_durations(self, part: str) -> Iterator[tuple[tuple[str, ...], HistogramReading]]:
         for backend, times in self._times.items():
             times.tally()
             histogram: Histogram = getattr(times, part)
-            yield {"backend": backend}, histogram.read()
+            yield (backend,), histogram.read()
 
 
 PROC_PATH = Path("/proc/self")
@@ -278,7 +287,7 @@ class LoopLagMonitor:
         exposition.histogram(
             LAG_METRIC,
             "How late the event loop ran a timer.",
-            lambda: [({}, self.histogram.read())],
+            lambda: [((), self.histogram.read())],
         )
 
     def start(self) -> None:
