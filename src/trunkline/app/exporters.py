@@ -2,7 +2,7 @@
 
     TraceExport: Tracer ──> Span ──> SpanExporter ──> OTLP/HTTP in protobuf ──> the collector
 
-A new number needs one line: `exposition.gauge(name, help, read)`. With labels, their names follow.
+A new number needs one line: `exposition.gauge(name, help, read, labels)`.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from trunkline.app.build import build_http_rules
 from trunkline.config import Config, TracesSettings, is_loopback, split_address
 from trunkline.endpoints.pages import HEALTH_PATHS, HealthPages, HttpPages
 from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.registry import Registry
 from trunkline.gateway.upstream import UpstreamSnapshot, UpstreamState
 from trunkline.http.client import ClientLimits, HttpClient
 from trunkline.http.listener import HttpListener
@@ -120,8 +121,24 @@ def register_gateway_metrics(
     exposition: MetricsExposition, gateway: Gateway, gauges: "HttpGauges"
 ) -> None:
     """Register the gauges and counters of the gateway and its backends."""
-    registry, suspended = gateway.registry, gateway.stateless.suspended_calls
-    gauge, counter = exposition.gauge, exposition.counter
+    gauge, suspended = exposition.gauge, gateway.stateless.suspended_calls
+    gauge("trunkline_calls_in_flight", "Calls in flight.", lambda: len(gateway.pipeline.in_flight))
+    gauge("trunkline_calls_suspended", "Calls that wait for their clients.", lambda: len(suspended))
+    gauge("trunkline_sessions", "Client sessions.", lambda: len(gateway.sessions))
+    gauge("trunkline_http_sessions", "Streamable HTTP sessions.", gauges.sessions)
+    gauge("trunkline_streams", "Pending HTTP responses and open streams.", gauges.streams)
+    _register_backend_metrics(exposition, gateway.registry)
+    about = (__version__, platform.python_version())
+    gauge(
+        "trunkline_build_info",
+        "The versions of Trunkline and Python; always 1.",
+        lambda: [(about, 1)],
+        ("version", "python"),
+    )
+
+
+def _register_backend_metrics(exposition: MetricsExposition, registry: Registry) -> None:
+    gauge = exposition.gauge
 
     def each(
         read: Callable[[UpstreamSnapshot], float],
@@ -133,11 +150,6 @@ def register_gateway_metrics(
             for state in UpstreamState:
                 yield (one.name, state.value), int(one.state is state)
 
-    gauge("trunkline_calls_in_flight", "Calls in flight.", lambda: len(gateway.pipeline.in_flight))
-    gauge("trunkline_calls_suspended", "Calls that wait for their clients.", lambda: len(suspended))
-    gauge("trunkline_sessions", "Client sessions.", lambda: len(gateway.sessions))
-    gauge("trunkline_http_sessions", "Streamable HTTP sessions.", gauges.sessions)
-    gauge("trunkline_streams", "Pending HTTP responses and open streams.", gauges.streams)
     gauge(
         "trunkline_backend_state",
         "1 for the state that a backend is in.",
@@ -168,18 +180,11 @@ def register_gateway_metrics(
         each(lambda one: one.feature_count),
         ("backend",),
     )
-    counter(
+    exposition.counter(
         "trunkline_backend_restarts_total",
         "Restarts of a backend.",
         each(lambda one: one.restarts),
         ("backend",),
-    )
-    about = (__version__, platform.python_version())
-    gauge(
-        "trunkline_build_info",
-        "The versions of Trunkline and Python; always 1.",
-        lambda: [(about, 1)],
-        ("version", "python"),
     )
 
 
