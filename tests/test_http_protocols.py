@@ -27,7 +27,8 @@ from tests.tasks import settle, tidy
 from trunkline.backends.connect import ClientIdentity, HttpConnector
 from trunkline.gateway.backend import Backend, BackendListener
 from trunkline.gateway.settings import UpstreamSettings
-from trunkline.gateway.suspended_calls import SuspendedCall, SuspendedCallLimits
+from trunkline.gateway.settings import SuspendedCallLimits
+from trunkline.gateway.suspended_calls import SuspendedCall
 
 OURS = b"Bearer ours"
 

@@ -25,8 +25,7 @@ from tests.gateway.test_suspended_calls import ASKABLE, FORM, YES, AskingServer,
 from trunkline.gateway.backend import Backend, BackendOwner, ConnectBackend
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import GatewayIdentity
-from trunkline.gateway.settings import GatewayLimits, UpstreamSettings
-from trunkline.gateway.suspended_calls import SuspendedCallLimits
+from trunkline.gateway.settings import GatewayLimits, SuspendedCallLimits, UpstreamSettings
 from trunkline.gateway.upstream import UpstreamState
 from trunkline.jsonrpc import Raw, RpcError
 from trunkline.mcp.features import FeatureKind

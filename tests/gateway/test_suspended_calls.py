@@ -29,7 +29,8 @@ from trunkline.gateway import suspended_calls as module
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.request_state import KeyRing, StateCipher
 from trunkline.gateway.session import GatewayIdentity
-from trunkline.gateway.suspended_calls import SuspendedCallLimits, SuspendedCalls
+from trunkline.gateway.settings import SuspendedCallLimits
+from trunkline.gateway.suspended_calls import SuspendedCalls
 from trunkline.jsonrpc import Raw, RpcError, from_raw
 from trunkline.mcp.identity import LOCAL_PRINCIPAL
 

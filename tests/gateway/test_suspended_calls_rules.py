@@ -28,7 +28,8 @@ from trunkline.gateway.backend import Backend, BackendListener
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.request_state import KeyRing, StateCipher
 from trunkline.gateway.session import GatewayIdentity
-from trunkline.gateway.suspended_calls import SuspendedCallLimits, SuspendedCalls
+from trunkline.gateway.settings import SuspendedCallLimits
+from trunkline.gateway.suspended_calls import SuspendedCalls
 from trunkline.jsonrpc import (
     Connection,
     ConnectionLost,

@@ -44,8 +44,7 @@ from trunkline.gateway.events import UncheckedTool
 from trunkline.gateway.gateway import MAX_CALLS_PER_CONNECTION, Gateway
 from trunkline.gateway.kill_switch import KillSwitchControl
 from trunkline.gateway.session import GatewayIdentity
-from trunkline.gateway.settings import GatewayLimits, UpstreamSettings
-from trunkline.gateway.suspended_calls import SuspendedCallLimits
+from trunkline.gateway.settings import GatewayLimits, SuspendedCallLimits, UpstreamSettings
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.mcp.features import KIND_NAMES, FeatureKind
 from trunkline.routing.conditions import Condition

@@ -28,6 +28,24 @@ class GatewayLimits(Struct, frozen=True):
     """How many resources one session may subscribe to."""
 
 
+class SuspendedCallLimits(NamedTuple):
+    """How many calls may be suspended, and for how long; times are in seconds."""
+
+    input_timeout: float = 600.0
+    """How long a call waits for the client's answers."""
+    max_calls: int = 10_000
+    max_calls_per_principal: int = 2_000
+    """How many calls of one principal may be suspended."""
+    max_bytes: int = 256 * 1024 * 1024
+    """The maximum size of the params and questions of all suspended calls."""
+    max_round_bytes: int = 4 * 1024 * 1024
+    """The maximum size of all questions of one round."""
+    question_delay: float = 0.02
+    """How long to wait for more questions before the client gets them."""
+    url_elicitation_timeout: float = 20.0
+    """How long a retry waits for the server to confirm that a URL was opened."""
+
+
 class UpstreamSettings(NamedTuple):
     """What the configuration says about one upstream."""
 

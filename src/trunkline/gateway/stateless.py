@@ -18,7 +18,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -367,19 +367,20 @@ class StatelessHandler:
         if is_retry(params) and revision is not None and not revision.is_stateless:
             raise RpcError(INVALID_PARAMS, "Invalid or expired requestState")
 
-    def _check_and_resume(self, call: StatelessCall, entry: CatalogEntry) -> Any:
+    async def _check_and_resume(self, call: StatelessCall, entry: CatalogEntry) -> Any:
         """Resume a call if it is still allowed; a refusal is recorded like that of any call."""
         try:
             call.client.check_headers(entry, call.params)
             self._router.pipeline.recheck(call.client.caller, entry)
-            return self._resume(call, entry.backend)
+            answer = await self._resume(call, entry.backend)
         except RpcError as error:
             self._router.record_rejected(
                 call.request, call.client, call.client.caller, error, entry
             )
             raise
+        return await answer
 
-    def _resume(self, call: StatelessCall, backend: str) -> Any:
+    async def _resume(self, call: StatelessCall, backend: str) -> Awaitable[Any]:
         request, params, _, client = call
         retry, token = read_retry(params), params.progress_token
         if retry is None:
@@ -387,10 +388,10 @@ class StatelessHandler:
         binding = bind_state(request, client.caller, backend)
         suspended_call = self.suspended_calls.find(retry, binding)
         if suspended_call.url_completions is not None:
-            completions = suspended_call.take_url_answers(retry.input_responses)
+            completions = await suspended_call.take_url_answers(retry.input_responses)
             return self._call_again(call, completions, suspended_call.round)
         previous_client = suspended_call.client
-        answer = suspended_call.resume(retry.input_responses, client.caller)
+        answer = await suspended_call.resume(retry.input_responses, client.caller)
         previous_client.attach_request(client.caller, client.stream, token)
         return answer
 

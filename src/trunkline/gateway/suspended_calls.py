@@ -5,7 +5,9 @@
                   └──────────────── the retry brings the answers ────────────────┘
 
 The server's call stays open meanwhile. So the tool runs once, however often the client returns.
-This module does not know servers: it is given the running call and answers its questions.
+This module does not know servers: it is given the running call and answers its questions. The
+store has a record of each suspended call, and its limits. The running call, its questions and its
+client stay here.
 
 Invariants:
 1. The answers of a retry go to the call that its state names, once. Nothing else resumes a call.
@@ -17,14 +19,20 @@ Invariants:
 
 import asyncio
 import secrets
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple, TypeGuard
 from weakref import WeakValueDictionary
 
 from trunkline.gateway.request_state import RequestState, StateBinding, StateCipher, call_digest
+from trunkline.gateway.settings import SuspendedCallLimits
+from trunkline.gateway.stores import (
+    MemorySuspendedCallStore,
+    SuspendedCallRecord,
+    SuspendedCallStore,
+    resolve,
+)
 from trunkline.jsonrpc import INVALID_PARAMS, PendingResult, Raw, Request, RpcError, read_members
 from trunkline.mcp.identity import Caller
 from trunkline.mcp.input_required import (
@@ -49,21 +57,6 @@ from trunkline.mcp.server_requests import (
 from trunkline.mcp.versions import LATEST_SESSION_REVISION
 
 
-class SuspendedCallLimits(NamedTuple):
-    """How many calls may be suspended, and for how long."""
-
-    input_timeout: float = 600.0  # for how many seconds a call waits for the client's answers
-    max_calls: int = 10_000
-    max_calls_per_principal: int = 2_000  # how many calls of one principal may be suspended
-    # The maximum size of the params and questions of all suspended calls
-    max_bytes: int = 256 * 1024 * 1024
-    max_round_bytes: int = 4 * 1024 * 1024  # the maximum size of all questions of one round
-    # How long, in seconds, to wait for more questions before the client gets them
-    question_delay: float = 0.02
-    # How long, in seconds, a retry waits for the server to confirm that a URL was opened
-    url_elicitation_timeout: float = 20.0
-
-
 class SuspendedCallInfo(NamedTuple):
     """A suspended call, as shown to administrators."""
 
@@ -78,13 +71,18 @@ class SuspendedCallInfo(NamedTuple):
 class SuspendedCalls:
     """All calls that wait for answers of their clients."""
 
-    def __init__(self, cipher: StateCipher, limits: SuspendedCallLimits | None = None) -> None:
+    def __init__(
+        self,
+        cipher: StateCipher,
+        limits: SuspendedCallLimits | None = None,
+        store: SuspendedCallStore | None = None,
+    ) -> None:
         self._cipher = cipher
         self.limits = limits or SuspendedCallLimits()
+        self._store = MemorySuspendedCallStore() if store is None else store
         # By id; the call that expires first comes first
-        self._suspended: dict[str, SuspendedCall] = {}
-        self._counts_by_principal: Counter[str] = Counter()
-        self._bytes = 0
+        self._waiting: dict[str, SuspendedCall] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._url_completions: WeakValueDictionary[tuple[str, str], asyncio.Event] = (
@@ -92,7 +90,7 @@ class SuspendedCalls:
         )
 
     def __len__(self) -> int:
-        return len(self._suspended)
+        return len(self._waiting)
 
     def find(self, retry: RetryParams, binding: StateBinding) -> "SuspendedCall":
         """Return the call that a retry resumes.
@@ -100,42 +98,53 @@ class SuspendedCalls:
         Raises Invalid params unless it is a valid retry of this call in its current round.
         """
         state = self._cipher.decrypt(retry.state or "", binding, self.now())
-        call = self._suspended.get(state.call_id)
+        call = self._waiting.get(state.call_id)
         if call is None or call.round != state.round:
-            raise RpcError(INVALID_PARAMS, "Invalid or expired requestState")
+            raise _invalid_state_error()
         return call
 
-    def encrypt_state(self, call: "SuspendedCall") -> str:
-        """Return the requestState for a call."""
-        expires_at = self.now() + self.limits.input_timeout
-        return self._cipher.encrypt(RequestState(call.binding, call.id, call.round, expires_at))
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a step of a call in a task of its own."""
+        self._tasks.add(task := asyncio.create_task(work))
+        task.add_done_callback(self._tasks.discard)
 
-    def suspend(self, call: "SuspendedCall") -> None:
-        """Add a call that waits for its client; raises RpcError if there are too many."""
+    async def suspend(self, call: "SuspendedCall") -> str:
+        """Add a call that waits for its client; return the requestState that resumes it.
+
+        Raises RpcError if there are too many, or if the call was abandoned meanwhile.
+        """
         if self._closed:
             raise RpcError.internal_error("the gateway ends")
-        principal, limits = call.binding.principal, self.limits
-        call.size = call.total_bytes()
-        own_calls = self._counts_by_principal[principal]
-        too_many = len(self) >= limits.max_calls or own_calls >= limits.max_calls_per_principal
-        if too_many or self._bytes + call.size > limits.max_bytes:
+        record = call.record = call.make_record(self.now(), self.limits.input_timeout)
+        call.expires_at = record.expires_at
+        # Before the store answers: the end of its backend, or of the gateway, must reach the call.
+        self._waiting[record.id] = call
+        try:
+            added = await resolve(self._store.add(record, self.limits, record.suspended_at))
+        except BaseException:
+            self.remove(call)
+            raise
+        if not added:
+            self._waiting.pop(record.id, None)
             raise RpcError.internal_error("too many calls wait for answers", {"retryAfter": 1})
-        self._suspended[call.id] = call
-        self._counts_by_principal[principal] += 1
-        self._bytes += call.size
-        call.suspended_at = self.now()
-        call.expires_at = call.suspended_at + self.limits.input_timeout
+        if record.id not in self._waiting:
+            raise RpcError.internal_error("the call was cancelled")
         if self._timer is None:
             self._schedule_expiry(call.expires_at)
+        state = RequestState(record.binding, record.id, record.round, record.expires_at)
+        return self._cipher.encrypt(state)
+
+    async def take(self, call: "SuspendedCall") -> None:
+        """Remove a call that continues; raises Invalid params if another retry was faster."""
+        record = call.record
+        taken = await resolve(self._store.take(record.id, record.round))
+        if self._waiting.pop(record.id, None) is None or taken is None:
+            raise _invalid_state_error()
 
     def remove(self, call: "SuspendedCall") -> None:
-        """Remove a call that continues or ends."""
-        if self._suspended.pop(call.id, None) is not None:
-            self._bytes -= call.size
-            principal = call.binding.principal
-            self._counts_by_principal[principal] -= 1
-            if not self._counts_by_principal[principal]:
-                del self._counts_by_principal[principal]
+        """Remove a call that ends."""
+        if self._waiting.pop(call.id, None) is not None:
+            self._store.remove(call.id)
 
     def reconfigure(self, limits: SuspendedCallLimits) -> None:
         """Change the limits; calls that are suspended expire no later than the new timeout allows.
@@ -143,15 +152,15 @@ class SuspendedCalls:
         The call that expires first stays first.
         """
         self.limits = limits
-        if self._suspended:
+        if self._waiting:
             latest = self.now() + limits.input_timeout
-            for call in self._suspended.values():
+            for call in self._waiting.values():
                 call.expires_at = min(call.expires_at, latest)
-            self._schedule_expiry(next(iter(self._suspended.values())).expires_at)
+            self._schedule_expiry(next(iter(self._waiting.values())).expires_at)
 
     def abandon_backend(self, backend: str) -> None:
         """Abandon the calls to a backend that was removed."""
-        for call in [c for c in self._suspended.values() if c.backend == backend]:
+        for call in [c for c in self._waiting.values() if c.backend == backend]:
             call.abandon()
 
     def url_completion(self, backend: str, elicitation: str) -> asyncio.Event:
@@ -173,16 +182,17 @@ class SuspendedCalls:
     def snapshot(self) -> tuple[SuspendedCallInfo, ...]:
         """Return all suspended calls, longest first."""
         now = self.now()
+        records = [call.record for call in self._waiting.values()]
         return tuple(
             SuspendedCallInfo(
-                call.binding.backend,
-                call.binding.principal,
-                call.method,
-                call.question_count,
-                call.round,
-                round(now - call.suspended_at, 1),
+                record.binding.backend,
+                record.binding.principal,
+                record.method,
+                record.question_count,
+                record.round,
+                round(now - record.suspended_at, 1),
             )
-            for call in self._suspended.values()
+            for record in records
         )
 
     def close(self) -> None:
@@ -190,7 +200,7 @@ class SuspendedCalls:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for call in list(self._suspended.values()):
+        for call in list(self._waiting.values()):
             call.abandon()
 
     def now(self) -> float:
@@ -205,7 +215,7 @@ class SuspendedCalls:
     def _abandon_expired(self) -> None:
         self._timer = None
         now = self.now()
-        for call in list(self._suspended.values()):
+        for call in list(self._waiting.values()):
             if call.expires_at > now:
                 self._schedule_expiry(call.expires_at)
                 return
@@ -222,8 +232,8 @@ class SuspendedCall:
 
     # Class-level defaults: every call of a client with input features has such an object, and few
     # are ever suspended.
-    suspended_at = expires_at = 0.0
-    size = 0  # the bytes of its params and questions while it is suspended
+    expires_at = 0.0  # when it is abandoned, while it is suspended
+    record: SuspendedCallRecord  # what the store has of it; unset before it is first suspended
     # The URL elicitations to confirm before the call is made again, by id
     url_completions: dict[str, asyncio.Event] | None = None
     client: Any = None  # the client of the call; None once it has the outcome
@@ -260,18 +270,22 @@ class SuspendedCall:
         return bind_state(self._request, self._caller, self.backend)
 
     @property
-    def method(self) -> str:
-        """The method that was called."""
-        return self._request.method
-
-    @property
     def question_count(self) -> int:
         """How many questions wait for the client."""
         return len(self._pending_questions) + len(self.url_completions or ())
 
-    def total_bytes(self) -> int:
-        """Return the size of its params and questions."""
-        return _byte_length(self._request.params) + self._question_bytes()
+    def make_record(self, now: float, timeout: float) -> SuspendedCallRecord:
+        """Return the record of the call, which waits for `timeout` seconds from now on."""
+        return SuspendedCallRecord(
+            id=self.id,
+            binding=self.binding,
+            method=self._request.method,
+            round=self.round,
+            question_count=self.question_count,
+            size=_byte_length(self._request.params) + self._question_bytes(),
+            suspended_at=now,
+            expires_at=now + timeout,
+        )
 
     def _question_bytes(self) -> int:
         return sum(_byte_length(q.params) for q, _ in self._pending_questions.values())
@@ -288,7 +302,7 @@ class SuspendedCall:
         backend_call.add_callback(self._on_backend_done)
         return client_answer
 
-    def resume(self, answers: dict[str, Raw], caller: Caller) -> PendingResult:
+    async def resume(self, answers: dict[str, Raw], caller: Caller) -> PendingResult:
         """Take answers, and return what the retry gets; raises Invalid params.
 
         The capabilities of the retry replace those of the earlier request.
@@ -299,7 +313,7 @@ class SuspendedCall:
             if key in self._pending_questions
         }
         # All answers are valid from here on: a retry that was refused above can be sent again.
-        self._suspended_calls.remove(self)
+        await self._suspended_calls.take(self)
         self._release_slot(False)
         self._caller = caller
         client_answer = self._new_client_answer()
@@ -307,12 +321,14 @@ class SuspendedCall:
             self._on_backend_done(self._backend_call)
             return client_answer
         for key, answer in adapted.items():
-            self._pending_questions.pop(key).answer.set_result(answer)
+            # The server may have withdrawn a question while the store was asked.
+            if (pending := self._pending_questions.pop(key, None)) is not None:
+                pending.answer.set_result(answer)
         if self._pending_questions:
             self._schedule_questions(0.0)
         return client_answer
 
-    def take_url_answers(self, answers: dict[str, Raw]) -> list[asyncio.Event]:
+    async def take_url_answers(self, answers: dict[str, Raw]) -> list[asyncio.Event]:
         """Return the completions of the accepted URLs; raises RpcError if one was declined."""
         completions = self.url_completions or {}
         given = {
@@ -320,7 +336,7 @@ class SuspendedCall:
             for key, answer in answers.items()
             if key in completions
         }
-        self._suspended_calls.remove(self)
+        await self._suspended_calls.take(self)
         # Removed before the check: the state is used up, whatever the user answered.
         if any(decode_value(answer["action"]) != "accept" for answer in given.values()):
             raise RpcError.internal_error("the user declined to open the URL")
@@ -406,7 +422,7 @@ class SuspendedCall:
         self.url_completions = {
             key: self._suspended_calls.url_completion(self.backend, key) for key in questions
         }
-        self._suspend(client_answer, questions)
+        self._suspended_calls.run(self._suspend(client_answer, questions))
 
     def _schedule_questions(self, seconds: float) -> None:
         if self._gather_timer is None and self._client_answer is not None:
@@ -420,22 +436,27 @@ class SuspendedCall:
             return
         self._client_answer = None
         questions = {key: to_input_request(q) for key, (q, _) in self._pending_questions.items()}
-        self._suspend(client_answer, questions)
+        self._suspended_calls.run(self._suspend(client_answer, questions))
 
-    def _suspend(self, client_answer: PendingResult, questions: dict[str, ServerRequest]) -> None:
+    async def _suspend(
+        self, client_answer: PendingResult, questions: dict[str, ServerRequest]
+    ) -> None:
+        """Give the client the questions and the state that resumes the call, or an error."""
         try:
             if self.round >= MAX_INPUT_ROUNDS:
                 text = f"the server asked more than {MAX_INPUT_ROUNDS} times"
                 raise RpcError.internal_error(text)
-            self._suspended_calls.suspend(self)
-        except RpcError as error:
+            self.round += 1
+            state = await self._suspended_calls.suspend(self)
+        except Exception as error:
             client_answer.set_exception(error)
             self.abandon()
             return
+        if client_answer.done:  # the client has disconnected meanwhile
+            self._suspended_calls.remove(self)
+            return
         # A client may take minutes: the slot is free for other calls meanwhile.
         self._release_slot(not self._backend_call.done)
-        self.round += 1
-        state = self._suspended_calls.encrypt_state(self)
         client_answer.set_result(write_input_required(questions, state))
 
 
@@ -464,6 +485,10 @@ def is_retry(params: Params) -> bool:
     if params.has_only_standard_members:
         return False
     return params.get("requestState") is not None or params.get("inputResponses") is not None
+
+
+def _invalid_state_error() -> RpcError:
+    return RpcError(INVALID_PARAMS, "Invalid or expired requestState")
 
 
 def _requires_url(error: BaseException) -> TypeGuard[RpcError]:

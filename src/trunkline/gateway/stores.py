@@ -1,0 +1,283 @@
+"""The interfaces of the gateway's stores, and stores in memory.
+
+    SessionEndpoint ──> SessionStore          KillSwitchControl ──> SwitchStore
+    SuspendedCalls ───> SuspendedCallStore    Registry ───────────> ListingStore
+
+A store holds records: immutable data that msgspec writes as JSON and reads back. Streams, tasks,
+timers and callbacks stay in the process that runs them, and are found by the id of the record. Two
+more stores are defined where they are used: `LimitStore` in routing/limits, which is pure, and
+`EraStore` in backends/era_cache.
+
+Rules for every store:
+1. An operation is atomic, and operations on one record take effect in the order of their calls.
+2. A store in memory answers at once. Where the type allows it, a shared store returns an awaitable.
+   An operation without an answer returns at once; a shared store carries it out in the background.
+3. Time is an argument, in seconds on the clock of the caller. Clocks of two processes differ, so a
+   shared store keeps how long a record is still valid, not until when.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Iterable
+from typing import Protocol, TypeVar, cast
+
+from msgspec import Struct
+
+from trunkline.gateway.request_state import StateBinding
+from trunkline.gateway.settings import SuspendedCallLimits
+from trunkline.jsonrpc import Raw
+from trunkline.routing.catalog import FeatureListing
+from trunkline.routing.kill_switch import KillSwitch
+
+T = TypeVar("T")
+
+
+async def resolve(answer: T | Awaitable[T]) -> T:
+    """Return the answer of a store; wait for it only if the store does not have it yet."""
+    if isinstance(answer, Awaitable):
+        return await cast("Awaitable[T]", answer)
+    return answer
+
+
+# Sessions
+
+
+class ClientState(Struct, frozen=True):
+    """What a session has negotiated with its client, and what the client has asked for since."""
+
+    revision: str
+    capabilities: Raw
+    client_info: Raw
+    operational: bool = False
+    """Whether the client has sent `notifications/initialized`."""
+    log_level: str | None = None
+    subscriptions: dict[str, tuple[str, str]] = {}
+    """By the URI that the client subscribed to: the backend, and its own URI."""
+
+
+class SessionRecord(Struct, frozen=True):
+    """One session of the session protocol: all that another replica needs to continue it."""
+
+    id: str
+    owner: str
+    """The id of the principal it belongs to."""
+    created_at: float
+    expires_at: float
+    client: ClientState
+    epoch: int = 1
+    """The number of replicas that have run the session. Only the last one may change the record."""
+
+
+class SessionStore(Protocol):
+    """The sessions of the session protocol over Streamable HTTP, by id."""
+
+    def create(
+        self, record: SessionRecord, max_sessions: int, now: float
+    ) -> bool | Awaitable[bool]:
+        """Add a session; return False if there are `max_sessions` already."""
+        ...
+
+    def find(
+        self, session_id: str, owner: str, now: float
+    ) -> SessionRecord | Awaitable[SessionRecord | None] | None:
+        """Return the owner's session, or None if there is none or it has expired."""
+        ...
+
+    def save(self, record: SessionRecord, now: float) -> None:
+        """Replace a session, unless the store has a later epoch of it."""
+        ...
+
+    def remove(self, session_id: str, epoch: int) -> None:
+        """Remove a session, unless the store has a later epoch of it."""
+        ...
+
+
+class MemorySessionStore:
+    """The sessions of one process."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, SessionRecord] = {}
+
+    def create(self, record: SessionRecord, max_sessions: int, now: float) -> bool:
+        """Add a session; return False if there are `max_sessions` already."""
+        if len(self._records) >= max_sessions:
+            return False
+        self._records[record.id] = record
+        return True
+
+    def find(self, session_id: str, owner: str, now: float) -> SessionRecord | None:
+        """Return the owner's session, or None if there is none or it has expired."""
+        record = self._records.get(session_id)
+        if record is None or record.owner != owner or record.expires_at < now:
+            return None
+        return record
+
+    def save(self, record: SessionRecord, now: float) -> None:
+        """Replace a session, unless the store has a later epoch of it."""
+        if not self._has_later(record.id, record.epoch):
+            self._records[record.id] = record
+
+    def remove(self, session_id: str, epoch: int) -> None:
+        """Remove a session, unless the store has a later epoch of it."""
+        if not self._has_later(session_id, epoch):
+            self._records.pop(session_id, None)
+
+    def _has_later(self, session_id: str, epoch: int) -> bool:
+        stored = self._records.get(session_id)
+        return stored is not None and stored.epoch > epoch
+
+
+# Suspended calls
+
+
+class SuspendedCallRecord(Struct, frozen=True):
+    """One call that waits for its client."""
+
+    id: str
+    binding: StateBinding
+    """The principal and the backend of the call, and a digest of its params."""
+    method: str
+    round: int
+    question_count: int
+    size: int
+    """The bytes of its params and questions."""
+    suspended_at: float
+    expires_at: float
+
+
+class SuspendedCallStore(Protocol):
+    """The calls that wait for their clients, by id."""
+
+    def add(
+        self, record: SuspendedCallRecord, limits: SuspendedCallLimits, now: float
+    ) -> bool | Awaitable[bool]:
+        """Add a call; return False if it would exceed the limits."""
+        ...
+
+    def take(
+        self, call_id: str, round: int
+    ) -> SuspendedCallRecord | Awaitable[SuspendedCallRecord | None] | None:
+        """Remove a call and return it, or None if it does not wait in this round.
+
+        Of several calls of `take` for one round, one gets the record.
+        """
+        ...
+
+    def remove(self, call_id: str) -> None:
+        """Remove a call that ends, in whatever round it waits."""
+        ...
+
+
+class MemorySuspendedCallStore:
+    """The suspended calls of one process."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, SuspendedCallRecord] = {}
+        self._counts_by_principal: Counter[str] = Counter()
+        self._bytes = 0
+
+    def add(self, record: SuspendedCallRecord, limits: SuspendedCallLimits, now: float) -> bool:
+        """Add a call; return False if it would exceed the limits."""
+        principal = record.binding.principal
+        own_calls = self._counts_by_principal[principal]
+        too_many = (
+            len(self._records) >= limits.max_calls or own_calls >= limits.max_calls_per_principal
+        )
+        if too_many or self._bytes + record.size > limits.max_bytes:
+            return False
+        self._records[record.id] = record
+        self._counts_by_principal[principal] += 1
+        self._bytes += record.size
+        return True
+
+    def take(self, call_id: str, round: int) -> SuspendedCallRecord | None:
+        """Remove a call and return it, or None if it does not wait in this round."""
+        record = self._records.get(call_id)
+        if record is None or record.round != round:
+            return None
+        self.remove(call_id)
+        return record
+
+    def remove(self, call_id: str) -> None:
+        """Remove a call that ends, in whatever round it waits."""
+        record = self._records.pop(call_id, None)
+        if record is not None:
+            self._bytes -= record.size
+            principal = record.binding.principal
+            self._counts_by_principal[principal] -= 1
+            if not self._counts_by_principal[principal]:
+                del self._counts_by_principal[principal]
+
+
+# Kill switches
+
+
+class SwitchStore(Protocol):
+    """The kill switches that operators set."""
+
+    def load(self) -> frozenset[KillSwitch]:
+        """Return the switches; called once, before the gateway serves anything.
+
+        It returns no awaitable: no call may pass before the switches are known.
+        """
+        ...
+
+    async def save(self, switch: KillSwitch, off: bool) -> str | None:
+        """Save that something was disabled or enabled; return why that failed, or None."""
+        ...
+
+
+class MemorySwitchStore:
+    """The kill switches of one process; they are lost when it ends."""
+
+    def __init__(self, switches: Iterable[KillSwitch] = ()) -> None:
+        self._switches = frozenset(switches)
+
+    def load(self) -> frozenset[KillSwitch]:
+        """Return the switches."""
+        return self._switches
+
+    async def save(self, switch: KillSwitch, off: bool) -> str | None:
+        """Keep the switch, and return that a restart loses it."""
+        self._switches = self._switches | {switch} if off else self._switches - {switch}
+        return "there is no folder for it"
+
+
+# Feature listings
+
+
+class ListingStore(Protocol):
+    """What each upstream listed last, by the name of the upstream."""
+
+    def get(self, upstream: str) -> FeatureListing | None:
+        """Return the last listing of an upstream, or None.
+
+        Catalogues are merged without waiting: a shared store keeps a copy of all listings here.
+        """
+        ...
+
+    def put(self, listing: FeatureListing) -> None:
+        """Replace the listing of an upstream."""
+        ...
+
+    def remove(self, upstream: str) -> None:
+        """Forget an upstream that was removed or replaced."""
+        ...
+
+
+class MemoryListingStore:
+    """The listings of one process."""
+
+    def __init__(self) -> None:
+        self._listings: dict[str, FeatureListing] = {}
+
+    def get(self, upstream: str) -> FeatureListing | None:
+        """Return the last listing of an upstream, or None."""
+        return self._listings.get(upstream)
+
+    def put(self, listing: FeatureListing) -> None:
+        """Replace the listing of an upstream."""
+        self._listings[listing.backend] = listing
+
+    def remove(self, upstream: str) -> None:
+        """Forget an upstream that was removed or replaced."""
+        self._listings.pop(upstream, None)
