@@ -26,8 +26,7 @@ from tests.http_client import GatewaySite, rpc_request, site
 from tests.tasks import settle, tidy
 from trunkline.backends.connect import ClientIdentity, HttpConnector
 from trunkline.gateway.backend import Backend, BackendListener
-from trunkline.gateway.settings import UpstreamSettings
-from trunkline.gateway.settings import SuspendedCallLimits
+from trunkline.gateway.settings import SuspendedCallLimits, UpstreamSettings
 from trunkline.gateway.suspended_calls import SuspendedCall
 
 OURS = b"Bearer ours"

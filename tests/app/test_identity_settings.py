@@ -3,8 +3,8 @@
 from trunkline import __version__
 from trunkline.app.build import build_identity, build_suspension_limits
 from trunkline.config import Config, GatewaySettings
-from trunkline.gateway.settings import SuspendedCallLimits
 from trunkline.gateway.session import GatewayIdentity
+from trunkline.gateway.settings import SuspendedCallLimits
 
 
 def test_identity_and_suspension_limits_come_from_the_settings() -> None:

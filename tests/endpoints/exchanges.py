@@ -8,9 +8,10 @@ from typing import Any
 from msgspec import structs
 
 from trunkline.endpoints.request_context import RequestClass, RequestContext
+from trunkline.gateway.stores import ClientState
 from trunkline.http.exchange import BodyParts, ByteStream, Headers, HttpRequest, RequestHead
 from trunkline.http.sse import SseEvent, SseParser
-from trunkline.jsonrpc import ConnectionLost, Notification, Request, RpcError, Transport
+from trunkline.jsonrpc import ConnectionLost, Notification, Raw, Request, RpcError, Transport
 from trunkline.mcp.identity import Principal
 from trunkline.mcp.params import Params
 from trunkline.mcp.versions import V2025_11_25, Revision
@@ -157,7 +158,14 @@ class FakeMcpSession:
         self.stream = stream
         self.principal = principal
         self.notifications: list[str] = []
+        self.on_changed: Callable[[], None] = lambda: None
+        self.log_level: str | None = None
         self._house = service
+
+    @property
+    def client_state(self) -> ClientState:
+        date = "" if self.revision is None else self.revision.date
+        return ClientState(date, Raw(b"{}"), Raw(b"{}"), log_level=self.log_level)
 
     def update_principal(self, principal: Principal) -> None:
         self.principal = principal

@@ -23,6 +23,8 @@ from tests.tasks import settle, tidy
 from trunkline.endpoints.auth import EndpointSettings
 from trunkline.endpoints.request_context import InFlightLimiter
 from trunkline.endpoints.session import REQUEST_CANCELLED, SessionEndpoint
+from trunkline.endpoints.session_state import ResumableEventStream
+from trunkline.gateway.stores import SessionStore
 from trunkline.jsonrpc import Incident, RpcError, decode
 from trunkline.mcp.versions import V2025_03_26, V2025_06_18
 
@@ -30,12 +32,24 @@ from trunkline.mcp.versions import V2025_03_26, V2025_06_18
 class EndpointClient:
     """Sends fake exchanges to a SessionEndpoint."""
 
-    def __init__(self, service: FakeMcpService, limiter: InFlightLimiter, **settings: Any) -> None:
+    def __init__(
+        self,
+        service: FakeMcpService,
+        limiter: InFlightLimiter,
+        store: SessionStore | None = None,
+        **settings: Any,
+    ) -> None:
         self.service = service
         self.reports: list[Incident] = []
         self.now = 0.0
+        self.opened: list[ResumableEventStream] = []
         self.endpoint = SessionEndpoint(
-            service, EndpointSettings(**settings), limiter, self.reports.append, lambda: self.now
+            service,
+            EndpointSettings(**settings),
+            limiter,
+            self.reports.append,
+            lambda: self.now,
+            store=store,
         )
 
     def post(
@@ -54,7 +68,7 @@ class EndpointClient:
 
     def get(self, session: str = "", principal: str = "p", **headers: str) -> FakeExchange:
         exchange = FakeExchange(make_request(method="GET", mcp_session_id=session, **headers))
-        self.endpoint.handle_get(make_context(exchange, principal))
+        self.endpoint.handle_get(make_context(exchange, principal), self.opened.append)
         return exchange
 
     def delete(self, session: str, principal: str = "p") -> FakeExchange:

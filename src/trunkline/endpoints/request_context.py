@@ -6,12 +6,13 @@ This module does not know the two protocols: the endpoints choose the HTTP statu
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec import Struct
 
 from trunkline.gateway.client import RequestStream, SessionStream
+from trunkline.gateway.stores import ClientState
 from trunkline.http.exchange import TEXT_PLAIN, BodyParts, HeaderTuple, HttpExchange
 from trunkline.jsonrpc import (
     INVALID_REQUEST,
@@ -49,6 +50,14 @@ class McpSession(Protocol):
     @property
     def revision(self) -> Revision | None:
         """The negotiated revision, None before initialization."""
+        ...
+
+    on_changed: Callable[[], None]
+    """Called when the client has changed what `client_state` says."""
+
+    @property
+    def client_state(self) -> ClientState:
+        """What was negotiated, and what the client has asked for since; after initialization."""
         ...
 
     def update_principal(self, principal: Principal) -> None:

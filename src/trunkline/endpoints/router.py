@@ -43,6 +43,7 @@ from trunkline.endpoints.request_context import (
 from trunkline.endpoints.session import SessionEndpoint
 from trunkline.endpoints.session_state import ResumableEventStream, SessionResponseWriter
 from trunkline.endpoints.stateless import StatelessEndpoint, StatelessResponseWriter
+from trunkline.gateway.stores import SessionStore
 from trunkline.http.exchange import HttpExchange, HttpRequest, RequestHead
 from trunkline.http.media_types import accepts, is_json
 from trunkline.http.websocket import open_websocket
@@ -88,6 +89,8 @@ class HttpRouter:
         report: IncidentReporter = print_incident,
         authenticator: Authenticator | None = None,
         pages: HttpPages | None = None,
+        *,
+        sessions: SessionStore | None = None,
     ) -> None:
         """Create the router in a running loop; only `pages` need no authentication."""
         self.settings = settings or EndpointSettings()
@@ -104,7 +107,7 @@ class HttpRouter:
         self._stateless_endpoint = StatelessEndpoint(
             service, limiter, report, settings.close_timeout
         )
-        self._session_endpoint = SessionEndpoint(service, settings, limiter, report)
+        self._session_endpoint = SessionEndpoint(service, settings, limiter, report, store=sessions)
         self._sse_endpoint = SseEndpoint(settings.messages_path)
         self._tasks: set[asyncio.Task[None]] = set()
         self._pinging: set[PingedStream] = set()
@@ -238,11 +241,7 @@ class HttpRouter:
                 405, "expected POST: from 2026-07-28 on there are no sessions", _ALLOW_POST
             )
         elif request.method == "GET":
-            stream = self._session_endpoint.handle_get(context)
-            if stream is not None:
-                self._watch_stream(
-                    context, lambda: not stream.is_attached_to(context.exchange), stream.detach
-                )
+            self._session_endpoint.handle_get(context, partial(self._watch_events, context))
         else:
             self._session_endpoint.handle_delete(context)
 
@@ -356,6 +355,11 @@ class HttpRouter:
 
     def _close_transport(self, transport: Transport) -> None:
         self._spawn(transport.aclose())
+
+    def _watch_events(self, context: RequestContext, stream: ResumableEventStream) -> None:
+        self._watch_stream(
+            context, lambda: not stream.is_attached_to(context.exchange), stream.detach
+        )
 
     def _watch_stream(
         self, context: RequestContext, is_closed: Callable[[], bool], close: Callable[[], None]

@@ -3,13 +3,26 @@
     POST `initialize` ──> a session, its id in the response    DELETE ──> ends it
     POST ──> 200 with a response, or 202                       GET ──> a stream, new or resumed
 
-A session id is no proof of identity: a session exists only for the principal that opened it.
+The SessionStore has a record of each session. Its live part, a SessionState, is in this process and
+is found by the id. The store is asked when a request names a session with a head that was not used
+before, or after the deadline of the record. The deadline is moved only when it is near, so that few
+requests write.
+
+Invariants:
+1. A session id has 32 characters of A-Z a-z 0-9 _ - from the system's random source. It is no proof
+   of identity: a session exists only for the principal that opened it.
+2. A session that is idle for too long or too old does not exist any more. A session with a running
+   request or an open standalone stream is not idle. The number of sessions is limited.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import math
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from trunkline.endpoints.auth import EndpointSettings
 from trunkline.endpoints.request_context import (
@@ -26,9 +39,8 @@ from trunkline.endpoints.session_state import (
     ResumableEventStream,
     SessionResponseWriter,
     SessionState,
-    SessionStore,
-    TooManySessions,
 )
+from trunkline.gateway.stores import ClientState, MemorySessionStore, SessionRecord, SessionStore
 from trunkline.http.exchange import BodyParts
 from trunkline.http.media_types import accepts
 from trunkline.jsonrpc import (
@@ -46,6 +58,7 @@ from trunkline.jsonrpc import (
 )
 from trunkline.jsonrpc.errors import IncidentReporter, to_rpc_error
 from trunkline.jsonrpc.message import join_batch
+from trunkline.mcp.identity import Principal
 from trunkline.mcp.negotiation import has_envelope
 from trunkline.mcp.params import Params
 
@@ -65,14 +78,18 @@ class SessionEndpoint:
         limiter: InFlightLimiter,
         report: IncidentReporter,
         clock: Callable[[], float] | None = None,
+        *,
+        store: SessionStore | None = None,
     ) -> None:
         """Create the endpoint; `clock` defaults to the time of the running loop."""
         self._service = service
         self.limiter = limiter
         self.report = report
-        self._sessions: SessionStore[SessionState] = SessionStore(
-            settings.session_idle, settings.session_max_age, settings.max_sessions
-        )
+        self._store = MemorySessionStore() if store is None else store
+        # The sessions of this process, by id.
+        self._sessions: dict[str, SessionState] = {}
+        self._settings = settings
+        self._is_closed = False
         # Batches, and streams with unsent events. Other requests are in `session.in_progress`.
         self._unfinished: dict[SessionResponseWriter, PendingResult] = {}
         # Sessions that were ended while requests were running.
@@ -87,9 +104,10 @@ class SessionEndpoint:
 
     def reconfigure(self, settings: EndpointSettings) -> None:
         """Use other settings from now on; sessions stay, within the new limits."""
-        self._sessions.reconfigure(
-            settings.session_idle, settings.session_max_age, settings.max_sessions
-        )
+        self._settings, now = settings, self.now()
+        for session in self._sessions.values():
+            session.valid_until = -math.inf
+            self._save_deadline(session, now)
 
     # POST
 
@@ -98,9 +116,11 @@ class SessionEndpoint:
         if isinstance(message, Request):
             self.handle_request(context, message)
             return
-        session = self._find_session(context)
-        if session is None:
-            return
+        self._use_session(context, partial(self._handle_in_session, context, message))
+
+    def _handle_in_session(
+        self, context: RequestContext, message: Message | Batch, session: SessionState
+    ) -> None:
         if isinstance(message, Batch):
             self._handle_batch(context, session, message)
         else:
@@ -109,42 +129,119 @@ class SessionEndpoint:
 
     def _initialize(self, context: RequestContext, request: Request) -> None:
         """Open a session if the initialize request is valid."""
-        session = SessionState()
-        mcp_session = self._service.open_session(session, context.principal)
+        session, now = SessionState(), self.now()
+        mcp_session = session.mcp_session = self._service.open_session(session, context.principal)
         try:
             result = mcp_session.answer(request, session)
-            session.mcp_session, session.revision = mcp_session, mcp_session.revision
-            session.principal = context.principal
-            self._sessions.create(context.principal.id, session, self.now())
-        except TooManySessions as exc:
-            self._close_mcp_session(mcp_session)
-            context.respond_overloaded(503, str(exc), request.id)
+            session.record = self._new_record(context.principal, mcp_session.client_state, now)
+            created = self._store.create(session.record, self._settings.max_sessions, now)
         except Exception as exc:
             self._close_mcp_session(mcp_session)
             context.respond_error(200, to_rpc_error(exc, request.method, self.report), request.id)
+            return
+        opening = _Opening(session, context, request, result)
+        if isinstance(created, bool):
+            self._finish_initialize(opening, created)
         else:
-            session_id = (_SESSION_ID_HEADER, session.session_id.encode())
-            headers = (JSON_CONTENT_TYPE, session_id, *context.headers)
-            context.exchange.respond(200, headers, Response(request.id, result).encode())
+            self._spawn(self._initialize_later(opening, created))
 
-    def _find_session(self, context: RequestContext) -> SessionState | None:
-        """Return the session that the request names, or respond with an error."""
-        http_request = context.exchange.request
-        id = http_request.headers.get(_SESSION_ID_HEADER)
+    def _new_record(self, principal: Principal, client: ClientState, now: float) -> SessionRecord:
+        settings = self._settings
+        return SessionRecord(
+            id=secrets.token_urlsafe(24),
+            owner=principal.id,
+            created_at=now,
+            expires_at=now + min(settings.session_idle, settings.session_max_age),
+            client=client,
+        )
+
+    async def _initialize_later(self, opening: "_Opening", created: Awaitable[bool]) -> None:
+        """Finish `initialize` when a shared store has answered."""
+        try:
+            is_created = await created
+        except BaseException as exc:
+            record = opening.session.record
+            self._store.remove(record.id, record.epoch)  # it may have been stored all the same
+            await self._service.close_session(opening.session.mcp_session)
+            if not isinstance(exc, Exception):
+                raise
+            error = to_rpc_error(exc, opening.request.method, self.report)
+            opening.context.respond_error(200, error, opening.request.id)
+        else:
+            self._finish_initialize(opening, is_created)
+
+    def _finish_initialize(self, opening: "_Opening", is_created: bool) -> None:
+        """Answer `initialize`, once the store has the session or has refused it."""
+        session, context, request, result = opening
+        record, mcp_session = session.record, session.mcp_session
+        if not is_created or self._is_closed:
+            if is_created:
+                self._store.remove(record.id, record.epoch)
+            self._close_mcp_session(mcp_session)
+            reason = f"expected at most {self._settings.max_sessions} sessions"
+            context.respond_overloaded(503, reason, request.id)
+            return
+        session.revision, session.owner = mcp_session.revision, record.owner
+        session.principal, session.last_activity = context.principal, record.created_at
+        self._sessions[record.id] = session
+        mcp_session.on_changed = partial(self._save_client, session)
+        session_id = (_SESSION_ID_HEADER, record.id.encode())
+        headers = (JSON_CONTENT_TYPE, session_id, *context.headers)
+        context.exchange.respond(200, headers, Response(request.id, result).encode())
+
+    def _use_session(self, context: RequestContext, use: Callable[[SessionState], None]) -> None:
+        """Call `use` with the session that the request names, or respond with an error."""
+        id = context.exchange.request.headers.get(_SESSION_ID_HEADER)
         if id is None:
             message = "Missing Mcp-Session-Id: call initialize, and send the id that it returns"
             context.respond_invalid(400, message)
-            return None
-        owner = context.principal.id
-        session = self._sessions.find(id.decode("latin-1"), owner, self.now())
-        if session is None or _SESSION_ID_HEADER in http_request.repeated:
+            return
+        session_id, now = id.decode("latin-1"), self.now()
+        session = self._sessions.get(session_id)
+        if session is not None:
+            self._renew(session, now)
+        found = self._store.find(session_id, context.principal.id, now)
+        if found is None or isinstance(found, SessionRecord):
+            self._use_found(context, use, found)
+        else:
+            self._spawn(self._use_later(context, use, found))
+
+    async def _use_later(
+        self,
+        context: RequestContext,
+        use: Callable[[SessionState], None],
+        found: Awaitable[SessionRecord | None],
+    ) -> None:
+        """Go on with a request when a shared store has answered."""
+        try:
+            record = await found
+        except Exception as exc:
+            context.respond_error(500, to_rpc_error(exc, "", self.report))
+        else:
+            self._use_found(context, use, record)
+
+    def _use_found(
+        self,
+        context: RequestContext,
+        use: Callable[[SessionState], None],
+        record: SessionRecord | None,
+    ) -> None:
+        """Call `use` with the session of a record, or respond that there is none."""
+        session = None if record is None else self._sessions.get(record.id)
+        if (
+            record is None
+            or session is None
+            or session.record.epoch != record.epoch
+            or _SESSION_ID_HEADER in context.exchange.request.repeated
+        ):
             context.request_class.session = None
             context.respond_invalid(404, "Session not found: call initialize again")
-            return None
+            return
         session.mcp_session.update_principal(context.principal)
         session.principal = context.principal
+        session.last_activity, session.valid_until = self.now(), record.expires_at
         context.request_class.session = session
-        return session
+        use(session)
 
     def handle_request(
         self, context: RequestContext, request: Request, params: Params | None = None
@@ -160,9 +257,9 @@ class SessionEndpoint:
             or now > session.valid_until
             or session.principal is not context.principal
         ):
-            session = self._find_session(context)
-            if session is None:
-                return
+            # Finding it fills the cache, so that the second time it is there.
+            self._use_session(context, lambda _: self.handle_request(context, request, params))
+            return
         session.last_activity = now
         id, in_progress = request.id, session.in_progress
         if id in in_progress:
@@ -303,43 +400,52 @@ class SessionEndpoint:
 
     # GET and DELETE
 
-    def handle_get(self, context: RequestContext) -> ResumableEventStream | None:
-        """Open the standalone stream, or resume a stream; return it, or None after an error."""
-        http_request = context.exchange.request
-        accept = http_request.headers.get(b"accept")
+    def handle_get(
+        self, context: RequestContext, on_opened: Callable[[ResumableEventStream], None]
+    ) -> None:
+        """Open the standalone stream, or resume a stream; call `on_opened` with it."""
+        accept = context.exchange.request.headers.get(b"accept")
         if accept is None or not accepts(accept, "text/event-stream"):
             context.respond_text(406, "expected an Accept header with text/event-stream")
-            return None
-        session = self._find_session(context)
-        if session is None:
-            return None
-        found = session.find_stream(http_request.headers.get(b"last-event-id"))
+            return
+        self._use_session(context, partial(self._open_stream, context, on_opened))
+
+    def _open_stream(
+        self,
+        context: RequestContext,
+        on_opened: Callable[[ResumableEventStream], None],
+        session: SessionState,
+    ) -> None:
+        found = session.find_stream(context.exchange.request.headers.get(b"last-event-id"))
         if found is None:
             context.respond_invalid(400, "This stream is no longer available")
-            return None
+            return
         stream, after = found
         if stream.is_attached and after is None:
             context.respond_invalid(409, "This stream is open already")
-            return None
+            return
         stream.attach(context.exchange, context.headers, after, primed=session.sends_priming_event)
         context.exchange.on_disconnect(partial(self._touch, session))
         self._spawn(stream.flush())
-        return stream
+        on_opened(stream)
 
     def handle_delete(self, context: RequestContext) -> None:
         """End the session that the request names."""
-        session = self._find_session(context)
-        if session is not None:
-            self._end_session(session)
-            self._sessions.remove(session.session_id)
-            context.exchange.respond(204, context.headers)
+        self._use_session(context, partial(self._delete_session, context))
+
+    def _delete_session(self, context: RequestContext, session: SessionState) -> None:
+        self._end_session(session)
+        context.exchange.respond(204, context.headers)
 
     # Housekeeping
 
     def expire_sessions(self) -> None:
         """End expired sessions."""
-        for session in self._sessions.expire(self.now()):
-            self._end_session(session)
+        now = self.now()
+        for session in list(self._sessions.values()):
+            self._renew(session, now)
+            if session.record.expires_at < now:
+                self._end_session(session)
         self._ending_sessions = [
             session for session in self._ending_sessions if session.in_progress
         ]
@@ -347,7 +453,7 @@ class SessionEndpoint:
     @property
     def streams(self) -> list[SessionResponseWriter | ResumableEventStream]:
         """The open responses and streams, for pings."""
-        sessions = [*self._sessions, *self._ending_sessions]
+        sessions = [*self._sessions.values(), *self._ending_sessions]
         calls = (call for session in sessions for call in session.in_progress.values())
         writers = dict.fromkeys((*(writer for _, writer in calls), *self._unfinished))
         session_streams = (session.standalone for session in sessions)
@@ -357,7 +463,35 @@ class SessionEndpoint:
         """Mark the session as active until now."""
         session.last_activity = self.now()
 
+    def _renew(self, session: SessionState, now: float) -> None:
+        """Move the deadline of the record, if it is near, by the activity since it was stored."""
+        if session.is_busy:
+            session.last_activity = now  # it counts as active whenever it is checked
+        if session.record.expires_at - now < self._settings.session_idle / 2:
+            self._save_deadline(session, now)
+
+    def _save_deadline(self, session: SessionState, now: float) -> None:
+        settings, record = self._settings, session.record
+        expires_at = min(
+            session.last_activity + settings.session_idle,
+            record.created_at + settings.session_max_age,
+        )
+        if expires_at != record.expires_at:
+            session.record = replace(record, expires_at=expires_at)
+            self._store.save(session.record, now)
+
+    def _save_client(self, session: SessionState) -> None:
+        """Save what the client has changed in its session."""
+        if session.record.id in self._sessions:
+            session.record = replace(session.record, client=session.mcp_session.client_state)
+            self._store.save(session.record, self.now())
+
     def _end_session(self, session: SessionState) -> None:
+        """End a session and remove its record."""
+        record = session.record
+        del self._sessions[record.id]
+        self._store.remove(record.id, record.epoch)
+        session.valid_until = -math.inf
         session.close()
         if session.in_progress:
             self._ending_sessions.append(session)
@@ -373,14 +507,23 @@ class SessionEndpoint:
 
     async def aclose(self) -> None:
         """End all sessions."""
-        for session in list(self._sessions):
-            self._sessions.remove(session.session_id)
+        self._is_closed = True
+        for session in list(self._sessions.values()):
             self._end_session(session)
         calls = [
             call for session in self._ending_sessions for call, _ in session.in_progress.values()
         ]
         calls += self._unfinished.values()
         await wait_or_cancel(calls, self._background_tasks, self._close_timeout)
+
+
+class _Opening(NamedTuple):
+    """An `initialize` request whose session the store does not have yet."""
+
+    session: SessionState
+    context: RequestContext
+    request: Request
+    result: Any
 
 
 class _SessionCall(SessionResponseWriter, kw_only=True):

@@ -1,4 +1,4 @@
-"""SessionState: the sessions of the session protocol over Streamable HTTP, and their event streams.
+"""SessionState: the live part of a session over Streamable HTTP, and its event streams.
 
     POST of a request ──> SessionResponseWriter ──> JSON, or a stream if messages precede it
     GET ──> the standalone stream, for messages that belong to no request
@@ -7,31 +7,25 @@
                          └──> sent again to a client that resumes: GET with Last-Event-ID
 
 In this protocol the end of an exchange does not cancel its request. Streams keep a limited number
-of events: the oldest are dropped first, and a client that resumes too late misses them. The store
-does not read a clock (`now` is an argument), and does not end what runs in a session: it returns
-expired sessions to its caller.
+of events: the oldest are dropped first, and a client that resumes too late misses them. What
+outlives the process is in a SessionRecord, in the SessionStore; the endpoint keeps it up to date.
 
 Invariants:
-1. A session id has 32 characters of A-Z a-z 0-9 _ - from the system's random source.
-2. A session belongs to one principal: for all others it does not exist.
-3. A session that is idle for too long or too old does not exist any more. A session with a running
-   request or an open standalone stream is not idle. The number of sessions is limited.
-4. Event ids are unique in a session and name their stream: no event of another stream is replayed.
-5. A message is sent on one stream only, in order, and once unless the client asks for it again.
-6. A client that resumes a stream gets it: the old connection may look alive for a long time.
+1. Event ids are unique in a session and name their stream: no event of another stream is replayed.
+2. A message is sent on one stream only, in order, and once unless the client asks for it again.
+3. A client that resumes a stream gets it: the old connection may look alive for a long time.
 """
 
 import asyncio
 import math
-import secrets
 from collections import deque
-from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from msgspec import Struct
 
 from trunkline.endpoints.request_context import RequestContext
+from trunkline.gateway.stores import SessionRecord
 from trunkline.http.exchange import BodyParts, HeaderTuple, HttpExchange, HttpRequest
 from trunkline.http.sse import EVENT_STREAM_HEADERS, PING_COMMENT, encode_event
 from trunkline.jsonrpc import (
@@ -46,110 +40,6 @@ from trunkline.jsonrpc import (
 )
 from trunkline.mcp.identity import Principal
 from trunkline.mcp.versions import Revision
-
-# A session without messages for this many seconds expires.
-SESSION_IDLE_TIMEOUT = 1800.0
-
-# A session expires after this many seconds, even if it is busy.
-SESSION_MAX_AGE = 86400.0
-
-MAX_SESSIONS = 10_000
-
-
-class SessionRecord:
-    """The part of a session that the store uses; subclasses add the rest."""
-
-    __slots__ = ("created_at", "last_activity", "owner", "session_id", "valid_until")
-
-    def __init__(self) -> None:
-        self.session_id = ""
-        # The id of the principal it belongs to.
-        self.owner = ""
-        self.created_at = self.last_activity = 0.0
-        # Until when the session is valid without another `find`.
-        self.valid_until = -math.inf
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether something is in progress; when that ends, `last_activity` must be updated."""
-        return False
-
-
-SessionT = TypeVar("SessionT", bound=SessionRecord)
-
-
-class TooManySessions(Exception):
-    """The limit of sessions is reached."""
-
-
-class SessionStore(Generic[SessionT]):
-    """The sessions of one gateway, by id."""
-
-    def __init__(
-        self,
-        idle_timeout: float = SESSION_IDLE_TIMEOUT,
-        max_age: float = SESSION_MAX_AGE,
-        max_sessions: int = MAX_SESSIONS,
-    ) -> None:
-        self._idle_timeout = idle_timeout
-        self._max_age = max_age
-        self._max_sessions = max_sessions
-        self._records: dict[str, SessionT] = {}
-
-    def reconfigure(self, idle_timeout: float, max_age: float, max_sessions: int) -> None:
-        """Use other limits from now on; sessions above the new maximum stay."""
-        self._idle_timeout, self._max_age, self._max_sessions = idle_timeout, max_age, max_sessions
-        for record in self._records.values():
-            record.valid_until = -math.inf
-
-    def create(self, owner: str, record: SessionT, now: float) -> SessionT:
-        """Add a session under a new id; raises TooManySessions."""
-        if len(self._records) >= self._max_sessions:
-            raise TooManySessions(f"expected at most {self._max_sessions} sessions")
-        record.session_id, record.owner = secrets.token_urlsafe(24), owner
-        record.created_at = record.last_activity = now
-        self._records[record.session_id] = record
-        return record
-
-    def find(self, session_id: str, owner: str, now: float) -> SessionT | None:
-        """Return the owner's session and update its `last_activity`, or None."""
-        record = self._records.get(session_id)
-        if record is None or record.owner != owner or self._is_expired(record, now):
-            return None
-        record.last_activity = now
-        record.valid_until = min(now + self._idle_timeout, record.created_at + self._max_age)
-        return record
-
-    def remove(self, session_id: str) -> SessionT | None:
-        """Remove a session and return it, or None."""
-        record = self._records.pop(session_id, None)
-        if record is not None:
-            record.valid_until = -math.inf
-        return record
-
-    def expire(self, now: float) -> list[SessionT]:
-        """Remove and return the expired sessions."""
-        expired = [record for record in self._records.values() if self._is_expired(record, now)]
-        for record in expired:
-            self.remove(record.session_id)
-        return expired
-
-    def _is_expired(self, record: SessionT, now: float) -> bool:
-        if now - record.created_at > self._max_age:
-            return True
-        if now - record.last_activity <= self._idle_timeout:
-            return False
-        if not record.is_busy:
-            return True
-        record.last_activity = now  # a busy session counts as active whenever it is checked
-        return False
-
-    def __iter__(self) -> Iterator[SessionT]:
-        return iter(self._records.values())
-
-    def __len__(self) -> int:
-        return len(self._records)
-
 
 MAX_STREAM_EVENTS = 256
 # How many events and bytes of one stream are stored.
@@ -292,8 +182,8 @@ MAX_ENDED_STREAM_BYTES = 1024 * 1024
 MAX_PENDING_CLIENT_REQUESTS = 256
 
 
-class SessionState(SessionRecord):
-    """One session over Streamable HTTP; the gateway's stream for messages outside of requests."""
+class SessionState:
+    """One session in this process; the gateway's stream for messages outside of requests."""
 
     __slots__ = (
         "_last_request_id",
@@ -301,15 +191,26 @@ class SessionState(SessionRecord):
         "_pending_requests",
         "_streams",
         "in_progress",
+        "last_activity",
         "mcp_session",
+        "owner",
         "principal",
+        "record",
         "revision",
         "standalone",
+        "valid_until",
     )
 
+    record: SessionRecord
+    """What the store has of it; unset until the session is stored."""
+
     def __init__(self) -> None:
-        super().__init__()
         self.revision: Revision | None = None
+        # The id of the principal it belongs to.
+        self.owner = ""
+        self.last_activity = 0.0
+        # Until when the session is valid without another look-up.
+        self.valid_until = -math.inf
         self.mcp_session: Any = None
         # The principal that the gateway knows for this session.
         self.principal: Principal | None = None
@@ -324,7 +225,7 @@ class SessionState(SessionRecord):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is running or the standalone stream is open."""
+        """Whether a request is running or the standalone stream is open; then it is not idle."""
         return bool(self.in_progress) or self.standalone.is_attached
 
     # Running requests

@@ -24,6 +24,7 @@ import msgspec
 from trunkline.gateway.client import NotificationQueue, Requester, RequestStream, SessionStream
 from trunkline.gateway.router import Router
 from trunkline.gateway.stateless import StatelessHandler
+from trunkline.gateway.stores import ClientState
 from trunkline.gateway.upstream import Upstream
 from trunkline.jsonrpc import (
     INVALID_REQUEST,
@@ -34,6 +35,7 @@ from trunkline.jsonrpc import (
     RemoteProtocolError,
     Request,
     RpcError,
+    to_raw,
 )
 from trunkline.mcp.capabilities import features_to_capabilities
 from trunkline.mcp.errors import ErrorKind, gateway_error
@@ -98,6 +100,8 @@ class Session:
     ) -> None:
         """Create it; `on_initialized` is called once `initialize` has succeeded."""
         self.session_stream: SessionStream | None = None
+        self.on_changed: Callable[[], None] = _ignore_change
+        """Called when the client has changed what `client_state` says."""
         self.subscriptions: dict[str, tuple[str, str]] = {}
         self.operational = False
         self._registry = router.registry
@@ -135,6 +139,19 @@ class Session:
     def revision(self) -> Revision | None:
         """The negotiated revision; None before `initialize`."""
         return None if self._caller is None else self._caller.revision
+
+    @property
+    def client_state(self) -> ClientState:
+        """What was negotiated, and what the client has asked for since, as data."""
+        caller = self.caller
+        return ClientState(
+            revision=caller.revision.date,
+            capabilities=to_raw(caller.capabilities),
+            client_info=caller.client_info,
+            operational=self.operational,
+            log_level=caller.log_level,
+            subscriptions=dict(self.subscriptions),
+        )
 
     @property
     def call_group(self) -> "Session":
@@ -260,6 +277,7 @@ class Session:
         if level not in LOG_LEVELS:
             raise RpcError.invalid_params(f"expected one of {', '.join(LOG_LEVELS)} as 'level'")
         self._caller = msgspec.structs.replace(self.caller, log_level=level)
+        self.on_changed()
         if not self._closed:
             await self._registry.set_log_level(self, level)
         return {}
@@ -271,6 +289,7 @@ class Session:
         if method.name == "resources/unsubscribe" and uri in self.subscriptions:
             # At the server of the subscription: the URI may belong to another one by now.
             self._registry.unsubscribe([self.subscriptions.pop(uri)])
+            self.on_changed()
             return {}
         route = await self._router.route_when_ready(params, method, client)
         entry = route.entry
@@ -285,6 +304,7 @@ class Session:
                 self._registry.unsubscribe([(entry.backend, entry.native_name)])
             else:
                 self.subscriptions[uri] = (entry.backend, entry.native_name)
+                self.on_changed()
         return {}
 
     def _forward_unknown(self, request: Request, client: "SessionClient") -> PendingResult:
@@ -306,6 +326,7 @@ class Session:
         elif method == "notifications/initialized":
             self.operational = True
             self._operational_revision = self._caller.revision
+            self.on_changed()
         elif method == "notifications/progress":
             self._forward_progress(Params(notification.params))
         elif (known := CLIENT_NOTIFICATIONS.get(method)) and known.mode is BROADCAST:
@@ -416,7 +437,9 @@ class Session:
     def drop_backend(self, backend: str) -> None:
         """Forget the subscriptions at a backend that was removed."""
         kept = {uri: f for uri, f in self.subscriptions.items() if f[0] != backend}
-        self.subscriptions = kept
+        if len(kept) < len(self.subscriptions):
+            self.subscriptions = kept
+            self.on_changed()
 
     async def aclose(self) -> None:
         """Drop queued notifications, and end all subscriptions."""
@@ -470,6 +493,9 @@ async def _send_on(stream: RequestStream | None, method: str, params: Any) -> Ra
         return await stream.call(method, params)
     except ConnectionLost:
         raise RpcError.internal_error("the client has disconnected") from None
+
+
+def _ignore_change() -> None: ...
 
 
 def _not_initialized(method: str, remedy: str) -> RpcError:
