@@ -3,10 +3,15 @@
 import msgspec
 
 from trunkline.app.application import App
-from trunkline.app.build import build_policy_enforcer, prepare_enforcement
+from trunkline.app.build import build_policy_enforcer, build_stores, prepare_enforcement
 from trunkline.config import Config, GatewaySettings, LimitsSettings, PolicySettings, RoleSettings
+from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.enforcement import EnforcementChain
-from trunkline.routing.limits import Quota
+from trunkline.jsonrpc import Raw, Request, RpcError
+from trunkline.mcp.features import FeatureKind
+from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller
+from trunkline.mcp.versions import V2025_11_25
+from trunkline.routing.catalog import CatalogEntry
 
 ROLES = PolicySettings(roles=(RoleSettings(name="dev", permissions=("*",), line=1),))
 UNCHECKED = Config(gateway=GatewaySettings(check_arguments=False))
@@ -35,26 +40,42 @@ def test_with_a_role_the_policy_applies_to_lists_and_calls() -> None:
     assert not app.gateway.registry.visibility.is_uniform
 
 
-def quota(chain: EnforcementChain) -> Quota:
-    assert chain.rate_limiter is not None
-    return chain.rate_limiter.quota
+READ = CatalogEntry(FeatureKind.TOOL, "fs__read", "fs", "read", Raw(b"{}"))
+CALL = CallContext(Caller(LOCAL_PRINCIPAL, V2025_11_25, {}, Raw(b"{}")), Request(1, "tools/call"))
+
+
+def is_refused(app: App) -> bool:
+    """Make a call, and return whether it exceeds a limit."""
+    limiter = enforcement(app).rate_limiter
+    assert limiter is not None
+    applied = limiter.limits_for(CALL.caller, READ)
+    assert applied is not None
+    try:
+        limiter.acquire(CALL, READ, applied)
+    except RpcError:
+        return True
+    return False
 
 
 def test_new_limits_keep_the_used_quota() -> None:
-    app = App(Config(limits=LimitsSettings()))
-    original = quota(enforcement(app))
-    for limits in (LimitsSettings(default_rpm=1), None, LimitsSettings()):
+    stores = build_stores(Config(), None)
+    app = App(Config(limits=LimitsSettings(default_rpm=1)), stores=stores)
+    assert not is_refused(app)
+    for limits in (LimitsSettings(default_rpm=1), None, LimitsSettings(default_rpm=1)):
         config = msgspec.structs.replace(app.config, limits=limits)
-        apply = prepare_enforcement(app.gateway, config, app.switches)
+        apply = prepare_enforcement(app.gateway, config, app.switches, stores.limits)
         before = enforcement(app)
-        assert quota(before) is original
+        assert before.rate_limiter is None or is_refused(app)
         apply()
         assert enforcement(app) is not before
-        assert quota(enforcement(app)) is original
+    assert is_refused(app)
 
 
-def test_limits_can_be_added_by_a_reload() -> None:
-    app = App(Config())
+def test_limits_can_be_added_and_removed_by_a_reload() -> None:
+    stores = build_stores(Config(), None)
+    app = App(Config(), stores=stores)
     assert enforcement(app).rate_limiter is None
-    prepare_enforcement(app.gateway, Config(limits=LimitsSettings()), app.switches)()
-    assert enforcement(app).rate_limiter is not None
+    for limits in (LimitsSettings(), None):
+        config = Config(limits=limits)
+        prepare_enforcement(app.gateway, config, app.switches, stores.limits)()
+        assert (enforcement(app).rate_limiter is None) is (limits is None)

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.samples import OPERATOR, child, config
+from trunkline.admin.service import SwitchFile
 from trunkline.app.application import DEFAULT_CONFIG, App
 from trunkline.app.build import (
     admin_servers,
     build_kill_switches,
-    build_switch_file,
+    build_stores,
     configured_switches,
 )
 from trunkline.config import Config, KillSwitchSettings, load_config
@@ -67,15 +68,20 @@ async def test_a_pause_does_not_survive_a_restart(tmp_path: Path) -> None:
     assert not App(DEFAULT_CONFIG, tmp_path).switches.paused
 
 
-def test_without_a_state_folder_no_switch_is_stored() -> None:
-    assert build_switch_file(DEFAULT_CONFIG, None) is None
+async def test_without_a_state_folder_no_switch_survives_a_restart() -> None:
     gateway = Gateway(GatewayIdentity("g", "1"), jitter=lambda: 0.0)
-    assert build_kill_switches(DEFAULT_CONFIG, gateway, None).list_active() == ()
+    store = build_stores(DEFAULT_CONFIG, None).switches
+    switches = build_kill_switches(DEFAULT_CONFIG, gateway, store)
+    assert switches.list_active() == ()
+    notes = (await switches.kill(ECHO)).notes
+    assert "will not remember it when it starts again: there is no folder" in notes[-1]
+    assert store.load() == {ECHO}
+    again = build_stores(DEFAULT_CONFIG, None).switches
+    assert build_kill_switches(DEFAULT_CONFIG, gateway, again).list_active() == ()
 
 
 async def test_an_unreadable_switch_file_stops_everything_until_revive_all(tmp_path: Path) -> None:
-    switch_file = build_switch_file(DEFAULT_CONFIG, tmp_path)
-    assert switch_file is not None
+    switch_file = SwitchFile(tmp_path, DEFAULT_CONFIG.source)
     switch_file.path.write_text("garbage")
     app = App(DEFAULT_CONFIG, tmp_path)
     assert app.switches.list_active() == (ActiveSwitch("all", "", "operator"),)

@@ -17,7 +17,7 @@ from trunkline.config import (
 )
 from trunkline.gateway.enforcement import EnforcementChain
 from trunkline.gateway.events import GatewayEvent
-from trunkline.routing.limits import Limit, LimitTables
+from trunkline.routing.limits import Limit, LimitTables, MemoryLimitStore
 
 
 def ignore(event: GatewayEvent) -> None:
@@ -45,8 +45,9 @@ def test_every_setting_becomes_a_limit() -> None:
 
 
 def test_limiter_and_argument_checker_are_built_only_if_configured() -> None:
-    assert build_rate_limiter(Config()) is None
-    assert build_rate_limiter(Config(limits=LimitsSettings())) is not None
+    store = MemoryLimitStore()
+    assert build_rate_limiter(Config(), store) is None
+    assert build_rate_limiter(Config(limits=LimitsSettings()), store) is not None
     assert build_argument_checker(Config(), ignore) is not None
     unchecked = Config(gateway=GatewaySettings(check_arguments=False))
     assert build_argument_checker(unchecked, ignore) is None

@@ -19,7 +19,7 @@ from tests.backends.test_stateless_server import Listener
 from tests.contexts import start_call
 from tests.tasks import stop, tidy
 from trunkline.backends.connect import HttpConnector
-from trunkline.backends.era_cache import EraCache, EraStore
+from trunkline.backends.era_cache import EraCache, EraFile
 from trunkline.jsonrpc import ConnectionLost, RpcError
 
 
@@ -72,7 +72,7 @@ async def test_the_protocol_is_decided_after_access_is_granted(
     closed = old(rejects("401 Unauthorized", b"", b"www-authenticate: Bearer"))
     there = Chameleon(closed)
     async with at(there) as place:
-        store = EraStore(tmp_path)
+        store = EraFile(tmp_path)
         cache = EraCache(store, "k")
         place.target = HttpConnector(place.url, HEADERS, "auto", cache, limits=SHORT_LIMITS)
         assert "HTTP 401" in await place.refusal()
@@ -93,7 +93,7 @@ async def test_a_silent_server_is_probed_again_after_a_restart(tmp_path: Path) -
     web = old(BlockedReply())
     async with at(web) as place:
         for _ in range(2):
-            store = EraStore(tmp_path)
+            store = EraFile(tmp_path)
             cache = EraCache(store, "k")
             place.target = HttpConnector(place.url, HEADERS, "auto", cache, limits=limits)
             assert await place.era() == "session"

@@ -13,7 +13,7 @@ from tests.backends.test_stateless_server import GATEWAY, Listener, until
 from tests.gateway.servers import tool
 from tests.tasks import stop, tidy
 from trunkline.backends.connect import ClientIdentity, ProtocolSetting, StdioConnector
-from trunkline.backends.era_cache import EraCache, EraStore
+from trunkline.backends.era_cache import EraCache, EraFile, MemoryEraStore
 from trunkline.backends.limits import BackendLimits
 from trunkline.backends.session_server import SessionServer
 from trunkline.backends.stateless_server import StatelessServer
@@ -149,12 +149,14 @@ async def running(
     timeouts: ProbeTimeouts = PATIENT_TIMEOUTS,
 ) -> AsyncGenerator[Place]:
     """Run a program behind a gateway, and check that nothing is left."""
-    store = EraStore(folder)
+    file = None if folder is None else EraFile(folder)
+    store = MemoryEraStore() if file is None else file
     place = Place(script, wanted, EraCache(store, "k"), timeouts)
     async with asyncio.timeout(10):
         yield place
         await asyncio.gather(*script.running)
-        await store.aclose()
+        if file is not None:
+            await file.aclose()
     assert place.remapper.pending_count() == 0
     withdrawn = [said for said in script.said if said.get("method") == "notifications/cancelled"]
     assert withdrawn == []

@@ -18,7 +18,7 @@ from tests.backends.test_connect_stdio import (
 )
 from tests.backends.test_stateless_server import until
 from tests.tasks import stop, tidy
-from trunkline.backends.era_cache import EraStore
+from trunkline.backends.era_cache import EraFile
 from trunkline.mcp.negotiation import discover_result, initialize_result
 from trunkline.mcp.versions import V2025_11_25
 
@@ -73,4 +73,4 @@ async def test_a_child_remembered_as_stateless_that_is_silent_now_is_forgotten(
     script = Script(discover=SILENT, initialize=WELCOME)
     async with running(script, folder=tmp_path, timeouts=SHORT_TIMEOUTS) as place:
         assert await place.era() == "session"
-    assert await EraStore(tmp_path).get("k") is None
+    assert await EraFile(tmp_path).get("k") is None

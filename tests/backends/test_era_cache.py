@@ -19,7 +19,8 @@ from trunkline.backends.era_cache import (
     ERA_FILE,
     CachedEra,
     EraCache,
-    EraStore,
+    EraFile,
+    MemoryEraStore,
     cached_era,
     server_digest,
 )
@@ -35,16 +36,16 @@ LOCK = f".{ERA_FILE}.lock"
 
 
 @asynccontextmanager
-async def kept(folder: Path | None, **limits: Any) -> AsyncGenerator[EraStore]:
+async def kept(folder: Path, **limits: Any) -> AsyncGenerator[EraFile]:
     """Yield a store, and write it at the end."""
-    store = EraStore(folder, **limits)
+    store = EraFile(folder, **limits)
     async with asyncio.timeout(20):
         yield store
         await store.aclose()
 
 
 async def recalled(folder: Path, key: str = "k") -> CachedEra | None:
-    return await EraStore(folder).get(key)
+    return await EraFile(folder).get(key)
 
 
 @pytest.mark.holds("T108")
@@ -112,7 +113,7 @@ async def test_several_gateways_share_one_file(tmp_path: Path) -> None:
 
 
 async def test_gateways_that_write_at_once_keep_each_others_entries(tmp_path: Path) -> None:
-    gateways = [EraStore(tmp_path) for _ in range(8)]
+    gateways = [EraFile(tmp_path) for _ in range(8)]
     for number, each in enumerate(gateways):
         for key in range(5):
             each.put(f"{number}-{key}", OLD)
@@ -154,7 +155,7 @@ async def test_closing_waits_no_longer_than_the_flush_timeout(
         asyncio.run_coroutine_threadsafe(go.wait(), loop).result()
 
     monkeypatch.setattr(module, "_update_file", stuck)
-    store = EraStore(tmp_path, flush_timeout=0.02)
+    store = EraFile(tmp_path, flush_timeout=0.02)
     store.put("a", OLD)
     async with asyncio.timeout(10):
         await store.aclose()
@@ -171,7 +172,7 @@ async def test_the_number_of_entries_is_limited_in_memory_and_in_the_file(tmp_pa
         store.put("d", OLD)
         assert await store.get("b") is None
     assert list(json.loads((tmp_path / ERA_FILE).read_bytes())["servers"]) == ["c", "a", "d"]
-    smaller = EraStore(tmp_path, max_servers=1)
+    smaller = EraFile(tmp_path, max_servers=1)
     assert await smaller.get("c") is None
     assert await smaller.get("d") == OLD
 
@@ -229,11 +230,15 @@ async def test_a_failed_write_is_logged_and_loses_nothing(
         assert {file.name for file in folder.iterdir()} == {ERA_FILE, LOCK}
 
 
-async def test_without_a_folder_the_entries_are_in_memory() -> None:
-    async with kept(None) as store:
-        assert await store.get("k") is None
-        store.put("k", OLD)
-        assert await store.get("k") == OLD
+async def test_entries_in_memory_are_set_replaced_removed_and_limited() -> None:
+    store = MemoryEraStore(max_servers=2)
+    assert await store.get("k") is None
+    for era in (OLD, NEW, None):
+        store.put("k", era)
+        assert await store.get("k") == era
+    for key in "abc":
+        store.put(key, OLD)
+    assert [await store.get(key) for key in "abc"] == [None, OLD, OLD]
 
 
 @given(st.lists(st.text(), max_size=4), st.lists(st.text(), max_size=4))

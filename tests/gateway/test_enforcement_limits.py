@@ -13,7 +13,7 @@ from tests.http_client import site
 from trunkline.gateway.enforcement import EnforcementChain, RateLimiter
 from trunkline.gateway.events import CallSummary
 from trunkline.gateway.gateway import Gateway
-from trunkline.routing.limits import SECOND_NS, Limit, LimitTables, Quota
+from trunkline.routing.limits import SECOND_NS, Limit, LimitTables, MemoryLimitStore
 
 
 class Clock:
@@ -33,10 +33,10 @@ def everything() -> Server:
 
 
 def gateway_with_limits(
-    server: Server, quota: Quota | None = None, **limits: Any
+    server: Server, store: MemoryLimitStore | None = None, **limits: Any
 ) -> tuple[Gateway, RateLimiter]:
     gateway = make_gateway(fs=server)
-    limiter = RateLimiter(LimitTables(**limits), quota, Clock())
+    limiter = RateLimiter(LimitTables(**limits), store, Clock())
     gateway.pipeline.enforcer = EnforcementChain(rate_limiter=limiter)
     return gateway, limiter
 
@@ -68,15 +68,15 @@ async def test_a_call_above_the_limit_is_not_forwarded_and_has_a_retry_time() ->
 
 @pytest.mark.holds("O0.10", "M12")
 async def test_an_unknown_tool_uses_no_quota() -> None:
-    quota, server = Quota(), everything()
-    gateway, _ = gateway_with_limits(server, quota, default_rpm=1)
+    store, server = MemoryLimitStore(), everything()
+    gateway, _ = gateway_with_limits(server, store, default_rpm=1)
     async with running(gateway, server):
         gateway.registry.start()
         await gateway.registry.wait_complete()
         for _ in range(3):
             error = await StatelessCaller(gateway).expect_error("tools/call", name="fs__delete")
             assert error.message == "Unknown tool: fs__delete"
-        assert len(quota) == 0
+        assert len(store) == 0
 
 
 @pytest.mark.parametrize(
@@ -115,41 +115,48 @@ async def test_concurrent_calls_are_limited_until_one_ends() -> None:
 
 
 async def test_failed_and_cancelled_calls_free_their_slot() -> None:
-    quota, server = Quota(), everything()
-    gateway, _ = gateway_with_limits(server, quota, max_concurrent=1)
+    store, server = MemoryLimitStore(), everything()
+    gateway, _ = gateway_with_limits(server, store, max_concurrent=1)
     async with running(gateway, server):
         gateway.registry.start()
         await gateway.registry.wait_complete()
         client = StatelessCaller(gateway)
         server.methods["tools/call"] = refuse(-1)
         await client.expect_error("tools/call", name="fs__read")
-        assert len(quota) == 0
+        assert len(store) == 0
         hold = server.methods["tools/call"] = HeldAnswer()
         call = asyncio.create_task(client.call("fs__read"))
         await hold.started.wait()
-        assert len(quota) == 1
+        assert len(store) == 1
         call.cancel()
         await server.wait_received("notifications/cancelled")
-        assert len(quota) == 0
+        assert len(store) == 0
         assert call.done()
 
 
 async def test_changed_limits_keep_the_used_quota() -> None:
-    async with serving(everything(), default_rpm=2) as (client, limiter):
+    store, clock, server = MemoryLimitStore(), Clock(), everything()
+    gateway = make_gateway(fs=server)
+    pipeline = gateway.pipeline
+
+    def set_limits(**limits: Any) -> None:
+        limiter = RateLimiter(LimitTables(**limits), store, clock)
+        pipeline.enforcer = EnforcementChain(rate_limiter=limiter)
+
+    set_limits(default_rpm=2)
+    async with running(gateway, server):
+        gateway.registry.start()
+        await gateway.registry.wait_complete()
+        client = StatelessCaller(gateway)
         await client.call("fs__read")
         await client.call("fs__read")
-        pipeline = client.gateway.pipeline
-        pipeline.enforcer = EnforcementChain(
-            rate_limiter=limiter.with_limits(LimitTables(default_rpm=3))
-        )
+        set_limits(default_rpm=3)
         await client.call("fs__read")
         error: Any = await client.expect_error("tools/call", name="fs__read")
         assert error.data["retryAfter"] == 20
-        pipeline.enforcer = EnforcementChain(rate_limiter=limiter.with_limits(LimitTables()))
+        set_limits()
         await client.call("fs__read")
-        pipeline.enforcer = EnforcementChain(
-            rate_limiter=limiter.with_limits(LimitTables(default_rpm=3))
-        )
+        set_limits(default_rpm=3)
         await client.expect_error("tools/call", name="fs__read")
 
 

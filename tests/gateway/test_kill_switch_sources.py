@@ -90,6 +90,9 @@ class RecordingStore:
         self.saved: list[tuple[KillSwitch, bool]] = []
         self.problem: str | None = None
 
+    def load(self) -> frozenset[KillSwitch]:
+        return frozenset([A])
+
     async def save(self, switch: KillSwitch, off: bool) -> str | None:
         self.saved.append((switch, off))
         return self.problem
@@ -97,7 +100,7 @@ class RecordingStore:
 
 async def test_switches_are_stored_and_hold_even_if_storing_fails() -> None:
     store = RecordingStore()
-    switches = make_switches(store=store, kept=[A])
+    switches = make_switches(store=store)
     assert [active_switch.name for active_switch in switches.list_active()] == ["a"]
     assert (await switches.kill(SWITCH_ALL)).notes == ()
     await switches.revive(A)

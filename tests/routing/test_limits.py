@@ -18,7 +18,7 @@ from trunkline.routing.limits import (
     LimitExceeded,
     LimitResolver,
     LimitTables,
-    Quota,
+    MemoryLimitStore,
 )
 
 RATES = st.integers(1, 7) | st.integers(1, 10**9)
@@ -40,19 +40,19 @@ def limit_of(rpm: int | None = None, concurrent: int | None = None, *key: str) -
 
 @pytest.mark.holds("O0.10", "M12")
 def test_the_third_call_of_two_per_minute_waits_half_a_minute() -> None:
-    quota, two = Quota(), [limit_of(2)]
-    assert quota.acquire(two, 0) is None
-    assert quota.acquire(two, 0) is None
-    assert quota.acquire(two, 0) == LimitExceeded(("tool", "ann", "x"), MINUTE_NS // 2, False)
-    assert quota.acquire(two, MINUTE_NS // 2) is None
+    store, two = MemoryLimitStore(), [limit_of(2)]
+    assert store.acquire(two, 0) is None
+    assert store.acquire(two, 0) is None
+    assert store.acquire(two, 0) == LimitExceeded(("tool", "ann", "x"), MINUTE_NS // 2, False)
+    assert store.acquire(two, MINUTE_NS // 2) is None
 
 
 @given(RATES.filter(lambda rpm: rpm < 100), st.lists(STEPS, max_size=60))
 def test_over_any_time_only_the_limit_plus_the_drain_is_admitted(
     rpm: int, steps: list[int]
 ) -> None:
-    quota = Quota()
-    admitted = [now for now in moments(steps) if quota.acquire([limit_of(rpm)], now) is None]
+    store = MemoryLimitStore()
+    admitted = [now for now in moments(steps) if store.acquire([limit_of(rpm)], now) is None]
     for first, start in enumerate(admitted):
         for last, end in enumerate(admitted[first:], first):
             assert (last - first + 1) * MINUTE_NS <= rpm * (MINUTE_NS + end - start)
@@ -62,22 +62,22 @@ def test_over_any_time_only_the_limit_plus_the_drain_is_admitted(
 def test_the_reported_wait_suffices_and_no_shorter_one_does(
     rpm: int, steps: list[int], burst: int
 ) -> None:
-    quota, limit = Quota(), [limit_of(min(rpm, burst))]
+    store, limit = MemoryLimitStore(), [limit_of(min(rpm, burst))]
     now = 0
     for now in moments(steps):
-        quota.acquire(limit, now)
-    while (exceeded := quota.acquire(limit, now)) is None:
+        store.acquire(limit, now)
+    while (exceeded := store.acquire(limit, now)) is None:
         pass
     assert 0 < exceeded.retry_after_ns <= MINUTE_NS
-    too_soon = quota.acquire(limit, now + exceeded.retry_after_ns - 1)
+    too_soon = store.acquire(limit, now + exceeded.retry_after_ns - 1)
     assert too_soon is not None
     assert too_soon.retry_after_ns == 1
-    assert quota.acquire(limit, now + exceeded.retry_after_ns) is None
+    assert store.acquire(limit, now + exceeded.retry_after_ns) is None
 
 
 @given(st.lists(st.tuples(STEPS, st.booleans()), max_size=40), st.integers(1, 5))
 def test_clients_do_not_affect_each_other(calls: list[tuple[int, bool]], rpm: int) -> None:
-    together, alone = Quota(), Quota()
+    together, alone = MemoryLimitStore(), MemoryLimitStore()
     now = 0
     for step, is_ann in calls:
         now += step
@@ -95,7 +95,7 @@ LIMITS = st.lists(st.tuples(KEYS, st.integers(1, 4)), max_size=3, unique_by=lamb
 def test_the_order_of_limits_does_not_matter(
     calls: list[tuple[int, list[tuple[tuple[str, ...], int]]]],
 ) -> None:
-    one, other = Quota(), Quota()
+    one, other = MemoryLimitStore(), MemoryLimitStore()
     now = 0
     for step, limits in calls:
         now += step
@@ -107,57 +107,57 @@ def test_the_order_of_limits_does_not_matter(
 def test_a_rejected_call_uses_nothing_of_the_other_limits(
     calls: list[tuple[int, list[tuple[tuple[str, ...], int]]]],
 ) -> None:
-    quota, without = Quota(), Quota()
+    store, without = MemoryLimitStore(), MemoryLimitStore()
     now = 0
     for step, limits in calls:
         now += step
         applied = [AppliedLimit(key, rpm) for key, rpm in limits]
-        rejected = quota.acquire(applied, now) is not None
+        rejected = store.acquire(applied, now) is not None
         if not rejected:
             assert without.acquire(applied, now) is None
         else:
             assert without.acquire(applied, now) is not None
             never = [*applied, AppliedLimit(("stopped",), None, 0)]
-            assert quota.acquire(never, now) is not None  # and a call that is rejected anyway
+            assert store.acquire(never, now) is not None  # and a call that is rejected anyway
 
 
 def test_eviction_for_one_limit_does_not_lose_another_of_the_same_call() -> None:
-    quota = Quota()
+    store = MemoryLimitStore()
     ann, new = limit_of(1, None, "subject", "ann"), limit_of(1, None, "tool", "ann", "x")
-    assert quota.acquire([ann], 0) is None
-    assert quota.acquire([ann, new], MINUTE_NS) is None
-    assert quota.acquire([ann], MINUTE_NS) is not None
-    assert quota.acquire([new], MINUTE_NS) is not None
+    assert store.acquire([ann], 0) is None
+    assert store.acquire([ann, new], MINUTE_NS) is None
+    assert store.acquire([ann], MINUTE_NS) is not None
+    assert store.acquire([new], MINUTE_NS) is not None
 
 
 def test_a_rejected_call_leaves_the_other_limit_unchanged() -> None:
-    quota = Quota()
+    store = MemoryLimitStore()
     wide, narrow = limit_of(2, None, "subject", "ann"), limit_of(1, None, "tool", "ann", "x")
-    assert quota.acquire([wide, narrow], 0) is None
-    assert quota.acquire([wide, narrow], 0) == LimitExceeded(narrow.key, MINUTE_NS, False)
-    assert quota.acquire([wide], 0) is None
-    assert quota.acquire([wide], 0) == LimitExceeded(wide.key, MINUTE_NS // 2, False)
+    assert store.acquire([wide, narrow], 0) is None
+    assert store.acquire([wide, narrow], 0) == LimitExceeded(narrow.key, MINUTE_NS, False)
+    assert store.acquire([wide], 0) is None
+    assert store.acquire([wide], 0) == LimitExceeded(wide.key, MINUTE_NS // 2, False)
 
 
 def test_of_several_limits_the_longest_wait_is_reported() -> None:
-    quota = Quota()
+    store = MemoryLimitStore()
     long, short = limit_of(1, None, "tool", "ann", "x"), limit_of(6, 1, "subject", "ann")
-    assert quota.acquire([short, long], 0) is None
-    assert quota.acquire([short, long], 0) == LimitExceeded(long.key, MINUTE_NS, False)
-    assert quota.acquire([long, short], 0) == LimitExceeded(long.key, MINUTE_NS, False)
-    assert quota.acquire([short], 0) == LimitExceeded(short.key, SECOND_NS, True)
+    assert store.acquire([short, long], 0) is None
+    assert store.acquire([short, long], 0) == LimitExceeded(long.key, MINUTE_NS, False)
+    assert store.acquire([long, short], 0) == LimitExceeded(long.key, MINUTE_NS, False)
+    assert store.acquire([short], 0) == LimitExceeded(short.key, SECOND_NS, True)
 
 
 def test_calls_in_flight_are_bounded_and_releases_make_room() -> None:
-    quota, two = Quota(), [limit_of(None, 2)]
-    assert quota.acquire(two, 0) is None
-    assert quota.acquire(two, 0) is None
-    assert quota.acquire(two, 0) == LimitExceeded(two[0].key, SECOND_NS, True)
-    quota.release(two)
-    assert quota.acquire(two, 0) is None
-    quota.release(two)
-    quota.release(two)
-    assert len(quota) == 0
+    store, two = MemoryLimitStore(), [limit_of(None, 2)]
+    assert store.acquire(two, 0) is None
+    assert store.acquire(two, 0) is None
+    assert store.acquire(two, 0) == LimitExceeded(two[0].key, SECOND_NS, True)
+    store.release(two)
+    assert store.acquire(two, 0) is None
+    store.release(two)
+    store.release(two)
+    assert len(store) == 0
 
 
 # Changed limits
@@ -169,68 +169,68 @@ def test_usage_survives_a_change_of_the_limit(
     before: int, after: int, calls: int, later: int
 ) -> None:
     before, after = before % 50 + 1, after % 50 + 1
-    quota = Quota()
-    used = sum(quota.acquire([limit_of(before)], 0) is None for _ in range(calls))
+    store = MemoryLimitStore()
+    used = sum(store.acquire([limit_of(before)], 0) is None for _ in range(calls))
     left = max(used * MINUTE_NS - before * later, 0)  # the usage that has not drained
-    room = sum(quota.acquire([limit_of(after)], later) is None for _ in range(after + 1))
+    room = sum(store.acquire([limit_of(after)], later) is None for _ in range(after + 1))
     assert room == (after * MINUTE_NS - min(left, after * MINUTE_NS)) // MINUTE_NS
 
 
 def test_a_lowered_limit_causes_at_most_a_minute_of_waiting() -> None:
-    quota = Quota()
+    store = MemoryLimitStore()
     for _ in range(1000):
-        assert quota.acquire([limit_of(1000)], 0) is None
-    assert quota.acquire([limit_of(2)], 0) == LimitExceeded(
+        assert store.acquire([limit_of(1000)], 0) is None
+    assert store.acquire([limit_of(2)], 0) == LimitExceeded(
         ("tool", "ann", "x"), MINUTE_NS // 2, False
     )
-    assert quota.acquire([limit_of(2)], MINUTE_NS // 2) is None
+    assert store.acquire([limit_of(2)], MINUTE_NS // 2) is None
 
 
 # Eviction
 
 
 def test_empty_buckets_are_evicted() -> None:
-    quota = Quota()
+    store = MemoryLimitStore()
     for number in range(1000):
-        quota.acquire([limit_of(60, None, "subject", str(number))], number * SECOND_NS)
-    assert len(quota) <= 3
+        store.acquire([limit_of(60, None, "subject", str(number))], number * SECOND_NS)
+    assert len(store) <= 3
 
 
 @given(st.integers(1, 20), st.lists(st.integers(0, 100), max_size=200))
 def test_invented_subjects_gain_neither_memory_nor_calls(most: int, subjects: list[int]) -> None:
-    quota = Quota(most)
+    store = MemoryLimitStore(most)
     admitted = 0
     for subject in subjects:
-        admitted += quota.acquire([limit_of(3, None, "subject", str(subject))], 0) is None
-        assert len(quota) <= most + 1
+        admitted += store.acquire([limit_of(3, None, "subject", str(subject))], 0) is None
+        assert len(store) <= most + 1
     assert admitted <= 3 * (most + 1)
 
 
 def test_early_keys_keep_their_buckets_when_the_table_is_full() -> None:
-    quota = Quota(1)
+    store = MemoryLimitStore(1)
     ann, bob, cid = (limit_of(2, None, "subject", name) for name in ("ann", "bob", "cid"))
-    assert quota.acquire([ann], 0) is None
-    assert quota.acquire([bob], 0) is None
-    assert quota.acquire([cid], 0) is None
-    assert quota.acquire([bob], 0) == LimitExceeded(("subject", "bob"), MINUTE_NS // 2, False)
-    assert quota.acquire([ann], 0) is None
-    assert quota.acquire([bob], MINUTE_NS) is None
+    assert store.acquire([ann], 0) is None
+    assert store.acquire([bob], 0) is None
+    assert store.acquire([cid], 0) is None
+    assert store.acquire([bob], 0) == LimitExceeded(("subject", "bob"), MINUTE_NS // 2, False)
+    assert store.acquire([ann], 0) is None
+    assert store.acquire([bob], MINUTE_NS) is None
 
 
 def test_buckets_in_use_are_not_evicted() -> None:
-    quota = Quota(max_buckets=9)
+    store = MemoryLimitStore(max_buckets=9)
     first, second = (AppliedLimit(("subject", name), 1, None) for name in "ab")
-    assert quota.acquire([first], 0) is None
-    assert quota.acquire([second], SECOND_NS) is None
-    assert quota.acquire([first], 2 * SECOND_NS) is not None
+    assert store.acquire([first], 0) is None
+    assert store.acquire([second], SECOND_NS) is None
+    assert store.acquire([first], 2 * SECOND_NS) is not None
 
 
 def test_a_bucket_about_to_be_filled_is_not_evicted() -> None:
-    quota = Quota()
+    store = MemoryLimitStore()
     old, new = (AppliedLimit(("subject", name), 1, None) for name in "ab")
-    assert quota.acquire([old], 0) is None
-    assert quota.acquire([old, new], 5 * MINUTE_NS) is None
-    assert quota.acquire([old], 5 * MINUTE_NS) == LimitExceeded(old.key, MINUTE_NS, False)
+    assert store.acquire([old], 0) is None
+    assert store.acquire([old, new], 5 * MINUTE_NS) is None
+    assert store.acquire([old], 5 * MINUTE_NS) == LimitExceeded(old.key, MINUTE_NS, False)
 
 
 ANN = Principal("key:ann", "ann", ("dev", "ops", "dev"))

@@ -27,11 +27,13 @@ from trunkline.app.build import (
     VISIBILITY_KEYS,
     AppLimits,
     ServerConnector,
+    Stores,
     admin_servers,
     build_identity,
     build_kill_switches,
+    build_stores,
+    build_suspended_calls,
     build_suspension_limits,
-    build_switch_file,
     build_upstream_settings,
     configured_switches,
     prepare_enforcement,
@@ -45,7 +47,6 @@ from trunkline.app.reload import (
 )
 from trunkline.app.telemetry import EventReporter, HttpGauges, Telemetry, mask_secrets
 from trunkline.backends.builtin import BuiltinSettings
-from trunkline.backends.era_cache import EraStore
 from trunkline.config import (
     AuthSettings,
     Config,
@@ -58,8 +59,6 @@ from trunkline.config.diff import enabled_servers
 from trunkline.gateway.events import AuthRejected, ConfigReloaded
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.kill_switch import KillSwitchControl, SwitchError
-from trunkline.gateway.request_state import KeyRing, StateCipher
-from trunkline.gateway.suspended_calls import SuspendedCalls
 from trunkline.http.exchange import HttpExchange, HttpRequest
 from trunkline.jsonrpc import RpcError, Transport
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
@@ -222,25 +221,30 @@ class App:
     """A gateway with everything that its configuration asks for."""
 
     def __init__(
-        self, config: Config, state: Path | None = None, limits: AppLimits | None = None
+        self,
+        config: Config,
+        state: Path | None = None,
+        limits: AppLimits | None = None,
+        stores: Stores | None = None,
     ) -> None:
         """Build the parts; nothing is started yet.
 
-        `state` is the state directory unless the configuration sets one.
+        `state` is the state directory unless the configuration sets one. The default stores are in
+        memory and in files there.
         """
         # The configuration in use; a reload replaces it.
         self.config = config
-        suspended_calls = SuspendedCalls(
-            StateCipher(KeyRing.generate()), build_suspension_limits(config)
-        )
+        state = state_folder(config, state)
+        self._stores = stores = stores or build_stores(config, state)
         self._limits = limits = limits or AppLimits()
         self.report = EventReporter()
         self.gateway = Gateway(
             build_identity(config),
             random.random,
             self.report,
-            suspended_calls,
+            build_suspended_calls(config, stores.suspended_calls),
             limits=limits.gateway,
+            listings=stores.listings,
         )
         self.telemetry = Telemetry(lambda: self.config, self.gateway, self.report, limits.export)
         self.telemetry.enable(HttpGauges(lambda: self.http_sessions, lambda: self.http_streams))
@@ -253,18 +257,13 @@ class App:
         self._listen_address: str | None = None
         self._tls_digest = b""
         self._folder = config.source.parent if config.source else None
-        state = state_folder(config, state)
-        self._era_store = EraStore(state)
-        switch_store = build_switch_file(config, state)
-        self.switches = build_kill_switches(config, self.gateway, switch_store)
-        prepare_enforcement(self.gateway, config, self.switches)()
+        self.switches = build_kill_switches(config, self.gateway, stores.switches)
+        prepare_enforcement(self.gateway, config, self.switches, stores.limits)()
         self.admin = build_admin_service(lambda: self.config, self.gateway, self.switches)
         self.commands: dict[str, Callable[..., Any]] = build_commands(self.admin)
         self.audit_log = build_audit_log(config, state)
         # Run in order once no call is left.
-        self.close_steps: list[Callable[[], Awaitable[None]]] = [self._era_store.aclose]
-        if switch_store is not None:
-            self.close_steps.append(switch_store.aclose)
+        self.close_steps: list[Callable[[], Awaitable[None]]] = [*stores.close_steps]
         if self.audit_log is not None:
             self.audit_log.attach(self.gateway.pipeline)
             self.telemetry.register_audit(self.audit_log)
@@ -272,7 +271,7 @@ class App:
         self.servers = ServerConnector(
             self.gateway,
             self.admin,
-            self._era_store,
+            stores.eras,
             self._folder,
             limits.shutdown.child_exit,
             limits=limits.backends,
@@ -312,7 +311,7 @@ class App:
         ]
         identity, limits = build_identity(new), build_suspension_limits(new)
         stopped, exempt = configured_switches(new), admin_servers(new)
-        enforce = prepare_enforcement(gateway, new, self.switches)
+        enforce = prepare_enforcement(gateway, new, self.switches, self._stores.limits)
         announced = LISTED_CAPABILITIES if diff.affects(*VISIBILITY_KEYS) else frozenset[str]()
 
         def apply() -> None:
@@ -524,7 +523,14 @@ class App:
         self._advertise_client_features()
         guard, pages = self._auth.create_authenticator(http)
         pages = {**self.telemetry.pages, **pages}
-        return HttpRouter(self.gateway, build_http_rules(http), self.report, guard, pages)
+        return HttpRouter(
+            self.gateway,
+            build_http_rules(http),
+            self.report,
+            guard,
+            pages,
+            sessions=self._stores.sessions,
+        )
 
     def _emit_auth_rejected(self, address: str, reason: str) -> None:
         self.gateway.pipeline.events.emit(AuthRejected(address, reason))

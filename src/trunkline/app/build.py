@@ -9,7 +9,7 @@ Modules that only some servers or HTTP need are imported when they are used, so 
 """
 
 import ssl
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
@@ -18,7 +18,13 @@ from msgspec import Struct
 from trunkline import __version__
 from trunkline.admin.service import AdminService, SwitchFile
 from trunkline.backends.builtin import BuiltinSettings
-from trunkline.backends.era_cache import EraCache, EraStore, server_digest
+from trunkline.backends.era_cache import (
+    EraCache,
+    EraFile,
+    EraStore,
+    MemoryEraStore,
+    server_digest,
+)
 from trunkline.backends.functions import FunctionBackend
 from trunkline.backends.limits import DEFAULT_LIMITS, BackendLimits
 from trunkline.config import (
@@ -43,13 +49,25 @@ from trunkline.gateway.enforcement import (
 from trunkline.gateway.events import UncheckedTool
 from trunkline.gateway.gateway import MAX_CALLS_PER_CONNECTION, Gateway
 from trunkline.gateway.kill_switch import KillSwitchControl
+from trunkline.gateway.request_state import KeyRing, StateCipher
 from trunkline.gateway.session import GatewayIdentity
 from trunkline.gateway.settings import GatewayLimits, SuspendedCallLimits, UpstreamSettings
+from trunkline.gateway.stores import (
+    ListingStore,
+    MemoryListingStore,
+    MemorySessionStore,
+    MemorySuspendedCallStore,
+    MemorySwitchStore,
+    SessionStore,
+    SuspendedCallStore,
+    SwitchStore,
+)
+from trunkline.gateway.suspended_calls import SuspendedCalls
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.mcp.features import KIND_NAMES, FeatureKind
 from trunkline.routing.conditions import Condition
 from trunkline.routing.kill_switch import SWITCH_ALL, KillSwitch, SwitchKind
-from trunkline.routing.limits import Limit, LimitTables
+from trunkline.routing.limits import Limit, LimitStore, LimitTables, MemoryLimitStore
 from trunkline.routing.policy import Policy, Role, Rule
 from trunkline.routing.visibility import Visibility, VisibilityPolicy
 from trunkline.stdio.child import ChildProcess
@@ -83,6 +101,39 @@ class AppLimits(Struct, frozen=True):
     export: "ExportLimits | None" = None
 
 
+class Stores(Struct, frozen=True):
+    """Where a gateway keeps what other processes, or a restart, could go on with."""
+
+    sessions: SessionStore
+    suspended_calls: SuspendedCallStore
+    limits: LimitStore
+    switches: SwitchStore
+    eras: EraStore
+    listings: ListingStore
+    close_steps: tuple[Callable[[], Awaitable[None]], ...] = ()
+    """Run in order at the end, to write what is not written yet."""
+
+
+def build_stores(config: Config, state: Path | None) -> Stores:
+    """Return stores in memory; with a state directory, files keep kill switches and protocols."""
+    switches: SwitchStore = MemorySwitchStore()
+    eras: EraStore = MemoryEraStore()
+    close_steps: tuple[Callable[[], Awaitable[None]], ...] = ()
+    if state is not None:
+        switches = switch_file = SwitchFile(state, config.source)
+        eras = era_file = EraFile(state)
+        close_steps = (era_file.aclose, switch_file.aclose)
+    return Stores(
+        sessions=MemorySessionStore(),
+        suspended_calls=MemorySuspendedCallStore(),
+        limits=MemoryLimitStore(),
+        switches=switches,
+        eras=eras,
+        listings=MemoryListingStore(),
+        close_steps=close_steps,
+    )
+
+
 def build_identity(config: Config) -> GatewayIdentity:
     """Return what the gateway tells clients about itself."""
     settings = config.gateway
@@ -97,6 +148,11 @@ def build_suspension_limits(config: Config) -> SuspendedCallLimits:
     return SuspendedCallLimits(
         settings.input_timeout, settings.max_suspended, settings.max_suspended_per_principal
     )
+
+
+def build_suspended_calls(config: Config, store: SuspendedCallStore) -> SuspendedCalls:
+    """Return the table of suspended calls, with a key that ends with the process."""
+    return SuspendedCalls(StateCipher(KeyRing.generate()), build_suspension_limits(config), store)
 
 
 def build_http_rules(http: HttpSettings) -> EndpointSettings:
@@ -327,9 +383,9 @@ class _ServerContext(NamedTuple):
         return backend
 
 
-def build_rate_limiter(config: Config) -> RateLimiter | None:
-    """Return the rate limiter, None without `[limits]`."""
-    return None if config.limits is None else RateLimiter(build_limits(config.limits))
+def build_rate_limiter(config: Config, store: LimitStore) -> RateLimiter | None:
+    """Return the rate limiter, None without `[limits]`; usage counted in `store` is kept."""
+    return None if config.limits is None else RateLimiter(build_limits(config.limits), store)
 
 
 def build_limits(settings: LimitsSettings) -> LimitTables:
@@ -418,21 +474,20 @@ def build_visibility(config: Config, policy: VisibilityPolicy | None = None) -> 
 
 
 def prepare_enforcement(
-    gateway: Gateway, config: Config, switches: KillSwitchControl
+    gateway: Gateway, config: Config, switches: KillSwitchControl, limit_store: LimitStore
 ) -> Callable[[], None]:
     """Return a function that makes `gateway` enforce the configuration.
 
-    Rate counters survive, also under new limits. Without limits, rules or argument checks, those
-    checks do not exist and cost nothing; kill switches always exist.
+    Rate counters survive in the store, also under new limits. Without limits, rules or argument
+    checks, those checks do not exist and cost nothing; kill switches always exist.
     """
     enforcer, pipeline = build_policy_enforcer(config), gateway.pipeline
     visibility = build_visibility(config, enforcer)
+    rate_limiter = build_rate_limiter(config, limit_store)
     arguments = build_argument_checker(config, pipeline.events.emit)
 
     def apply() -> None:
-        # Read now, not while preparing: the running limiter holds the counters to keep.
-        throttle = _updated_rate_limiter(pipeline.enforcer, config)
-        pipeline.enforcer = EnforcementChain(enforcer, switches, throttle, arguments)
+        pipeline.enforcer = EnforcementChain(enforcer, switches, rate_limiter, arguments)
         gateway.registry.set_visibility(visibility)
 
     return apply
@@ -444,15 +499,6 @@ def build_policy_enforcer(config: Config) -> PolicyEnforcer | None:
     return None if policy.is_open else PolicyEnforcer(policy)
 
 
-def _updated_rate_limiter(before: object, config: Config) -> RateLimiter | None:
-    rate_limiter = before.rate_limiter if isinstance(before, EnforcementChain) else None
-    if rate_limiter is None:
-        return build_rate_limiter(config)
-    return rate_limiter.with_limits(
-        LimitTables() if config.limits is None else build_limits(config.limits)
-    )
-
-
 _SWITCH_KEYS = {
     "tools": SwitchKind.TOOL,
     "servers": SwitchKind.SERVER,
@@ -460,23 +506,15 @@ _SWITCH_KEYS = {
 }
 
 
-def build_kill_switches(
-    config: Config, gateway: Gateway, store: SwitchFile | None
-) -> KillSwitchControl:
+def build_kill_switches(config: Config, gateway: Gateway, store: SwitchStore) -> KillSwitchControl:
     """Return the kill switches: those of the file and those kept from earlier runs."""
     return KillSwitchControl(
         gateway.pipeline,
         gateway.registry,
         configured_switches(config),
-        () if store is None else store.load(),
         store,
         exempt=admin_servers(config),
     )
-
-
-def build_switch_file(config: Config, state: Path | None) -> SwitchFile | None:
-    """Return where kill switches of run time are stored, None without a state directory."""
-    return None if state is None else SwitchFile(state, config.source)
 
 
 def admin_servers(config: Config) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """Which protocol each server speaks, remembered across restarts.
 
-    a server that was connected ──> EraCache.record ──> EraStore ──> eras.json, written by a thread
-    a server to connect <── EraCache.get <── EraStore <── eras.json, read once
+    a server that was connected ──> EraCache.record ──> EraFile ──> eras.json, written by a thread
+    a server to connect <── EraCache.get <── EraFile <── eras.json, read once
 
 The file is optional: without it, or if it cannot be read or written, each server is probed once
 more.
@@ -19,6 +19,7 @@ import hashlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct, field
@@ -31,6 +32,7 @@ from trunkline.printable import printable
 ERA_FILE = "eras.json"
 
 MAX_ERA_FILE_BYTES = 1024 * 1024  # the maximum size of a file that is read
+MAX_SERVERS = 512  # how many entries are kept
 MAX_NAME_CHARS = 200  # how many characters of a server's name, and of its version, are kept
 _log = logging.getLogger(__name__)
 
@@ -62,11 +64,39 @@ def cached_era(era: Era, server: Raw) -> CachedEra:
     return CachedEra(era, name, version)
 
 
-class EraStore:
-    """All entries, in a file or in memory."""
+class EraStore(Protocol):
+    """The protocols of servers, by the digests of the servers."""
+
+    async def get(self, key: str) -> CachedEra | None:
+        """Return the entry of a server, or None."""
+        ...
+
+    def put(self, key: str, era: CachedEra | None) -> None:
+        """Set the entry of a server; None removes it. A file or a shared store follows later."""
+        ...
+
+
+class MemoryEraStore:
+    """The entries of one process."""
+
+    def __init__(self, max_servers: int = MAX_SERVERS) -> None:
+        self._max_servers = max_servers
+        self._eras: dict[str, CachedEra] = {}
+
+    async def get(self, key: str) -> CachedEra | None:
+        """Return the entry of a server, or None."""
+        return self._eras.get(key)
+
+    def put(self, key: str, era: CachedEra | None) -> None:
+        """Set the entry of a server; None removes it."""
+        _apply_changes(self._eras, {key: era}, self._max_servers)
+
+
+class EraFile:
+    """The entries in a file, which several gateways may share."""
 
     def __init__(
-        self, folder: Path | None = None, *, max_servers: int = 512, flush_timeout: float = 2.0
+        self, folder: Path, *, max_servers: int = MAX_SERVERS, flush_timeout: float = 2.0
     ) -> None:
         """Prepare; the file is read at the first `get`.
 
@@ -74,9 +104,9 @@ class EraStore:
         """
         self._max_servers = max_servers
         self._flush_timeout = flush_timeout
-        self._file = None if folder is None else folder / ERA_FILE
+        self._file = folder / ERA_FILE
         self._eras: dict[str, CachedEra] = {}
-        self._loaded = self._file is None
+        self._loaded = False
         self._load_lock = asyncio.Lock()
         self._unsaved: dict[str, CachedEra | None] = {}
         self._writing: asyncio.Task[None] | None = None
@@ -84,7 +114,7 @@ class EraStore:
     async def get(self, key: str) -> CachedEra | None:
         """Return the entry of a server, or None."""
         async with self._load_lock:
-            if not self._loaded and self._file is not None:
+            if not self._loaded:
                 loaded = await asyncio.to_thread(_read_eras, self._file, self._max_servers)
                 # Entries set while the file was being read are newer.
                 _apply_changes(loaded, {**self._eras}, self._max_servers)
@@ -96,22 +126,21 @@ class EraStore:
         if self._loaded and self._eras.get(key) == era:
             return
         _apply_changes(self._eras, {key: era}, self._max_servers)
-        if self._file is not None:
-            self._unsaved.pop(key, None)
-            self._unsaved[key] = era
-            if self._writing is None:
-                self._writing = asyncio.create_task(self._write(self._file))
+        self._unsaved.pop(key, None)
+        self._unsaved[key] = era
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write())
 
     async def aclose(self) -> None:
         """Wait until the entries are written, up to `flush_timeout`."""
         if self._writing is not None:
             await asyncio.wait({self._writing}, timeout=self._flush_timeout)
 
-    async def _write(self, file: Path) -> None:
+    async def _write(self) -> None:
         try:
             while self._unsaved:
                 changes, self._unsaved = self._unsaved, {}
-                await asyncio.to_thread(_update_file, file, changes, self._max_servers)
+                await asyncio.to_thread(_update_file, self._file, changes, self._max_servers)
         finally:
             self._writing = None
 
@@ -121,7 +150,7 @@ class EraCache:
 
     def __init__(self, store: EraStore | None = None, key: str = "") -> None:
         """Prepare; `key` is the server's digest. Without a store, the cache is in memory."""
-        self._store = store or EraStore()
+        self._store = MemoryEraStore() if store is None else store
         self._key = key
         self._era: CachedEra | None = None
         self._loaded = False

@@ -15,7 +15,7 @@ Invariants:
 """
 
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -39,8 +39,9 @@ from trunkline.routing.limits import (
     AppliedLimits,
     LimitExceeded,
     LimitResolver,
+    LimitStore,
     LimitTables,
-    Quota,
+    MemoryLimitStore,
 )
 from trunkline.routing.policy import (
     ALLOW,
@@ -166,32 +167,47 @@ class RateLimiter:
     def __init__(
         self,
         limits: LimitTables,
-        quota: Quota | None = None,
+        store: LimitStore | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        """Create it; `store` keeps what was used so far, also under earlier limits."""
         self._resolver = LimitResolver(limits)
-        self.quota = Quota() if quota is None else quota
+        self._store = MemoryLimitStore() if store is None else store
         self._clock = clock
-
-    def with_limits(self, limits: LimitTables) -> "RateLimiter":
-        """Return a limiter with other limits that keeps the quota used so far."""
-        return RateLimiter(limits, self.quota, self._clock)
 
     def limits_for(self, caller: Caller, entry: CatalogEntry) -> AppliedLimits | None:
         """Return the limits that calls of an entry by a caller fall under, None if none do."""
         applied = self._resolver.resolve(caller.principal, entry)
         return applied if applied.all else None
 
-    def acquire(self, context: CallContext, entry: CatalogEntry, applied: AppliedLimits) -> None:
-        """Count a call, until it ends; raises `rate_limited`."""
-        exceeded = self.quota.acquire(applied.all, self._clock())
+    def acquire(
+        self, context: CallContext, entry: CatalogEntry, applied: AppliedLimits
+    ) -> Awaitable[None] | None:
+        """Count a call, until it ends; raises `rate_limited`, at once or when awaited."""
+        exceeded = self._store.acquire(applied.all, self._clock())
+        if exceeded is not None:
+            if isinstance(exceeded, LimitExceeded):
+                raise _rate_limit_error(exceeded, entry, context.caller.revision)
+            return self._acquire_later(exceeded, context, entry, applied)
+        if applied.concurrent:
+            context.on_finish += (partial(self._release, applied),)
+        return None
+
+    async def _acquire_later(
+        self,
+        answer: Awaitable[LimitExceeded | None],
+        context: CallContext,
+        entry: CatalogEntry,
+        applied: AppliedLimits,
+    ) -> None:
+        exceeded = await answer
         if exceeded is not None:
             raise _rate_limit_error(exceeded, entry, context.caller.revision)
         if applied.concurrent:
             context.on_finish += (partial(self._release, applied),)
 
     def _release(self, applied: AppliedLimits, *_: object) -> None:
-        self.quota.release(applied.concurrent)
+        self._store.release(applied.concurrent)
 
 
 def _rate_limit_error(exceeded: LimitExceeded, entry: CatalogEntry, revision: Revision) -> RpcError:
@@ -426,10 +442,9 @@ def _check_limits(
     entry: CatalogEntry,
     terms: CallerCache[CallerTerms],
     context: CallContext,
-) -> None:
+) -> Awaitable[None] | None:
     limits = terms.get(context.caller).limits
-    if limits is not None:
-        limiter.acquire(context, entry, limits)
+    return None if limits is None else limiter.acquire(context, entry, limits)
 
 
 def _check_policy(

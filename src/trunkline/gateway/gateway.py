@@ -21,6 +21,7 @@ from trunkline.gateway.router import Router
 from trunkline.gateway.session import GatewayIdentity, Session
 from trunkline.gateway.settings import GatewayLimits, UpstreamSettings, UpstreamSnapshot
 from trunkline.gateway.stateless import StatelessHandler
+from trunkline.gateway.stores import ListingStore
 from trunkline.gateway.suspended_calls import SuspendedCalls
 from trunkline.gateway.upstream import Upstream, UpstreamState
 from trunkline.jsonrpc import (
@@ -63,11 +64,12 @@ class Gateway:
         visibility: Visibility | None = None,
         *,
         limits: GatewayLimits | None = None,
+        listings: ListingStore | None = None,
     ) -> None:
         """Begin without upstreams; `jitter` returns 0 to 1 and spreads their restarts."""
         self.identity = identity
         self._limits = limits = limits or GatewayLimits()
-        self.registry = Registry(visibility, limits)
+        self.registry = Registry(visibility, limits, listings)
         self.pipeline = Pipeline(EventBus(report), self.registry.decisions)
         self.router = Router(self.registry, self.pipeline)
         self.remapper = IdRemapper()

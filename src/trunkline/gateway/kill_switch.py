@@ -14,13 +14,14 @@ Invariants:
 4. A pause ends with the process, and does not cancel calls in flight.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.events import PAUSE, KillSwitchChanged
 from trunkline.gateway.pipeline import Pipeline
 from trunkline.gateway.registry import Registry
+from trunkline.gateway.stores import MemorySwitchStore, SwitchStore
 from trunkline.jsonrpc import RpcError
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller, Principal
@@ -36,14 +37,6 @@ from trunkline.routing.kill_switch import (
 
 MAX_SWITCHES = 1000
 """How many kill switches operators may set at a time."""
-
-
-class SwitchStore(Protocol):
-    """Saves the kill switches that operators set."""
-
-    async def save(self, switch: KillSwitch, off: bool) -> str | None:
-        """Save that something was disabled or enabled; return why that failed, or None."""
-        ...
 
 
 class SwitchError(Exception):
@@ -79,21 +72,20 @@ class KillSwitchControl:
         pipeline: Pipeline,
         registry: Registry,
         file: Mapping[KillSwitch, str] | None = None,
-        kept: Iterable[KillSwitch] = (),
         store: SwitchStore | None = None,
         *,
         exempt: frozenset[str] = frozenset(),
         max_switches: int = MAX_SWITCHES,
     ) -> None:
-        """Begin with the configured switches, each with its file and line, and saved ones.
+        """Begin with the configured switches, each with its file and line, and those of the store.
 
         `exempt` names backends that neither `all` nor a pause disables.
         """
         self._pipeline = pipeline
         self._registry = registry
         self._from_config = dict(file or {})
-        self._from_operator = set(kept)
-        self._store = store
+        self._store = MemorySwitchStore() if store is None else store
+        self._from_operator = set(self._store.load())
         self._exempt = exempt
         self._max_switches = max_switches
         self.paused = False
@@ -224,10 +216,7 @@ class KillSwitchControl:
         return disabled_error(self._find_switch(context) or SWITCH_ALL, context.caller.revision)
 
     async def _save(self, switch: KillSwitch, off: bool) -> list[str]:
-        if self._store is None:
-            problem: str | None = "there is no folder for it"
-        else:
-            problem = await self._store.save(switch, off)
+        problem = await self._store.save(switch, off)
         if problem is None:
             return []
         return [f"the gateway will not remember it when it starts again: {problem}"]

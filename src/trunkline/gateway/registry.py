@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeVar
 
 from trunkline.gateway.decision_cache import DecisionCache
 from trunkline.gateway.settings import GatewayLimits, UpstreamSnapshot, UpstreamState
+from trunkline.gateway.stores import ListingStore, MemoryListingStore
 from trunkline.gateway.upstream import Upstream
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.capabilities import merge_capabilities
@@ -31,7 +32,7 @@ from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller
 from trunkline.mcp.notifications import most_verbose_level
 from trunkline.mcp.versions import Revision
-from trunkline.routing.catalog import Catalog, merge_listings
+from trunkline.routing.catalog import Catalog, FeatureListing, merge_listings
 from trunkline.routing.visibility import Visibility
 
 T = TypeVar("T")
@@ -44,13 +45,17 @@ class Registry:
     """All upstreams, in the order of the configuration."""
 
     def __init__(
-        self, visibility: Visibility | None = None, limits: GatewayLimits | None = None
+        self,
+        visibility: Visibility | None = None,
+        limits: GatewayLimits | None = None,
+        listings: ListingStore | None = None,
     ) -> None:
         """`visibility` says who sees what; by default all callers see everything."""
         limits = limits or GatewayLimits()
         self._startup_timeout = limits.startup_timeout
         self._drain_timeout = limits.drain_timeout
         self._visibility = visibility or Visibility()
+        self._listings = MemoryListingStore() if listings is None else listings
         self.catalog = Catalog()
         self.decisions = DecisionCache()
         """What was found out so far; invalidated by every change here."""
@@ -146,6 +151,7 @@ class Registry:
                 self._replacements[name] = upstream
             self._start_added(upstream)
         for name, old in before.items():
+            self._listings.remove(name)
             for removed in (old, self._replacements.pop(name, None)):
                 if removed is not None:
                     self._retire(removed)
@@ -165,6 +171,7 @@ class Registry:
             if replacement.has_been_tried or not old.ready:
                 del self._replacements[name]
                 self._upstreams[name] = replacement
+                self._listings.remove(name)  # it may be another server, with other features
                 replacement.subscriptions.copy_from(old.subscriptions)
                 self._retire(old)
 
@@ -195,7 +202,9 @@ class Registry:
         """Merge a new catalogue, and tell listeners which kinds differ or were announced."""
         self._promote_replacements()
         catalog = merge_listings(
-            upstream.listing for upstream in self if upstream.state is not UpstreamState.FAILED
+            self._last_listing(upstream)
+            for upstream in self
+            if upstream.state is not UpstreamState.FAILED
         )
         differing = self.catalog.changed_kinds(catalog)
         changed = tuple(k for k in FeatureKind if k in differing or k.capability in announced)
@@ -205,6 +214,13 @@ class Registry:
         if changed:
             for listener in list(self._listeners):
                 listener(changed)
+
+    def _last_listing(self, upstream: Upstream) -> FeatureListing:
+        """Return what an upstream listed last; before its first listing, what is stored of it."""
+        listing = upstream.listing
+        if upstream.has_listed and self._listings.get(upstream.name) != listing:
+            self._listings.put(listing)
+        return self._listings.get(upstream.name) or listing
 
     def capabilities(self) -> dict[str, Any]:
         """Return the server capabilities for clients: those of all upstreams, or possible ones."""

@@ -99,6 +99,8 @@ class Upstream:
         self._listener = listener
         self._jitter = jitter
         self._on_state_changed = on_state_changed
+        self.has_listed = False
+        """Whether its features have been listed since it was created."""
         self._listed = BackendFeatures()
         self._features_stale = asyncio.Event()
         self._changed_capabilities: set[str] = set()
@@ -262,6 +264,7 @@ class Upstream:
     async def _list_features(self, backend: Backend) -> None:
         self._features_stale.clear()  # first: a change during the listing needs one more
         self._listed = await backend.list_features()
+        self.has_listed = True
 
     async def _relist(self, backend: Backend) -> None:
         capabilities, self._changed_capabilities = frozenset(self._changed_capabilities), set[str]()

@@ -11,7 +11,9 @@ A limit of N calls per minute is a leaky bucket: a call adds one, N per minute d
 never holds more than N. So N calls may arrive at once, and over T seconds at most N × (1 + T/60).
 Amounts are whole numbers, one call being a minute in nanoseconds, so waits are exact.
 
-Time is an argument: nanoseconds of a monotonic clock.
+Time is an argument: nanoseconds of a monotonic clock. A LimitStore counts; LimitResolver says what
+it counts. A store that several processes share may answer later; the one in memory answers at once,
+since every governed call asks it.
 
 Rules upheld here:
 1. Keys derive from the catalogue and from principals. Values that clients invent, such as resource
@@ -26,8 +28,8 @@ Rules upheld here:
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -69,7 +71,26 @@ class LimitExceeded(NamedTuple):
     """Whether too many calls are in flight. Then the wait is an estimate."""
 
 
-class _Bucket(Struct, gc=False):
+class LimitStore(Protocol):
+    """The usage of all limits."""
+
+    def acquire(
+        self, limits: Sequence[AppliedLimit], now: int
+    ) -> LimitExceeded | Awaitable[LimitExceeded | None] | None:
+        """Count a call under all of its limits, or under none if one of them rejects it.
+
+        If the wait for the answer is cancelled, nothing stays counted.
+        """
+        ...
+
+    def release(self, held: Sequence[AppliedLimit]) -> None:
+        """Release the in-flight limits of a call; `held` are the limits that have one."""
+        ...
+
+
+class Bucket(Struct, gc=False):
+    """The usage of one rate limit."""
+
     empty_at: int
     """When the bucket will be empty, times `rpm`. Each call adds one minute."""
     rpm: int
@@ -96,14 +117,14 @@ class _Bucket(Struct, gc=False):
         return self.empty_at < now * self.rpm
 
 
-class Quota:
-    """The usage of all limits."""
+class MemoryLimitStore:
+    """The usage of all limits, in one process."""
 
     def __init__(self, max_buckets: int = MAX_BUCKETS) -> None:
         self._max_buckets = max_buckets
-        self._buckets: OrderedDict[LimitKey, _Bucket] = OrderedDict()
+        self._buckets: OrderedDict[LimitKey, Bucket] = OrderedDict()
         # Overflow buckets when the table is full, by kind of key and rate.
-        self._shared: dict[tuple[str, int], _Bucket] = {}
+        self._shared: dict[tuple[str, int], Bucket] = {}
         self._in_flight: dict[LimitKey, int] = {}
 
     def __len__(self) -> int:
@@ -112,7 +133,7 @@ class Quota:
     def acquire(self, limits: Sequence[AppliedLimit], now: int) -> LimitExceeded | None:
         """Count a call under all of its limits, or under none if one of them rejects it."""
         worst: LimitExceeded | None = None
-        filled: list[_Bucket] = []
+        filled: list[Bucket] = []
         held: list[LimitKey] = []
         for key, rpm, concurrent in limits:
             if concurrent is not None:
@@ -131,16 +152,16 @@ class Quota:
                 self._in_flight[key] = self._in_flight.get(key, 0) + 1
         return worst
 
-    def release(self, held: Iterable[AppliedLimit]) -> None:
+    def release(self, held: Sequence[AppliedLimit]) -> None:
         """Release the in-flight limits of a call; `held` are the limits that have one."""
         for key, _, _ in held:
             left = self._in_flight.pop(key) - 1
             if left:
                 self._in_flight[key] = left
 
-    def _create_bucket(self, key: LimitKey, rpm: int, now: int) -> _Bucket:
+    def _create_bucket(self, key: LimitKey, rpm: int, now: int) -> Bucket:
         self._evict_empty(now)
-        bucket = _Bucket(now * rpm, rpm)
+        bucket = Bucket(now * rpm, rpm)
         if len(self._buckets) >= self._max_buckets:
             return self._shared.setdefault((key[0], rpm), bucket)
         self._buckets[key] = bucket
