@@ -1,4 +1,4 @@
-"""Shared by all tests: the `--update` switch, and temporary state directories."""
+"""Shared by all tests: the `--update` and `--stores` switches, and temporary state directories."""
 
 from collections.abc import Generator
 
@@ -15,6 +15,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update", action="store_true", help="rewrite generated files instead of comparing them"
     )
+    parser.addoption(
+        "--stores",
+        choices=("memory", "bytes", "later"),
+        default="memory",
+        help="run the tests with other stores than those in memory: see tests/stores.py",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    kind = str(config.getoption("--stores"))
+    if kind != "memory":
+        from tests.stores import replace_stores
+
+        replace_stores(kind)
 
 
 @pytest.fixture
