@@ -2,15 +2,14 @@
 
 import msgspec
 
+from tests.calls import ended_call
 from trunkline.app.application import App
 from trunkline.app.build import build_policy_enforcer, build_stores, prepare_enforcement
 from trunkline.config import Config, GatewaySettings, LimitsSettings, PolicySettings, RoleSettings
-from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.enforcement import EnforcementChain
-from trunkline.jsonrpc import Raw, Request, RpcError
+from trunkline.gateway.stores import resolve
+from trunkline.jsonrpc import Raw, RpcError
 from trunkline.mcp.features import FeatureKind
-from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller
-from trunkline.mcp.versions import V2025_11_25
 from trunkline.routing.catalog import CatalogEntry
 
 ROLES = PolicySettings(roles=(RoleSettings(name="dev", permissions=("*",), line=1),))
@@ -41,34 +40,34 @@ def test_with_a_role_the_policy_applies_to_lists_and_calls() -> None:
 
 
 READ = CatalogEntry(FeatureKind.TOOL, "fs__read", "fs", "read", Raw(b"{}"))
-CALL = CallContext(Caller(LOCAL_PRINCIPAL, V2025_11_25, {}, Raw(b"{}")), Request(1, "tools/call"))
+CALL = ended_call().context
 
 
-def is_refused(app: App) -> bool:
+async def is_refused(app: App) -> bool:
     """Make a call, and return whether it exceeds a limit."""
     limiter = enforcement(app).rate_limiter
     assert limiter is not None
     applied = limiter.limits_for(CALL.caller, READ)
     assert applied is not None
     try:
-        limiter.acquire(CALL, READ, applied)
+        await resolve(limiter.acquire(CALL, READ, applied))
     except RpcError:
         return True
     return False
 
 
-def test_new_limits_keep_the_used_quota() -> None:
+async def test_new_limits_keep_the_used_quota() -> None:
     stores = build_stores(Config(), None)
     app = App(Config(limits=LimitsSettings(default_rpm=1)), stores=stores)
-    assert not is_refused(app)
+    assert not await is_refused(app)
     for limits in (LimitsSettings(default_rpm=1), None, LimitsSettings(default_rpm=1)):
         config = msgspec.structs.replace(app.config, limits=limits)
         apply = prepare_enforcement(app.gateway, config, app.switches, stores.limits)
         before = enforcement(app)
-        assert before.rate_limiter is None or is_refused(app)
+        assert before.rate_limiter is None or await is_refused(app)
         apply()
         assert enforcement(app) is not before
-    assert is_refused(app)
+    assert await is_refused(app)
 
 
 def test_limits_can_be_added_and_removed_by_a_reload() -> None:

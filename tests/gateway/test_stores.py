@@ -1,0 +1,236 @@
+"""The gateway's stores: what they keep, for whom, and how much; and what is written to them."""
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from tests.gateway.servers import (
+    NO_GRACE,
+    NO_STARTUP_WAIT,
+    HeldAnswer,
+    Server,
+    SessionClient,
+    add,
+    one_tool,
+    running,
+    serving,
+    session_client,
+    tool,
+)
+from trunkline.app.build import build_stores
+from trunkline.config import Config
+from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.request_state import StateBinding
+from trunkline.gateway.session import GatewayIdentity
+from trunkline.gateway.settings import GatewayLimits, SuspendedCallLimits
+from trunkline.gateway.stores import (
+    ClientState,
+    MemoryListingStore,
+    MemorySessionStore,
+    MemorySuspendedCallStore,
+    MemorySwitchStore,
+    SessionRecord,
+    SuspendedCallRecord,
+    resolve,
+)
+from trunkline.jsonrpc import Raw, from_raw
+from trunkline.mcp.features import Feature, FeatureKind
+from trunkline.routing.catalog import FeatureListing
+from trunkline.routing.kill_switch import SWITCH_ALL, KillSwitch, SwitchKind
+
+CLIENT = ClientState("2025-11-25", Raw(b"{}"), Raw(b'{"name":"c"}'))
+
+
+def session(id: str = "s", owner: str = "anna", epoch: int = 1) -> SessionRecord:
+    return SessionRecord(id, owner, 1.0, 10.0, CLIENT, epoch)
+
+
+def call(
+    id: str = "c", principal: str = "anna", round: int = 1, size: int = 1
+) -> SuspendedCallRecord:
+    binding = StateBinding(principal, "fs", b"\x00digest")
+    return SuspendedCallRecord(id, binding, "tools/call", round, 1, size, 1.0, 601.0)
+
+
+# Sessions
+
+
+async def test_a_session_is_found_by_its_owner_until_it_expires() -> None:
+    store = MemorySessionStore()
+    assert await resolve(store.create(session(), 9, 1.0))
+    assert await resolve(store.find("s", "anna", 10.0)) == session()
+    assert await resolve(store.find("s", "anna", 10.1)) is None
+    assert await resolve(store.find("s", "bert", 1.0)) is None
+    assert await resolve(store.find("x", "anna", 1.0)) is None
+
+
+async def test_sessions_are_created_up_to_the_limit() -> None:
+    store = MemorySessionStore()
+    created = [await resolve(store.create(session(id), 2, 1.0)) for id in "abc"]
+    assert created == [True, True, False]
+    store.remove("a", 1)
+    assert await resolve(store.create(session("c"), 2, 1.0))
+
+
+async def test_only_the_last_epoch_of_a_session_can_be_changed_and_removed() -> None:
+    store = MemorySessionStore()
+    await resolve(store.create(session(), 9, 1.0))
+    store.save(replace(session(), expires_at=20.0), 2.0)
+    assert await resolve(store.find("s", "anna", 20.0)) == replace(session(), expires_at=20.0)
+    later = session(epoch=2)
+    store.save(later, 3.0)
+    store.save(session(), 4.0)
+    store.remove("s", 1)
+    assert await resolve(store.find("s", "anna", 4.0)) == later
+    store.remove("s", 2)
+    assert await resolve(store.find("s", "anna", 4.0)) is None
+
+
+# Suspended calls
+
+
+async def test_a_suspended_call_is_taken_once_in_its_round() -> None:
+    store, limits = MemorySuspendedCallStore(), SuspendedCallLimits()
+    assert await resolve(store.add(call(round=2), limits, 1.0))
+    assert await resolve(store.take("c", 1)) is None
+    assert await resolve(store.take("c", 2)) == call(round=2)
+    assert await resolve(store.take("c", 2)) is None
+    await resolve(store.add(call(round=3), limits, 1.0))
+    store.remove("c")
+    store.remove("c")
+    assert await resolve(store.take("c", 3)) is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "added"),
+    [
+        (SuspendedCallLimits(max_calls=2), [True, True, False]),
+        (SuspendedCallLimits(max_calls_per_principal=1), [True, False, True]),
+        (SuspendedCallLimits(max_bytes=2), [True, True, False]),
+    ],
+)
+async def test_suspended_calls_are_limited(limits: SuspendedCallLimits, added: list[bool]) -> None:
+    store = MemorySuspendedCallStore()
+    calls = [call("a"), call("b"), call("c", "bert")]
+    for _ in range(2):  # what ends makes room
+        assert [await resolve(store.add(each, limits, 1.0)) for each in calls] == added
+        for each in calls:
+            store.remove(each.id)
+
+
+# Kill switches and listings
+
+
+async def test_switches_in_memory_are_kept_but_not_for_long() -> None:
+    echo = KillSwitch(SwitchKind.TOOL, "a__echo")
+    store = MemorySwitchStore([echo])
+    assert store.load() == {echo}
+    assert await store.save(SWITCH_ALL, True) == "there is no folder for it"
+    await store.save(echo, False)
+    assert store.load() == {SWITCH_ALL}
+
+
+def test_a_listing_is_replaced_and_removed() -> None:
+    store = MemoryListingStore()
+    feature = Feature(FeatureKind.TOOL, "read", Raw(b'{"name":"read"}'))
+    for features in ((), (feature,)):
+        listing = FeatureListing("fs", "fs", features)
+        store.put(listing)
+        assert store.get("fs") == listing
+    store.remove("fs")
+    store.remove("fs")
+    assert store.get("fs") is None
+
+
+# What is written to them
+
+
+async def test_the_state_of_a_client_is_all_that_it_negotiated_and_asked_for() -> None:
+    server = Server(tools=[tool("t")], resources=[{"uri": "x:1", "name": "x"}])
+    server.capabilities |= {"resources": {"subscribe": True}, "logging": {}}
+    async with serving(a=server) as gateway:
+        changes: list[ClientState] = []
+        async with session_client(gateway) as client:
+            (mcp_session,) = gateway.sessions
+            mcp_session.on_changed = lambda: changes.append(mcp_session.client_state)
+            first = mcp_session.client_state
+            assert (first.revision, first.operational) == ("2025-11-25", True)
+            assert from_raw(first.client_info, dict[str, str])["name"]
+            await client.ask("logging/setLevel", {"level": "error"})
+            await client.ask("resources/subscribe", {"uri": "x:1"})
+            await client.ask("resources/unsubscribe", {"uri": "x:1"})
+            await client.ask("resources/subscribe", {"uri": "x:1"})
+            assert [(each.log_level, each.subscriptions) for each in changes] == [
+                ("error", {}),
+                ("error", {"x:1": ("a", "x:1")}),
+                ("error", {}),
+                ("error", {"x:1": ("a", "x:1")}),
+            ]
+            mcp_session.drop_backend("b")
+            assert len(changes) == 4
+            mcp_session.drop_backend("a")
+            assert changes[-1].subscriptions == {}
+            written = msgspec.json.encode(changes[-1])
+            assert msgspec.json.decode(written, type=ClientState) == changes[-1]
+
+
+async def test_a_session_becomes_operational_once() -> None:
+    async with serving(a=one_tool()) as gateway, SessionClient(gateway) as client:
+        changes: list[bool] = []
+        await client.ask("ping")
+        (mcp_session,) = gateway.sessions
+        mcp_session.on_changed = lambda: changes.append(mcp_session.client_state.operational)
+        await client.hello()
+        await client.ask("ping")
+        assert changes == [True]
+
+
+def gateway_with_listings(
+    store: MemoryListingStore, limits: GatewayLimits = NO_GRACE, **servers: Server
+) -> Gateway:
+    gateway = Gateway(GatewayIdentity("g", "1"), lambda: 0.0, limits=limits, listings=store)
+    for name, server in servers.items():
+        add(gateway, name, server)
+    return gateway
+
+
+async def test_what_an_upstream_lists_is_stored_until_it_is_removed() -> None:
+    store, a, b = MemoryListingStore(), one_tool(), one_tool()
+    gateway = gateway_with_listings(store, a=a, b=b)
+    async with running(gateway, a, b), session_client(gateway) as client:
+        assert await client.names() == ["a__echo", "b__echo"]
+        listing = store.get("a")
+        assert listing is not None
+        assert [feature.key for feature in listing.features] == ["echo"]
+        gateway.apply_config([], removed=["a"])
+        assert store.get("a") is None
+        assert store.get("b") is not None
+
+
+async def test_a_stored_listing_is_shown_before_its_server_has_started() -> None:
+    store, server = MemoryListingStore(), one_tool()
+    store.put(FeatureListing("a", "a", (Feature(FeatureKind.TOOL, "old", Raw(b'{"name":"old"}')),)))
+    server.methods["initialize"] = hold = HeldAnswer(
+        {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {}}
+    )
+    gateway = gateway_with_listings(store, NO_STARTUP_WAIT, a=server)
+    async with running(gateway, server), SessionClient(gateway) as client:
+        await client.hello()
+        assert await client.names() == ["a__old"]
+        await client.unavailable("a__old")
+        hold.released.set()
+        await client.wait_notification("notifications/tools/list_changed")
+        while await client.names() != ["a__echo"]:
+            pass
+        stored = store.get("a")
+        assert stored is not None
+        assert [feature.key for feature in stored.features] == ["echo"]
+
+
+def test_the_chosen_stores_are_used_by_default(request: pytest.FixtureRequest) -> None:
+    kind = str(request.config.getoption("--stores"))
+    stores = build_stores(Config(), None)
+    for store in (stores.sessions, stores.suspended_calls, stores.limits):
+        assert type(store).__name__.startswith(kind.capitalize())
+    for store in (stores.listings, stores.switches, stores.eras):
+        assert type(store).__name__.startswith("Memory" if kind == "memory" else "Bytes")
