@@ -4,6 +4,7 @@
 #   make fuzz     fuzz the parsers for four minutes              make docs     build the manual in site/
 #   make requirements   print which tests show each requirement
 #   make test-on PYTHON=python3.13   the tests on another Python, in a separate environment
+#   make test-stores    the tests with stores that keep only bytes, and with stores that answer later
 #   make test-outside   tests against real clients and servers   make lock     update the locks
 #   make conformance    the official MCP suite, directly and through the gateway
 #   make bench-finding  recall of the tool search over the tools of real servers
@@ -18,7 +19,7 @@ FUZZ_SECONDS ?= 60
 # With this variable, every program that a test starts would compile Trunkline again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-on test-pure test-doing test-outside conformance check bench bench-finding bench-hop bench-layers requirements fuzz docs lock update clean
+.PHONY: serve test test-on test-pure test-doing test-stores test-outside conformance check bench bench-finding bench-hop bench-layers requirements fuzz docs lock update clean
 
 # $(call environment,directory,lock): a virtual environment with exactly what the lock names.
 # --no-deps, because a lock names every package: pip would resolve `coverage[toml]` again and stop at
@@ -73,6 +74,10 @@ test-pure: $(VENV)/.test
 # Three workers on two cores: these tests wait for programs that they start.
 test-doing: $(VENV)/.test
 	$(PYTEST) -n 3 --no-cov $(ARGS) tests $(PURE:%=--ignore=%) $(STYLE:%=--ignore=%)
+
+test-stores: $(VENV)/.test
+	$(PYTEST) -n 3 --no-cov --stores=bytes $(ARGS) tests $(STYLE:%=--ignore=%)
+	$(PYTEST) -n 3 --no-cov --stores=later $(ARGS) tests $(STYLE:%=--ignore=%)
 
 # npm packages have their own lock; without node and npm this fails. The lock contains a newer Node,
 # which the Inspector needs.

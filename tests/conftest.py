@@ -31,6 +31,13 @@ def pytest_configure(config: pytest.Config) -> None:
         replace_stores(kind)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--stores") == "later":
+        left_out = [item for item in items if item.get_closest_marker("at_once") is not None]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture
 def update(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update"))

@@ -31,6 +31,8 @@ from trunkline.jsonrpc import Incident, RpcError, Transport
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
 from trunkline.mcp.versions import V2025_03_26, V2025_06_18
 
+pytestmark = pytest.mark.at_once
+
 MODERN = {"mcp_protocol_version": "2026-07-28"}
 OFTEN = 0.002
 """A ping interval in seconds, short enough for a test to wait for pings."""

@@ -28,6 +28,8 @@ from trunkline.gateway.stores import SessionStore
 from trunkline.jsonrpc import Incident, RpcError, decode
 from trunkline.mcp.versions import V2025_03_26, V2025_06_18
 
+pytestmark = pytest.mark.at_once
+
 
 class EndpointClient:
     """Sends fake exchanges to a SessionEndpoint."""

@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import pytest
+
 from tests.endpoints.exchanges import BlockedMethod, FakeMcpService, rpc_notification, rpc_request
 from tests.endpoints.test_session import opened
 from tests.tasks import tidy
 from trunkline.endpoints.session import REQUEST_CANCELLED
 from trunkline.mcp.versions import V2024_11_05, V2025_03_26, V2025_06_18, V2025_11_25
+
+pytestmark = pytest.mark.at_once
 
 
 @tidy

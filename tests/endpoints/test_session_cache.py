@@ -21,6 +21,8 @@ from trunkline.endpoints.router import HttpRouter
 from trunkline.jsonrpc import decode
 from trunkline.mcp.identity import Principal
 
+pytestmark = pytest.mark.at_once
+
 ANNA, BERT = Principal("anna"), Principal("bert")
 
 

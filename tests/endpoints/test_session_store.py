@@ -22,6 +22,8 @@ from trunkline.endpoints.request_context import InFlightLimiter
 from trunkline.gateway.stores import MemorySessionStore, SessionRecord, SessionStore
 from trunkline.jsonrpc import RpcError
 
+pytestmark = pytest.mark.at_once
+
 
 @asynccontextmanager
 async def stored(store: SessionStore, **settings: Any) -> AsyncGenerator[EndpointClient]:

@@ -19,6 +19,8 @@ from trunkline.mcp.versions import V2025_11_25
 from trunkline.routing.limits import LimitTables
 from trunkline.routing.policy import Policy, Role
 
+pytestmark = pytest.mark.at_once
+
 
 class FakeSwitches:
     """Kill switches that stop everything while `stops` is set."""

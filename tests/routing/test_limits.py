@@ -21,6 +21,8 @@ from trunkline.routing.limits import (
     MemoryLimitStore,
 )
 
+pytestmark = pytest.mark.at_once
+
 RATES = st.integers(1, 7) | st.integers(1, 10**9)
 STEPS = st.integers(0, 2 * MINUTE_NS) | st.integers(0, 10)
 KEYS = st.sampled_from([("tool", "ann", "x"), ("tool", "bob", "x"), ("server_total", "s")])

@@ -47,6 +47,7 @@ from trunkline.jsonrpc import (
     INVALID_REQUEST,
     Batch,
     ErrorResponse,
+    Id,
     Message,
     Notification,
     PendingResult,
@@ -305,13 +306,11 @@ class SessionEndpoint:
         finally:
             del self._unfinished[writer]
 
-    def error_response(self, request: Request, exc: BaseException) -> bytes:
-        """Encode the error response; a cancelled request gets one, too, since HTTP needs it."""
+    def error_for(self, request: Request, exc: BaseException) -> RpcError:
+        """Return the error of a request; a cancelled one gets one, too, since HTTP needs it."""
         if isinstance(exc, asyncio.CancelledError):
-            error = RpcError(REQUEST_CANCELLED, "Request cancelled")
-        else:
-            error = to_rpc_error(exc, request.method, self.report)
-        return ErrorResponse(request.id, error).encode()
+            return RpcError(REQUEST_CANCELLED, "Request cancelled")
+        return to_rpc_error(exc, request.method, self.report)
 
     def _handle_message(self, session: SessionState, message: Message) -> None:
         if isinstance(message, Notification):
@@ -371,7 +370,7 @@ class SessionEndpoint:
             outcome = as_pending(session.mcp_session.answer(request, writer))
         except Exception as exc:
             self.limiter.release(call)
-            return self.error_response(request, exc)
+            return ErrorResponse(request.id, self.error_for(request, exc)).encode()
         if isinstance(outcome, PendingResult):
             session.in_progress[request.id] = outcome, writer
             outcome.add_callback(call.complete)
@@ -542,9 +541,10 @@ class _SessionCall(SessionResponseWriter, kw_only=True):
         endpoint.limiter.release(self)
         if outcome.error is None:
             payload, rest = encode_response_parts(request, outcome.result, endpoint.report)
+            is_sent = self.finish(payload, rest)
         else:
-            payload, rest = endpoint.error_response(request, outcome.error), ()
-        if not self.finish(payload, rest):
+            is_sent = self.fail(request.id, endpoint.error_for(request, outcome.error))
+        if not is_sent:
             endpoint.drain(self, outcome)
 
 
@@ -557,6 +557,10 @@ class _BatchCall(_SessionCall):
         """Keep the payload for the batch."""
         self.payload = b"".join((payload, *rest))
         return True
+
+    def fail(self, id: Id, error: RpcError) -> bool:
+        """Keep the error for the batch."""
+        return self.finish(ErrorResponse(id, error).encode())
 
 
 def _has_envelope(request: Request) -> bool:

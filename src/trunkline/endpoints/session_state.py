@@ -24,7 +24,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from trunkline.endpoints.request_context import RequestContext
+from trunkline.endpoints.request_context import RequestContext, retry_after_header
 from trunkline.gateway.stores import SessionRecord
 from trunkline.http.exchange import BodyParts, HeaderTuple, HttpExchange, HttpRequest
 from trunkline.http.sse import EVENT_STREAM_HEADERS, PING_COMMENT, encode_event
@@ -37,6 +37,7 @@ from trunkline.jsonrpc import (
     Raw,
     Request,
     Response,
+    RpcError,
 )
 from trunkline.mcp.identity import Principal
 from trunkline.mcp.versions import Revision
@@ -364,6 +365,14 @@ class SessionResponseWriter(Struct, eq=False):
         self.stream.finish()
         self.session.trim()
         return False
+
+    def fail(self, id: Id, error: RpcError) -> bool:
+        """Write an error response, as `finish` does."""
+        if self.stream is not None:
+            return self.finish(ErrorResponse(id, error).encode())
+        self.is_done = True
+        self.context.respond_error(200, error, id, *retry_after_header(error))
+        return True
 
     async def flush(self) -> None:
         """Send the unsent events of the stream."""

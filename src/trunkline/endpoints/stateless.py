@@ -195,20 +195,29 @@ class StatelessResponseWriter(Struct, eq=False):
 
     def complete(self, outcome: PendingResult) -> None:
         """Write the response; called when the outcome is known."""
-        endpoint, request, status = self.endpoint, self.request, 200
+        endpoint, request = self.endpoint, self.request
         endpoint.limiter.release(self)
-        if outcome.error is None:
-            payload, rest = encode_response_parts(request, outcome.result, endpoint.report)
-        else:
-            error = endpoint.error_for(request, outcome.error)
-            status = error_status(error)
-            payload, rest = ErrorResponse(request.id, error).encode(), ()
         self.is_done = True
+        if outcome.error is not None:
+            self._fail(endpoint.error_for(request, outcome.error))
+            return
+        payload, rest = encode_response_parts(request, outcome.result, endpoint.report)
         if self.is_streaming:
             self.final_payload = b"".join((payload, *rest))
             endpoint.drain(self)
         else:
-            self.context.respond_json(status, payload, rest)
+            self.context.respond_json(200, payload, rest)
+            del endpoint.calls[self]
+
+    def _fail(self, error: RpcError) -> None:
+        """Write the error response."""
+        endpoint, id = self.endpoint, self.request.id
+        if self.is_streaming:
+            self.final_payload = ErrorResponse(id, error).encode()
+            endpoint.drain(self)
+        else:
+            headers = retry_after_header(error)
+            self.context.respond_error(error_status(error), error, id, *headers)
             del endpoint.calls[self]
 
     async def flush(self) -> None:
