@@ -258,8 +258,7 @@ class SessionEndpoint:
             or now > session.valid_until
             or session.principal is not context.principal
         ):
-            # Finding it fills the cache, so that the second time it is there.
-            self._use_session(context, lambda _: self.handle_request(context, request, params))
+            self._use_session(context, partial(self._handle_again, context, request, params))
             return
         session.last_activity = now
         id, in_progress = request.id, session.in_progress
@@ -285,6 +284,15 @@ class SessionEndpoint:
                 return
         in_progress[id] = outcome, call
         outcome.add_callback(call.complete)
+
+    def _handle_again(
+        self, context: RequestContext, request: Request, params: Params | None, _: SessionState
+    ) -> None:
+        """Handle a request whose session is in the cache now.
+
+        Not a lambda in `handle_request`: the variables it uses would make every call slower.
+        """
+        self.handle_request(context, request, params)
 
     def _reject(self, call: "_SessionCall", exc: Exception) -> None:
         """Respond to a request that failed at once.
@@ -541,11 +549,11 @@ class _SessionCall(SessionResponseWriter, kw_only=True):
         endpoint.limiter.release(self)
         if outcome.error is None:
             payload, rest = encode_response_parts(request, outcome.result, endpoint.report)
-            is_sent = self.finish(payload, rest)
-        else:
-            is_sent = self.fail(request.id, endpoint.error_for(request, outcome.error))
-        if not is_sent:
-            endpoint.drain(self, outcome)
+            if self.finish(payload, rest):
+                return
+        elif self.fail(request.id, endpoint.error_for(request, outcome.error)):
+            return
+        endpoint.drain(self, outcome)
 
 
 class _BatchCall(_SessionCall):
