@@ -220,7 +220,8 @@ class Registry:
         listing = upstream.listing
         if upstream.has_listed and self._listings.get(upstream.name) != listing:
             self._listings.put(listing)
-        return self._listings.get(upstream.name) or listing
+        stored = self._listings.get(upstream.name)
+        return listing if stored is None else stored._replace(prefix=listing.prefix)
 
     def capabilities(self) -> dict[str, Any]:
         """Return the server capabilities for clients: those of all upstreams, or possible ones."""
