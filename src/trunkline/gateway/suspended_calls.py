@@ -137,8 +137,9 @@ class SuspendedCalls:
     async def take(self, call: "SuspendedCall") -> None:
         """Remove a call that continues; raises Invalid params if another retry was faster."""
         record = call.record
-        taken = await resolve(self._store.take(record.id, record.round))
-        if self._waiting.pop(record.id, None) is None or taken is None:
+        if await resolve(self._store.take(record.id, record.round)) is None:
+            raise _invalid_state_error()
+        if self._waiting.pop(record.id, None) is None:  # it was abandoned meanwhile
             raise _invalid_state_error()
 
     def remove(self, call: "SuspendedCall") -> None:
