@@ -10,12 +10,12 @@ from trunkline.http.message import (
     DEFAULT_FLAGS,
     MAX_CACHED_HEAD_BYTES,
     MAX_CACHED_HEADS,
-    PHASE_IDLE,
     HeadCache,
     ParsedRequest,
     RequestReader,
     RequestRejected,
 )
+from trunkline.http.states import ReaderPhase
 
 BEFORE, AFTER = b"POST / HTTP/1.1\r\nhost: a\r\nContent-Length: ", b"\r\nx: y\r\n\r\n"
 
@@ -199,7 +199,7 @@ def test_a_cached_head_equals_the_parsed_one(sent: list[bytes], data: st.DataObj
 
 def take(reader: RequestReader, piece: bytes) -> None:
     """Have a piece read, or recalled where that may be done."""
-    found = reader.head_cache.find(piece) if reader.phase == PHASE_IDLE else None
+    found = reader.head_cache.find(piece) if reader.phase is ReaderPhase.IDLE else None
     if found is None:
         reader.feed(piece)
     else:

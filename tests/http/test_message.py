@@ -10,10 +10,6 @@ from hypothesis import strategies as st
 from trunkline.http.exchange import HttpRequest, RequestHead
 from trunkline.http.message import (
     PARSE_SLICE_BYTES,
-    PHASE_BODY,
-    PHASE_CLOSED,
-    PHASE_HEAD,
-    PHASE_IDLE,
     HttpLimits,
     ParsedRequest,
     RequestReader,
@@ -22,6 +18,7 @@ from trunkline.http.message import (
     response_head,
     text_response,
 )
+from trunkline.http.states import ReaderPhase
 
 POST = b"POST /mcp HTTP/1.1\r\nHost: a\r\n"
 DEFAULTS = HttpLimits()
@@ -100,13 +97,19 @@ def test_requests_are_parsed_in_order_and_trailers_are_ignored() -> None:
 
 
 def test_the_phase_follows_the_request() -> None:
-    reader, phases = new_reader(), list[int]()
+    reader, phases = new_reader(), list[ReaderPhase]()
     for piece in (b"\r\n", b"P", POST[1:] + b"content-length: 2\r\n\r\n", b"h", b"i"):
         reader.feed(piece)
         phases.append(reader.phase)
-    assert phases == [PHASE_IDLE, PHASE_HEAD, PHASE_BODY, PHASE_BODY, PHASE_IDLE]
+    assert phases == [
+        ReaderPhase.IDLE,
+        ReaderPhase.HEAD,
+        ReaderPhase.BODY,
+        ReaderPhase.BODY,
+        ReaderPhase.IDLE,
+    ]
     reader.feed(b"\x00")
-    assert reader.phase == PHASE_CLOSED
+    assert reader.phase is ReaderPhase.CLOSED
 
 
 def test_only_a_body_of_known_length_may_be_fed_at_once() -> None:
@@ -364,7 +367,7 @@ def test_data_after_an_upgrade_offer_is_kept() -> None:
         False,
         b"\x81\x00GET",
     )
-    assert reader.phase == PHASE_CLOSED
+    assert reader.phase is ReaderPhase.CLOSED
 
 
 def test_http_1_0_cannot_upgrade() -> None:

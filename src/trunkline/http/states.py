@@ -1,0 +1,378 @@
+"""The states of the HTTP server's objects, and what moves between them.
+
+    NEW ──> READING_HEAD ──> READING_BODY ──> HANDLING ──> IDLE ──> READING_HEAD ──> …    Activity
+    NEW ──> STARTED ──> FINISHED                                                     ExchangeStage
+
+Pure: an event moves a state by one look into a table. What has to be done then, such as writing or
+closing, is left to `http.connection`.
+
+The state of a connection has three parts, because a client sends and reads independently of what
+the connection is doing: it may send EOF, or stop reading, at any time. One flat list would have
+more than 50 states.
+
+Invariants:
+1. An event moves one part of a connection's state, as the tables say. What they do not list is an
+   error.
+2. Which timeout applies, whether arriving bytes are parsed, and whether a request may be handled
+   follow from the state alone.
+3. Equal states are one object, so they are compared by identity.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum, auto
+from functools import cache
+from typing import TypeAlias, TypeVar
+
+
+class InvalidTransition(RuntimeError):
+    """The event cannot happen in this state: a bug of the handler, or of the server."""
+
+
+class ReaderPhase(StrEnum):
+    """What a RequestReader waits for. The parser calls it back in the order of the phases."""
+
+    IDLE = auto()
+    """The first byte of a request."""
+    HEAD = auto()
+    """The rest of a head."""
+    BODY = auto()
+    """The rest of a body; IDLE or CLOSED follows."""
+    CLOSED = auto()
+    """Nothing: it reads no more."""
+
+
+class Activity(StrEnum):
+    """What a connection is doing."""
+
+    NEW = auto()
+    """Waits for its first request."""
+    IDLE = auto()
+    """Waits for the next request."""
+    READING_HEAD = auto()
+    """Waits for the rest of a head."""
+    READING_BODY = auto()
+    """Waits for the rest of a body."""
+    DISPATCHING = auto()
+    """Is calling the handler, and looks at what else has arrived when that returns."""
+    HANDLING_SINGLE = auto()
+    """Waits for the response to an ordinary request. Nothing else has arrived."""
+    HANDLING = auto()
+    """Waits for the response, and then looks at what else has arrived."""
+    QUEUED = auto()
+    """Is between two requests. What has arrived waits for its turn."""
+    UPGRADED = auto()
+    """Carries another protocol than HTTP."""
+    LINGERING = auto()
+    """Has sent EOF. Discards what still arrives, until the client closes."""
+    CLOSING = auto()
+    """Closes as soon as everything is written."""
+    CLOSED = auto()
+
+
+class InputFlow(StrEnum):
+    """Whether bytes arrive."""
+
+    OPEN = auto()
+    PAUSED = auto()
+    """Reading is paused, because too many bytes wait for their turn."""
+    ENDED = auto()
+    """The client has sent EOF."""
+
+
+class OutputFlow(StrEnum):
+    """Whether the client reads."""
+
+    OPEN = auto()
+    PAUSED = auto()
+    """The write buffer is full."""
+
+
+class ConnectionEvent(StrEnum):
+    """What happens to a connection."""
+
+    HEAD_INCOMPLETE = auto()
+    """What has arrived ends within a head."""
+    BODY_INCOMPLETE = auto()
+    """What has arrived ends within a body."""
+    ALL_HANDLED = auto()
+    """What has arrived is handled."""
+    ACCEPTED = auto()
+    """One ordinary request has arrived whole, and nothing else."""
+    DISPATCHED = auto()
+    """Any other request gets its turn."""
+    DEFERRED = auto()
+    """The handler has returned without a response."""
+    RECEIVED = auto()
+    """Bytes have arrived that have to wait for their turn."""
+    DRAINED = auto()
+    """The current exchange has become the last one."""
+    FINISHED = auto()
+    """The response is complete."""
+    UPGRADED = auto()
+    """The handler has switched to another protocol."""
+    READING_PAUSED = auto()
+    READING_RESUMED = auto()
+    EOF_RECEIVED = auto()
+    WRITING_PAUSED = auto()
+    WRITING_RESUMED = auto()
+    EOF_SENT = auto()
+    CLOSE_BEGUN = auto()
+    CONNECTION_LOST = auto()
+
+
+class Timeout(StrEnum):
+    """Which time limit applies to a connection."""
+
+    NONE = auto()
+    FIRST_REQUEST = auto()
+    """Until the first byte of the first request."""
+    IDLE = auto()
+    """Until the first byte of the next request."""
+    HEAD = auto()
+    """Until the end of the head."""
+    BODY = auto()
+    """Until the end of the body, which must keep a minimum rate."""
+    HALF_CLOSED = auto()
+    """Until the response, for a client that has sent EOF: it is probably gone."""
+    WRITE = auto()
+    """Until a client with a full write buffer has read, at a minimum rate."""
+    LINGER = auto()
+    """Until the client has read the rest and closed."""
+
+
+PartT = TypeVar("PartT", Activity, InputFlow, OutputFlow)
+Transitions: TypeAlias = Mapping[PartT, Mapping[ConnectionEvent, PartT]]
+
+_ENDS = {
+    ConnectionEvent.EOF_SENT: Activity.LINGERING,
+    ConnectionEvent.CLOSE_BEGUN: Activity.CLOSING,
+    ConnectionEvent.CONNECTION_LOST: Activity.CLOSED,
+}
+_RECEIVES = {
+    ConnectionEvent.HEAD_INCOMPLETE: Activity.READING_HEAD,
+    ConnectionEvent.BODY_INCOMPLETE: Activity.READING_BODY,
+    ConnectionEvent.ACCEPTED: Activity.HANDLING_SINGLE,
+    ConnectionEvent.DISPATCHED: Activity.DISPATCHING,
+    ConnectionEvent.RECEIVED: Activity.QUEUED,
+    **_ENDS,
+}
+
+ACTIVITY_TRANSITIONS: Transitions[Activity] = {
+    # Empty lines before the first request do not extend its deadline.
+    Activity.NEW: {**_RECEIVES, ConnectionEvent.ALL_HANDLED: Activity.NEW},
+    Activity.IDLE: {**_RECEIVES, ConnectionEvent.ALL_HANDLED: Activity.IDLE},
+    Activity.READING_HEAD: _RECEIVES,
+    Activity.READING_BODY: _RECEIVES,
+    Activity.DISPATCHING: {
+        ConnectionEvent.DEFERRED: Activity.HANDLING,
+        ConnectionEvent.DRAINED: Activity.DISPATCHING,
+        ConnectionEvent.FINISHED: Activity.QUEUED,
+        ConnectionEvent.UPGRADED: Activity.UPGRADED,
+        **_ENDS,
+    },
+    Activity.HANDLING_SINGLE: {
+        ConnectionEvent.RECEIVED: Activity.HANDLING,
+        ConnectionEvent.DRAINED: Activity.HANDLING,
+        ConnectionEvent.FINISHED: Activity.IDLE,
+        ConnectionEvent.UPGRADED: Activity.UPGRADED,
+        **_ENDS,
+    },
+    Activity.HANDLING: {
+        ConnectionEvent.RECEIVED: Activity.HANDLING,
+        ConnectionEvent.DRAINED: Activity.HANDLING,
+        ConnectionEvent.FINISHED: Activity.QUEUED,
+        ConnectionEvent.UPGRADED: Activity.UPGRADED,
+        **_ENDS,
+    },
+    Activity.QUEUED: {
+        ConnectionEvent.HEAD_INCOMPLETE: Activity.READING_HEAD,
+        ConnectionEvent.BODY_INCOMPLETE: Activity.READING_BODY,
+        ConnectionEvent.ALL_HANDLED: Activity.IDLE,
+        ConnectionEvent.DISPATCHED: Activity.DISPATCHING,
+        ConnectionEvent.RECEIVED: Activity.QUEUED,
+        **_ENDS,
+    },
+    Activity.UPGRADED: _ENDS,
+    # From here on, a handler that does not know of the end may still finish its exchange.
+    Activity.LINGERING: {
+        ConnectionEvent.FINISHED: Activity.LINGERING,
+        ConnectionEvent.UPGRADED: Activity.LINGERING,
+        ConnectionEvent.CLOSE_BEGUN: Activity.CLOSING,
+        ConnectionEvent.CONNECTION_LOST: Activity.CLOSED,
+    },
+    Activity.CLOSING: {
+        ConnectionEvent.FINISHED: Activity.CLOSING,
+        ConnectionEvent.UPGRADED: Activity.CLOSING,
+        ConnectionEvent.CLOSE_BEGUN: Activity.CLOSING,
+        ConnectionEvent.CONNECTION_LOST: Activity.CLOSED,
+    },
+    Activity.CLOSED: {
+        ConnectionEvent.UPGRADED: Activity.CLOSED,
+        ConnectionEvent.CLOSE_BEGUN: Activity.CLOSED,
+    },
+}
+
+INPUT_TRANSITIONS: Transitions[InputFlow] = {
+    InputFlow.OPEN: {
+        ConnectionEvent.READING_PAUSED: InputFlow.PAUSED,
+        ConnectionEvent.EOF_RECEIVED: InputFlow.ENDED,
+    },
+    InputFlow.PAUSED: {
+        ConnectionEvent.READING_RESUMED: InputFlow.OPEN,
+        ConnectionEvent.EOF_RECEIVED: InputFlow.ENDED,
+    },
+    InputFlow.ENDED: {},
+}
+
+OUTPUT_TRANSITIONS: Transitions[OutputFlow] = {
+    OutputFlow.OPEN: {ConnectionEvent.WRITING_PAUSED: OutputFlow.PAUSED},
+    OutputFlow.PAUSED: {ConnectionEvent.WRITING_RESUMED: OutputFlow.OPEN},
+}
+
+_RECEIVING = {Activity.NEW, Activity.IDLE, Activity.READING_HEAD, Activity.READING_BODY}
+_ENDING = {Activity.LINGERING, Activity.CLOSING, Activity.CLOSED}
+
+
+class ConnectionState:
+    """A state of a connection, its three parts; `connection_state` returns it."""
+
+    __slots__ = (
+        "activity",
+        "after",
+        "has_eof",
+        "input",
+        "is_ending",
+        "is_receiving",
+        "is_writable",
+        "may_handle",
+        "output",
+        "parses",
+        "timeout",
+    )
+
+    def __init__(self, activity: Activity, input: InputFlow, output: OutputFlow) -> None:
+        self.activity = activity
+        self.input = input
+        self.output = output
+        self.is_writable = is_writable = output is OutputFlow.OPEN
+        """Whether the client reads, so that senders need not wait."""
+        self.has_eof = input is InputFlow.ENDED
+        """Whether the client has sent EOF."""
+        self.is_receiving = activity in _RECEIVING
+        """Whether everything that has arrived is handled, but for a part of a request."""
+        self.parses = self.is_receiving and is_writable
+        """Whether arriving bytes are parsed at once."""
+        self.may_handle = activity is Activity.QUEUED and is_writable
+        """Whether what waits for its turn may be handled."""
+        self.is_ending = activity in _ENDING
+        """Whether arriving bytes are discarded."""
+        self.timeout = _timeout_of(activity, input, output)
+        """Which time limit applies."""
+        self.after = _StatesAfter(self)
+        """The state after each event; raises InvalidTransition."""
+
+    def __repr__(self) -> str:
+        return f"<{self.activity}, input {self.input}, output {self.output}>"
+
+
+class _StatesAfter(dict[ConnectionEvent, ConnectionState]):
+    """The states after one state, each looked up in the tables when it is first needed."""
+
+    def __init__(self, state: ConnectionState) -> None:
+        self._state = state
+
+    def __missing__(self, event: ConnectionEvent) -> ConnectionState:
+        state = self._state
+        if activity := ACTIVITY_TRANSITIONS[state.activity].get(event):
+            following = connection_state(activity, state.input, state.output)
+        elif input_flow := INPUT_TRANSITIONS[state.input].get(event):
+            following = connection_state(state.activity, input_flow, state.output)
+        elif output_flow := OUTPUT_TRANSITIONS[state.output].get(event):
+            following = connection_state(state.activity, state.input, output_flow)
+        else:
+            raise InvalidTransition(f"expected a connection that allows {event}, got {state}")
+        self[event] = following
+        return following
+
+
+@cache
+def connection_state(activity: Activity, input: InputFlow, output: OutputFlow) -> ConnectionState:
+    """Return the state with these parts, always the same object."""
+    return ConnectionState(activity, input, output)
+
+
+def _timeout_of(activity: Activity, input: InputFlow, output: OutputFlow) -> Timeout:
+    """Return the time limit of a state: a client that does not read comes before all else."""
+    match activity, input, output:
+        case Activity.CLOSED, _, _:
+            return Timeout.NONE
+        case Activity.LINGERING | Activity.CLOSING, _, _:
+            return Timeout.LINGER
+        case _, _, OutputFlow.PAUSED:
+            return Timeout.WRITE
+        case Activity.HANDLING_SINGLE | Activity.HANDLING, InputFlow.ENDED, _:
+            return Timeout.HALF_CLOSED
+        case Activity.NEW, _, _:
+            return Timeout.FIRST_REQUEST
+        case Activity.IDLE, _, _:
+            return Timeout.IDLE
+        case Activity.READING_HEAD, _, _:
+            return Timeout.HEAD
+        case Activity.READING_BODY, _, _:
+            return Timeout.BODY
+        case _:
+            return Timeout.NONE
+
+
+class ExchangeStage(StrEnum):
+    """How far the response of an exchange is."""
+
+    NEW = auto()
+    STARTED = auto()
+    """Its head is sent, and its body is not complete."""
+    FINISHED = auto()
+    DISCONNECTED = auto()
+    """The client has disconnected before the end of the response."""
+
+
+class ExchangeEvent(StrEnum):
+    """What happens to an exchange."""
+
+    RESPONDED = auto()
+    """The handler gave a complete response."""
+    BEGUN = auto()
+    """The handler gave the head of a response."""
+    SENT = auto()
+    """The handler gave a part of the body."""
+    ENDED = auto()
+    """The handler ended the body."""
+    UPGRADED = auto()
+    """The handler switched to another protocol."""
+    DISCONNECTED = auto()
+
+
+EXCHANGE_TRANSITIONS: Mapping[ExchangeStage, Mapping[ExchangeEvent, ExchangeStage]] = {
+    ExchangeStage.NEW: {
+        ExchangeEvent.RESPONDED: ExchangeStage.FINISHED,
+        ExchangeEvent.BEGUN: ExchangeStage.STARTED,
+        ExchangeEvent.UPGRADED: ExchangeStage.FINISHED,
+        ExchangeEvent.DISCONNECTED: ExchangeStage.DISCONNECTED,
+    },
+    ExchangeStage.STARTED: {
+        ExchangeEvent.SENT: ExchangeStage.STARTED,
+        ExchangeEvent.ENDED: ExchangeStage.FINISHED,
+        ExchangeEvent.DISCONNECTED: ExchangeStage.DISCONNECTED,
+    },
+    ExchangeStage.FINISHED: {ExchangeEvent.DISCONNECTED: ExchangeStage.FINISHED},
+    # A handler need not know that its client has disconnected.
+    ExchangeStage.DISCONNECTED: dict.fromkeys(ExchangeEvent, ExchangeStage.DISCONNECTED),
+}
+
+
+def stage_after(stage: ExchangeStage, event: ExchangeEvent) -> ExchangeStage:
+    """Return the stage after an event; raises InvalidTransition."""
+    following = EXCHANGE_TRANSITIONS[stage].get(event)
+    if following is None:
+        expected = next(each for each in ExchangeStage if event in EXCHANGE_TRANSITIONS[each])
+        raise InvalidTransition(f"expected an exchange that is {expected}, got one that is {stage}")
+    return following
