@@ -342,8 +342,32 @@ async def test_a_disconnect_is_noticed() -> None:
     exchange.finish()
     exchange.on_disconnect(lambda: calls.append(4))
     await settle()
-    assert calls == [1, 2, 3]
+    assert calls == [1, 2, 3, 4]  # as with an Http1Exchange
     assert server.kinds == ["start"]
+
+
+@tidy
+async def test_an_asgi_exchange_is_answered_once() -> None:
+    handler, server = QueueingHandler(), Server(body())
+    call = server.start(AsgiApp(handler), http())
+    exchange = await handler.first()
+    with pytest.raises(RuntimeError, match=r"expected an exchange that is started, got .* new"):
+        exchange.finish()
+    exchange.begin(200)
+    with pytest.raises(RuntimeError, match=r"expected an exchange that is new, got .* started"):
+        exchange.respond(500)
+    exchange.finish()
+    for late in (exchange.respond, exchange.begin):
+        with pytest.raises(
+            RuntimeError, match=r"expected an exchange that is new, got .* finished"
+        ):
+            late(500)
+    with pytest.raises(
+        RuntimeError, match=r"expected an exchange that is started, got .* finished"
+    ):
+        await exchange.send(b"late")
+    await call
+    assert server.kinds == ["start", "body"]
 
 
 @tidy

@@ -365,7 +365,7 @@ def test_only_a_reused_connection_closed_before_the_first_byte_is_stale() -> Non
         bench = ConnectionBench()
         if before:
             bench.answer(*before)
-        bench.answer(begun)
+        bench.answer(*([begun] if begun else []))
         bench.connection.connection_lost(None)
         assert bench.connection.is_stale == stale
 

@@ -38,6 +38,7 @@ from trunkline.http.exchange import (
     HttpRequest,
     RequestHead,
 )
+from trunkline.http.states import ExchangeEvent, ExchangeStage, SendQueueState, stage_after
 from trunkline.http.websocket import MCP_SUBPROTOCOL, accepts_subprotocol
 from trunkline.jsonrpc import MAX_PAYLOAD_BYTES, ConnectionLost, Transport
 
@@ -96,10 +97,7 @@ class AsgiSendQueue:
 
     def __init__(self, limits: AsgiLimits) -> None:
         self._send_timeout = limits.send_timeout
-        # Whether the last message was queued.
-        self.is_finished = False
-        # Whether the client has disconnected.
-        self.is_disconnected = False
+        self._state = SendQueueState.OPEN
         self._messages: deque[tuple[AsgiMessage, int]] = deque()
         self._queued_bytes = 0
         self._message_added = asyncio.Event()
@@ -108,17 +106,19 @@ class AsgiSendQueue:
 
     def put(self, message: AsgiMessage, size: int = 0, last: bool = False) -> None:
         """Queue a message; it is dropped after the last message or a disconnect."""
-        if not self.is_finished and not self.is_disconnected:
-            self._messages.append((message, size))
-            self._queued_bytes += size
-            if self._queued_bytes > _HIGH_WATER_BYTES:
-                self._has_room.clear()
-        self.is_finished = self.is_finished or last  # also if it was dropped
+        if self._state is not SendQueueState.OPEN:
+            return
+        self._messages.append((message, size))
+        self._queued_bytes += size
+        if self._queued_bytes > _HIGH_WATER_BYTES:
+            self._has_room.clear()
+        if last:
+            self._state = SendQueueState.FINISHED
         self._message_added.set()
 
     def disconnect(self) -> None:
         """Drop all messages, queued and future ones."""
-        self.is_disconnected = True
+        self._state = SendQueueState.DISCONNECTED
         self._messages.clear()
         self._has_room.set()
         self._message_added.set()
@@ -126,13 +126,13 @@ class AsgiSendQueue:
     async def wait_for_room(self) -> None:
         """Wait while the queue is full; raises ConnectionLost."""
         await self._has_room.wait()
-        if self.is_disconnected:
+        if self._state is SendQueueState.DISCONNECTED:
             raise ConnectionLost("the client has disconnected")
 
     async def run(self, send: AsgiSend) -> None:
         """Send the queued messages until the last one or a disconnect."""
         try:
-            while not self.is_disconnected:
+            while self._state is not SendQueueState.DISCONNECTED:
                 if self._messages:
                     message, size = self._messages.popleft()
                     async with asyncio.timeout(self._send_timeout + size / _MIN_SEND_RATE):
@@ -140,7 +140,7 @@ class AsgiSendQueue:
                     self._queued_bytes -= size
                     if self._queued_bytes <= _HIGH_WATER_BYTES:
                         self._has_room.set()
-                elif self.is_finished:
+                elif self._state is SendQueueState.FINISHED:
                     return
                 else:
                     self._message_added.clear()
@@ -378,6 +378,7 @@ class AsgiExchange:
     def __init__(self, request: HttpRequest, limits: AsgiLimits) -> None:
         self._request = request
         self._send_queue = AsgiSendQueue(limits)
+        self._stage = ExchangeStage.NEW
         self._disconnect_callbacks: list[Callable[[], None]] = []
 
     @property
@@ -389,31 +390,34 @@ class AsgiExchange:
         self, status: int, headers: HeaderTuple = (), body: bytes = b"", rest: BodyParts = ()
     ) -> None:
         """Send a complete response."""
+        self._move(ExchangeEvent.RESPONDED)
         body = b"".join((body, *rest)) if rest else body
         length = () if status in {204, 304} else ((b"content-length", b"%d" % len(body)),)
-        self.begin(status, (*headers, *length))
+        self._put_head(status, (*headers, *length))
         self._put_body(body, last=True)
 
     def begin(self, status: int, headers: HeaderTuple = ()) -> None:
         """Begin a streamed response."""
-        listed = [(name.lower(), value) for name, value in headers]
-        self._send_queue.put({"type": "http.response.start", "status": status, "headers": listed})
+        self._move(ExchangeEvent.BEGUN)
+        self._put_head(status, headers)
 
     async def send(self, piece: bytes) -> None:
         """Send a part of the body and wait while the queue is full; raises ConnectionLost."""
+        self._move(ExchangeEvent.SENT)
         self._put_body(piece)
         await self._send_queue.wait_for_room()
 
     def finish(self) -> None:
         """End a streamed response."""
+        self._move(ExchangeEvent.ENDED)
         self._put_body(b"", last=True)
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:
         """Call `callback` if the client disconnects before its response has ended."""
-        if not self._send_queue.is_disconnected:
-            self._disconnect_callbacks.append(callback)
-        elif not self._send_queue.is_finished:
+        if self._stage is ExchangeStage.DISCONNECTED:
             asyncio.get_running_loop().call_soon(callback)
+        elif self._stage is not ExchangeStage.FINISHED:
+            self._disconnect_callbacks.append(callback)
 
     def upgrade(self, headers: HeaderTuple = ()) -> ByteStream:
         """Raise RuntimeError: in ASGI, a WebSocket is not a request."""
@@ -421,7 +425,7 @@ class AsgiExchange:
 
     async def run(self, receive: AsgiReceive, send: AsgiSend) -> None:
         """Send the response to the server, until it has ended or the client has disconnected."""
-        if self._send_queue.is_finished:
+        if self._stage is ExchangeStage.FINISHED:
             # Most are answered at once: no need to watch for a disconnect.
             await self._send_queue.run(send)
             return
@@ -441,12 +445,20 @@ class AsgiExchange:
 
     def _handle_disconnect(self) -> None:
         """Call the callbacks, unless the response has ended."""
-        callbacks, self._disconnect_callbacks = self._disconnect_callbacks, []
-        ended = self._send_queue.is_finished
+        self._move(ExchangeEvent.DISCONNECTED)
         self._send_queue.disconnect()
-        if not ended:
+        callbacks, self._disconnect_callbacks = self._disconnect_callbacks, []
+        if self._stage is ExchangeStage.DISCONNECTED:
             for callback in callbacks:
                 asyncio.get_running_loop().call_soon(callback)
+
+    def _move(self, event: ExchangeEvent) -> None:
+        """Enter the stage after `event`."""
+        self._stage = stage_after(self._stage, event)
+
+    def _put_head(self, status: int, headers: HeaderTuple) -> None:
+        listed = [(name.lower(), value) for name, value in headers]
+        self._send_queue.put({"type": "http.response.start", "status": status, "headers": listed})
 
     def _put_body(self, body: bytes, last: bool = False) -> None:
         message = {"type": "http.response.body", "body": body, "more_body": not last}

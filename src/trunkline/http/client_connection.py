@@ -29,6 +29,7 @@ from msgspec.structs import replace
 
 from trunkline.http.media_types import media_type
 from trunkline.http.message import HeadCache
+from trunkline.http.states import ClientEvent, ClientState, client_state_after
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.write_coalescer import WriteCoalescer
 
@@ -49,6 +50,11 @@ _PLAIN_ENCODINGS = {b"content-encoding": b"identity", b"transfer-encoding": b"ch
 """The only values of these headers that this client can decode."""
 
 _KEEP_ALIVE_TIMEOUT = re.compile(rb"timeout=([0-9]{1,6})\b", re.IGNORECASE)
+
+# The states of the fast path, which moves between them without a look into the table: by
+# REQUEST_SENT and RESPONSE_COMPLETE.
+_IDLE, _SENT = ClientState.IDLE, ClientState.SENT
+_READING = {ClientState.READING_HEAD, ClientState.READING_BODY, ClientState.PAUSED}
 
 
 class ClientLimits(Struct, frozen=True, kw_only=True):
@@ -308,8 +314,9 @@ class ClientConnection(asyncio.Protocol):
         self._on_idle = pool.on_idle
         self._write_coalescer = pool.write_coalescer
         self._transport: asyncio.Transport
+        self._state = ClientState.IDLE
         self._sink: ResponseSink | None = None
-        """Waits for the first byte of the response."""
+        """Waits for the first byte of the response; set while the state is SENT."""
         self._response: HttpResponse | None = None
         """Takes a response that did not arrive in one piece."""
         self._status = 0
@@ -328,7 +335,6 @@ class ClientConnection(asyncio.Protocol):
         self._message_complete = False
         self._reusable = False
         self._has_served = False
-        self._paused = False
         self._head_cache = HeadCache[ResponseHead](pool.limits.max_body)
         """Heads of whole responses: a server that repeats its head skips the parser."""
 
@@ -339,6 +345,7 @@ class ClientConnection(asyncio.Protocol):
     def send(self, head: bytes, body: bytes, sink: ResponseSink) -> None:
         """Send a request whose response goes to `sink`."""
         self._sink = sink
+        self._state = _SENT
         self.deadline = inf if self._head_timeout is None else self._time() + self._head_timeout
         # One write is one system call, worth the copy of a small body.
         if len(body) < _MIN_SEPARATE_BODY_BYTES:
@@ -359,7 +366,7 @@ class ClientConnection(asyncio.Protocol):
         """Close the connection and fail the pending request."""
         response = self._open_response()
         self._response = None
-        self._transport.abort()
+        self._close()
         if response is not None:
             response.finish(
                 b"", reason if isinstance(reason, ConnectionLost) else self._lost_error(reason)
@@ -369,15 +376,15 @@ class ClientConnection(asyncio.Protocol):
         """Close the connection silently if `sink` waits for the first byte of its response."""
         if self._sink is sink:
             self._sink = None
-            self._transport.abort()
+            self._close()
 
     def discard(self) -> None:
         """Close a connection without a pending request."""
-        self._transport.abort()
+        self._close()
 
     def expire(self) -> None:
         """Fail the request, or close the idle connection, whose deadline has passed."""
-        if self._response is not None and self._response.status:
+        if self._state is ClientState.READING_BODY:
             self.fail(f"no more of the body within {self._read_timeout:g} s")
         else:
             self.fail(f"no response within {self._head_timeout or inf:g} s")
@@ -388,15 +395,15 @@ class ClientConnection(asyncio.Protocol):
 
     def pause(self) -> None:
         """Stop reading; meanwhile the read timeout is off, since the caller is the slow side."""
-        if not self._paused:
-            self._paused = True
+        if self._state is ClientState.READING_BODY:
+            self._move(ClientEvent.PAUSED)
             self.deadline = inf
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Read again."""
-        if self._paused:
-            self._paused = False
+        if self._state is ClientState.PAUSED:
+            self._move(ClientEvent.RESUMED)
             self.deadline = self._time() + self._read_timeout
             self._transport.resume_reading()
 
@@ -419,10 +426,11 @@ class ClientConnection(asyncio.Protocol):
             else:
                 # The parser is between two responses and stays there: it need not see this one.
                 self._sink = None
+                self._state = _IDLE
                 head, body = cached
                 sink.handle_response(self, head, body)
                 keep_alive = head.keep_alive
-        elif self._response is not None:
+        elif self._state in _READING:
             keep_alive = self._parse(data)
         else:
             self._reject_unexpected()
@@ -431,24 +439,25 @@ class ClientConnection(asyncio.Protocol):
             return
         # A response before the whole request was sent: the rest would corrupt the next request.
         if self._transport.get_write_buffer_size():
-            self._transport.abort()
+            self._close()
         else:
             self.deadline = self._time() + keep_alive
             self._on_idle(self)
 
     def _reject_unexpected(self) -> None:
         """Close a connection that received bytes without a request having been sent."""
-        if self._sink is None:
-            self._transport.abort()
-        else:
+        if self._state is ClientState.SENT:
             self.is_stale = self._has_served
             self.fail("received data without a request")
+        else:
+            self._close()
 
     def _open_response(self) -> HttpResponse | None:
         """Return the response in progress, opening it if needed; None without a request."""
         sink = self._sink
         self._sink = None
         if sink is not None:
+            self._move(ClientEvent.RESPONSE_BEGUN)
             self._response = sink.open_response(self)
         return self._response
 
@@ -487,7 +496,9 @@ class ClientConnection(asyncio.Protocol):
         if self._overhead_bytes > self.pool.limits.max_head:
             self.fail(f"expected at most {self.pool.limits.max_head} bytes before the body")
         elif self._status:
-            if not self._paused:
+            if self._state is ClientState.READING_HEAD:
+                self._move(ClientEvent.HEAD_COMPLETE)
+            if self._state is ClientState.READING_BODY:
                 self.deadline = self._time() + self._read_timeout
             response.feed(piece)
         return None
@@ -512,6 +523,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the loss of the connection."""
         self._handle_disconnect(exc)
+        self._move(ClientEvent.CLOSED)
         del self._parser  # a reference cycle
         self.pool.on_closed(self)
 
@@ -573,10 +585,10 @@ class ClientConnection(asyncio.Protocol):
     def _reset(self) -> float | None:
         """Make the connection ready for the next request; return how long it may be idle."""
         if not self._reusable:
-            self._transport.abort()
+            self._close()
             return None
-        if self._paused:
-            self.resume()
+        self.resume()
+        self._move(ClientEvent.RESPONSE_COMPLETE)
         self._has_served = True
         self._message_complete = False
         self._status = self._overhead_bytes = 0
@@ -586,14 +598,24 @@ class ClientConnection(asyncio.Protocol):
     def _idle_lifetime(self, headers: dict[bytes, bytes]) -> float:
         return min(self.pool.limits.keep_alive, _server_keep_alive(headers.get(b"keep-alive", b"")))
 
+    def _move(self, event: ClientEvent) -> None:
+        """Enter the state after `event`."""
+        self._state = client_state_after(self._state, event)
+
+    def _close(self) -> None:
+        """Close at once."""
+        self._move(ClientEvent.CLOSED)
+        self._transport.abort()
+
     def _handle_disconnect(self, exc: Exception | None) -> None:
+        has_begun = self._state is not ClientState.SENT
         response = self._open_response()
         if response is None:
             return
         number = exc.errno if isinstance(exc, OSError) else None
         cause = os.strerror(number).lower() if number else "the connection was closed"
         if not response.status:
-            self.is_stale = self._has_served and not self._overhead_bytes
+            self.is_stale = self._has_served and not has_begun
             self.fail(f"{cause} before the response")
         elif b"content-length" in response.headers:
             length = response.headers[b"content-length"].decode()

@@ -4,8 +4,8 @@
                  ^    a slice at a time          one at a time          │
                  └────────────── the next one, when it has ended ───────┘
 
-    new ──respond──────────────────────────> finished
-     └────begin──> started ──send──finish──┘       the client disconnects: disconnected
+`http.states` has the states of both, and the tables of what moves between them. This module does
+what each move needs: parse, call the handler, write, close.
 
 It gives requests no meaning, starts no tasks and sets no timers: the owner of the connection checks
 its `deadline` now and then, and calls `expire`.
@@ -24,6 +24,8 @@ Invariants:
    closing over unread bytes would lose the response.
 6. An exchange is answered once. A second response is a bug of the handler and raises RuntimeError.
 7. A handler that responds after the client has disconnected is told so only where it waits.
+8. While the connection is IDLE or HANDLING_SINGLE, no bytes wait to be parsed and no request waits
+   to be handled.
 """
 
 import asyncio
@@ -88,11 +90,11 @@ _CONTINUE_RESPONSE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _DEADLINE_UNSET = -math.inf
 
 # On Python 3.11, an attribute of an enum class takes 44 ns and a global 2 ns.
-_NEW, _STARTED, _FINISHED, _DISCONNECTED = ExchangeStage
-_DISPATCHING = Activity.DISPATCHING
+_NEW, _STARTED = ExchangeStage.NEW, ExchangeStage.STARTED
+_FINISHED, _DISCONNECTED = ExchangeStage.FINISHED, ExchangeStage.DISCONNECTED
 
-# The states of the fast path. It moves between them by ACCEPTED and FINISHED, without a look into
-# the tables.
+# The states of the fast path. It moves between them, by ACCEPTED and FINISHED, without a look into
+# the tables. That saves 101 bytecodes and 0.6 µs of the 1.6 µs of a request and its response.
 _IDLE = connection_state(Activity.IDLE, InputFlow.OPEN, OutputFlow.OPEN)
 _HANDLING_SINGLE = _IDLE.after[ConnectionEvent.ACCEPTED]
 
@@ -306,7 +308,7 @@ class HttpConnection(asyncio.Protocol):
         self._stream: UpgradedStream | None = None
         # What has arrived and is not parsed yet.
         self._pending = bytearray()
-        # Set while the client reads; created when it first is slow.
+        # Wakes senders when the client reads again; None before it was first slow.
         self._writable: asyncio.Event | None = None
         # The size of the write buffer when its client was last found to read.
         self._backlog = 0
@@ -341,8 +343,8 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse the data and handle its requests, or keep it until they may be handled."""
         # The fast path: nearly all requests arrive whole, on an idle connection, with a known head.
-        # They need neither the parser nor `_handle_requests`, and move the state without a look
-        # into the tables: 207 bytecodes for a request and its response, in 1 µs.
+        # They need neither the parser nor `_handle_requests`. With the response they take 220
+        # bytecodes and 1.0 µs; the parser takes 500 and 2.2 µs more.
         if self.state is _IDLE:
             found = self._find_cached(data) or self._parse(data)
         elif self.state.parses:
@@ -426,7 +428,11 @@ class HttpConnection(asyncio.Protocol):
                     self.abort()
 
     def drain(self) -> None:
-        """Close after the current exchange or the request that is being read, or else now."""
+        """Close after the current exchange or the request that is being read, or else now.
+
+        Requests that wait for their turn are dropped: a client that pipelines has to send them
+        again (RFC 9112, section 9.3.2).
+        """
         activity = self.state.activity
         if self._exchange is not None and not self.state.is_ending:
             self._exchange.flags = replace(self._exchange.flags, keep_alive=False)
@@ -489,7 +495,7 @@ class HttpConnection(asyncio.Protocol):
             # Unread bytes would turn the close into a reset, which loses the response.
             is_unread = self.state.input is InputFlow.PAUSED or self._reader.trailing_data
             self.close(linger=bool(is_unread))
-        elif activity is not _DISPATCHING:
+        elif activity is not Activity.DISPATCHING:
             # While it is dispatching, `_handle_requests` is running, and continues by itself. So
             # thousands of pipelined requests need no recursion.
             self._continue()
@@ -567,7 +573,7 @@ class HttpConnection(asyncio.Protocol):
                 return
             self._move(ConnectionEvent.DISPATCHED)
             self._start_exchange(parsed.request, parsed.flags)
-            if self.state.activity is _DISPATCHING:
+            if self.state.activity is Activity.DISPATCHING:
                 self._move(ConnectionEvent.DEFERRED)
             if not self.state.may_handle:
                 break

@@ -7,8 +7,8 @@ Pure: an event moves a state by one look into a table. What has to be done then,
 closing, is left to `http.connection`.
 
 The state of a connection has three parts, because a client sends and reads independently of what
-the connection is doing: it may send EOF, or stop reading, at any time. One flat list would have
-more than 50 states.
+the connection is doing: it may send EOF, or stop reading, at any time. One flat list would have 72
+states.
 
 Invariants:
 1. An event moves one part of a connection's state, as the tables say. What they do not list is an
@@ -370,9 +370,92 @@ EXCHANGE_TRANSITIONS: Mapping[ExchangeStage, Mapping[ExchangeEvent, ExchangeStag
 
 
 def stage_after(stage: ExchangeStage, event: ExchangeEvent) -> ExchangeStage:
-    """Return the stage after an event; raises InvalidTransition."""
-    following = EXCHANGE_TRANSITIONS[stage].get(event)
+    """Return the stage of an exchange after an event; raises InvalidTransition."""
+    return _look_up(EXCHANGE_TRANSITIONS, stage, event, "an exchange")
+
+
+class SendQueueState(StrEnum):
+    """Whether an AsgiSendQueue takes messages: OPEN, until one of the others."""
+
+    OPEN = auto()
+    FINISHED = auto()
+    """It has taken the last message, and sends what it has."""
+    DISCONNECTED = auto()
+    """It drops all messages."""
+
+
+class ClientState(StrEnum):
+    """What a ClientConnection, which carries one request at a time, is doing."""
+
+    IDLE = auto()
+    """Can take a request."""
+    SENT = auto()
+    """Has sent a request. Nothing of the response has arrived."""
+    READING_HEAD = auto()
+    """Waits for the rest of the head."""
+    READING_BODY = auto()
+    """Waits for the rest of the body."""
+    PAUSED = auto()
+    """Does not read the body, because its reader is slow."""
+    CLOSED = auto()
+
+
+class ClientEvent(StrEnum):
+    """What happens to a ClientConnection."""
+
+    REQUEST_SENT = auto()
+    RESPONSE_BEGUN = auto()
+    """The first bytes of a response have arrived."""
+    HEAD_COMPLETE = auto()
+    PAUSED = auto()
+    RESUMED = auto()
+    RESPONSE_COMPLETE = auto()
+    CLOSED = auto()
+
+
+CLIENT_TRANSITIONS: Mapping[ClientState, Mapping[ClientEvent, ClientState]] = {
+    ClientState.IDLE: {
+        ClientEvent.REQUEST_SENT: ClientState.SENT,
+        ClientEvent.CLOSED: ClientState.CLOSED,
+    },
+    ClientState.SENT: {
+        ClientEvent.RESPONSE_BEGUN: ClientState.READING_HEAD,
+        ClientEvent.RESPONSE_COMPLETE: ClientState.IDLE,
+        ClientEvent.CLOSED: ClientState.CLOSED,
+    },
+    ClientState.READING_HEAD: {
+        ClientEvent.HEAD_COMPLETE: ClientState.READING_BODY,
+        ClientEvent.RESPONSE_COMPLETE: ClientState.IDLE,
+        ClientEvent.CLOSED: ClientState.CLOSED,
+    },
+    ClientState.READING_BODY: {
+        ClientEvent.PAUSED: ClientState.PAUSED,
+        ClientEvent.RESPONSE_COMPLETE: ClientState.IDLE,
+        ClientEvent.CLOSED: ClientState.CLOSED,
+    },
+    ClientState.PAUSED: {
+        ClientEvent.RESUMED: ClientState.READING_BODY,
+        ClientEvent.RESPONSE_COMPLETE: ClientState.IDLE,
+        ClientEvent.CLOSED: ClientState.CLOSED,
+    },
+    ClientState.CLOSED: {ClientEvent.CLOSED: ClientState.CLOSED},
+}
+
+
+def client_state_after(state: ClientState, event: ClientEvent) -> ClientState:
+    """Return the state of a client connection after an event; raises InvalidTransition."""
+    return _look_up(CLIENT_TRANSITIONS, state, event, "a connection")
+
+
+StateT = TypeVar("StateT", ExchangeStage, ClientState)
+EventT = TypeVar("EventT", ExchangeEvent, ClientEvent)
+
+
+def _look_up(
+    transitions: Mapping[StateT, Mapping[EventT, StateT]], state: StateT, event: EventT, what: str
+) -> StateT:
+    following = transitions[state].get(event)
     if following is None:
-        expected = next(each for each in ExchangeStage if event in EXCHANGE_TRANSITIONS[each])
-        raise InvalidTransition(f"expected an exchange that is {expected}, got one that is {stage}")
+        expected = next(each for each, events in transitions.items() if event in events)
+        raise InvalidTransition(f"expected {what} that is {expected}, got one that is {state}")
     return following
