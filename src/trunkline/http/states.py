@@ -1,10 +1,14 @@
-"""The states of the HTTP server's objects, and what moves between them.
+"""The states of connections and exchanges, and the tables of what moves between them.
 
-    NEW ──> READING_HEAD ──> READING_BODY ──> HANDLING ──> IDLE ──> READING_HEAD ──> …    Activity
-    NEW ──> STARTED ──> FINISHED                                                     ExchangeStage
+    NEW, IDLE ──> READING_HEAD ──> READING_BODY
+       └──────────────┴──────────────┴──ACCEPTED────> HANDLING_SINGLE ──FINISHED──> IDLE
+                                     └──DISPATCHED──> DISPATCHING ──DEFERRED──> HANDLING
+             IDLE <──ALL_HANDLED── QUEUED <──FINISHED──────┴─────────────FINISHED──┘
+    any ──> LINGERING ──> CLOSING ──> CLOSED          QUEUED ──DISPATCHED──> DISPATCHING
 
 Pure: an event moves a state by one look into a table. What has to be done then, such as writing or
-closing, is left to `http.connection`.
+closing, is left to the modules that own the objects: `http.connection`, `http.client_connection`
+and `http.asgi`.
 
 The state of a connection has three parts, because a client sends and reads independently of what
 the connection is doing: it may send EOF, or stop reading, at any time. One flat list would have 72
