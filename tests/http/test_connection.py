@@ -235,6 +235,7 @@ class Transport(asyncio.Transport):
         super().__init__({"peername": (HOST, 1)})
         self.written: list[bytes] = []
         self.reading, self.closing, self.aborted = True, False, False
+        self.half_closes, self.eof_written = False, False
         self.backlog = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -253,7 +254,10 @@ class Transport(asyncio.Transport):
         return self.backlog
 
     def can_write_eof(self) -> bool:
-        return False
+        return self.half_closes
+
+    def write_eof(self) -> None:
+        self.eof_written = True
 
     def is_closing(self) -> bool:
         return self.closing
