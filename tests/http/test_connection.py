@@ -17,7 +17,7 @@ from trunkline.http.connection import (
     ConnectionContext,
     HttpConnection,
 )
-from trunkline.http.exchange import ExchangeHandler, HttpExchange
+from trunkline.http.exchange import ByteStream, ExchangeHandler, HttpExchange
 from trunkline.http.listener import HttpListener
 from trunkline.http.message import HttpLimits
 from trunkline.jsonrpc import ConnectionLost
@@ -314,6 +314,29 @@ async def test_reading_pauses_when_much_data_is_pending(upgraded: bool) -> None:
     assert transport.reading
 
 
+async def test_reading_resumes_before_all_requests_are_answered() -> None:
+    server, transport = connection(handler := QueueingHandler())
+    server.data_received(GET * (MAX_PENDING_BYTES // len(GET) + 200))
+    assert not transport.reading
+    while not transport.reading:
+        (await handler.next()).respond(200)
+    assert handler.waiting == 1
+    assert len(transport.written) > 1000
+
+
+async def test_reading_stays_paused_when_a_handler_upgrades_at_once() -> None:
+    streams: list[ByteStream] = []
+    server, transport = connection(lambda exchange: streams.append(exchange.upgrade()))
+    offer = GET[:-2] + b"Connection: Upgrade\r\nUpgrade: x\r\n\r\n"
+    server.data_received(offer + bytes(2 * MAX_PENDING_BYTES))
+    server.data_received(b"1")
+    assert not transport.reading
+    received = await streams[0].receive()
+    assert received is not None
+    assert len(received) == 2 * MAX_PENDING_BYTES + 1
+    assert transport.reading
+
+
 async def test_reading_pauses_while_pipelined_requests_are_handled() -> None:
     server, transport = connection(echo)
     while transport.reading:
@@ -348,6 +371,23 @@ async def test_there_is_no_deadline_during_an_exchange() -> None:
         assert server.deadline < math.inf
     server.data_received(GET.replace(b"/ ", b"/now ") + GET)
     assert server.deadline == math.inf
+
+
+async def test_sending_more_does_not_extend_a_deadline() -> None:
+    server, _ = connection(echo)
+    deadline = server.deadline
+    server.data_received(b"\r\n")
+    assert server.deadline == deadline
+    server.data_received(b"G")
+    deadline = server.deadline
+    for piece in (b"ET / HTTP/1.1\r\n", b"Host: a\r\n", b"Content-Length: 9\r\n"):
+        server.data_received(piece)
+        assert server.deadline == deadline
+    server.data_received(b"\r\n1")
+    deadline = server.deadline
+    for piece in (b"2", b"34", b"5678"):
+        server.data_received(piece)
+        assert server.deadline == deadline
 
 
 async def test_a_slow_client_must_keep_the_minimum_rate() -> None:

@@ -334,6 +334,31 @@ async def test_a_disconnected_client_cannot_be_upgraded() -> None:
 
 
 @on_both_loops
+async def test_a_stream_of_a_half_closed_client_can_be_read_to_its_end() -> None:
+    async with conversing(handler := QueueingHandler()) as client:
+        client.get("/", *UPGRADE)
+        client.send(b"early")
+        exchange = await handler.next()
+        client.writer.write_eof()
+        await settle()
+        stream = exchange.upgrade()
+        assert await stream.receive() == b"early"
+        assert await stream.receive() is None
+        await stream.send(b"bye")
+        await stream.aclose()
+        assert (await client.rest()).endswith(b"\r\n\r\nbye")
+
+
+async def test_closing_a_stream_drops_what_was_not_received() -> None:
+    async with conversing(handler := QueueingHandler()) as client:
+        client.get("/", *UPGRADE)
+        client.send(b"early")
+        stream = (await handler.next()).upgrade()
+        await stream.aclose()
+        assert await stream.receive() is None
+
+
+@on_both_loops
 async def test_an_ignored_upgrade_offer_is_a_normal_request() -> None:
     async with conversing(echo) as client:
         client.get("/a", *UPGRADE)

@@ -252,11 +252,15 @@ class UpgradedStream:
         self._ended = False
         self._changed = asyncio.Event()
 
-    def feed(self, data: bytes) -> int:
-        """Take bytes that have arrived; return how many wait for `receive`."""
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes wait for `receive`."""
+        return len(self._received)
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes that have arrived."""
         self._received += data
         self._changed.set()
-        return len(self._received)
 
     def feed_eof(self) -> None:
         """Note that no more bytes will arrive."""
@@ -270,7 +274,7 @@ class UpgradedStream:
             await self._changed.wait()
         data = bytes(self._received)
         self._received.clear()
-        self._connection.adjust_reading(0)
+        self._connection.adjust_reading()
         return data or None
 
     async def send(self, piece: bytes) -> None:
@@ -372,11 +376,11 @@ class HttpConnection(asyncio.Protocol):
         if self.state.is_ending:
             return
         if self._stream is not None:
-            self.adjust_reading(self._stream.feed(data))
+            self._stream.feed(data)
         else:
             self._pending += data
             self._move(ConnectionEvent.RECEIVED)
-            self.adjust_reading(len(self._pending))
+        self.adjust_reading()
 
     def eof_received(self) -> bool:
         """Handle EOF; return whether to keep the connection open for responses."""
@@ -511,9 +515,10 @@ class HttpConnection(asyncio.Protocol):
         self._reader.stop()
         return self._stream
 
-    def adjust_reading(self, pending: int) -> None:
+    def adjust_reading(self) -> None:
         """Pause reading while too many bytes are pending; resume at half of that."""
-        flow = self.state.input
+        flow, stream = self.state.input, self._stream
+        pending = len(self._pending) if stream is None else stream.pending_bytes
         if flow is InputFlow.OPEN and pending > MAX_PENDING_BYTES:
             event, change = ConnectionEvent.READING_PAUSED, self._transport.pause_reading
         elif flow is InputFlow.PAUSED and pending <= MAX_PENDING_BYTES // 2:
@@ -536,7 +541,7 @@ class HttpConnection(asyncio.Protocol):
             with suppress(OSError):  # the client has disconnected
                 self._transport.write_eof()
             self._move(ConnectionEvent.EOF_SENT)
-            self.adjust_reading(0)
+            self.adjust_reading()
         else:
             self._transport.close()
             self._move(ConnectionEvent.CLOSE_BEGUN)
@@ -579,8 +584,7 @@ class HttpConnection(asyncio.Protocol):
                 break
         else:
             self._loop.call_soon(self._continue)
-        if self._stream is None:
-            self.adjust_reading(len(self._pending))
+        self.adjust_reading()
 
     def _next_request(self) -> ParsedRequest | RequestRejected | None:
         """Return the next request, parsing as much as it takes, or None if it is incomplete."""
@@ -597,7 +601,7 @@ class HttpConnection(asyncio.Protocol):
             self.close()
             return
         self._move(_INCOMPLETE[self._reader.phase])
-        self.adjust_reading(0)
+        self.adjust_reading()
         if self._reader.expects_continue:
             self._reader.expects_continue = False
             self.write(_CONTINUE_RESPONSE)
