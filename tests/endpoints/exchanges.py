@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from trunkline.endpoints.request_context import RequestClass, RequestContext
-from trunkline.gateway.stores import ClientState
+from trunkline.gateway.stores import ClientRecord
 from trunkline.http.exchange import BodyParts, ByteStream, Headers, HttpRequest, RequestHead
 from trunkline.http.sse import SseEvent, SseParser
 from trunkline.jsonrpc import ConnectionLost, Notification, Raw, Request, RpcError, Transport
@@ -163,9 +163,9 @@ class FakeMcpSession:
         self._house = service
 
     @property
-    def client_state(self) -> ClientState:
+    def client_record(self) -> ClientRecord:
         date = "" if self.revision is None else self.revision.date
-        return ClientState(date, Raw(b"{}"), Raw(b"{}"), log_level=self.log_level)
+        return ClientRecord(date, Raw(b"{}"), Raw(b"{}"), log_level=self.log_level)
 
     def update_principal(self, principal: Principal) -> None:
         self.principal = principal

@@ -24,7 +24,7 @@ from trunkline.gateway.request_state import StateBinding
 from trunkline.gateway.session import GatewayIdentity
 from trunkline.gateway.settings import GatewayLimits, SuspendedCallLimits
 from trunkline.gateway.stores import (
-    ClientState,
+    ClientRecord,
     MemoryListingStore,
     MemorySessionStore,
     MemorySuspendedCallStore,
@@ -38,7 +38,7 @@ from trunkline.mcp.features import Feature, FeatureKind
 from trunkline.routing.catalog import FeatureListing
 from trunkline.routing.kill_switch import SWITCH_ALL, KillSwitch, SwitchKind
 
-CLIENT = ClientState("2025-11-25", Raw(b"{}"), Raw(b'{"name":"c"}'))
+CLIENT = ClientRecord("2025-11-25", Raw(b"{}"), Raw(b'{"name":"c"}'))
 
 
 def session(id: str = "s", owner: str = "anna", epoch: int = 1) -> SessionRecord:
@@ -149,11 +149,11 @@ async def test_the_state_of_a_client_is_all_that_it_negotiated_and_asked_for() -
     server = Server(tools=[tool("t")], resources=[{"uri": "x:1", "name": "x"}])
     server.capabilities |= {"resources": {"subscribe": True}, "logging": {}}
     async with serving(a=server) as gateway:
-        changes: list[ClientState] = []
+        changes: list[ClientRecord] = []
         async with session_client(gateway) as client:
             (mcp_session,) = gateway.sessions
-            mcp_session.on_changed = lambda: changes.append(mcp_session.client_state)
-            first = mcp_session.client_state
+            mcp_session.on_changed = lambda: changes.append(mcp_session.client_record)
+            first = mcp_session.client_record
             assert (first.revision, first.operational) == ("2025-11-25", True)
             assert from_raw(first.client_info, dict[str, str])["name"]
             await client.ask("logging/setLevel", {"level": "error"})
@@ -171,7 +171,7 @@ async def test_the_state_of_a_client_is_all_that_it_negotiated_and_asked_for() -
             mcp_session.drop_backend("a")
             assert changes[-1].subscriptions == {}
             written = msgspec.json.encode(changes[-1])
-            assert msgspec.json.decode(written, type=ClientState) == changes[-1]
+            assert msgspec.json.decode(written, type=ClientRecord) == changes[-1]
 
 
 async def test_a_session_becomes_operational_once() -> None:
@@ -179,7 +179,7 @@ async def test_a_session_becomes_operational_once() -> None:
         changes: list[bool] = []
         await client.ask("ping")
         (mcp_session,) = gateway.sessions
-        mcp_session.on_changed = lambda: changes.append(mcp_session.client_state.operational)
+        mcp_session.on_changed = lambda: changes.append(mcp_session.client_record.operational)
         await client.hello()
         await client.ask("ping")
         assert changes == [True]

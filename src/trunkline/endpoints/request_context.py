@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from msgspec import Struct
 
 from trunkline.gateway.client import RequestStream, SessionStream
-from trunkline.gateway.stores import ClientState
+from trunkline.gateway.stores import ClientRecord
 from trunkline.http.exchange import TEXT_PLAIN, BodyParts, HeaderTuple, HttpExchange
 from trunkline.jsonrpc import (
     INVALID_REQUEST,
@@ -53,10 +53,10 @@ class McpSession(Protocol):
         ...
 
     on_changed: Callable[[], None]
-    """Called when the client has changed what `client_state` says."""
+    """Called when the client has changed what `client_record` says."""
 
     @property
-    def client_state(self) -> ClientState:
+    def client_record(self) -> ClientRecord:
         """What was negotiated, and what the client has asked for since; after initialization."""
         ...
 

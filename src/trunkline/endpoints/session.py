@@ -40,7 +40,7 @@ from trunkline.endpoints.session_state import (
     SessionResponseWriter,
     SessionState,
 )
-from trunkline.gateway.stores import ClientState, MemorySessionStore, SessionRecord, SessionStore
+from trunkline.gateway.stores import ClientRecord, MemorySessionStore, SessionRecord, SessionStore
 from trunkline.http.exchange import BodyParts
 from trunkline.http.media_types import accepts
 from trunkline.jsonrpc import (
@@ -134,7 +134,7 @@ class SessionEndpoint:
         mcp_session = session.mcp_session = self._service.open_session(session, context.principal)
         try:
             result = mcp_session.answer(request, session)
-            session.record = self._new_record(context.principal, mcp_session.client_state, now)
+            session.record = self._new_record(context.principal, mcp_session.client_record, now)
             created = self._store.create(session.record, self._settings.max_sessions, now)
         except Exception as exc:
             self._close_mcp_session(mcp_session)
@@ -146,7 +146,7 @@ class SessionEndpoint:
         else:
             self._spawn(self._initialize_later(opening, created))
 
-    def _new_record(self, principal: Principal, client: ClientState, now: float) -> SessionRecord:
+    def _new_record(self, principal: Principal, client: ClientRecord, now: float) -> SessionRecord:
         settings = self._settings
         return SessionRecord(
             id=secrets.token_urlsafe(24),
@@ -490,7 +490,7 @@ class SessionEndpoint:
     def _save_client(self, session: SessionState) -> None:
         """Save what the client has changed in its session."""
         if session.record.id in self._sessions:
-            session.record = replace(session.record, client=session.mcp_session.client_state)
+            session.record = replace(session.record, client=session.mcp_session.client_record)
             self._store.save(session.record, self.now())
 
     def _end_session(self, session: SessionState) -> None:

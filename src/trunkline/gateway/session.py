@@ -24,7 +24,7 @@ import msgspec
 from trunkline.gateway.client import NotificationQueue, Requester, RequestStream, SessionStream
 from trunkline.gateway.router import Router
 from trunkline.gateway.stateless import StatelessHandler
-from trunkline.gateway.stores import ClientState
+from trunkline.gateway.stores import ClientRecord
 from trunkline.gateway.upstream import Upstream
 from trunkline.jsonrpc import (
     INVALID_REQUEST,
@@ -101,7 +101,7 @@ class Session:
         """Create it; `on_initialized` is called once `initialize` has succeeded."""
         self.session_stream: SessionStream | None = None
         self.on_changed: Callable[[], None] = _ignore_change
-        """Called when the client has changed what `client_state` says."""
+        """Called when the client has changed what `client_record` says."""
         self.subscriptions: dict[str, tuple[str, str]] = {}
         self.operational = False
         self._registry = router.registry
@@ -141,10 +141,10 @@ class Session:
         return None if self._caller is None else self._caller.revision
 
     @property
-    def client_state(self) -> ClientState:
+    def client_record(self) -> ClientRecord:
         """What was negotiated, and what the client has asked for since, as data."""
         caller = self.caller
-        return ClientState(
+        return ClientRecord(
             revision=caller.revision.date,
             capabilities=to_raw(caller.capabilities),
             client_info=caller.client_info,

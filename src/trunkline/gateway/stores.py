@@ -41,7 +41,7 @@ async def resolve(answer: T | Awaitable[T]) -> T:
 # Sessions
 
 
-class ClientState(Struct, frozen=True):
+class ClientRecord(Struct, frozen=True):
     """What a session has negotiated with its client, and what the client has asked for since."""
 
     revision: str
@@ -62,7 +62,7 @@ class SessionRecord(Struct, frozen=True):
     """The id of the principal it belongs to."""
     created_at: float
     expires_at: float
-    client: ClientState
+    client: ClientRecord
     epoch: int = 1
     """The number of replicas that have run the session. Only the last one may change the record."""
 
