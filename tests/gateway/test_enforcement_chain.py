@@ -35,7 +35,7 @@ class FakeCheck:
         return True
 
     active = True
-    check = acquire = recheck = _run
+    check = acquire = check_without_arguments = _run
 
 
 def make_chain(order: list[str], refuses: str = "") -> EnforcementChain:
@@ -68,10 +68,17 @@ def test_no_check_runs_after_a_refusal(refuses: str) -> None:
     assert order[-1] == refuses
 
 
-def test_a_recheck_runs_switches_and_policy_but_no_limits() -> None:
+def test_a_check_without_arguments_runs_switches_and_policy_but_no_limits() -> None:
     order: list[str] = []
-    make_chain(order).recheck(make_context().caller, ENTRY)
+    make_chain(order).check_without_arguments(make_context().caller, ENTRY)
     assert order == ["switches", "policy"]
+
+
+def test_a_second_check_runs_all_but_the_limits() -> None:
+    order: list[str] = []
+    assert make_chain(order).check_again(make_context(), ENTRY) is None
+    assert order == ["switches", "policy", "last"]
+    assert EnforcementChain().check_again(make_context(), ENTRY) is None
 
 
 def test_check_disabled_runs_only_the_kill_switches() -> None:
@@ -95,7 +102,7 @@ def test_an_empty_chain_allows_everything() -> None:
     chain, caller = EnforcementChain(), make_context().caller
     chain.check_disabled(caller, ENTRY)
     assert checks_of(chain) == ()
-    chain.recheck(caller, ENTRY)
+    chain.check_without_arguments(caller, ENTRY)
 
 
 def test_the_argument_check_may_answer_instead_of_the_call() -> None:

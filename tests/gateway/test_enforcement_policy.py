@@ -270,11 +270,11 @@ def test_a_client_without_a_valid_name_has_an_empty_name(client: str, name: str)
     assert client_name(Raw(client.encode())) == name
 
 
-def test_a_recheck_allows_tools_with_conditional_rules() -> None:
+def test_a_check_without_arguments_allows_tools_with_conditional_rules() -> None:
     enforcer = PolicyEnforcer(Policy(CONDITIONAL_POLICY.rules, {}))
-    enforcer.recheck(make_caller(), entry())
+    enforcer.check_without_arguments(make_caller(), entry())
     with pytest.raises(RpcError, match="Permission denied for tool: fs__read"):
-        PolicyEnforcer(Policy(roles=ROLES)).recheck(make_caller("viewer"), entry())
+        PolicyEnforcer(Policy(roles=ROLES)).check_without_arguments(make_caller("viewer"), entry())
 
 
 @pytest.mark.holds("M9")

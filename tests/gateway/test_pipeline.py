@@ -54,10 +54,14 @@ class ScriptedEnforcer:
             raise self.error
         return None if self.response is None else Denied(result=self.response)
 
-    def recheck(self, caller: Caller, entry: CatalogEntry) -> None:
+    def check_without_arguments(self, caller: Caller, entry: CatalogEntry) -> None:
+        """Allow everything."""
+
+    def check_again(self, context: CallContext, entry: CatalogEntry) -> Denied | None:
         self.checked.append(f"again: {entry.public_name}")
         if self.error is not None:
             raise self.error
+        return None if self.response is None else Denied(result=self.response)
 
     def check_disabled(self, caller: Caller, entry: CatalogEntry) -> None:
         """Stop nothing."""

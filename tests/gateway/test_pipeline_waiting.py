@@ -5,7 +5,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from tests.gateway.governed import deny
+from tests.gateway.governed import NO_ETC, allow, deny, files
 from tests.gateway.servers import (
     Server,
     SessionClient,
@@ -45,11 +45,12 @@ class WaitingCheck:
         self.decision: Decision = None
         self.error: Exception | None = None
         self.seen: list[str] = []
+        self.waits_for = "a__slow"
         self._timeout = timeout
 
     def check(self, context: CallContext) -> Decision | Awaitable[Decision]:
         self.seen.append(context.name)
-        if context.name != "a__slow":
+        if context.name != self.waits_for:
             return None
         waiting = self.wait()
         return waiting if self._timeout is None else Deferred(waiting, self._timeout)
@@ -112,7 +113,7 @@ async def test_a_check_that_waits_delays_only_its_own_call(check: WaitingCheck) 
         check.decide()
         assert text_of(await slow) == "slow ran"
     assert gateway.pipeline.in_flight == set()
-    assert enforcer.checked[-2:] == ["a__slow", "again: a__slow"]
+    assert enforcer.checked == ["a__quick"] * 3 + ["a__slow"]  # nothing changed: no second check
     assert check.seen.count("a__slow") == 1
 
 
@@ -247,6 +248,64 @@ async def test_a_call_that_waited_is_unknown_if_its_tool_was_hidden_meanwhile(
         with pytest.raises(RpcError, match="Unknown tool: a__slow"):
             await slow
     assert server.count("tools/call") == 0
+
+
+@pytest.mark.parametrize("answers", [False, True])
+async def test_a_call_that_waited_is_checked_again_if_something_changed_meanwhile(
+    check: WaitingCheck, answers: bool
+) -> None:
+    server, gateway, enforcer = guarded(check)
+    async with asyncio.timeout(10), running(gateway, server):
+        client = await stateless_caller(gateway)
+        slow = asyncio.create_task(client.call("a__slow"))
+        await check.started.wait()
+        gateway.registry.decisions.invalidate()
+        gateway.registry.decisions.invalidate()
+        if answers:
+            enforcer.check_again = answer_again
+        check.decide()
+        if answers:
+            assert text_of(await slow) == "bad arguments"
+        else:
+            assert text_of(await slow) == "slow ran"
+            assert enforcer.checked == ["a__slow", "again: a__slow"]
+    assert server.count("tools/call") == (not answers)
+
+
+def answer_again(context: CallContext, entry: CatalogEntry) -> Denied:
+    return Denied(result=Raw(b'{"content":[{"type":"text","text":"bad arguments"}]}'))
+
+
+async def test_a_call_that_waited_is_denied_by_a_new_rule_about_its_arguments(
+    check: WaitingCheck,
+) -> None:
+    server = files()
+    gateway = make_gateway(fs=server)
+    open_policy = PolicyEnforcer(Policy([allow()]))
+    gateway.pipeline.enforcer = PolicyAfter(check, open_policy)
+    check.waits_for = "fs__read"
+    async with asyncio.timeout(10), running(gateway, server), session_client(gateway) as client:
+        calling = asyncio.create_task(client.call("fs__read", arguments={"path": "/etc/x"}))
+        await check.started.wait()
+        strict = PolicyEnforcer(Policy([deny(condition=NO_ETC), allow()]))
+        gateway.pipeline.enforcer = EnforcementChain(strict)
+        check.decide()
+        with pytest.raises(RpcError, match="Permission denied"):
+            await calling
+    assert server.count("tools/call") == 0
+
+
+class PolicyAfter(EnforcementChain):
+    """A policy, after a check that waits."""
+
+    def __init__(self, check: WaitingCheck, policy: PolicyEnforcer) -> None:
+        super().__init__(policy)
+        self._check = check
+
+    def checks_for(
+        self, entry: CatalogEntry, terms: CallerCache[CallerTerms]
+    ) -> tuple[CallCheck, ...]:
+        return (self._check.check, *super().checks_for(entry, terms))
 
 
 async def test_a_call_that_waited_goes_to_the_server_that_replaced_its_own(

@@ -40,6 +40,7 @@ from trunkline.config import (
 )
 from trunkline.endpoints.auth import EndpointSettings
 from trunkline.gateway.backend import Backend, BackendOwner, ConnectBackend
+from trunkline.gateway.decision_cache import DecisionCache
 from trunkline.gateway.enforcement import (
     ArgumentChecker,
     EnforcementChain,
@@ -481,7 +482,8 @@ def prepare_enforcement(
     Rate counters survive in the store, also under new limits. Without limits, rules or argument
     checks, those checks do not exist and cost nothing; kill switches always exist.
     """
-    enforcer, pipeline = build_policy_enforcer(config), gateway.pipeline
+    enforcer = build_policy_enforcer(config, gateway.registry.decisions)
+    pipeline = gateway.pipeline
     visibility = build_visibility(config, enforcer)
     rate_limiter = build_rate_limiter(config, limit_store)
     arguments = build_argument_checker(config, pipeline.events.emit)
@@ -493,10 +495,12 @@ def prepare_enforcement(
     return apply
 
 
-def build_policy_enforcer(config: Config) -> PolicyEnforcer | None:
+def build_policy_enforcer(
+    config: Config, decisions: DecisionCache | None = None
+) -> PolicyEnforcer | None:
     """Return the policy enforcer, None if everything is allowed."""
     policy = build_policy(config)
-    return None if policy.is_open else PolicyEnforcer(policy)
+    return None if policy.is_open else PolicyEnforcer(policy, decisions)
 
 
 _SWITCH_KEYS = {

@@ -87,7 +87,7 @@ class CallContext(Struct, eq=False):
     status: str | None = None
     """Overrides the status that would be derived from the error."""
     sent_at: float | None = None
-    """When the backend got the call, on the clock of `started_at`; set when it answered."""
+    """When the upstream took or queued the call, on the clock of `started_at`; set at its end."""
     answered_at: float | None = None
     answer: PendingResult | None = None
     """The answer to come; cancelling it cancels the call. None before the call is sent or waits."""
@@ -169,7 +169,7 @@ class CallSummary(Struct, frozen=True, gc=False):
     duration: float
     """In seconds, from arrival to answer."""
     upstream_duration: float
-    """How much of `duration` the backend took, in seconds."""
+    """How much of `duration` the upstream took, in seconds, with the time in its queue."""
     request_bytes: int
     response_bytes: int
 

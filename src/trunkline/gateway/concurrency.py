@@ -4,8 +4,8 @@
            ──> waiting ──> started when another one has ended ──>
                   └──────────── overdue ──> cancelled with TimeoutError
 
-The queue does not start calls itself. Its owner reports a running call with `watch`. The queue
-removes a call when the call ends, by a finish hook.
+The owner passes a function that starts the call. `watch` adds a call that runs or waits. A finish
+hook removes the call when it ends.
 
 One timer serves all calls, because a timer per call would cost more than the rest of the queue. All
 calls have the same timeout, so the oldest call expires first.

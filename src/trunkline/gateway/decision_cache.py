@@ -31,7 +31,7 @@ from trunkline.routing.limits import AppliedLimits
 from trunkline.routing.policy import PolicyDecision
 
 MAX_CACHED_CALLERS = 64
-"""How many callers of one target are cached; beyond that, they are decided about again."""
+"""How many callers of one target are cached; beyond that, the cache of the target is emptied."""
 
 MAX_CACHED_CALLER_BYTES = 4096
 """Callers with a larger envelope are not cached: the cache keeps the caller alive."""
@@ -103,9 +103,9 @@ class Route(Struct, frozen=True):
     is_restricted: bool = False
     """Whether the entry may be hidden from some callers, or calls another tool."""
     is_call_tool: bool = False
-    prepare: Callable[[Params], None] | None = None
+    rewrite_params: Callable[[Params], None] | None = None
     """Rewrites the params for the owner of the entry; None if they can stay."""
-    finish: Callable[[PendingResult], None] | None = None
+    rewrite_answer: Callable[[PendingResult], None] | None = None
     """Rewrites the answer for the client; None if it can stay."""
     generation: int = 0
     """The generation of the DecisionCache in which it was built."""
@@ -146,7 +146,7 @@ class DecisionCache:
         """Return what the policy says of a feature for a group of callers."""
         key = (group, entry.kind, entry.public_name, entry.backend)
         cached = self._policy_decisions.get(key)
-        # A name stands for another definition where the gateway makes up an entry for it.
+        # The gateway makes up entries for names that are not listed; they have no definition.
         if cached is not None and cached[0] is entry.definition:
             return cached[1]
         decision = decide()

@@ -8,16 +8,17 @@ DecisionCache keeps it until something changes.
 
 Invariants:
 1. Lists and calls use the same policy decision: a listed entry is never "unknown" when called.
-2. The policy judges the very bytes that are forwarded. Arguments that could be read in two ways,
-   such as with duplicate keys, are refused.
+2. The policy judges the very bytes that are forwarded. If a rule reads arguments, arguments that
+   could be read in two ways, such as with duplicate keys, are refused.
 3. New limits keep the quota used so far: a changed configuration does not refill buckets.
-4. A schema that is invalid or too expensive to check is skipped, and reported once per tool.
+4. A schema that is invalid or too expensive to check is skipped, and reported once while it is
+   cached.
 """
 
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -25,7 +26,7 @@ from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.decision_cache import CallerCache, CallerTerms, DecisionCache
 from trunkline.gateway.events import UncheckedTool
 from trunkline.gateway.kill_switch import KillSwitchControl
-from trunkline.gateway.pipeline import CallCheck, Denied
+from trunkline.gateway.pipeline import CallCheck, Decision, Denied
 from trunkline.jsonrpc import INVALID_PARAMS, Raw, RpcError, from_raw, read_members, to_raw
 from trunkline.mcp.compat import adapt_result
 from trunkline.mcp.errors import ErrorKind, gateway_error
@@ -88,8 +89,8 @@ class PolicyEnforcer:
         allows = decision.final.outcome is ALLOW and not decision.conditional
         return decision.final.rule if allows else None
 
-    def check(self, context: CallContext, entry: CatalogEntry) -> None:
-        """Refuse a call that the policy denies, and record the rule; raises `not_allowed`."""
+    def check(self, context: CallContext, entry: CatalogEntry) -> Decision:
+        """Decide about a call by the policy, and record the rule; raises RpcError."""
         decision = self.decision_for(context.caller, entry)
         if not decision.conditional:
             result = decision.final
@@ -100,8 +101,9 @@ class PolicyEnforcer:
         context.rule = result.rule
         if result.outcome is not ALLOW:
             raise _not_allowed_error(context.caller, entry)
+        return None
 
-    def recheck(self, caller: Caller, entry: CatalogEntry) -> None:
+    def check_without_arguments(self, caller: Caller, entry: CatalogEntry) -> None:
         """Refuse what is denied regardless of arguments; raises `not_allowed`."""
         if _without_arguments(self.decision_for(caller, entry)).outcome is not ALLOW:
             raise _not_allowed_error(caller, entry)
@@ -226,11 +228,15 @@ MAX_CACHED_SCHEMAS = 4096
 _SCHEMA_KEY = "inputSchema"
 
 
+ArgumentCheck: TypeAlias = Callable[[CallContext], Denied | None]
+"""Checks the arguments of the calls of one tool."""
+
+
 class _CachedTool(NamedTuple):
     """The argument check of one definition of a tool; None if there is nothing to check."""
 
     definition: Raw
-    check: CallCheck | None
+    check: ArgumentCheck | None
 
 
 class _ToolArgumentCheck:
@@ -291,7 +297,12 @@ class ArgumentChecker:
     def __len__(self) -> int:
         return len(self._tools) + len(self._validators)
 
-    def check_for(self, entry: CatalogEntry) -> CallCheck | None:
+    def check(self, context: CallContext, entry: CatalogEntry) -> Denied | None:
+        """Check the arguments of one call of an entry."""
+        check = self.check_for(entry)
+        return None if check is None else check(context)
+
+    def check_for(self, entry: CatalogEntry) -> "ArgumentCheck | None":
         """Return the argument check of an entry, None if it has none."""
         if entry.kind is not TOOL:
             return None
@@ -307,7 +318,7 @@ class ArgumentChecker:
         cached = self._tools[entry.public_name] = _CachedTool(entry.definition, check)
         return cached
 
-    def _build_check(self, entry: CatalogEntry) -> CallCheck | None:
+    def _build_check(self, entry: CatalogEntry) -> ArgumentCheck | None:
         try:
             validator = self._compile_schema(entry)
         except UncheckableSchema as error:
@@ -419,12 +430,22 @@ class EnforcementChain:
         """Return whether a backend's notifications may reach a caller (None: any caller)."""
         return self.kill_switches is None or self.kill_switches.may_receive(caller, backend)
 
-    def recheck(self, caller: Caller, entry: CatalogEntry) -> None:
-        """Check a suspended call again, without counting it; raises RpcError."""
+    def check_without_arguments(self, caller: Caller, entry: CatalogEntry) -> None:
+        """Check kill switches and policy, without arguments and limits; raises RpcError."""
         if self.kill_switches is not None:
             self.kill_switches.check(caller, entry)
         if self.policy_enforcer is not None:
-            self.policy_enforcer.recheck(caller, entry)
+            self.policy_enforcer.check_without_arguments(caller, entry)
+
+    def check_again(self, context: CallContext, entry: CatalogEntry) -> Denied | None:
+        """Check a call that has waited, without counting it again; raises RpcError."""
+        if self.kill_switches is not None:
+            self.kill_switches.check(context.caller, entry)
+        if self.policy_enforcer is not None:
+            self.policy_enforcer.check(context, entry)
+        if self.argument_checker is None:
+            return None
+        return self.argument_checker.check(context, entry)
 
 
 def _check_switches(
@@ -452,9 +473,9 @@ def _check_policy(
     entry: CatalogEntry,
     terms: CallerCache[CallerTerms],
     context: CallContext,
-) -> None:
+) -> Decision:
     rule = terms.get(context.caller).rule
     if rule is None:
-        policy.check(context, entry)
-    else:
-        context.rule = rule
+        return policy.check(context, entry)
+    context.rule = rule
+    return None

@@ -1,6 +1,6 @@
 """The checks that every call passes before a backend gets it, and the end of every call.
 
-    routed ──> execute: kill switch, limits, policy, arguments ──> sent ──> answered
+    routed ──> execute: admission, kill switch, limits, policy, arguments ──> sent ──> answered
                            └── a check that must wait delays only this call
     unknown, or not routed yet ──> register ──> finish, or execute
 
@@ -10,8 +10,8 @@ pipeline makes sure that it is asked, and that every call ends exactly once.
 Invariants:
 1. A refused call reaches no backend, and releases what was taken for it.
 2. Every registered call ends exactly once: its finish hooks run, then it is reported.
-3. A call whose check had to wait is routed and checked again before it is sent: the configuration
-   may have changed meanwhile.
+3. If something changed while a check waited, the call is routed again, and all but its limits are
+   checked again, before it is sent.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from trunkline.mcp.identity import Caller
 from trunkline.routing.catalog import CatalogEntry
 
 CHECK_TIMEOUT = 30.0
-"""How many seconds a check may take that is awaited."""
+"""How many seconds an awaited check may take."""
 
 
 class Denied(Struct, frozen=True):
@@ -58,7 +58,7 @@ A check that acquires something releases it by a hook in `context.on_finish`.
 """
 
 
-_MAX_DEFERRED_RESULT_BYTES = 8192
+_MAX_KEPT_RESULT_BYTES = 8192
 """Results up to this size are kept until their calls are summarized in a batch."""
 
 
@@ -75,8 +75,12 @@ class CallEnforcer(Protocol):
         """Return the checks of all calls of an entry, in order; cached with the route."""
         ...
 
-    def recheck(self, caller: Caller, entry: CatalogEntry) -> None:
-        """Check a call again that has waited, without counting it; raises RpcError."""
+    def check_without_arguments(self, caller: Caller, entry: CatalogEntry) -> None:
+        """Check kill switches and policy, without arguments and limits; raises RpcError."""
+        ...
+
+    def check_again(self, context: CallContext, entry: CatalogEntry) -> "Denied | None":
+        """Check a call that has waited, without counting it; raises RpcError."""
         ...
 
     def check_disabled(self, caller: Caller, entry: CatalogEntry) -> None:
@@ -213,9 +217,12 @@ class Pipeline:
                     return self._refuse(context, decision)
                 while decision is None and (check := next(checks, None)) is not None:
                     decision = check(context)
-            route = self.refresh_route(context, route)
-            self.recheck(context.caller, route.entry)
-            answer = self._send(context, route)
+            current = self.refresh_route(context, route)
+            if current is not route and self._enforcer is not None:
+                denied = self._enforcer.check_again(context, current.entry)
+                if denied is not None:
+                    return self._refuse(context, denied)
+            answer = self._send(context, current)
         except BaseException as error:
             self.finish(context, error=context.stop_error or error)
             raise
@@ -242,15 +249,15 @@ class Pipeline:
             context.span.inject(params)
         if not params.has_only_standard_members and context.method.may_be_task:
             params.drop("task")  # tasks are not offered; the server would create one for us
-        if route.prepare is not None:
-            route.prepare(params)
+        if route.rewrite_params is not None:
+            route.rewrite_params(params)
         if context.stop_error is not None:
             raise context.stop_error
         context.backend_revision = route.upstream.revision
         context.answer = answer = route.upstream.call(context)
         answer.add_callback(partial(self._on_answer, context, monotonic()))
-        if route.finish is not None:
-            answer.add_callback(route.finish)
+        if route.rewrite_answer is not None:
+            answer.add_callback(route.rewrite_answer)
         return answer
 
     def _on_answer(self, context: CallContext, sent: float, answer: PendingResult) -> None:
@@ -260,7 +267,7 @@ class Pipeline:
             if not self.events.wants_calls:
                 return
             result = answer.result
-            if type(result) is Raw and len(result) <= _MAX_DEFERRED_RESULT_BYTES:
+            if type(result) is Raw and len(result) <= _MAX_KEPT_RESULT_BYTES:
                 self.events.emit_call((context, result, sent, monotonic()))
                 return
         context.sent_at, context.answered_at = sent, (now := monotonic())
@@ -298,10 +305,10 @@ class Pipeline:
         if wanted:
             self.events.emit_call(summary)
 
-    def recheck(self, caller: Caller, entry: CatalogEntry) -> None:
-        """Check a suspended call again before it goes on; raises RpcError."""
+    def check_without_arguments(self, caller: Caller, entry: CatalogEntry) -> None:
+        """Check kill switches and policy, without arguments and limits; raises RpcError."""
         if self.enforcer is not None:
-            self.enforcer.recheck(caller, entry)
+            self.enforcer.check_without_arguments(caller, entry)
 
     def check_disabled(self, caller: Caller, entry: CatalogEntry) -> None:
         """Refuse a disabled entry whose upstream is not ready; raises RpcError."""

@@ -9,18 +9,16 @@ and `arguments` change, so that progress token, envelope and request id stay tho
     ──unwrap──>  {"name": "fs__read", "arguments": {…}, "_meta": …}
 
 Invariants:
-1. A request goes to the owner of what it names, under the owner's name for it. All other bytes of
-   the params are forwarded unchanged.
-2. An entry that the caller may not see is unknown to it, before any other check.
-3. Upstreams that are still starting get STARTUP_TIMEOUT seconds before a name is unknown.
-4. `call_tool` cannot call itself: policy and limits judge the inner tool.
+1. A request goes to the owner of what it names, under the owner's name for it.
+2. All other bytes of the params are forwarded unchanged.
+3. An entry that the caller may not see is unknown to it, before any other check.
+4. Upstreams that are still starting get STARTUP_TIMEOUT seconds before a name is unknown.
+5. `call_tool` cannot call itself: policy and limits judge the inner tool.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
-
-import msgspec
 
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient
@@ -145,11 +143,9 @@ class Router:
         """Return the current route of a call that has waited; raises RpcError if it has none."""
         if route.generation == self._decisions.generation:
             return route
-        entry, client = route.entry, context.client
-        upstream = self.registry.configured(entry.backend)
-        if upstream is None or self._if_visible(entry, client) is None:
-            raise self._unknown_name_error(context.method, entry.public_name, client)
-        return msgspec.structs.replace(route, upstream=self.registry.upstream(entry.backend))
+        route, context.arguments = self.route(context.params, context.method, context.client)
+        context.entry = route.entry
+        return route
 
     def _record_failed_lookup(self, context: CallContext, error: BaseException) -> None:
         """Record the entry that a failed call meant: hidden, or called with bad arguments."""
@@ -449,7 +445,7 @@ def _restore_public_uri(entry: CatalogEntry, pending: PendingResult) -> None:
 
 
 def _with_public_uri(error: RpcError, entry: CatalogEntry) -> RpcError:
-    """Return an error that names a resource as its client knows it: the other URI is another's."""
+    """Return an error with the public URI: the native URI may name another server's resource."""
     try:
         data = read_members(to_raw(None if error.data is UNSET else error.data))
         if from_raw(data["uri"], object) != entry.native_name:

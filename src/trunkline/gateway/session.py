@@ -297,7 +297,7 @@ class Session:
             if len(self.subscriptions) >= self._max_subscribed_uris:
                 text = f"expected at most {self._max_subscribed_uris} subscriptions"
                 raise RpcError.invalid_params(text)
-            self._router.pipeline.recheck(self.caller, entry)
+            self._router.pipeline.check_without_arguments(self.caller, entry)
             await self._registry.subscribe(entry.backend, entry.native_name, self.caller.revision)
             if self._closed or uri in self.subscriptions:
                 # The session has been closed, or another request has subscribed meanwhile.

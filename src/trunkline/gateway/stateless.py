@@ -371,7 +371,7 @@ class StatelessHandler:
         """Resume a call if it is still allowed; a refusal is recorded like that of any call."""
         try:
             call.client.check_headers(entry, call.params)
-            self._router.pipeline.recheck(call.client.caller, entry)
+            self._router.pipeline.check_without_arguments(call.client.caller, entry)
             answer = await self._resume(call, entry.backend)
         except RpcError as error:
             self._router.record_rejected(
@@ -463,7 +463,7 @@ class StatelessHandler:
                 params, CLIENT_REQUESTS["resources/subscribe"], client
             )
             entry = route.entry
-            self._router.pipeline.recheck(client.caller, entry)
+            self._router.pipeline.check_without_arguments(client.caller, entry)
             await self._registry.subscribe(entry.backend, entry.native_name, client.caller.revision)
         except RpcError:
             return

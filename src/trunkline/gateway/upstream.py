@@ -7,10 +7,11 @@ gateway.
 
 Invariants:
 1. A failing backend fails only its own calls.
-2. A call to a backend that is not ready fails at once, with the reason and a `retryAfter`.
-3. A backend that ends is restarted with growing delays, up to `max_restarts` times. Its features
-   stay listed meanwhile.
-4. No call is made twice.
+2. A call to a backend that is not ready fails at once, with the reason. While the upstream waits
+   before a restart, the error has a `retryAfter`.
+3. A backend that ends is restarted with growing delays, up to `max_restarts` times in a row. Its
+   features stay listed meanwhile.
+4. The upstream does not retry calls.
 5. After repeated failures the circuit opens for a while, and calls fail at once.
 """
 
@@ -335,7 +336,7 @@ class Upstream:
         return backend
 
     async def probe_gated_features(self, client_features: frozenset[str]) -> None:
-        """List what the server offers to clients with these features: some offer them more."""
+        """List what the server offers to clients with these features, if that may be more."""
         self.gated_features.client_feature_sets.add(client_features)
         primary = self._primary
         # A primary session with announced features has listed the gated ones already.
@@ -397,7 +398,7 @@ class Upstream:
         permit = self._admit(revision) if breaker.failures else breaker.generation
         on_done = self._on_call_done
         try:
-            # Two attributes spare most calls the question whether they need a session of their own.
+            # Two attributes tell that most calls need no session of their own.
             may_ask = primary.has_ambiguous_requests or context.caller.client_features
             if may_ask and needs_own_session(context, primary):
                 on_done = self._on_pooled_call_done
@@ -520,7 +521,7 @@ class Upstream:
     def _unavailable(
         self, revision: Revision, reason: str, retry_after: float | None = None
     ) -> RpcError:
-        """Return the error; `retry_after` is the backend's own wish, if it has one."""
+        """Return the error; `retry_after` is the delay that the backend asked for, if any."""
         state = self.effective_state
         if state is _READY and (
             self.backend is None or self.circuit_breaker.has_lost(self.backend)
