@@ -523,7 +523,6 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the loss of the connection."""
         self._handle_disconnect(exc)
-        self._move(ClientEvent.CLOSED)
         del self._parser  # a reference cycle
         self.pool.on_closed(self)
 
@@ -610,6 +609,7 @@ class ClientConnection(asyncio.Protocol):
     def _handle_disconnect(self, exc: Exception | None) -> None:
         has_begun = self._state is not ClientState.SENT
         response = self._open_response()
+        self._move(ClientEvent.CLOSED)
         if response is None:
             return
         number = exc.errno if isinstance(exc, OSError) else None
