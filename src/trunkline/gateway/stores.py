@@ -12,7 +12,7 @@ Rules for every store:
 1. An operation is atomic, and operations on one record take effect in the order of their calls.
 2. A store in memory answers at once. Where the type allows it, a shared store returns an awaitable.
    An operation without an answer returns at once; a shared store carries it out in the background.
-3. Time is an argument, on the clock of the caller: in seconds here, in nanoseconds for `LimitStore`.
+3. Time is an argument, on the clock of the caller; in seconds here, in nanoseconds in `LimitStore`.
    Clocks of two processes differ, so a shared store keeps how long a record is still valid, not
    until when.
 """
