@@ -44,14 +44,16 @@ def make_chain(order: list[str], refuses: str = "") -> EnforcementChain:
     return chain
 
 
-def checks_of(chain: EnforcementChain) -> tuple[CallCheck, ...]:
+def checks_of(chain: EnforcementChain, *, is_counted: bool = False) -> tuple[CallCheck, ...]:
     """Return the checks of the entry."""
-    return chain.checks_for(ENTRY, CallerCache(lambda caller: chain.terms_for(caller, ENTRY)))
+    terms = CallerCache(lambda caller: chain.terms_for(caller, ENTRY))
+    return chain.checks_for(ENTRY, terms, is_counted=is_counted)
 
 
-def run_checks(chain: EnforcementChain) -> object:
+def run_checks(chain: EnforcementChain, *, is_counted: bool = False) -> object:
     """Return the first decision other than to allow the call."""
-    return next(filter(None, (check(make_context()) for check in checks_of(chain))), None)
+    checks = checks_of(chain, is_counted=is_counted)
+    return next(filter(None, (check(make_context()) for check in checks)), None)
 
 
 def test_checks_run_in_the_designed_order() -> None:
@@ -76,9 +78,9 @@ def test_a_check_without_arguments_runs_switches_and_policy_but_no_limits() -> N
 
 def test_a_second_check_runs_all_but_the_limits() -> None:
     order: list[str] = []
-    assert make_chain(order).check_again(make_context(), ENTRY) is None
+    assert run_checks(make_chain(order), is_counted=True) is None
     assert order == ["switches", "policy", "last"]
-    assert EnforcementChain().check_again(make_context(), ENTRY) is None
+    assert run_checks(EnforcementChain(), is_counted=True) is None
 
 
 def test_check_disabled_runs_only_the_kill_switches() -> None:

@@ -379,7 +379,9 @@ async def test_a_call_stopped_before_it_is_sent_is_not_sent() -> None:
 class StoppingEnforcer(EnforcementChain):
     """An enforcer that stops a call right after it was allowed."""
 
-    def checks_for(self, entry: CatalogEntry, terms: object) -> tuple[CallCheck, ...]:
+    def checks_for(
+        self, entry: CatalogEntry, terms: object, *, is_counted: bool = False
+    ) -> tuple[CallCheck, ...]:
         return (self._stop,)
 
     def _stop(self, context: CallContext) -> None:

@@ -44,8 +44,10 @@ class ScriptedEnforcer:
     def terms_for(self, caller: Caller, entry: CatalogEntry) -> CallerTerms:
         return CallerTerms()
 
-    def checks_for(self, entry: CatalogEntry, terms: object) -> tuple[CallCheck, ...]:
-        return (self._check,)
+    def checks_for(
+        self, entry: CatalogEntry, terms: object, *, is_counted: bool = False
+    ) -> tuple[CallCheck, ...]:
+        return (self._check_again if is_counted else self._check,)
 
     def _check(self, context: CallContext) -> Denied | None:
         self.checked.append(context.name)
@@ -57,8 +59,8 @@ class ScriptedEnforcer:
     def check_without_arguments(self, caller: Caller, entry: CatalogEntry) -> None:
         """Allow everything."""
 
-    def check_again(self, context: CallContext, entry: CatalogEntry) -> Denied | None:
-        self.checked.append(f"again: {entry.public_name}")
+    def _check_again(self, context: CallContext) -> Denied | None:
+        self.checked.append(f"again: {context.name}")
         if self.error is not None:
             raise self.error
         return None if self.response is None else Denied(result=self.response)

@@ -74,8 +74,11 @@ class WaitingEnforcer(ScriptedEnforcer):
         super().__init__()
         self._first = first
 
-    def checks_for(self, entry: CatalogEntry, terms: object) -> tuple[CallCheck, ...]:
-        return (self._first, *super().checks_for(entry, terms))
+    def checks_for(
+        self, entry: CatalogEntry, terms: object, *, is_counted: bool = False
+    ) -> tuple[CallCheck, ...]:
+        checks = super().checks_for(entry, terms, is_counted=is_counted)
+        return checks if is_counted else (self._first, *checks)
 
 
 def server_of_two() -> Server:
@@ -232,9 +235,10 @@ class WaitingChain(EnforcementChain):
         self._check = check
 
     def checks_for(
-        self, entry: CatalogEntry, terms: CallerCache[CallerTerms]
+        self, entry: CatalogEntry, terms: CallerCache[CallerTerms], *, is_counted: bool = False
     ) -> tuple[CallCheck, ...]:
-        return (self._check.check, *super().checks_for(entry, terms))
+        checks = super().checks_for(entry, terms, is_counted=is_counted)
+        return (self._check.check, *checks)
 
 
 async def test_a_call_that_waited_is_unknown_if_its_tool_was_hidden_meanwhile(
@@ -262,7 +266,7 @@ async def test_a_call_that_waited_is_checked_again_if_something_changed_meanwhil
         gateway.registry.decisions.invalidate()
         gateway.registry.decisions.invalidate()
         if answers:
-            enforcer.check_again = answer_again
+            gateway.pipeline.enforcer = ChecksEveryCall(answer_again)
         check.decide()
         if answers:
             assert text_of(await slow) == "bad arguments"
@@ -272,8 +276,39 @@ async def test_a_call_that_waited_is_checked_again_if_something_changed_meanwhil
     assert server.count("tools/call") == (not answers)
 
 
-def answer_again(context: CallContext, entry: CatalogEntry) -> Denied:
+def answer_again(_: CallContext) -> Denied:
     return Denied(result=Raw(b'{"content":[{"type":"text","text":"bad arguments"}]}'))
+
+
+class ChecksEveryCall(ScriptedEnforcer):
+    """An enforcer with one check, which it repeats for calls that have waited."""
+
+    def __init__(self, check: CallCheck) -> None:
+        super().__init__()
+        self._one_check = check
+
+    def checks_for(
+        self, entry: CatalogEntry, terms: object, *, is_counted: bool = False
+    ) -> tuple[CallCheck, ...]:
+        return (self._one_check,)
+
+
+async def test_a_call_that_waited_waits_again_for_the_check_of_a_new_configuration(
+    check: WaitingCheck,
+) -> None:
+    server, gateway, _ = guarded(check)
+    second = WaitingCheck(60.0)
+    async with asyncio.timeout(10), running(gateway, server), session_client(gateway) as client:
+        slow = await start_slow(client, check)
+        gateway.pipeline.enforcer = ChecksEveryCall(second.check)
+        check.decide()
+        await second.started.wait()
+        assert (slow.done(), server.count("tools/call")) == (False, 0)
+        second.decide(Denied(NOT_ALLOWED))
+        with pytest.raises(RpcError, match="no"):
+            await slow
+    assert server.count("tools/call") == 0
+    assert gateway.pipeline.in_flight == set()
 
 
 async def test_a_call_that_waited_is_denied_by_a_new_rule_about_its_arguments(
@@ -303,9 +338,10 @@ class PolicyAfter(EnforcementChain):
         self._check = check
 
     def checks_for(
-        self, entry: CatalogEntry, terms: CallerCache[CallerTerms]
+        self, entry: CatalogEntry, terms: CallerCache[CallerTerms], *, is_counted: bool = False
     ) -> tuple[CallCheck, ...]:
-        return (self._check.check, *super().checks_for(entry, terms))
+        checks = super().checks_for(entry, terms, is_counted=is_counted)
+        return (self._check.check, *checks)
 
 
 async def test_a_call_that_waited_goes_to_the_server_that_replaced_its_own(

@@ -297,11 +297,6 @@ class ArgumentChecker:
     def __len__(self) -> int:
         return len(self._tools) + len(self._validators)
 
-    def check(self, context: CallContext, entry: CatalogEntry) -> Denied | None:
-        """Check the arguments of one call of an entry."""
-        check = self.check_for(entry)
-        return None if check is None else check(context)
-
     def check_for(self, entry: CatalogEntry) -> "ArgumentCheck | None":
         """Return the argument check of an entry, None if it has none."""
         if entry.kind is not TOOL:
@@ -387,15 +382,15 @@ class EnforcementChain:
         )
 
     def checks_for(
-        self, entry: CatalogEntry, terms: CallerCache[CallerTerms]
+        self, entry: CatalogEntry, terms: CallerCache[CallerTerms], *, is_counted: bool = False
     ) -> tuple[CallCheck, ...]:
-        """Return the checks of all calls of an entry, in order."""
+        """Return the checks of all calls of an entry, in order; no limits if `is_counted`."""
         switches, limiter, policy = self.kill_switches, self.rate_limiter, self.policy_enforcer
         checks: list[CallCheck] = []
         # Calls do not look at inactive kill switches: activating one invalidates the routes.
         if switches is not None and switches.active:
             checks.append(partial(_check_switches, switches, entry, terms))
-        if limiter is not None:
+        if limiter is not None and not is_counted:
             checks.append(partial(_check_limits, limiter, entry, terms))
         if policy is not None:
             checks.append(partial(_check_policy, policy, entry, terms))
@@ -436,16 +431,6 @@ class EnforcementChain:
             self.kill_switches.check(caller, entry)
         if self.policy_enforcer is not None:
             self.policy_enforcer.check_without_arguments(caller, entry)
-
-    def check_again(self, context: CallContext, entry: CatalogEntry) -> Denied | None:
-        """Check a call that has waited, without counting it again; raises RpcError."""
-        if self.kill_switches is not None:
-            self.kill_switches.check(context.caller, entry)
-        if self.policy_enforcer is not None:
-            self.policy_enforcer.check(context, entry)
-        if self.argument_checker is None:
-            return None
-        return self.argument_checker.check(context, entry)
 
 
 def _check_switches(

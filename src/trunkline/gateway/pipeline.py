@@ -10,8 +10,8 @@ pipeline makes sure that it is asked, and that every call ends exactly once.
 Invariants:
 1. A refused call reaches no backend, and releases what was taken for it.
 2. Every registered call ends exactly once: its finish hooks run, then it is reported.
-3. If something changed while a check waited, the call is routed again, and all but its limits are
-   checked again, before it is sent.
+3. If something changed while a check waited, the call is routed again and passes the checks of its
+   new route, except for the limits, which have counted it. Those checks may wait, too.
 """
 
 import asyncio
@@ -70,17 +70,16 @@ class CallEnforcer(Protocol):
         ...
 
     def checks_for(
-        self, entry: CatalogEntry, terms: CallerCache[CallerTerms]
+        self, entry: CatalogEntry, terms: CallerCache[CallerTerms], *, is_counted: bool = False
     ) -> tuple[CallCheck, ...]:
-        """Return the checks of all calls of an entry, in order; cached with the route."""
+        """Return the checks of all calls of an entry, in order; cached with the route.
+
+        With `is_counted`, those for a call that the limits have counted already.
+        """
         ...
 
     def check_without_arguments(self, caller: Caller, entry: CatalogEntry) -> None:
         """Check kill switches and policy, without arguments and limits; raises RpcError."""
-        ...
-
-    def check_again(self, context: CallContext, entry: CatalogEntry) -> "Denied | None":
-        """Check a call that has waited, without counting it; raises RpcError."""
         ...
 
     def check_disabled(self, caller: Caller, entry: CatalogEntry) -> None:
@@ -211,22 +210,37 @@ class Pipeline:
         checks: Iterator[CallCheck],
     ) -> Raw:
         try:
-            while decision is not None:
-                decision = await self._wait_for(decision)
-                if isinstance(decision, Denied):
-                    return self._refuse(context, decision)
-                while decision is None and (check := next(checks, None)) is not None:
-                    decision = check(context)
-            current = self.refresh_route(context, route)
-            if current is not route and self._enforcer is not None:
-                denied = self._enforcer.check_again(context, current.entry)
+            while True:
+                denied = await self._run_checks(context, decision, checks)
                 if denied is not None:
                     return self._refuse(context, denied)
-            answer = self._send(context, current)
+                current = self.refresh_route(context, route)
+                if current is route:
+                    break
+                route, decision, checks = current, None, self._second_checks(current)
+            answer = self._send(context, route)
         except BaseException as error:
             self.finish(context, error=context.stop_error or error)
             raise
         return await answer
+
+    async def _run_checks(
+        self,
+        context: CallContext,
+        decision: Decision | Awaitable[Decision],
+        checks: Iterator[CallCheck],
+    ) -> Denied | None:
+        """Wait for a decision, then run the remaining checks; return what denies the call."""
+        denied = await self._wait_for(decision)
+        while denied is None and (check := next(checks, None)) is not None:
+            denied = await self._wait_for(check(context))
+        return denied
+
+    def _second_checks(self, route: Route) -> Iterator[CallCheck]:
+        """Return the checks of a call that has been routed again after it waited."""
+        if self._enforcer is None:
+            return iter(())
+        return iter(self._enforcer.checks_for(route.entry, route.terms, is_counted=True))
 
     async def _wait_for(self, decision: Decision | Awaitable[Decision]) -> Denied | None:
         """Wait until a decision allows or denies; raises RpcError if it takes too long."""
