@@ -233,9 +233,9 @@ class BytesSwitchStore:
     def load(self) -> frozenset[KillSwitch]:
         return unpack(self._packed, frozenset[KillSwitch])
 
-    async def save(self, switch: KillSwitch, off: bool) -> str | None:
+    async def save(self, switch: KillSwitch, is_disabled: bool) -> str | None:
         before = self.load()
-        self._packed = pack(sorted(before | {switch} if off else before - {switch}))
+        self._packed = pack(sorted(before | {switch} if is_disabled else before - {switch}))
         return "there is no folder for it"
 
 

@@ -17,7 +17,7 @@ def make_switches(**more: Any) -> KillSwitchControl:
 
 async def test_a_switch_of_the_configuration_cannot_be_revived_by_the_operator() -> None:
     file = {ECHO: "t.toml:4", KillSwitch(SwitchKind.TOOL, "a__e*"): "t.toml:5"}
-    switches = make_switches(file=file)
+    switches = make_switches(configured=file)
     with pytest.raises(SwitchError) as raised:
         await switches.revive(ECHO)
     assert str(raised.value) == (
@@ -93,8 +93,8 @@ class RecordingStore:
     def load(self) -> frozenset[KillSwitch]:
         return frozenset([A])
 
-    async def save(self, switch: KillSwitch, off: bool) -> str | None:
-        self.saved.append((switch, off))
+    async def save(self, switch: KillSwitch, is_disabled: bool) -> str | None:
+        self.saved.append((switch, is_disabled))
         return self.problem
 
 
@@ -118,7 +118,7 @@ async def test_a_reload_replaces_the_switches_of_the_configuration_only() -> Non
     server = one_tool()
     gateway = make_gateway(a=server)
     events: list[GatewayEvent] = []
-    switches = switched(gateway, file={ECHO: "t:1"})
+    switches = switched(gateway, configured={ECHO: "t:1"})
     async with running(gateway, server), session_client(gateway) as client:
         gateway.pipeline.events.add_listener(events.append)
         await switches.kill(POSTER)
@@ -138,8 +138,8 @@ async def test_a_reload_replaces_the_switches_of_the_configuration_only() -> Non
 
 
 def test_may_receive_without_a_caller_depends_only_on_the_server() -> None:
-    assert make_switches(file={KillSwitch(SwitchKind.SUBJECT, "anna"): "t:1"}).may_receive(
+    assert make_switches(configured={KillSwitch(SwitchKind.SUBJECT, "anna"): "t:1"}).may_receive(
         None, "a"
     )
-    assert not make_switches(file={A: "t:1"}).may_receive(None, "a")
+    assert not make_switches(configured={A: "t:1"}).may_receive(None, "a")
     assert make_switches().may_receive(None, "a")

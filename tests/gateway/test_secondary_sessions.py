@@ -12,7 +12,7 @@ from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.session_pool import (
     SecondaryListener,
     make_primary_session,
-    needs_own_session,
+    needs_pooled_session,
 )
 from trunkline.gateway.settings import UpstreamSettings
 from trunkline.gateway.upstream import Upstream, UpstreamState
@@ -104,8 +104,8 @@ def test_a_call_needs_its_own_session_if_requests_would_be_wrong_or_ambiguous(
 ) -> None:
     listener = Recorder(capabilities, revision)
     first = make_primary_session(FeatureEchoBackend(announced, per_call_streams))
-    assert needs_own_session(listener.call(), first) is needed
-    assert not needs_own_session(listener.call("completion/complete"), first)
+    assert needs_pooled_session(listener.call(), first) is needed
+    assert not needs_pooled_session(listener.call("completion/complete"), first)
 
 
 async def test_changes_in_a_secondary_session_are_reported_and_its_requests_refused() -> None:

@@ -84,10 +84,10 @@ class SwitchFile:
             )
         return found
 
-    async def save(self, switch: KillSwitch, off: bool) -> str | None:
+    async def save(self, switch: KillSwitch, is_disabled: bool) -> str | None:
         """Store or remove a switch; return the reason if that fails."""
         # A separate task: the switch may cancel the very call that sets it.
-        task = asyncio.create_task(asyncio.to_thread(self._update, switch, off))
+        task = asyncio.create_task(asyncio.to_thread(self._update, switch, is_disabled))
         self._pending_writes.add(task)
         task.add_done_callback(self._pending_writes.discard)
         return await asyncio.shield(task)
@@ -112,14 +112,14 @@ class SwitchFile:
         except (ValueError, RecursionError) as error:  # ValueError includes msgspec's errors
             return frozenset([SWITCH_ALL]), printable(str(error))
 
-    def _update(self, switch: KillSwitch, off: bool) -> str | None:
+    def _update(self, switch: KillSwitch, is_disabled: bool) -> str | None:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with file_lock(self.path, self._lock_timeout):
                 found, problem = self._read()
                 if problem is not None:
                     self.path.replace(self.path.with_suffix(".unreadable"))
-                found = found | {switch} if off else found - {switch}
+                found = found | {switch} if is_disabled else found - {switch}
                 entries = tuple(_SwitchEntry(each.kind.value, each.name) for each in sorted(found))
                 encoded = msgspec.json.encode(_FileContent(entries, self._config))
                 replace_file(self.path, msgspec.json.format(encoded) + b"\n")

@@ -29,6 +29,7 @@ from trunkline.endpoints.request_context import (
     JSON_CONTENT_TYPE,
     InFlightLimiter,
     McpService,
+    McpSession,
     RequestContext,
     encode_response,
     encode_response_parts,
@@ -504,7 +505,7 @@ class SessionEndpoint:
             self._ending_sessions.append(session)
         self._close_mcp_session(session.mcp_session)
 
-    def _close_mcp_session(self, mcp_session: Any) -> None:
+    def _close_mcp_session(self, mcp_session: McpSession) -> None:
         self._spawn(self._service.close_session(mcp_session))
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from trunkline.endpoints.request_context import RequestContext, retry_after_header
+from trunkline.endpoints.request_context import McpSession, RequestContext, retry_after_header
 from trunkline.gateway.stores import SessionRecord
 from trunkline.http.exchange import BodyParts, HeaderTuple, HttpExchange, HttpRequest
 from trunkline.http.sse import EVENT_STREAM_HEADERS, PING_COMMENT, encode_event
@@ -202,6 +202,8 @@ class SessionState:
         "valid_until",
     )
 
+    mcp_session: McpSession
+    """The gateway's side; unset until it is opened."""
     record: SessionRecord
     """What the store has of it; unset until the session is stored."""
 
@@ -212,7 +214,6 @@ class SessionState:
         self.last_activity = 0.0
         # Until when the session is valid without another look-up.
         self.valid_until = -math.inf
-        self.mcp_session: Any = None
         # The principal that the gateway knows for this session.
         self.principal: Principal | None = None
         self._streams: dict[int, ResumableEventStream] = {}

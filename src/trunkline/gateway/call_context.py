@@ -87,7 +87,7 @@ class CallContext(Struct, eq=False):
     status: str | None = None
     """Overrides the status that would be derived from the error."""
     sent_at: float | None = None
-    """When the upstream took or queued the call, on the clock of `started_at`; set at its end."""
+    """When the call was handed to the upstream, on the clock of `started_at`. Set when it ends."""
     answered_at: float | None = None
     answer: PendingResult | None = None
     """The answer to come; cancelling it cancels the call. None before the call is sent or waits."""

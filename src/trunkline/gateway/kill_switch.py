@@ -71,7 +71,7 @@ class KillSwitchControl:
         self,
         pipeline: Pipeline,
         registry: Registry,
-        file: Mapping[KillSwitch, str] | None = None,
+        configured: Mapping[KillSwitch, str] | None = None,
         store: SwitchStore | None = None,
         *,
         exempt: frozenset[str] = frozenset(),
@@ -83,7 +83,7 @@ class KillSwitchControl:
         """
         self._pipeline = pipeline
         self._registry = registry
-        self._from_config = dict(file or {})
+        self._from_config = dict(configured or {})
         self._store = MemorySwitchStore() if store is None else store
         self._from_operator = set(self._store.load())
         self._exempt = exempt
@@ -183,9 +183,10 @@ class KillSwitchControl:
             self._exempt = exempt
             self._apply(*changed)
         for switch in sorted(changed):
-            off = switch in self._from_config
-            by = self._from_config[switch] if off else before[switch]
-            self._pipeline.events.emit(KillSwitchChanged(switch.kind.value, switch.name, off, by))
+            is_disabled = switch in self._from_config
+            by = self._from_config[switch] if is_disabled else before[switch]
+            event = KillSwitchChanged(switch.kind.value, switch.name, is_disabled, by)
+            self._pipeline.events.emit(event)
 
     def _apply(self, *changed: KillSwitch) -> int:
         """Put the switches into force; return how many calls that cancelled."""
@@ -215,8 +216,8 @@ class KillSwitchControl:
     def _error_for(self, context: CallContext) -> RpcError:
         return disabled_error(self._find_switch(context) or SWITCH_ALL, context.caller.revision)
 
-    async def _save(self, switch: KillSwitch, off: bool) -> list[str]:
-        problem = await self._store.save(switch, off)
+    async def _save(self, switch: KillSwitch, is_disabled: bool) -> list[str]:
+        problem = await self._store.save(switch, is_disabled)
         if problem is None:
             return []
         return [f"the gateway will not remember it when it starts again: {problem}"]

@@ -212,7 +212,7 @@ class Session:
     def _answer_other(
         self, request: Request, stream: RequestStream | None, params: Params | None
     ) -> Any:
-        """Answer a request that is not simply forwarded, or not yet."""
+        """Answer a request that is not forwarded, or that comes before `initialize`."""
         if request.id is None:
             raise RpcError(INVALID_REQUEST, "Request id must not be null")
         if request.method == "ping":

@@ -433,7 +433,7 @@ class SecondaryListener(NamedTuple):
         return await self.client.send_request(method, params, requester)
 
 
-def needs_own_session(context: CallContext, primary: PrimarySession) -> bool:
+def needs_pooled_session(context: CallContext, primary: PrimarySession) -> bool:
     """Return whether a call needs a session whose server knows this client's features.
 
     Without per-call streams, that is the case if the server may send requests. With them, only

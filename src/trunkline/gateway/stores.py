@@ -222,7 +222,7 @@ class SwitchStore(Protocol):
         """
         ...
 
-    async def save(self, switch: KillSwitch, off: bool) -> str | None:
+    async def save(self, switch: KillSwitch, is_disabled: bool) -> str | None:
         """Save that something was disabled or enabled; return why that failed, or None."""
         ...
 
@@ -237,9 +237,9 @@ class MemorySwitchStore:
         """Return the switches."""
         return self._switches
 
-    async def save(self, switch: KillSwitch, off: bool) -> str | None:
+    async def save(self, switch: KillSwitch, is_disabled: bool) -> str | None:
         """Keep the switch, and return that a restart loses it."""
-        self._switches = self._switches | {switch} if off else self._switches - {switch}
+        self._switches = self._switches | {switch} if is_disabled else self._switches - {switch}
         return "there is no folder for it"
 
 

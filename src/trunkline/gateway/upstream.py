@@ -41,7 +41,7 @@ from trunkline.gateway.session_pool import (
     SessionProfile,
     is_url_elicitation,
     make_primary_session,
-    needs_own_session,
+    needs_pooled_session,
     session_profile,
 )
 from trunkline.gateway.settings import (
@@ -400,7 +400,7 @@ class Upstream:
         try:
             # Two attributes tell that most calls need no session of their own.
             may_ask = primary.has_ambiguous_requests or context.caller.client_features
-            if may_ask and needs_own_session(context, primary):
+            if may_ask and needs_pooled_session(context, primary):
                 on_done = self._on_pooled_call_done
                 running = self._call_in_pool(context, permit, primary.has_per_call_streams)
             else:

@@ -30,7 +30,7 @@ class RoutingMode(StrEnum):
     SUBSCRIPTION = "subscription"
     """The gateway notes who subscribed to `params.uri`, and subscribes once at its backend."""
     BROADCAST = "broadcast"
-    """To every backend that declared the capability."""
+    """To every backend that declared the capability, if it needs one."""
     TO_CALLER = "to caller"
     """From a backend to the client whose call caused it."""
     PASSTHROUGH = "passthrough"
