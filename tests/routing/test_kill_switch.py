@@ -83,14 +83,6 @@ def test_a_tool_is_disabled_under_any_public_name() -> None:
         assert [switches.find(ANNA, each) for each in both] == [None, tool("fs__delete")]
 
 
-def test_decisions_about_tools_are_cached_within_bounds() -> None:
-    switches = KillSwitchSet([tool("a1")], max_cached_tools=2)
-    for _ in range(2):
-        for number in (0, 0, 1, 1, 2, 2, 3):
-            found = switches.find(ANNA, entry(f"a{number}"))
-            assert found == (tool("a1") if number == 1 else None)
-
-
 def test_a_server_is_disabled_with_all_its_features() -> None:
     switches = KillSwitchSet([server("fs")])
     assert [switches.find(ANNA, each) for each in (READ, NOTE, MAIL)] == [

@@ -316,16 +316,6 @@ def test_prompts_are_counted_by_name_and_resources_by_server() -> None:
         assert found == {AppliedLimit(("tool", "key:ann", "resources fs"), 7)}
 
 
-def test_resolutions_are_cached_within_bounds() -> None:
-    resolver = LimitResolver(LimitTables(default_rpm=1), max_cached=2)
-    first = resolver.resolve(ANN, entry("a"))
-    assert resolver.resolve(ANN, entry("a")) is first
-    resolver.resolve(ANN, entry("b"))
-    resolver.resolve(ANN, entry("c"))
-    assert resolver.resolve(ANN, entry("a")) == first
-    assert resolver.resolve(ANN, entry("a")) is not first
-
-
 def test_changed_roles_are_resolved_again() -> None:
     resolver = LimitResolver(LimitTables(roles={"dev": Limit(1)}))
     assert resolver.resolve(ANN, entry()).all

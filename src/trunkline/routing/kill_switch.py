@@ -28,9 +28,6 @@ MAX_SWITCH_NAME_LENGTH = 256
 
 MAX_SWITCH_PATTERN_LENGTH = 128
 
-# The number of cached decisions about tools. When the cache is full, it is cleared.
-MAX_CACHED_TOOLS = 65536
-
 _PATTERN_CHARACTERS = frozenset(
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-*?"
 )
@@ -62,13 +59,9 @@ class KillSwitchSet:
     """All kill switches that are on."""
 
     def __init__(
-        self,
-        switches: Iterable[KillSwitch] = (),
-        exempt: frozenset[str] = frozenset(),
-        max_cached_tools: int = MAX_CACHED_TOOLS,
+        self, switches: Iterable[KillSwitch] = (), exempt: frozenset[str] = frozenset()
     ) -> None:
         """Take the switches; `all` does not affect the `exempt` backends."""
-        self._max_cached_tools = max_cached_tools
         self.switches = frozenset(switches)
         self.exempt = exempt
         self._servers = self._names_of_kind(SwitchKind.SERVER)
@@ -77,10 +70,6 @@ class KillSwitchSet:
         self._patterns = tuple(sorted(name for name in tools if "*" in name or "?" in name))
         self._tools = tools.difference(self._patterns)
         self._all = SWITCH_ALL in self.switches
-        # Whether anything beside tools is disabled, which is rare, and every call asks.
-        self._affects_more_than_tools = bool(self._servers or self._subjects or self._all)
-        # Decisions about tools, cached because every call asks. They never change.
-        self._cached_tools: dict[tuple[str, str, str], bool] = {}
 
     def _names_of_kind(self, kind: SwitchKind) -> frozenset[str]:
         return frozenset(switch.name for switch in self.switches if switch.kind is kind)
@@ -90,9 +79,7 @@ class KillSwitchSet:
 
     def find(self, principal: Principal, entry: CatalogEntry) -> KillSwitch | None:
         """Return the switch that disables a feature for a principal, with the name it knows."""
-        found = None
-        if self._affects_more_than_tools:
-            found = self.find_backend(principal, entry.backend)
+        found = self.find_backend(principal, entry.backend)
         if found is None and entry.kind is TOOL and self._disables_tool(entry):
             return KillSwitch(SwitchKind.TOOL, entry.public_name)
         return found
@@ -112,17 +99,10 @@ class KillSwitchSet:
     def _disables_tool(self, entry: CatalogEntry) -> bool:
         if not self._tools and not self._patterns:
             return False
-        key = (entry.public_name, entry.backend, entry.native_name)
-        found = self._cached_tools.get(key)
-        if found is None:
-            if len(self._cached_tools) >= self._max_cached_tools:
-                self._cached_tools.clear()
-            names = (entry.public_name, public_name(entry.backend, entry.native_name))
-            found = any(
-                name in self._tools or matches_any_pattern(self._patterns, name) for name in names
-            )
-            self._cached_tools[key] = found
-        return found
+        names = (entry.public_name, public_name(entry.backend, entry.native_name))
+        return any(
+            name in self._tools or matches_any_pattern(self._patterns, name) for name in names
+        )
 
     def broader_switches(self, switch: KillSwitch) -> tuple[KillSwitch, ...]:
         """Return the other switches that disable everything this one does: patterns, and `all`."""

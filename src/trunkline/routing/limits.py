@@ -44,9 +44,6 @@ SECOND_NS = 1_000_000_000
 # The number of buckets, of some 300 bytes each.
 MAX_BUCKETS = 100_000
 
-# The number of cached resolutions. When the cache is full, it is cleared.
-MAX_CACHED_RESOLUTIONS = 10_000
-
 # How many old buckets are checked for each new one, so that eviction outpaces creation.
 _EVICTION_SCAN = 2
 
@@ -221,25 +218,14 @@ class AppliedLimits(NamedTuple):
 class LimitResolver:
     """Finds the limits that apply to a call, for one configuration."""
 
-    def __init__(self, limits: LimitTables, max_cached: int = MAX_CACHED_RESOLUTIONS) -> None:
+    def __init__(self, limits: LimitTables) -> None:
         self._limits = limits
-        self._max_cached = max_cached
-        self._resolved: dict[tuple[str, tuple[str, ...], str, str], AppliedLimits] = {}
 
     def resolve(self, principal: Principal, entry: CatalogEntry) -> AppliedLimits:
         """Return the limits that apply to a call of `entry`."""
-        name = entry.public_name if entry.kind is TOOL else _limit_name(entry)
-        key = (principal.id, principal.roles, name, entry.backend)
-        found = self._resolved.get(key)
-        if found is None:
-            if len(self._resolved) >= self._max_cached:
-                self._resolved.clear()
-            found = self._resolved[key] = self._look_up(principal, entry, name)
-        return found
-
-    def _look_up(self, principal: Principal, entry: CatalogEntry, name: str) -> AppliedLimits:
         limits, principal_id = self._limits, principal.id
-        is_tool = entry.kind is FeatureKind.TOOL
+        is_tool = entry.kind is TOOL
+        name = entry.public_name if is_tool else _limit_name(entry)
         tool = _limit_for(limits.tools, name) if is_tool else _NO_LIMIT
         server = _limit_for(limits.servers, entry.backend)
         subject = _limit_for(limits.subjects, principal.subject)
