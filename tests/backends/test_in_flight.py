@@ -61,6 +61,16 @@ def test_progress_goes_to_its_call_under_the_clients_own_token() -> None:
         assert params == {"progress": 1, "progressToken": token, "_meta": {"x": 1}}
 
 
+def test_a_call_that_is_repeated_at_another_server_keeps_the_token_of_its_client() -> None:
+    first, second, client = InFlightCalls(), InFlightCalls(), Recorder()
+    begin(second, client, wanting("other"))  # so that the two servers count differently
+    context = begin(first, client, wanting("t"))
+    second.subscribe_progress(context)
+    found = second.recipient(progress(context.params.progress_token), None)
+    assert found is not None
+    assert from_raw(found[1], dict[str, Any])["progressToken"] == "t"
+
+
 @pytest.mark.parametrize("token", ["1", 1.0, True, 3, None, [1]])
 def test_progress_of_an_unknown_call_is_dropped(token: Any) -> None:
     calls = InFlightCalls()

@@ -36,9 +36,11 @@ class InFlightCalls:
         token = context.params.progress_token
         if token is None:
             return
+        if context.progress_token is None:
+            context.progress_token = token
         self._last = number = self._last + 1
         context.params.put_meta("progressToken", number)
-        self._progress_clients[number] = context.client, token
+        self._progress_clients[number] = context.client, context.progress_token
         context.on_finish += (partial(self._forget_progress, number),)
 
     def _forget_progress(self, number: int, *_: object) -> None:

@@ -78,7 +78,11 @@ class CallContext(Struct, eq=False):
     has_no_meta: bool = False
     """True if the params had no `_meta`, as in most calls: no trace context to look for."""
     entry: CatalogEntry | None = None
+    backend: str | None = None
+    """The backend of a request that MCP does not define; the entry names that of other calls."""
     arguments: Raw | None = None
+    progress_token: Id | None = None
+    """The client's own progress token; `params` have the gateway's once the call is sent."""
     backend_revision: Revision | None = None
     traceparent: str | None = None
     """Set by the tracer; CallSummary reads the client's own one if this is None."""
