@@ -271,6 +271,23 @@ async def test_unknown_methods_are_not_forwarded_to_a_stopped_server() -> None:
 # Calls in flight
 
 
+async def test_killing_a_server_cancels_requests_that_mcp_does_not_define() -> None:
+    server, hold = one_tool(), HeldAnswer()
+    server.methods["vendor/x"] = hold
+    async with (
+        asyncio.timeout(10),
+        gateway_with_switches(a=server) as (gateway, switches),
+        session_client(gateway) as client,
+    ):
+        asking = asyncio.create_task(client.ask("vendor/x", {}))
+        await hold.started.wait()
+        assert (await switches.kill(A)).cancelled_calls == 1
+        with pytest.raises(RpcError, match="disabled"):
+            await asking
+        await server.wait_received("notifications/cancelled")
+        assert gateway.pipeline.in_flight == set()
+
+
 async def test_killing_a_tool_cancels_its_calls_in_flight_at_the_server() -> None:
     server, hold, other = two_tools(), HeldAnswer(), HeldAnswer()
     server.methods["tools/call"] = lambda p: (hold if p["name"] == "echo" else other)(p)

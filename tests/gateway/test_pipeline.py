@@ -22,7 +22,7 @@ from trunkline.gateway.decision_cache import CallerTerms, Route
 from trunkline.gateway.events import CALL_EVENT_BATCH, CallSummary, EventBus, GatewayEvent
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.pipeline import CallCheck, Denied, Pipeline
-from trunkline.jsonrpc import PendingResult, Raw, Request, RpcError
+from trunkline.jsonrpc import ConnectionLost, PendingResult, Raw, Request, RpcError
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.versions import V2025_11_25
@@ -144,6 +144,36 @@ async def test_a_refused_call_is_not_sent_and_releases_its_resources() -> None:
     assert server.count("tools/call") == 0
     assert (enforcer.checked, enforcer.releases) == (["a__n"], 1)
     assert [summary.status for summary in summaries] == ["denied"]
+
+
+def test_a_request_that_mcp_does_not_define_ends_even_if_it_cannot_be_sent() -> None:
+    pipeline, context, finished = Pipeline(), make_context(), list[BaseException | None]()
+
+    def finish(_: CallContext, __: object, error: BaseException | None) -> None:
+        finished.append(error)
+
+    def fail(context: CallContext) -> PendingResult:
+        context.on_finish += (finish,)
+        raise ConnectionLost("it ended")
+
+    with pytest.raises(ConnectionLost):
+        pipeline.pass_through(context, Mock(call=fail))
+    assert [str(error) for error in finished] == ["it ended"]
+    assert pipeline.in_flight == set()
+
+
+def test_a_call_whose_answer_cannot_be_rewritten_is_recorded_as_failed() -> None:
+    pipeline, summaries, answer = Pipeline(), list[GatewayEvent](), PendingResult()
+    pipeline.events.add_listener(summaries.append)
+
+    def fail(_: PendingResult) -> None:
+        raise ValueError("broken")
+
+    upstream = Mock(revision=None, call=Mock(return_value=answer))
+    pipeline.execute(make_context(), Route(ENTRY, upstream, rewrite_answer=fail))
+    answer.set_result(Raw(b"{}"))
+    pipeline.events.flush()
+    assert [event.status for event in summaries if isinstance(event, CallSummary)] == ["error"]
 
 
 async def test_a_call_of_an_unknown_tool_is_not_checked() -> None:

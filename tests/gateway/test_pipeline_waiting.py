@@ -171,7 +171,9 @@ async def test_a_check_that_does_not_decide_in_time_denies(deferred: bool) -> No
     assert (server.count("tools/call"), enforcer.checked) == (0, [])
 
 
-@pytest.mark.parametrize("error", [RpcError(-32099, "broken"), OSError("the store is down")])
+@pytest.mark.parametrize(
+    "error", [RpcError(-32099, "broken"), OSError("the store is down"), TimeoutError("the store")]
+)
 async def test_a_check_that_fails_denies(check: WaitingCheck, error: Exception) -> None:
     server, gateway, _ = guarded(check)
     check.error = error

@@ -208,6 +208,8 @@ class KillSwitchControl:
     def _find_switch(self, context: CallContext) -> KillSwitch | None:
         """Return the switch that disables a call; None before the call is routed."""
         entry, principal = context.entry, context.caller.principal
+        if context.backend is not None:
+            return self._switches.find_backend(principal, context.backend)
         return None if entry is None else self._switches.find(principal, entry)
 
     def _applies_to(self, context: CallContext) -> bool:

@@ -25,6 +25,7 @@ from msgspec import Struct
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.decision_cache import CallerCache, CallerTerms, DecisionCache, Route
 from trunkline.gateway.events import EventBus
+from trunkline.gateway.upstream import Upstream
 from trunkline.jsonrpc import PendingResult, Raw, RpcError
 from trunkline.mcp.identity import Caller
 from trunkline.routing.catalog import CatalogEntry
@@ -183,6 +184,17 @@ class Pipeline:
             self.finish(context, error=error)
             raise
 
+    def pass_through(self, context: CallContext, upstream: Upstream) -> PendingResult:
+        """Send a request that MCP does not define: it is neither checked nor reported."""
+        self.in_flight.add(context)
+        try:
+            context.answer = answer = upstream.call(context)
+        except BaseException as error:
+            self.release(context, None, error)
+            raise
+        answer.add_callback(lambda a: self.release(context, a.result, a.error))
+        return answer
+
     def _refuse(self, context: CallContext, denied: Denied) -> Raw:
         """End a call with the result of a check; raises the error if there is no result."""
         if denied.result is None:
@@ -248,10 +260,13 @@ class Pipeline:
             timeout = self.check_timeout
             if isinstance(decision, Deferred):
                 timeout, decision = decision.timeout, decision.decision
+            deadline = asyncio.timeout(timeout)
             try:
-                async with asyncio.timeout(timeout):
+                async with deadline:
                     decision = await decision
             except TimeoutError:
+                if not deadline.expired():
+                    raise  # the check's own
                 text = f"the call was not allowed within {timeout:g} s"
                 raise RpcError.internal_error(text) from None
         return decision
@@ -269,9 +284,10 @@ class Pipeline:
             raise context.stop_error
         context.backend_revision = route.upstream.revision
         context.answer = answer = route.upstream.call(context)
-        answer.add_callback(partial(self._on_answer, context, monotonic()))
+        sent = monotonic()
         if route.rewrite_answer is not None:
             answer.add_callback(route.rewrite_answer)
+        answer.add_callback(partial(self._on_answer, context, sent))
         return answer
 
     def _on_answer(self, context: CallContext, sent: float, answer: PendingResult) -> None:

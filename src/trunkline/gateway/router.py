@@ -109,8 +109,7 @@ class Router:
             self.pipeline.register(context)
             if isinstance(error, RpcError) and not self.registry.catalog_complete:
                 return self._forward_when_ready(context, check)
-            self._record_failed_lookup(context, error)
-            self.pipeline.finish(context, error=error)
+            self._finish_unrouted(context, error)
             raise
         context.entry = route.entry
         if check is not None:
@@ -131,8 +130,7 @@ class Router:
             await self.registry.wait_startup()
             route, context.arguments = self.route(context.params, context.method, context.client)
         except BaseException as error:
-            self._record_failed_lookup(context, error)
-            self.pipeline.finish(context, error=error)
+            self._finish_unrouted(context, error)
             raise
         context.entry = route.entry
         if check is not None:
@@ -146,6 +144,13 @@ class Router:
         route, context.arguments = self.route(context.params, context.method, context.client)
         context.entry = route.entry
         return route
+
+    def _finish_unrouted(self, context: CallContext, error: BaseException) -> None:
+        """End a call that could not be routed."""
+        try:
+            self._record_failed_lookup(context, error)
+        finally:
+            self.pipeline.finish(context, error=error)
 
     def _record_failed_lookup(self, context: CallContext, error: BaseException) -> None:
         """Record the entry that a failed call meant: hidden, or called with bad arguments."""
@@ -394,10 +399,8 @@ class Router:
     ) -> PendingResult:
         """Send a request that MCP does not define; it is not checked or recorded as a call."""
         method = undefined_method(request.method)
-        context = CallContext(client.caller, request, method, params, client)
-        context.answer = answer = upstream.call(context)
-        answer.add_callback(lambda a: self.pipeline.release(context, a.result, a.error))
-        return answer
+        context = CallContext(client.caller, request, method, params, client, backend=upstream.name)
+        return self.pipeline.pass_through(context, upstream)
 
     def passthrough_upstream(self, method: str, caller: Caller) -> Upstream:
         """Return the upstream for a method that MCP does not define: the only one there is.
