@@ -173,12 +173,45 @@ def is_revision(operand: ast.expr) -> bool:
     return name == "date" or name.endswith("revision")
 
 
+NAMED_REVISIONS = re.compile(r"LATEST_\w*REVISION|(\w+_)?REVISIONS")
+"""Constants that stand for certain revisions."""
+
+PART_OF_DATE = re.compile(r"20\d\d-.*")
+
+
+def names_revisions(operand: ast.expr) -> bool:
+    """Return whether an operand stands for certain revisions, or for a part of a date."""
+    name = operand.id if isinstance(operand, ast.Name) else ""
+    text = operand.value if isinstance(operand, ast.Constant) else ""
+    is_date = isinstance(text, str) and PART_OF_DATE.fullmatch(text) is not None
+    return is_date or NAMED_REVISIONS.fullmatch(name) is not None
+
+
 def compares_revisions(node: ast.Compare) -> bool:
-    """Tell whether a comparison looks into revisions; `is` and `in` only tell them apart."""
+    """Return whether a comparison looks into revisions; `is` and `in` only tell two apart."""
+    operands = (node.left, *node.comparators)
+    if any(map(names_revisions, operands)):
+        return True
     identity = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
     if all(isinstance(operator, identity) for operator in node.ops):
         return any(isinstance(x, ast.Attribute) and x.attr == "date" for x in ast.walk(node))
-    return any(map(is_revision, (node.left, *node.comparators)))
+    return any(map(is_revision, operands))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "revision < other_revision",
+        "revision.date in dates",
+        "revision is LATEST_SESSION_REVISION",
+        "revision in STATELESS_REVISIONS",
+        "version < '2025-07'",
+    ],
+)
+def test_a_comparison_of_revisions_is_recognised(source: str) -> None:
+    node = ast.parse(source, mode="eval").body
+    assert isinstance(node, ast.Compare)
+    assert compares_revisions(node)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name)
