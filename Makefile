@@ -1,7 +1,7 @@
 # Every target installs what it needs; python3, pip, make and git must be there.
 #   make serve    run Trunkline with its default configuration   make test     the tests
 #   make check    formatting, lint, types, imports, style, docs  make bench    comparisons, stored; a soak test
-#   make fuzz     fuzz the parsers for four minutes              make docs     build the manual in site/
+#   make fuzz     fuzz the parsers, a minute each              make docs     build the manual in site/
 #   make requirements   print which tests show each requirement
 #   make test-on PYTHON=python3.13   the tests on another Python, in a separate environment
 #   make test-stores    the tests with stores that keep only bytes, and with stores that answer later
@@ -154,11 +154,12 @@ bench-layers: $(VENV)/.test
 bench-hop: .venv-hop/.nginx .venv-hop1/.ready bench/hop/node_modules/.ready $(HEAVY)
 	.venv-hop/bin/python -m bench.hop $(ARGS)
 
+FUZZ_TARGETS := codec framing sse registry http_reader headers policy config
+
 fuzz: .venv-fuzz/.ready
-	.venv-fuzz/bin/python -m fuzz.codec -max_total_time=$(FUZZ_SECONDS) $(ARGS)
-	.venv-fuzz/bin/python -m fuzz.framing -max_total_time=$(FUZZ_SECONDS) $(ARGS)
-	.venv-fuzz/bin/python -m fuzz.sse -max_total_time=$(FUZZ_SECONDS) $(ARGS)
-	.venv-fuzz/bin/python -m fuzz.registry -max_total_time=$(FUZZ_SECONDS) $(ARGS)
+	for target in $(FUZZ_TARGETS); do \
+		.venv-fuzz/bin/python -m fuzz.$$target -max_total_time=$(FUZZ_SECONDS) $(ARGS) || exit 1; \
+	done
 
 # Rewrite the generated files: golden conversations and schemas.
 update: $(VENV)/.test

@@ -7,6 +7,8 @@ import sys
 
 import atheris
 
+from fuzz.inputs import mutated_text
+
 with atheris.instrument_imports(include=["trunkline.sources", "trunkline.documents"]):
     from trunkline.documents.errors import ConfigErrors
     from trunkline.sources.federation import PeerRejected, read_peer
@@ -19,21 +21,9 @@ del ONE["signature"]
 SEED = json.dumps(ONE, indent=1)
 
 
-def mutated_registry(provider: atheris.FuzzedDataProvider) -> str:
-    """Return a registry with a few random replacements, or any text."""
-    if provider.ConsumeBool():
-        return provider.ConsumeUnicodeNoSurrogates(400)
-    text = SEED
-    for _ in range(provider.ConsumeIntInRange(1, 4)):
-        start = provider.ConsumeIntInRange(0, len(text))
-        length = provider.ConsumeIntInRange(0, 20)
-        text = text[:start] + provider.ConsumeUnicodeNoSurrogates(12) + text[start + length :]
-    return text
-
-
 def check(data: bytes) -> None:
     provider = atheris.FuzzedDataProvider(data)
-    text = mutated_registry(provider)
+    text = mutated_text(provider, [SEED])
     for file in ("a.json", "a.toml"):
         try:
             found = parse_registry(text, file)

@@ -6,8 +6,8 @@ It does not parse; the codec reads what is in a line.
 
 Invariants upheld here:
 1. The payloads do not depend on how the stream is cut into chunks.
-2. A line longer than the limit is dropped and reported once, and takes no more memory than the
-   limit. The next line is read normally. If the line was a response, the report names its id.
+2. A line longer than the limit is dropped and reported once. Of such a line, only two short pieces
+   are kept. The next line is read normally. If the line was a response, the report names its id.
 3. Blank lines are ignored; "\r\n" ends a line as "\n" does; the last line needs no end.
 """
 
