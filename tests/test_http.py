@@ -22,6 +22,7 @@ def both() -> tuple[Server, Server]:
     return Server(tools=[tool("one")]), Letters(tools=[tool("two")])
 
 
+@pytest.mark.holds("C28")
 async def test_both_protocols_are_served_at_one_path() -> None:
     older, newer = both()
     held: list[HeldAnswer] = []
@@ -69,6 +70,7 @@ async def test_hundreds_of_concurrent_calls_of_both_protocols_get_their_own_resu
             await asyncio.gather(*(ask(number) for number in range(start, start + 50)))
 
 
+@pytest.mark.holds("C28")
 async def test_mcp_over_a_websocket() -> None:
     server = one_tool()
     async with site(make_gateway(s=server), server) as here:
@@ -98,7 +100,7 @@ async def everywhere(here: GatewaySite, **headers: str) -> set[int]:
     return {reply.status for reply in replies}
 
 
-@pytest.mark.holds("T26", "T27")
+@pytest.mark.holds("T26", "T27", "C24")
 async def test_other_origins_and_hosts_are_rejected() -> None:
     server = one_tool()
     async with site(make_gateway(s=server), server) as here:
@@ -174,6 +176,7 @@ async def test_a_page_may_use_http_and_sse() -> None:
         stream.close()
 
 
+@pytest.mark.holds("C24")
 async def test_requests_that_are_not_mcp_get_a_fitting_status() -> None:
     server = one_tool()
     async with site(make_gateway(s=server), server) as here:

@@ -108,7 +108,7 @@ async def test_delete_releases_the_session_at_the_servers() -> None:
         assert here.router.session_count == 0
 
 
-@pytest.mark.holds("T67", "T68")
+@pytest.mark.holds("T67", "T68", "C24")
 async def test_the_version_header_names_a_known_revision_or_is_absent() -> None:
     server = one_tool()
     async with site(make_gateway(s=server), server) as here:

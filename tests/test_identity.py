@@ -35,7 +35,7 @@ ENDPOINTS = [
 ]
 
 
-@pytest.mark.holds("C30")
+@pytest.mark.holds("C30", "C24")
 @pytest.mark.parametrize(("method", "path"), ENDPOINTS)
 async def test_requests_without_a_token_are_rejected(method: str, path: str) -> None:
     server = one_tool()
@@ -112,7 +112,7 @@ ATTACKS: dict[str, str] = {
 }
 
 
-@pytest.mark.holds("O0.8")
+@pytest.mark.holds("O0.8", "C22")
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_a_bad_token_is_rejected(attack: str) -> None:
     server = one_tool()

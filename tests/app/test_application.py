@@ -80,7 +80,7 @@ def build_app(*tables: str, folder: Path, limits: AppLimits | None = None) -> Ap
     return App(load_config(Path(config(folder, *tables)), {}), limits=limits)
 
 
-@pytest.mark.holds("S4.14", "S4.6")
+@pytest.mark.holds("S4.14", "S4.6", "O4.1")
 async def test_every_request_on_stdin_is_answered_and_the_end_of_stdin_stops_the_gateway(
     tmp_path: Path,
 ) -> None:
@@ -99,7 +99,7 @@ async def test_every_request_on_stdin_is_answered_and_the_end_of_stdin_stops_the
     assert found[2]["result"] == {}
 
 
-@pytest.mark.holds("S2.24")
+@pytest.mark.holds("S2.24", "C28")
 async def test_a_message_gets_the_same_response_over_stdio_and_in_process(tmp_path: Path) -> None:
     _, answers = await run_session(tmp_path, HELLO)
     engine = App(DEFAULT_CONFIG).gateway.open_engine()

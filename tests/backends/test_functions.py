@@ -85,6 +85,7 @@ async def call(name: str, arguments: Any = None, revision: Revision = V2025_11_2
     return from_raw(await start_call(tools, call_of(client, to_raw(params))), object)
 
 
+@pytest.mark.holds("S1.16")
 async def test_a_definition_is_made_from_name_docstring_and_annotations() -> None:
     offers = (await tools.list_features()).features
     assert [(offer.kind, offer.key) for offer in offers] == [
@@ -122,6 +123,7 @@ def test_a_function_without_parameters_takes_an_empty_object() -> None:
     assert (schema["type"], schema["properties"]) == ("object", {})
 
 
+@pytest.mark.holds("S1.11")
 async def test_functions_are_called_sync_or_async() -> None:
     assert (await call("add", {"a": 2}))["content"] == [{"type": "text", "text": "3"}]
     assert (await call("add", {"a": 2, "b": 3}))["content"][0]["text"] == "5"
@@ -159,6 +161,7 @@ def test_only_objects_are_structured_content(value: Any) -> None:
     assert "structuredContent" not in from_raw(tool_result(value, V2025_11_25), dict[str, Any])
 
 
+@pytest.mark.holds("S1.11")
 def test_a_tool_result_has_its_own_text_and_structured_content() -> None:
     said = from_raw(tool_result(ToolResult("three", Point(3)), V2025_11_25), dict[str, Any])
     assert said == {

@@ -95,6 +95,7 @@ async def test_initialization_opens_the_listening_stream() -> None:
 # Sessions
 
 
+@pytest.mark.holds("C31")
 @tidy
 async def test_a_lost_session_is_renewed_once_and_the_calls_are_repeated() -> None:
     web, listener = FakeSessionServer(), Recorder()
@@ -139,6 +140,7 @@ async def test_a_call_that_loses_the_new_session_as_well_is_not_sent_again() -> 
     assert len(web.received_for("tools/call")) == 2
 
 
+@pytest.mark.holds("C31")
 @tidy
 @pytest.mark.parametrize(
     "reaction",
@@ -162,6 +164,7 @@ async def test_after_any_other_failure_nothing_is_repeated(reaction: Reaction) -
     assert len(web.received_for("tools/call")) == len(web.received_for("initialize")) == 1
 
 
+@pytest.mark.holds("C31")
 @tidy
 async def test_a_server_with_another_error_for_a_lost_session_gets_a_new_one() -> None:
     web, listener = FakeSessionServer(), Recorder()

@@ -79,6 +79,7 @@ async def talk(server: Server, listener: Recorder) -> AsyncGenerator[SessionServ
         assert remapper.pending_count() == 0
 
 
+@pytest.mark.holds("M6")
 @pytest.mark.parametrize("revision", SESSION_REVISIONS)
 async def test_any_session_revision_is_accepted(revision: Revision) -> None:
     server = Server(revision.date, tools=[tool("t")])
@@ -142,6 +143,7 @@ async def names(backend: SessionServer) -> list[str]:
     return [offer.key for offer in (await backend.list_features()).features]
 
 
+@pytest.mark.holds("M6")
 async def test_a_list_is_read_to_its_last_page_with_any_cursors() -> None:
     server = Server(tools=[])
     cursors = paged(server, {None: (["a"], ""), "": (["b"], "x"), "x": (["c"], None)})

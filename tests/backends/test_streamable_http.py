@@ -219,6 +219,7 @@ async def test_a_notification_that_cannot_be_sent_is_an_error() -> None:
 # Sessions
 
 
+@pytest.mark.holds("M6")
 @tidy
 async def test_session_and_revision_headers_are_sent_to_the_end() -> None:
     web, listener = FakeSessionServer("2025-06-18"), RecordingHandler()

@@ -76,6 +76,7 @@ async def test_a_call_needs_no_handler() -> None:
     assert web.methods == ["m"]
 
 
+@pytest.mark.holds("M6")
 @tidy
 async def test_a_stream_is_decoded_byte_for_byte() -> None:
     async def odd(line: ScriptedConnection, asked: ReceivedMessage) -> None:
@@ -115,6 +116,7 @@ async def test_of_several_answers_the_first_with_the_right_id_counts() -> None:
         assert (await error_of(call(link, "n"))).message == "oops"
 
 
+@pytest.mark.holds("M6")
 @tidy
 async def test_the_connection_of_a_finished_stream_is_reused() -> None:
     ended = asyncio.Event()
@@ -354,6 +356,7 @@ async def test_resuming_a_breaking_stream_is_limited() -> None:
     assert len(web.received_for("tools/call")) == 1
 
 
+@pytest.mark.holds("C31")
 @tidy
 @pytest.mark.parametrize(
     "reaction",

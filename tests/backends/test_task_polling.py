@@ -112,6 +112,7 @@ async def test_an_unknown_task_error_counts_as_a_lost_task() -> None:
     assert script.asked[-1][0] == "tasks/update"
 
 
+@pytest.mark.holds("C31")
 async def test_a_lost_status_request_is_repeated_up_to_a_limit() -> None:
     gone = ConnectionLost("gone")
     script = Script(get=[gone, gone, gone, polled("working"), gone, gone, gone, done()])

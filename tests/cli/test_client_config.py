@@ -14,6 +14,7 @@ from trunkline.config import load_config
 HOME = Path("/home/u")
 
 
+@pytest.mark.holds("O4.3")
 @pytest.mark.parametrize("name", CLIENTS)
 def test_the_snippet_of_every_client_loads_as_a_configuration(name: str, tmp_path: Path) -> None:
     file = config(tmp_path, OPERATOR)
@@ -43,6 +44,7 @@ def entry(stdout: str) -> dict[str, str]:
     return servers["trunkline"]
 
 
+@pytest.mark.holds("O4.3")
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -95,6 +95,7 @@ def serve(folder: Path, *arguments: str, stdin: int | None = None) -> "subproces
     )
 
 
+@pytest.mark.holds("O4.1")
 def test_serve_for_a_client_prints_one_line_on_stderr_and_nothing_on_stdout(tmp_path: Path) -> None:
     file = config(tmp_path, BROKEN, OPERATOR)
     with serve(tmp_path, "--config", file) as process:
@@ -103,6 +104,7 @@ def test_serve_for_a_client_prints_one_line_on_stderr_and_nothing_on_stdout(tmp_
     assert err.decode() == f"trunkline {__version__}: MCP over stdio, 2 servers ({file})\n"
 
 
+@pytest.mark.holds("O0.4")
 def test_an_invalid_configuration_exits_with_two_and_lists_every_error(tmp_path: Path) -> None:
     with serve(tmp_path, "--config", config(tmp_path, "a = 1\nb = 2")) as process:
         out, err = process.communicate(timeout=20)
@@ -189,6 +191,7 @@ async def test_the_curl_example_of_the_readme_works(tmp_path: Path) -> None:
     assert b"Traceback" not in err
 
 
+@pytest.mark.holds("C28")
 async def test_stdio_and_http_are_served_together_until_stdin_ends(tmp_path: Path) -> None:
     with serve(tmp_path, "--stdio", "--http", "127.0.0.1:0") as process:
         url = printed_url(process)

@@ -125,6 +125,7 @@ def test_a_valid_file_is_loaded_with_its_servers_in_order(tmp_path: Path) -> Non
     assert (config.source, config.notes) == (path, ())
 
 
+@pytest.mark.holds("O0.4")
 def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
     assert errors_of(write(tmp_path, BAD)) == [
         'trunkline.toml:2: gateway.nam: unknown key; did you mean "name"?',
@@ -149,6 +150,7 @@ def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.holds("O0.4")
 @pytest.mark.parametrize(
     ("text", "error"),
     [
@@ -178,6 +180,7 @@ def test_an_error_is_reported_with_its_line_and_remedy(
     assert errors_of(write(tmp_path, text)) == [f"trunkline.toml:{error}"]
 
 
+@pytest.mark.holds("O0.4")
 def test_an_unreadable_file_is_an_error(tmp_path: Path) -> None:
     assert errors_of(tmp_path / "nope.toml") == [
         "nope.toml: there is no such file; check the name, or leave it out to start without servers"
@@ -254,6 +257,7 @@ def test_a_vscode_file_loads_unchanged(tmp_path: Path) -> None:
     assert config.notes == (f'{path}:11: servers."My Files".dev: unknown key, ignored',)
 
 
+@pytest.mark.holds("O0.4")
 def test_errors_in_a_client_file_use_its_own_key_names(tmp_path: Path) -> None:
     text = """{
       "mcpServers": {

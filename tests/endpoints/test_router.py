@@ -135,6 +135,7 @@ async def test_an_allowed_page_may_read_any_response() -> None:
 # Requests
 
 
+@pytest.mark.holds("C24")
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/json-seq", "json"])
 @tidy
 async def test_a_body_must_be_json(kind: str) -> None:
@@ -146,6 +147,7 @@ async def test_a_body_must_be_json(kind: str) -> None:
         assert server.post(rpc_request(1, "initialize"), content_type=fine).status == 200
 
 
+@pytest.mark.holds("C24")
 @tidy
 async def test_a_client_must_accept_json_and_event_streams() -> None:
     async with opened() as server:
@@ -155,6 +157,7 @@ async def test_a_client_must_accept_json_and_event_streams() -> None:
             assert server.post(rpc_request(1, "initialize"), accept=accept).status == 200
 
 
+@pytest.mark.holds("C24")
 @pytest.mark.parametrize("headers", [{}, MODERN])
 @tidy
 async def test_a_malformed_message_is_rejected_in_both_protocols(headers: dict[str, str]) -> None:
@@ -262,6 +265,7 @@ async def test_other_http_methods_get_an_allow_header() -> None:
             assert server.send(make_request(method=method, mcp_session_id="x")).status == 404
 
 
+@pytest.mark.holds("C28")
 @tidy
 async def test_a_session_is_opened_used_streamed_and_deleted() -> None:
     async with opened() as server:

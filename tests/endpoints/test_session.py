@@ -98,6 +98,7 @@ async def opened(
 # Sessions
 
 
+@pytest.mark.holds("S3.15")
 @tidy
 async def test_initialize_opens_a_session_and_returns_its_id() -> None:
     async with opened() as client:
@@ -111,6 +112,10 @@ async def test_initialize_opens_a_session_and_returns_its_id() -> None:
         assert exchange.headers[b"x-any"] == b"1"
         assert len(client.endpoint) == 1
         assert client.service.sessions[0].principal.id == "p"
+        session = exchange.headers[b"mcp-session-id"].decode()
+        later = client.post(rpc_request(2, "ping"), session)
+        assert later.json == {"jsonrpc": "2.0", "id": 2, "result": {}}
+        assert b"mcp-session-id" not in later.headers
 
 
 @tidy
@@ -259,6 +264,7 @@ async def test_an_immediate_response_is_a_json_body() -> None:
         assert exchange.json == {"jsonrpc": "2.0", "id": "x", "result": {}}
 
 
+@pytest.mark.holds("C24")
 @tidy
 async def test_errors_of_a_request_have_status_200() -> None:
     def reject(request: Any, stream: Any) -> Any:

@@ -220,7 +220,7 @@ def allow_probe(gateway: Gateway, name: str) -> None:
     gateway.registry.upstream(name).circuit_breaker.probe_now()
 
 
-@pytest.mark.holds("O0.12", "M12")
+@pytest.mark.holds("O0.12", "M12", "C22")
 async def test_an_open_circuit_refuses_at_once_and_affects_no_other_server() -> None:
     failing, good = Failing(), one_tool()
     gateway = make_gateway(good=good)

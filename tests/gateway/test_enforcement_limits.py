@@ -52,7 +52,7 @@ async def serving(
         yield StatelessCaller(gateway), limiter
 
 
-@pytest.mark.holds("O0.10", "M12")
+@pytest.mark.holds("O0.10", "M12", "C22")
 async def test_a_call_above_the_limit_is_not_forwarded_and_has_a_retry_time() -> None:
     server = everything()
     async with serving(server, default_rpm=2) as (client, _):
@@ -188,6 +188,7 @@ async def test_a_rate_limited_call_is_recorded_as_such() -> None:
     assert statuses == ["success", "rate_limited"]
 
 
+@pytest.mark.holds("C22")
 async def test_a_rate_limited_response_has_a_retry_after_header_in_both_protocols() -> None:
     server = everything()
     gateway, _ = gateway_with_limits(server, tools={"fs__read": Limit(2)})

@@ -75,7 +75,7 @@ async def test_a_hidden_tool_gets_the_same_error_as_a_missing_one(
         )
 
 
-@pytest.mark.holds("C20", "O0.9")
+@pytest.mark.holds("C20", "O0.9", "C22")
 @pytest.mark.parametrize(("version", "code"), [("2025-11-25", -32003), ("2026-07-28", 4030)])
 async def test_a_caller_with_only_read_permission_sees_tools_but_cannot_call_them(
     version: str, code: int

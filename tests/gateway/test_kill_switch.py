@@ -77,7 +77,7 @@ def two_tools() -> Server:
 # Calls and lists
 
 
-@pytest.mark.holds("O0.11", "M12")
+@pytest.mark.holds("O0.11", "M12", "C22")
 async def test_a_killed_tool_is_disabled_and_not_listed_in_both_protocols() -> None:
     server = two_tools()
     async with (

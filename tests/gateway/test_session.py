@@ -63,6 +63,7 @@ class Wire:
         await self.serving
 
 
+@pytest.mark.holds("S1.28", "M7")
 async def test_a_call_goes_to_its_server_under_the_native_name() -> None:
     a, b = one_tool("x"), one_tool("x")
     async with serving(a=a, b=b) as gateway, session_client(gateway) as user:
@@ -95,6 +96,7 @@ async def test_a_call_waits_up_to_the_startup_timeout() -> None:
         hold.released.set()
 
 
+@pytest.mark.holds("M7")
 async def test_equal_names_can_both_be_called() -> None:
     a, b = one_tool("x"), one_tool("x")
     gateway = make_gateway()
@@ -133,7 +135,7 @@ async def test_unknown_members_pass_both_ways_byte_for_byte() -> None:
     assert b'"vendor":{ }' in sent
 
 
-@pytest.mark.holds("T101")
+@pytest.mark.holds("T101", "O0.17")
 async def test_two_clients_with_the_same_id_and_token_are_kept_apart() -> None:
     server = one_tool()
     hold = HeldAnswer()
@@ -184,7 +186,7 @@ async def test_progress_of_an_unknown_call_is_dropped() -> None:
         assert user.notifications.empty()
 
 
-@pytest.mark.holds("T77")
+@pytest.mark.holds("T77", "M8")
 async def test_a_cancelled_call_is_cancelled_upstream_and_leaves_nothing() -> None:
     server = one_tool()
     server.methods["tools/call"] = hold = HeldAnswer()
@@ -269,6 +271,7 @@ async def test_a_slow_call_delays_no_other() -> None:
         await slow
 
 
+@pytest.mark.holds("M8")
 async def test_an_upstream_error_passes_unchanged() -> None:
     server = one_tool()
     server.methods["tools/call"] = refuse(-32099, "odd", {"k": [1]})
@@ -350,7 +353,7 @@ async def test_completions_go_to_the_owning_server_under_its_own_name() -> None:
         assert (await user.expect_error("completion/complete", {})).code == -32602
 
 
-@pytest.mark.holds("T110")
+@pytest.mark.holds("T110", "M7")
 async def test_a_list_has_the_same_order_twice() -> None:
     servers = {name: Server(tools=[tool("z"), tool("a"), tool("m")]) for name in "cab"}
     async with serving(**servers) as gateway, session_client(gateway) as user:

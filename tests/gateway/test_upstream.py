@@ -137,6 +137,7 @@ async def test_the_revision_is_that_of_the_current_primary_session() -> None:
     assert kept.upstream.revision is None
 
 
+@pytest.mark.holds("C31", "M8")
 async def test_a_call_in_flight_fails_when_its_server_dies_and_is_not_repeated() -> None:
     server = one_tool()
     server.methods["tools/call"] = hold = HeldAnswer()
@@ -153,7 +154,7 @@ async def test_a_call_in_flight_fails_when_its_server_dies_and_is_not_repeated()
         assert server.count("tools/call") == 1
 
 
-@pytest.mark.holds("T102")
+@pytest.mark.holds("T102", "M6")
 async def test_a_server_that_dies_stays_listed_and_works_after_its_restart() -> None:
     server, other = one_tool(), one_tool("other")
     async with serving(s=server, o=other) as gateway, session_client(gateway) as user:
@@ -198,6 +199,7 @@ async def test_a_server_that_never_starts_affects_no_other() -> None:
         assert down.starts == 3
 
 
+@pytest.mark.holds("O0.17")
 async def test_a_server_that_fails_too_often_is_not_listed_any_more() -> None:
     server = one_tool()
     gateway = make_gateway()
@@ -278,6 +280,7 @@ async def test_a_server_with_an_invalid_list_is_not_used(answer: Any) -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.holds("M6", "M8")
 async def test_a_call_over_its_timeout_is_cancelled_upstream() -> None:
     server = one_tool()
     server.methods["tools/call"] = HeldAnswer()
@@ -348,6 +351,7 @@ async def test_only_ready_time_counts_as_uptime(
     assert watched.upstream.error == "it cannot list"
 
 
+@pytest.mark.holds("O0.17")
 async def test_a_backend_that_stays_up_is_restarted_without_limit() -> None:
     fake = Fake()
     fake.ended.set()
@@ -434,6 +438,7 @@ async def test_messages_outside_of_calls_go_to_the_listener() -> None:
     await watched.stop()
 
 
+@pytest.mark.holds("M6")
 async def test_a_feature_change_notification_reaches_the_clients() -> None:
     server = one_tool()
     async with serving(s=server) as gateway, session_client(gateway) as user:

@@ -194,6 +194,7 @@ async def close_on_second_request(line: ScriptedConnection) -> None:
     line.reset()
 
 
+@pytest.mark.holds("C31")
 @on_both_loops
 async def test_a_request_is_not_sent_twice() -> None:
     async with (

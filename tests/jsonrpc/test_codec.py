@@ -40,7 +40,7 @@ def answer(payload: bytes | str, **limits: int) -> dict[str, Any]:
     return json.loads(violation.error_payload)
 
 
-@pytest.mark.holds("S0.1", "S0.5", "S3.1", "S3.2")
+@pytest.mark.holds("S0.1", "S0.5", "S3.1", "S3.2", "S1.1")
 def test_a_request_with_a_numeric_id_is_decoded() -> None:
     request = decode(b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
     assert isinstance(request, Request)
@@ -63,7 +63,7 @@ def test_a_null_id_makes_a_request_not_a_notification(params: bytes) -> None:
     assert not request.is_notification
 
 
-@pytest.mark.holds("S0.4", "S2.18", "S3.1", "S3.3")
+@pytest.mark.holds("S0.4", "S2.18", "S3.1", "S3.3", "S1.1")
 @pytest.mark.parametrize("params", [b"", b',"params":{"a":1}'])
 def test_a_call_without_an_id_is_a_notification(params: bytes) -> None:
     message = decode(b'{"jsonrpc":"2.0","method":"notifications/initialized"' + params + b"}")
@@ -163,7 +163,7 @@ def test_the_payload_may_be_text_or_any_kind_of_bytes() -> None:
     assert [decode(payload) for payload in payloads] == [Response(1, "é")] * 3
 
 
-@pytest.mark.holds("S3.6", "S4.7", "C2", "S2.17")
+@pytest.mark.holds("S3.6", "S4.7", "C2", "S2.17", "S1.6", "S1.15", "S1.18")
 @pytest.mark.parametrize(
     "payload",
     [
@@ -218,7 +218,7 @@ def test_a_payload_that_is_too_large_is_a_parse_error() -> None:
     assert reply["error"]["message"] == "Parse error: expected at most 39 bytes, got 40"
 
 
-@pytest.mark.holds("S2.6", "S2.17", "S3.7", "S4.8", "C2", "C3", "C9")
+@pytest.mark.holds("S2.6", "S2.17", "S3.7", "S4.8", "C2", "C3", "C9", "S1.7")
 @pytest.mark.parametrize(
     ("payload", "id"),
     [
@@ -255,7 +255,7 @@ def test_json_that_is_not_a_message_is_an_invalid_request(payload: bytes, id: An
     assert reply["error"]["message"].startswith("Invalid Request: expected ")
 
 
-@pytest.mark.holds("S2.17")
+@pytest.mark.holds("S2.17", "S1.1", "S1.21")
 def test_a_wrong_version_is_named_beside_the_right_one() -> None:
     reply = answer(b'{"jsonrpc":"1.0","id":1,"method":"m"}')
     assert reply["error"]["message"] == ('Invalid Request: expected "jsonrpc": "2.0", got "1.0"')
@@ -305,7 +305,7 @@ def test_a_repeated_member_is_rejected_however_it_is_escaped(payload: bytes, id:
     assert "duplicate member" in reply["error"]["message"]
 
 
-@pytest.mark.holds("C7", "C8")
+@pytest.mark.holds("C7", "C8", "S1.1")
 @pytest.mark.parametrize(
     "payload",
     [

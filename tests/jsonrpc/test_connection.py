@@ -143,6 +143,7 @@ def outcome(answer: dict[str, Any]) -> tuple[Any, Any]:
 # Responding
 
 
+@pytest.mark.holds("M2")
 @tidy
 async def test_a_slow_call_never_blocks_a_ping() -> None:
     near, far = memory_pipe()
@@ -255,6 +256,7 @@ async def test_a_batch_is_answered_in_order_when_its_first_call_is_slowest() -> 
         assert answers == [(1, "done"), (2, {}), (None, INVALID_REQUEST)]
 
 
+@pytest.mark.holds("M2")
 @tidy
 async def test_invalid_input_is_answered_and_the_next_payload_served() -> None:
     handler, transport = MethodTable(), ScriptedTransport()
@@ -321,6 +323,7 @@ async def test_a_handler_that_fails_on_a_violation_is_reported() -> None:
 # Cancelling requests of the other side
 
 
+@pytest.mark.holds("M2")
 @pytest.mark.parametrize(("error", "sent"), [(None, []), (RpcError(7, "no"), [("a", 7)])])
 @tidy
 async def test_a_cancelled_request_is_stopped_and_answered_as_asked(

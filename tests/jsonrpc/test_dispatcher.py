@@ -99,7 +99,7 @@ async def test_a_method_may_be_async_in_any_way() -> None:
     assert (await ask(dispatcher, Request(1, "double", [21]).encode()))["result"] == 42
 
 
-@pytest.mark.holds("S4.2", "C19")
+@pytest.mark.holds("S4.2", "C19", "S1.8", "S1.26")
 async def test_an_unknown_method_is_named() -> None:
     dispatcher, _, _ = make()
     answer = await ask(dispatcher, Request(5, "foo/bar").encode())

@@ -21,7 +21,7 @@ from trunkline.jsonrpc import (
 from trunkline.jsonrpc.errors import to_rpc_error
 
 
-@pytest.mark.holds("S0.10", "S3.9", "S4.9")
+@pytest.mark.holds("S0.10", "S3.9", "S4.9", "S1.12")
 def test_the_five_codes_are_those_of_the_specification() -> None:
     assert (PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR) == (
         -32700,
@@ -32,7 +32,7 @@ def test_the_five_codes_are_those_of_the_specification() -> None:
     )
 
 
-@pytest.mark.holds("S4.9", "S4.10", "C19")
+@pytest.mark.holds("S4.9", "S4.10", "C19", "S1.6", "S1.7", "S1.8", "S1.9")
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [

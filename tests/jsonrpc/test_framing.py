@@ -18,6 +18,7 @@ def show(found: list[bytes | RemoteProtocolError]) -> list[bytes | str]:
     return [item if isinstance(item, bytes) else str(item) for item in found]
 
 
+@pytest.mark.holds("O4.1")
 def test_a_line_is_a_payload() -> None:
     framer = Framer()
     assert framer.feed(b'{"a":1}\n{"b"') == [b'{"a":1}']
@@ -25,6 +26,7 @@ def test_a_line_is_a_payload() -> None:
     assert framer.close() == []
 
 
+@pytest.mark.holds("O4.1")
 def test_blank_lines_are_ignored() -> None:
     assert Framer().feed(b"\n\r\n  \t\r\n1\n\n") == [b"1"]
 

@@ -21,7 +21,7 @@ def test_one_id_towards_two_backends_becomes_two_ids() -> None:
     assert remapper.remap(7, "fs") != remapper.remap(7, "web")
 
 
-@pytest.mark.holds("S0.15", "S0.16", "S0.17")
+@pytest.mark.holds("S0.15", "S0.16", "S0.17", "M8")
 def test_a_remapped_id_is_restored_once() -> None:
     remapper = IdRemapper()
     id = remapper.remap("abc", "fs")

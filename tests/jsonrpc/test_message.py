@@ -59,7 +59,9 @@ def test_a_notification_has_no_id() -> None:
     assert not ErrorResponse(1, RpcError(1, "x")).is_notification
 
 
-@pytest.mark.holds("S0.6", "S0.7", "S0.11", "S2.2", "S2.7", "S3.9", "S4.11", "S2.21")
+@pytest.mark.holds(
+    "S0.6", "S0.7", "S0.11", "S2.2", "S2.7", "S3.9", "S4.11", "S2.21", "S1.2", "S1.4"
+)
 def test_a_response_has_a_result_and_no_error() -> None:
     assert Response(1, 19).encode() == b'{"jsonrpc":"2.0","id":1,"result":19}'
     assert Response("a", {"x": [1]}).encode() == b'{"jsonrpc":"2.0","id":"a","result":{"x":[1]}}'
@@ -89,7 +91,20 @@ def test_a_result_of_null_is_written() -> None:
     assert Response(1, None).encode() == b'{"jsonrpc":"2.0","id":1,"result":null}'
 
 
-@pytest.mark.holds("S0.8", "S0.9", "S0.11", "S2.4", "S2.8", "S2.12", "S2.16", "S3.9", "S4.11")
+@pytest.mark.holds(
+    "S0.8",
+    "S0.9",
+    "S0.11",
+    "S2.4",
+    "S2.8",
+    "S2.12",
+    "S2.16",
+    "S3.9",
+    "S4.11",
+    "S1.2",
+    "S1.3",
+    "S1.5",
+)
 def test_an_error_response_has_an_error_and_no_result() -> None:
     error = RpcError.method_not_found()
     assert ErrorResponse(1, error).encode() == (
@@ -151,6 +166,7 @@ def test_params_that_are_not_a_container_are_a_local_error(params: Any) -> None:
             message.encode()
 
 
+@pytest.mark.holds("S1.15")
 @pytest.mark.parametrize(
     "message",
     [

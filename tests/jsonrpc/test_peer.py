@@ -349,6 +349,7 @@ def test_a_closed_peer_is_silent() -> None:
     assert (peer.backlog, peer.next_payload()) == (0, None)
 
 
+@pytest.mark.holds("M2")
 @given(st.binary(max_size=60) | st.text(max_size=60) | st.sampled_from(["null", "[{}]", "{}", "0"]))
 def test_no_payload_makes_receive_raise(payload: bytes | str) -> None:
     peer = Peer(batch_policy="allow")

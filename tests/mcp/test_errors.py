@@ -2,14 +2,20 @@
 
 import pytest
 
+from trunkline.jsonrpc import INTERNAL_ERROR
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.versions import V2024_11_05, V2025_11_25, V2026_07_28
 
 
+@pytest.mark.holds("S1.12", "C22")
 @pytest.mark.parametrize(
     ("kind", "session_code", "stateless_code"),
     [
+        (ErrorKind.UNAUTHENTICATED, -32001, 4010),
         (ErrorKind.NOT_INITIALIZED, -32002, -32603),
+        (ErrorKind.NOT_ALLOWED, -32003, 4030),
+        (ErrorKind.RATE_LIMITED, -32004, 4290),
+        (ErrorKind.DISABLED, -32005, 4031),
         (ErrorKind.UPSTREAM_TIMEOUT, -32603, 5040),
         (ErrorKind.UPSTREAM_UNAVAILABLE, -32007, 5030),
     ],
@@ -26,3 +32,10 @@ def test_the_code_depends_on_the_revision_but_the_kind_does_not(
         error = gateway_error(kind, "why", revision, server="s")
         assert (error.code, error.message) == (code, "why")
         assert error.data == {"type": kind.value, "server": "s"}
+
+
+@pytest.mark.holds("C22")
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_a_stateless_client_gets_no_code_that_its_protocol_reserves(kind: ErrorKind) -> None:
+    code = gateway_error(kind, "why", V2026_07_28).code
+    assert code == INTERNAL_ERROR or not -32768 <= code <= -32000

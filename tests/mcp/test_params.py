@@ -15,6 +15,7 @@ from trunkline.mcp import params
 from trunkline.mcp.params import ENVELOPE_KEYS, MAX_CACHED_META_BYTES, Params, decode_value
 
 
+@pytest.mark.holds("S1.14")
 def test_unedited_members_keep_their_bytes() -> None:
     raw = Raw(b'{"name":"x","arguments":{"a":1.0, "b":1e400},"vendor":[ 1 ]}')
     params = Params(raw)
@@ -207,6 +208,7 @@ def test_the_fast_path_agrees_with_the_general_one(
     assert outcome(lambda: Params(Raw(raw)), edits) == outcome(slowly, edits)
 
 
+@pytest.mark.holds("S1.14")
 @pytest.mark.parametrize(
     ("raw", "named"),
     [

@@ -15,6 +15,7 @@ from trunkline.routing.breaker import (
 )
 
 
+@pytest.mark.holds("O0.17")
 def test_each_failure_doubles_the_delay_up_to_a_minute() -> None:
     assert [backoff_delay(n, 0.0) for n in range(1, 9)] == [1, 2, 4, 8, 16, 32, 60, 60]
 
@@ -24,12 +25,14 @@ def test_the_limits_of_the_delay_can_be_set() -> None:
     assert backoff_delay(9, 1.0, 0.25, 2.0) == 3.0
 
 
+@pytest.mark.holds("O0.17")
 @given(st.integers(1, 10**9), st.floats(0, 1))
 def test_jitter_adds_up_to_half_and_no_delay_is_longer(failures: int, chance: float) -> None:
     least = backoff_delay(failures, 0.0)
     assert 1.0 <= least <= backoff_delay(failures, chance) <= 1.5 * least <= 1.5 * MAX_RETRY_DELAY
 
 
+@pytest.mark.holds("O0.17")
 def test_a_long_uptime_resets_the_failures() -> None:
     assert count_failure(0, 0.0) == 1
     assert count_failure(7, HEALTHY_UPTIME - 0.1) == 8

@@ -32,6 +32,7 @@ def names(catalog: Catalog, kind: FeatureKind = FeatureKind.TOOL) -> list[str]:
     return [entry.public_name for entry in catalog.entries(kind)]
 
 
+@pytest.mark.holds("M7")
 def test_features_are_in_config_order_with_their_prefix() -> None:
     catalog = merge_listings([tools("web", "get", "all"), tools("fs", "read")])
     assert names(catalog) == ["web__get", "web__all", "fs__read"]
@@ -65,6 +66,7 @@ def test_a_list_is_encoded_for_each_revision() -> None:
     assert from_raw(older) == {"tools": [{"name": "a"}]}
 
 
+@pytest.mark.holds("M7")
 def test_of_two_equal_names_the_first_keeps_it_and_both_can_be_called() -> None:
     catalog = merge_listings([tools("a", "get", prefix=""), tools("b", "get", "put", prefix="")])
     assert names(catalog) == ["get", "b__get", "put"]
@@ -169,6 +171,7 @@ LISTINGS = st.lists(
 )
 
 
+@pytest.mark.holds("M7")
 @pytest.mark.parametrize("kind", list(FeatureKind))
 @given(LISTINGS)
 def test_every_feature_can_be_called_and_leads_to_its_backend(

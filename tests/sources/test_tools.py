@@ -197,6 +197,7 @@ async def test_provenance_names_the_curator_and_what_was_verified(tmp_path: Path
     assert result["structuredContent"]["signed"] is True
 
 
+@pytest.mark.holds("S1.33")
 async def test_tools_use_the_changed_file(tmp_path: Path) -> None:
     async with started(tmp_path) as made:
         rewrite(made.path, tree(categories={"new": category("new", "New", ("a", "b", "c"))}))

@@ -7,6 +7,7 @@ from bench.sources import measure
 from tests.sources.registries import TREE
 from tests.sources.scored_topics import SCORES
 from tests.test_docs import ROOT
+from trunkline.backends.builtin import BuiltinSettings
 from trunkline.sources.model import SourceRegistry
 from trunkline.sources.registry_file import load_embedded
 from trunkline.sources.topics import (
@@ -39,6 +40,16 @@ def test_the_classic_scoring_matches_what_reaches_the_threshold(
         assert none.value.threshold == 0.4
         assert none.value.closest is not None
         assert none.value.closest.score == pytest.approx(score, abs=1e-4)
+
+
+@pytest.mark.holds("S1.33")
+def test_the_default_threshold_and_weights_are_those_of_the_brief() -> None:
+    defaults = MatchSettings()
+    assert (defaults.scoring, defaults.min_score) == ("classic", 0.4)
+    assert (defaults.weights.fuzzy, defaults.weights.keyword) == (0.7, 0.3)
+    configured = BuiltinSettings(builtin="sources")
+    assert (configured.scoring, configured.threshold) == ("classic", None)
+    assert (configured.fuzzy_weight, configured.keyword_weight) == (0.7, 0.3)
 
 
 @pytest.mark.holds("O1.9", "O1.11")

@@ -136,6 +136,7 @@ async def test_a_line_too_long_is_reported_and_the_next_one_received() -> None:
     await child.aclose()
 
 
+@pytest.mark.holds("O0.17")
 @leaves_nothing_behind
 async def test_a_call_is_answered_though_the_child_prints_garbage() -> None:
     answer = '{"jsonrpc":"2.0","id":%d,"result":5}'
@@ -202,6 +203,7 @@ async def test_a_child_blocks_while_its_output_is_not_received() -> None:
     await child.aclose()
 
 
+@pytest.mark.holds("M6")
 @leaves_nothing_behind
 async def test_ten_mebibytes_on_stderr_block_nothing_and_the_last_lines_are_kept() -> None:
     code = """
@@ -278,6 +280,7 @@ async def test_output_written_before_the_first_receive_is_received() -> None:
     await child.aclose()
 
 
+@pytest.mark.holds("O0.17")
 @leaves_nothing_behind
 async def test_a_call_is_lost_when_the_child_dies() -> None:
     child = await ChildProcess.start(python("input(); import os; os.abort()"))
@@ -309,6 +312,7 @@ async def test_a_blocked_send_fails_when_the_child_ends(end: str) -> None:
     await child.aclose()
 
 
+@pytest.mark.holds("O0.17")
 @leaves_nothing_behind
 async def test_descendants_of_an_ended_child_are_ended(tmp_path: Path) -> None:
     async with open_life_signs(tmp_path) as signs:
@@ -337,6 +341,7 @@ async def test_closing_lets_a_child_process_what_it_was_sent() -> None:
         await child.send(b"1")
 
 
+@pytest.mark.holds("O0.17")
 @leaves_nothing_behind
 async def test_all_processes_get_sigterm_once_and_time_to_exit(tmp_path: Path) -> None:
     async with open_life_signs(tmp_path) as signs:

@@ -28,6 +28,7 @@ def test_only_needed_variables_are_inherited() -> None:
     assert child_environment({"LC_X": "() { :; }; echo", "HOME": "() {"}, {}) == {}
 
 
+@pytest.mark.holds("M6", "O0.17")
 @leaves_nothing_behind
 async def test_the_environment_of_a_child_is_clean(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_SECRET", "s")

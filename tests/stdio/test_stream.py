@@ -143,6 +143,7 @@ async def test_two_connections_communicate_over_tcp() -> None:
         assert len(await client.call("big")) == 100_002
 
 
+@pytest.mark.holds("O4.1")
 @tidy
 async def test_lines_are_payloads_both_ways() -> None:
     async with tcp_pair() as (transport, (reader, writer)):
