@@ -91,7 +91,9 @@ async def test_every_message_has_the_clients_own_subscription_id(id: Any, writte
     running = asyncio.create_task(listening.run())
     await acknowledged(stream)
     listening.features_changed(FeatureKind.TOOL)
-    listening.resource_updated("a", "x:", None, to_raw({"uri": "x:", "_meta": {"k": 1}}))
+    listening.resource_updated(
+        "notifications/resources/updated", "a", "x:", None, to_raw({"uri": "x:", "_meta": {"k": 1}})
+    )
     for _ in range(2):
         await stream.next_notification()
     listening.end()

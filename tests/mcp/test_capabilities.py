@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.mcp.capabilities import (
-    CLIENT_FEATURES,
     capabilities_for_revision,
+    client_features,
     features_to_capabilities,
     input_capabilities,
     merge_capabilities,
@@ -156,14 +156,14 @@ def test_a_client_has_only_the_features_of_its_revision() -> None:
         ({"elicitation": {}}, "elicitation.form"),
         ({"elicitation": {"url": {}}}, "elicitation.url"),
         ({"elicitation": {"form": {}, "url": {}}}, "elicitation.form elicitation.url"),
-        (CLIENT, " ".join(CLIENT_FEATURES)),
+        (CLIENT, " ".join(client_features())),
     ],
 )
 def test_client_features_name_what_may_be_requested(client: dict[str, Any], names: str) -> None:
     assert read_client_features(client) == frozenset(names.split())
 
 
-@given(st.frozensets(st.sampled_from(CLIENT_FEATURES)))
+@given(st.frozensets(st.sampled_from(client_features())))
 def test_features_survive_the_conversion_to_capabilities(names: frozenset[str]) -> None:
     implied = names | frozenset(["sampling"] if "sampling.tools" in names else [])
     made = features_to_capabilities(names)

@@ -11,6 +11,7 @@ from trunkline.mcp.versions import (
     STATELESS_REVISIONS,
     V2025_06_18,
     V2025_11_25,
+    V2026_07_28,
 )
 
 TABLES = [
@@ -44,16 +45,19 @@ def test_notifications_are_named_so_and_requests_are_not() -> None:
         )
 
 
-def test_the_stateless_protocol_has_no_initialize_ping_or_server_requests() -> None:
+def test_the_stateless_protocol_has_no_initialize_ping_or_subscribe() -> None:
     gone = {"initialize", "ping", "logging/setLevel", "resources/subscribe"}
-    gone |= set(methods.SERVER_REQUESTS)
     for table in TABLES[:1] + TABLES[2:3]:
         for name in gone & set(table):
             assert table[name].revisions <= set(SESSION_REVISIONS)
 
 
 def test_elicitation_came_with_the_third_revision() -> None:
-    assert methods.SERVER_REQUESTS["elicitation/create"].revisions == {V2025_06_18, V2025_11_25}
+    assert methods.SERVER_REQUESTS["elicitation/create"].revisions == {
+        V2025_06_18,
+        V2025_11_25,
+        V2026_07_28,
+    }
 
 
 def test_methods_with_a_name_go_to_the_backend_that_has_it() -> None:
@@ -71,6 +75,22 @@ def test_the_stateless_protocol_has_discover_and_listen_instead() -> None:
         assert methods.CLIENT_REQUESTS[name].revisions == set(STATELESS_REVISIONS)
     acknowledged = methods.SERVER_NOTIFICATIONS["notifications/subscriptions/acknowledged"]
     assert acknowledged.revisions == set(STATELESS_REVISIONS)
+
+
+def test_a_client_needs_the_capability_of_a_server_request_or_a_part_of_it() -> None:
+    assert {name: row.client_features for name, row in methods.SERVER_REQUESTS.items()} == {
+        "ping": (),
+        "roots/list": ("roots",),
+        "sampling/createMessage": ("sampling", "sampling.tools"),
+        "elicitation/create": ("elicitation.form", "elicitation.url"),
+    }
+
+
+def test_methods_about_tasks_are_defined_also_if_they_have_no_row() -> None:
+    for name in ("tasks/get", "tasks/list", "notifications/tasks", "notifications/tasks/status"):
+        assert methods.is_defined(name)
+    assert methods.is_defined("roots/list")
+    assert not methods.is_defined("vendor/tasks")
 
 
 def test_no_table_contains_tasks() -> None:
@@ -138,3 +158,11 @@ def test_requests_about_tasks_are_only_sent() -> None:
         assert row.mode is RoutingMode.REFUSED
         assert name not in methods.CLIENT_REQUESTS
     assert methods.TASK_REQUESTS["tasks/get"].header_member == "taskId"
+
+
+def test_a_receiver_has_a_method_of_its_revision_whose_capability_it_declared() -> None:
+    row = Method("x/y", RoutingMode.BROADCAST, frozenset((V2025_11_25,)), "x")
+    assert row.is_known_to(V2025_11_25, {"x": {}})
+    assert not row.is_known_to(V2025_11_25, {"y": {}})
+    assert not row.is_known_to(V2025_06_18, {"x": {}})
+    assert Method("x/y", RoutingMode.BROADCAST, row.revisions).is_known_to(V2025_11_25, ())

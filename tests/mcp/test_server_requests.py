@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.jsonrpc import UNSET, Raw, RpcError, from_raw, to_raw
-from trunkline.mcp.capabilities import CLIENT_FEATURES, features_to_capabilities
+from trunkline.mcp.capabilities import client_features, features_to_capabilities
+from trunkline.mcp.methods import SERVER_REQUESTS, Method, RoutingMode
 from trunkline.mcp.server_requests import (
     ELICIT,
     LIST_ROOTS,
@@ -79,7 +80,7 @@ def test_an_empty_elicitation_capability_means_forms_only() -> None:
     assert not is_declared(WITH_TOOLS, {"sampling": {}})
 
 
-@given(st.sampled_from(ALL), st.frozensets(st.sampled_from(CLIENT_FEATURES)))
+@given(st.sampled_from(ALL), st.frozensets(st.sampled_from(client_features())))
 def test_clients_without_the_capability_are_not_asked(
     server_request: ServerRequest, names: frozenset[str]
 ) -> None:
@@ -392,3 +393,30 @@ def test_an_undeclared_detail_differs_from_an_unknown_method() -> None:
     )
     assert undeclared_capability_error(server_request, {}).code == -32601
     assert undeclared_capability_error(server_request, {"elicitation": {"form": {}}}).code == -32602
+
+
+# Requests without a translation
+
+
+def test_a_request_of_which_only_the_row_is_known_keeps_its_form(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = Method("polls/ask", RoutingMode.TO_CALLER, frozenset(REVISIONS), "polls")
+    monkeypatch.setitem(SERVER_REQUESTS, row.name, row)
+    poll = make_request(row.name, of=[1, 2], elicitationId="theirs")
+    assert required_capability(poll) == {"polls": {}}
+    assert is_declared(poll, {"polls": {"more": True}})
+    assert undeclared_capability_error(poll, {"pollsters": {}}).code == -32601
+    assert params_of(to_input_request(poll)) == params_of(poll)
+    for revision in REVISIONS:
+        assert to_session_request(poll, revision, "id") is poll
+        assert bytes(to_session_response(poll, Raw(b'{"chosen":2}'), revision)) == b'{"chosen":2}'
+    assert getattr(unanswered_response(poll), "code", None) == -32603
+
+
+def test_a_request_that_needs_no_capability_may_be_sent_to_every_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = Method("polls/ask", RoutingMode.TO_CALLER, frozenset(REVISIONS))
+    monkeypatch.setitem(SERVER_REQUESTS, row.name, row)
+    assert is_declared(make_request(row.name), {})

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from trunkline.jsonrpc import UNSET, Raw, RpcError, from_raw, read_members, to_raw
 from trunkline.mcp.capabilities import TASKS_EXTENSION
+from trunkline.mcp.features import strip_execution
 from trunkline.mcp.params import CAPABILITIES_KEY, META_PREFIX, Params
 from trunkline.mcp.server_requests import LIST_ROOTS, ServerRequest
 from trunkline.mcp.tasks import (
@@ -22,7 +23,6 @@ from trunkline.mcp.tasks import (
     read_task_state,
     related_task_id,
     set_tasks_extension,
-    strip_execution,
     strip_related_task,
     strip_task_params,
     supports_tasks,

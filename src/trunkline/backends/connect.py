@@ -60,6 +60,7 @@ from trunkline.mcp.era_detection import (
     classify_initialize_error,
 )
 from trunkline.mcp.identity import Caller, Principal, cancelled_notification
+from trunkline.mcp.methods import SERVER_REQUESTS
 from trunkline.mcp.negotiation import (
     add_envelope,
     initialize_params,
@@ -386,9 +387,10 @@ class _EraProbe:
         elif isinstance(event, Violated):
             self._session_server.violated(event.violation)
         elif isinstance(event, Called):
-            if event.request.method == "ping":
-                self._peer.respond(event, {})
-            else:  # the spec allows only pings before initialization
+            row = SERVER_REQUESTS.get(event.request.method)
+            if row is not None and row.precedes_session:
+                self._peer.respond(event, self._session_server.called(event.request))
+            else:
                 self._peer.respond_error(event, RpcError.method_not_found(event.request.method))
 
     def _judge(self, answer: Returned | Failed, detection: EraDetection) -> _DecidingAnswer | None:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient, Requester
 from trunkline.jsonrpc import Id, Notification, PendingResult, Raw, RemoteProtocolError, Request
+from trunkline.mcp.methods import SERVER_NOTIFICATIONS, TO_CALLER
 from trunkline.mcp.params import Params, decode_value
 
 
@@ -101,11 +102,12 @@ class InFlightCalls:
 
         `client` is the client of the call on whose stream it came, if that is known.
         """
-        if notification.method == "notifications/progress":
+        row = SERVER_NOTIFICATIONS.get(notification.method)
+        if row is None or row.mode is not TO_CALLER:
+            return None
+        if row.has_progress_token:
             return self._progress(notification)
-        if notification.method == "notifications/message" and client is not None:
-            return client, notification.params
-        return None
+        return None if client is None else (client, notification.params)
 
     def route_notification(self, notification: Notification) -> bool:
         """Queue a notification for its client; returns whether there is one.

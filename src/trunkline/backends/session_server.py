@@ -44,15 +44,20 @@ from trunkline.jsonrpc import (
 )
 from trunkline.mcp.capabilities import read_client_features
 from trunkline.mcp.compat import to_session_params
-from trunkline.mcp.methods import CLIENT_REQUESTS, MERGED, SERVER_NOTIFICATIONS, SERVER_REQUESTS
+from trunkline.mcp.methods import (
+    LOCAL,
+    MERGED,
+    SERVER_NOTIFICATIONS,
+    SERVER_REQUESTS,
+    is_defined,
+)
 from trunkline.mcp.negotiation import InitializeResult, initialize_params, read_initialize_result
 from trunkline.mcp.params import Params, decode_value
 from trunkline.mcp.tasks import TASK_REQUEST, strip_task_params, supports_tasks
 from trunkline.mcp.versions import LATEST_SESSION_REVISION, Era
 
-# Notifications that are dropped if they match no call: they came late, or concern the gateway's own
-# tasks
-_IGNORED_IF_LATE = frozenset(("notifications/progress", "notifications/tasks/status"))
+# The gateway's own answers, by the name in their row
+_ANSWERS = {"ping": Raw(b"{}")}
 
 
 class SessionServer:
@@ -314,7 +319,7 @@ class SessionServer:
         needs_capability = definition is not None and definition.capability
         if client is None and needs_capability and not announced:
             raise RpcError.method_not_found(request.method)
-        if client is not None or request.method == "ping":
+        if client is not None or request.method in _ANSWERS:
             return self.on_server_request(request, client)
         if self._in_flight.ambiguous:
             text = "several clients have calls in flight; the target is ambiguous"
@@ -323,13 +328,13 @@ class SessionServer:
 
     def on_server_request(self, request: Request, client: DownstreamClient | None) -> Any:
         """Answer a request to a client, or to the gateway."""
-        if request.method == "ping":
-            return {}
-        if request.method in CLIENT_REQUESTS or request.method.startswith("tasks/"):
-            raise RpcError.method_not_found(request.method)
+        if request.method in _ANSWERS:
+            return _ANSWERS[request.method]
         params = request.params
         if request.method in SERVER_REQUESTS:
             params = strip_task_params(params)
+        elif is_defined(request.method):
+            raise RpcError.method_not_found(request.method)
         if client is not None:
             return self._in_flight.send_request(client, request.method, params, self)
         return self._listener.on_request(request.method, params, self)
@@ -342,14 +347,17 @@ class SessionServer:
 
     def on_server_notification(self, notification: Notification) -> Awaitable[None] | None:
         """Handle a notification that concerns no call."""
-        method = notification.method
-        known = SERVER_NOTIFICATIONS.get(method)
-        if known is not None and known.mode is MERGED and known.kind is not None:
-            self._listener.on_features_changed(known.kind.capability)
-        elif method == "notifications/cancelled":
+        row = SERVER_NOTIFICATIONS.get(notification.method)
+        if row is None:
+            is_forwarded = not is_defined(notification.method)
+        else:  # progress without a call is late
+            is_forwarded = row.mode not in (LOCAL, MERGED) and not row.has_progress_token
+        if is_forwarded:
+            return self._listener.on_notification(notification.method, notification.params)
+        if row is not None and row.mode is MERGED and row.kind is not None:
+            self._listener.on_features_changed(row.kind.capability)
+        elif notification.method == "notifications/cancelled":
             self._cancel_request(notification)
-        elif method not in _IGNORED_IF_LATE:
-            return self._listener.on_notification(method, notification.params)
         return None
 
     def violated(self, violation: RemoteProtocolError) -> None:

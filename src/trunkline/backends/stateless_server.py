@@ -58,7 +58,7 @@ from trunkline.mcp.input_required import (
     put_retry,
     read_input_required,
 )
-from trunkline.mcp.methods import MERGED, SERVER_NOTIFICATIONS
+from trunkline.mcp.methods import BROADCAST, MERGED, SERVER_NOTIFICATIONS, SUBSCRIPTION
 from trunkline.mcp.negotiation import (
     SUBSCRIPTION_ID_KEY,
     Discovery,
@@ -520,12 +520,14 @@ class StatelessServer:
         """Handle a notification that concerns no call."""
         method = notification.method
         known = SERVER_NOTIFICATIONS.get(method)
+        if known is not None and self.revision not in known.revisions:
+            known = None
         if known is not None and known.mode is MERGED and known.kind is not None:
             self._listener.on_features_changed(known.kind.capability)
         elif method == "notifications/subscriptions/acknowledged":
             if self._acknowledged is not None and not self._acknowledged.done():
                 self._acknowledged.set_result(Params(notification.params))
-        elif method == "notifications/resources/updated":
+        elif known is not None and known.mode in (BROADCAST, SUBSCRIPTION):
             params = Params(notification.params)
             params.drop_meta(frozenset((SUBSCRIPTION_ID_KEY,)))
             return self._listener.on_notification(method, params.encode())

@@ -62,7 +62,7 @@ from trunkline.jsonrpc.codec import decode_result
 from trunkline.jsonrpc.errors import IncidentReporter, print_incident, to_rpc_error
 from trunkline.jsonrpc.raw_json import encode_json
 from trunkline.mcp.errors import HEADER_MISMATCH, UNSUPPORTED_VERSION
-from trunkline.mcp.methods import CLIENT_REQUESTS
+from trunkline.mcp.methods import CLIENT_REQUESTS, Method, undefined_method
 from trunkline.mcp.versions import Revision
 
 if TYPE_CHECKING:
@@ -70,8 +70,6 @@ if TYPE_CHECKING:
 
 # Repeats a call in a new session, since the server has lost the old one
 RetryInNewSession: TypeAlias = Callable[[SessionLost], Coroutine[Any, Any, Raw]]
-INITIALIZE_METHOD = "initialize"
-LISTEN_METHOD = "subscriptions/listen"
 
 MAX_RESUMES = 5  # how often a call's stream is resumed without a new message
 _CONTENT_HEADERS = (
@@ -81,8 +79,7 @@ _CONTENT_HEADERS = (
 
 _FORWARDABLE_STATUSES = frozenset((400, 404, 422, 500))
 UNAUTHORIZED_STATUS = 401
-_PROBE_METHODS = frozenset((INITIALIZE_METHOD, "server/discover"))
-_SLOW_PATH_METHODS = frozenset((INITIALIZE_METHOD, LISTEN_METHOD))
+_OTHER_METHOD = undefined_method("")
 
 
 class PendingCall(Struct, eq=False):
@@ -90,7 +87,7 @@ class PendingCall(Struct, eq=False):
 
     client: "StreamableHttpClient"
     id: int
-    method: str
+    method: Method
     handler: Handler | None
     headers: Headers  # the headers of its request
     retry_in_new_session: RetryInNewSession | None
@@ -98,16 +95,6 @@ class PendingCall(Struct, eq=False):
     result: PendingResult = cast("PendingResult", None)
     credentials: object = None  # the credentials it was sent with, if others can be fetched
     payload: bytes = b""  # the body, which may be sent again with other credentials
-
-    @property
-    def starts_session(self) -> bool:
-        """Whether it starts a session, and so belongs to none."""
-        return self.method == INITIALIZE_METHOD
-
-    @property
-    def counts_as_active(self) -> bool:
-        """Whether it counts as active: a subscription does not, since it never ends."""
-        return self.method != LISTEN_METHOD
 
     @property
     def in_session(self) -> bool:
@@ -222,11 +209,12 @@ class StreamableHttpClient:
         """Send a request; raises RpcError, UpstreamStatusError or ConnectionLost."""
         id = self.remapper.remap(original_id, self._name)
         all_headers = (*self._common_headers, *headers) if headers else self._common_headers
-        call = PendingCall(self, id, method, handler, all_headers, retry_in_new_session)
+        row = CLIENT_REQUESTS.get(method, _OTHER_METHOD)
+        call = PendingCall(self, id, row, handler, all_headers, retry_in_new_session)
         call.result = PendingResult(call.cancel)
         try:
             payload = encode_json(Request(id, method, params))
-            if method in _SLOW_PATH_METHODS:
+            if row.starts_session or row.opens_stream:
                 self._call_slow(call, headers, payload)
             # The fast path: an idle connection writes the request at once, and the answer needs no
             # task. It is what `bench.hop` measures for HTTP servers.
@@ -240,7 +228,7 @@ class StreamableHttpClient:
 
     def _call_slow(self, call: PendingCall, headers: Headers, payload: bytes) -> None:
         """Send a call whose answer is no usual one, or that has other headers."""
-        if call.starts_session:
+        if call.method.starts_session:
             call.headers = (*_CONTENT_HEADERS, *headers)
         self._run_call(call, self._post_call(call, payload))
 
@@ -259,7 +247,7 @@ class StreamableHttpClient:
 
     def track(self, call: PendingCall) -> None:
         """Track a call that is now handled by a task."""
-        if call.counts_as_active:
+        if not call.method.opens_stream:  # a subscription never ends
             self._running_calls.add(call)
 
     def _retire(self, call: PendingCall) -> None:
@@ -293,7 +281,7 @@ class StreamableHttpClient:
         try:
             response = await self._client.request("POST", call.headers, payload, rejected=refused)
         except ServerUnreachable:
-            self._end_if_unreachable(call.counts_as_active)
+            self._end_if_unreachable(not call.method.opens_stream)
             raise
         except asyncio.CancelledError:
             self._withdraw(call)
@@ -302,7 +290,7 @@ class StreamableHttpClient:
 
     async def _finish(self, call: PendingCall, response: HttpResponse) -> Raw:
         try:
-            if call.starts_session and response.status == 200:
+            if call.method.starts_session and response.status == 200:
                 self._start_session(response)
             return await self._read_answer(response, call.id, call.handler)
         except UpstreamStatusError as error:
@@ -312,7 +300,7 @@ class StreamableHttpClient:
             raise
 
     def _withdraw(self, call: PendingCall) -> None:
-        if self._withdrawal is not None and not call.starts_session:
+        if self._withdrawal is not None and not call.method.starts_session:
             self._start_outgoing(self._post_quietly(self._withdrawal(call.id).encode()))
 
     async def notify(self, method: str, params: Any) -> None:
@@ -371,9 +359,10 @@ class StreamableHttpClient:
         unknown = error is not None and error.code == METHOD_NOT_FOUND
         if call.in_session and refusal.status == 404 and not unknown:
             return SessionLost(refusal, maybe_processed=False)
-        if call.method in _PROBE_METHODS or error is None:
+        if call.method.is_probe or error is None:
             return refusal
-        if _names_feature(call.method) and refusal.status in (400, 404):
+        names_feature = call.method.is_call and call.method.kind is not None
+        if names_feature and refusal.status in (400, 404):
             if self._is_other_server(refusal, error):
                 if self._withdrawal is not None:
                     return SessionLost(refusal, maybe_processed=True)
@@ -573,9 +562,3 @@ class StreamableHttpClient:
                 task.cancel()
             await self._client.aclose()
             await asyncio.gather(*self._outgoing_tasks, return_exceptions=True)
-
-
-def _names_feature(method: str) -> bool:
-    """Return whether a method names a feature, which the server has listed."""
-    row = CLIENT_REQUESTS.get(method)
-    return row is not None and row.is_call and row.kind is not None

@@ -61,6 +61,7 @@ from trunkline.jsonrpc import (
 from trunkline.jsonrpc.errors import IncidentReporter, print_incident, to_rpc_error
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
+from trunkline.mcp.methods import CLIENT_REQUESTS
 from trunkline.mcp.negotiation import has_envelope
 from trunkline.mcp.params import Params
 from trunkline.mcp.versions import find_revision, find_session_revision
@@ -68,7 +69,6 @@ from trunkline.mcp.versions import find_revision, find_session_revision
 PingedStream: TypeAlias = StatelessResponseWriter | SessionResponseWriter | ResumableEventStream
 
 _ALLOW_POST = (b"allow", b"POST")
-_LISTEN_METHOD = "subscriptions/listen"
 # The kind of error by the status of a Challenge; all others are UNAUTHENTICATED.
 _ERROR_KINDS = {403: ErrorKind.NOT_ALLOWED, 429: ErrorKind.RATE_LIMITED}
 
@@ -276,7 +276,7 @@ class HttpRouter:
                 return
             if is_stateless:
                 pending = self._stateless_endpoint.handle_request(context, message, params)
-                if pending is not None and message.method == _LISTEN_METHOD:
+                if pending is not None and _opens_stream(message.method):
                     self._watch_stream(context, lambda: pending.done, pending.cancel)
             else:
                 self._session_endpoint.handle_request(context, message, params)
@@ -438,6 +438,11 @@ def _may_be_stateless(body: bytes) -> bool:
     # The key is io.modelcontextprotocol/protocolVersion. Encoders may escape the slash but not the
     # last word. `find` is faster than `in` for bytes.
     return body.find(b"protocolVersion") >= 0
+
+
+def _opens_stream(method: str) -> bool:
+    row = CLIENT_REQUESTS.get(method)
+    return row is not None and row.opens_stream
 
 
 def _is_stateless(message: Request | Notification, params: Params) -> bool:

@@ -43,7 +43,7 @@ from trunkline.mcp.capabilities import input_capabilities
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.http_headers import HeaderCheck
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller, Principal, cancelled_notification
-from trunkline.mcp.methods import SERVER_NOTIFICATIONS
+from trunkline.mcp.methods import SERVER_NOTIFICATIONS, SUBSCRIPTION, TO_CALLER
 from trunkline.mcp.negotiation import SUBSCRIPTION_ID_KEY
 from trunkline.mcp.params import Params
 from trunkline.routing.visibility import Visibility
@@ -283,40 +283,40 @@ class Gateway:
             return  # it was removed
         if not self.pipeline.may_receive(None, backend):
             return
-        if method == "notifications/resources/updated":
-            self._on_resource_updated(backend, Params(params))
+        row = SERVER_NOTIFICATIONS.get(method)
+        if row is not None and row.mode is SUBSCRIPTION:
+            self._on_resource_updated(backend, method, Params(params))
             return
         if method == "notifications/elicitation/complete":
             elicitation_id = Params(params).require_text("elicitationId")
             self.stateless.suspended_calls.complete_url(backend, elicitation_id)
-        known = SERVER_NOTIFICATIONS.get(method)
         sessions = [s for s in self._sessions if s.operational and self._may_receive(s, backend)]
-        if method == "notifications/message":
+        if row is not None and row.is_log_message:
             # Prefer clients that have set a log level, if any has.
             sessions = [s for s in sessions if s.caller.log_level is not None] or sessions
+        if row is not None and row.mode is TO_CALLER:
             # The backend could not tell which call the message belongs to.
             busy = self.registry.upstream(backend).busy
             if busy or len(sessions) > 1:
                 return  # it may belong to one client, and must not reach another
         for session in sessions:
-            if known is None or session.caller.revision in known.revisions:
-                session.queue_notification(method, params)
+            session.queue_notification(method, params)
 
-    def _on_resource_updated(self, backend: str, params: Params) -> None:
+    def _on_resource_updated(self, backend: str, method: str, params: Params) -> None:
         """Notify the subscribers of a resource, under the URI they subscribed to."""
         native = params.require_text("uri")
         params.drop_meta(
             frozenset((SUBSCRIPTION_ID_KEY,))
         )  # our own subscription id at the backend
         listed = self._public_uri(backend, native)
-        self.stateless.resource_updated(backend, native, listed, params.encode())
+        self.stateless.resource_updated(method, backend, native, listed, params.encode())
         for session in self._sessions:
             followed = session.subscribed_uri(backend, native)
             if not self._may_receive(session, backend) or followed is None:
                 continue
             if self.router.may_receive_update(session.caller, backend, native, listed):
                 params.put("uri", listed or followed)
-                session.queue_notification("notifications/resources/updated", params.encode())
+                session.queue_notification(method, params.encode())
 
     def _may_receive(self, session: Session, backend: str) -> bool:
         """Return whether a client sees anything of a backend, so that its notifications count."""

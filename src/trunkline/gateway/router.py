@@ -16,6 +16,7 @@ Invariants:
 5. `call_tool` cannot call itself: policy and limits judge the inner tool.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -45,8 +46,8 @@ from trunkline.mcp.methods import (
     BY_NAME,
     BY_REF,
     CLIENT_REQUESTS,
-    SERVER_REQUESTS,
     Method,
+    is_defined,
     undefined_method,
 )
 from trunkline.mcp.params import Params
@@ -394,11 +395,52 @@ class Router:
         )
         return self.registry.visibility.is_visible(caller, entry)
 
+    async def broadcast(self, request: Request, method: Method, client: DownstreamClient) -> Raw:
+        """Send a request to every upstream that has the method; return the first result.
+
+        Raises RpcError if there is none, or the first error if all of them refuse. Policy and
+        limits judge only features, so where there are any, no upstream gets it.
+        """
+        await self.registry.wait_startup()
+        upstreams = [u for u in self.registry if self._may_broadcast(method, client.caller, u)]
+        if not upstreams:
+            raise RpcError.method_not_found(method.name)
+        calls = (self._broadcast_to(u, request, method, client) for u in upstreams)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        if len(errors) == len(answers):
+            raise errors[0]
+        return next(answer for answer in answers if not isinstance(answer, BaseException))
+
+    def _may_broadcast(self, method: Method, caller: Caller, upstream: Upstream) -> bool:
+        backend = upstream.backend
+        return (
+            backend is not None
+            and method.is_known_to(backend.revision, backend.capabilities)
+            and self.registry.visibility.can_see_backend(
+                self.registry.catalog, caller, upstream.name
+            )
+            and self.pipeline.allows_passthrough(caller, upstream.name)
+        )
+
+    async def _broadcast_to(
+        self, upstream: Upstream, request: Request, method: Method, client: DownstreamClient
+    ) -> Raw:
+        return await self.call_upstream(request, Params(request.params), upstream, client, method)
+
     def call_upstream(
-        self, request: Request, params: Params, upstream: Upstream, client: DownstreamClient
+        self,
+        request: Request,
+        params: Params,
+        upstream: Upstream,
+        client: DownstreamClient,
+        method: Method | None = None,
     ) -> PendingResult:
-        """Send a request that MCP does not define; it is not checked or recorded as a call."""
-        method = undefined_method(request.method)
+        """Send a request that names no feature; it is not checked or recorded as a call.
+
+        Without `method`, it is one that MCP does not define.
+        """
+        method = method or undefined_method(request.method)
         context = CallContext(client.caller, request, method, params, client, backend=upstream.name)
         return self.pipeline.pass_through(context, upstream)
 
@@ -408,7 +450,7 @@ class Router:
         Raises RpcError if there are several, or if the enforcer forbids it.
         """
         upstream = self.sole_upstream()
-        if upstream is None or not _is_foreign_method(method):
+        if upstream is None or is_defined(method) or method.startswith("notifications/"):
             raise RpcError.method_not_found(method)
         if not self.pipeline.allows_passthrough(caller, upstream.name):
             raise RpcError.method_not_found(method)
@@ -456,9 +498,3 @@ def _with_public_uri(error: RpcError, entry: CatalogEntry) -> RpcError:
     except (KeyError, ValueError):
         return error
     return RpcError(error.code, error.message, data | {"uri": to_raw(entry.public_name)})
-
-
-def _is_foreign_method(method: str) -> bool:
-    """Return whether MCP does not define a method; tasks are ours and never passed through."""
-    known = method in SERVER_REQUESTS or method in CLIENT_REQUESTS
-    return not known and not method.startswith(("notifications/", "tasks/"))

@@ -16,7 +16,7 @@ Invariants:
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 from uuid import uuid4
 
 import msgspec
@@ -28,6 +28,7 @@ from trunkline.gateway.stores import ClientRecord
 from trunkline.gateway.upstream import Upstream
 from trunkline.jsonrpc import (
     INVALID_REQUEST,
+    UNSET,
     ConnectionLost,
     Notification,
     PendingResult,
@@ -47,9 +48,11 @@ from trunkline.mcp.methods import (
     CLIENT_NOTIFICATIONS,
     CLIENT_REQUESTS,
     MERGED,
+    SERVER_NOTIFICATIONS,
     SERVER_REQUESTS,
-    SUBSCRIPTION,
+    TO_CALLER,
     Method,
+    is_defined,
     undefined_method,
 )
 from trunkline.mcp.negotiation import has_envelope, initialize_result, read_initialize_params
@@ -69,6 +72,7 @@ from trunkline.mcp.server_requests import (
 from trunkline.mcp.versions import Revision
 
 _UNDEFINED_METHOD = undefined_method("")
+_RequestHandler: TypeAlias = Callable[["Session", Request, Params, "SessionClient"], Any]
 
 
 class GatewayIdentity(NamedTuple):
@@ -215,17 +219,14 @@ class Session:
         """Answer a request that is not forwarded, or that comes before `initialize`."""
         if request.id is None:
             raise RpcError(INVALID_REQUEST, "Request id must not be null")
-        if request.method == "ping":
-            return {}
-        if request.method == "initialize":
-            return self._initialize(request)
-        caller = self._caller
+        method, caller = CLIENT_REQUESTS.get(request.method), self._caller
+        if method is not None and method.precedes_session:
+            return self._answer_known(request, Params(UNSET), method, self)
         if caller is None:
             raise _not_initialized(request.method, "Call initialize first.")
         client = (
             self if stream is self.session_stream else RequestScopedClient(self, caller, stream)
         )
-        method = CLIENT_REQUESTS.get(request.method)
         if method is None or caller.revision not in method.revisions:
             return self._forward_unknown(request, client)
         if method.mode is not MERGED:
@@ -243,9 +244,9 @@ class Session:
         if method.mode is MERGED and method.kind is not None:
             return self._router.list_features(method.kind, params, self._list_result)
         if method.mode is BROADCAST:
-            return self._set_log_level(params)
-        if method.mode is SUBSCRIPTION:
-            return self._change_subscription(params, method, client)
+            return self._router.broadcast(request, method, client)
+        if (handler := self._request_handlers.get(method.name)) is not None:
+            return handler(self, request, params, client)
         return self._router.forward(request, params, method, client)
 
     def _record_unreadable(self, request: Request, caller: Caller, error: RpcError) -> RpcError:
@@ -256,7 +257,12 @@ class Session:
         if self.identity.strict_lifecycle and not self.operational:
             raise _not_initialized(method, "Send notifications/initialized first.")
 
-    def _initialize(self, request: Request) -> dict[str, Any]:
+    def _ping(self, _request: Request, _params: Params, _client: "SessionClient") -> dict[str, Any]:
+        return {}
+
+    def _initialize(
+        self, request: Request, _params: Params, _client: "SessionClient"
+    ) -> dict[str, Any]:
         if self._caller is not None:
             raise RpcError(INVALID_REQUEST, "Already initialized")
         hello = read_initialize_params(request.params)
@@ -271,7 +277,9 @@ class Session:
     def _list_result(self, kind: FeatureKind) -> Raw:
         return self._registry.list_result(kind, self.caller)
 
-    async def _set_log_level(self, params: Params) -> dict[str, Any]:
+    async def _set_log_level(
+        self, _request: Request, params: Params, _client: "SessionClient"
+    ) -> dict[str, Any]:
         """Set the client's log level at all backends; failures of single backends are ignored."""
         level = params.require_text("level")
         if level not in LOG_LEVELS:
@@ -282,18 +290,24 @@ class Session:
             await self._registry.set_log_level(self, level)
         return {}
 
-    async def _change_subscription(
-        self, params: Params, method: Method, client: "SessionClient"
+    async def _unsubscribe(
+        self, request: Request, params: Params, client: "SessionClient"
     ) -> dict[str, Any]:
         uri = params.require_text("uri")
-        if method.name == "resources/unsubscribe" and uri in self.subscriptions:
+        if uri in self.subscriptions:
             # At the server of the subscription: the URI may belong to another one by now.
             self._registry.unsubscribe([self.subscriptions.pop(uri)])
             self.on_changed()
-            return {}
-        route = await self._router.route_when_ready(params, method, client)
-        entry = route.entry
-        if method.name == "resources/subscribe" and uri not in self.subscriptions:
+        else:  # raises if there is no such resource
+            await self._router.route_when_ready(params, CLIENT_REQUESTS[request.method], client)
+        return {}
+
+    async def _subscribe(
+        self, request: Request, params: Params, client: "SessionClient"
+    ) -> dict[str, Any]:
+        uri, method = params.require_text("uri"), CLIENT_REQUESTS[request.method]
+        entry = (await self._router.route_when_ready(params, method, client)).entry
+        if uri not in self.subscriptions:
             if len(self.subscriptions) >= self._max_subscribed_uris:
                 text = f"expected at most {self._max_subscribed_uris} subscriptions"
                 raise RpcError.invalid_params(text)
@@ -316,28 +330,30 @@ class Session:
 
     def notified(self, notification: Notification) -> None:
         """Handle a notification of the client, without waiting for any backend."""
-        method = notification.method
-        if method == "notifications/cancelled":
-            id = Params(notification.params).get("requestId")
-            if id is not None and self.session_stream is not None:
-                self.session_stream.cancel_request(decode_value(id))
-        elif self._caller is None:
+        method = CLIENT_NOTIFICATIONS.get(notification.method)
+        if self._caller is None and (method is None or not method.precedes_session):
             return
-        elif method == "notifications/initialized":
-            self.operational = True
-            self._operational_revision = self._caller.revision
-            self.on_changed()
-        elif method == "notifications/progress":
-            self._forward_progress(Params(notification.params))
-        elif (known := CLIENT_NOTIFICATIONS.get(method)) and known.mode is BROADCAST:
-            self._notify_backends(list(self._registry), notification)
-        elif (
-            _is_forwardable(method) and (only_upstream := self._router.sole_upstream()) is not None
-        ):
-            self._notify_backends([only_upstream], notification)
+        if method is None:
+            only_upstream = self._router.sole_upstream()
+            if only_upstream is not None and not is_defined(notification.method):
+                self._notify_backends([only_upstream], notification, _UNDEFINED_METHOD)
+        elif (handler := self._notification_handlers.get(method.name)) is not None:
+            handler(self, Params(notification.params))
+        elif method.mode is BROADCAST and self.caller.revision in method.revisions:
+            self._notify_backends(list(self._registry), notification, method)
 
     def violated(self, violation: RemoteProtocolError) -> None:
         """Ignore the violation: the client has got an error response."""
+
+    def _cancel_request(self, params: Params) -> None:
+        id = params.get("requestId")
+        if id is not None and self.session_stream is not None:
+            self.session_stream.cancel_request(decode_value(id))
+
+    def _start_operation(self, _: Params) -> None:
+        self.operational = True
+        self._operational_revision = self.caller.revision
+        self.on_changed()
 
     def _forward_progress(self, params: Params) -> None:
         raw = params.get("progressToken")
@@ -348,10 +364,13 @@ class Session:
             params.put("progressToken", original)
             self._backend_queue.put(requester.notify("notifications/progress", params.encode()))
 
-    def _notify_backends(self, upstreams: list[Upstream], notification: Notification) -> None:
+    def _notify_backends(
+        self, upstreams: list[Upstream], notification: Notification, method: Method
+    ) -> None:
         for upstream in upstreams:
             for backend in upstream.sessions_for(self):
-                if (notify := backend.abilities.notify) is not None:
+                notify = backend.abilities.notify
+                if notify and method.is_known_to(backend.revision, backend.capabilities):
                     self._backend_queue.put(notify(notification.method, notification.params))
 
     # DownstreamClient
@@ -388,7 +407,7 @@ class Session:
         definition, caller = SERVER_REQUESTS.get(question.method), self.caller
         if definition is None:
             return question  # an extension: the client decides
-        if caller.revision not in definition.revisions or definition.capability is None:
+        if caller.revision not in definition.revisions or definition.mode is not TO_CALLER:
             raise RpcError.method_not_found(question.method)
         capabilities = features_to_capabilities(caller.client_features)
         if not is_declared(question, capabilities):
@@ -429,10 +448,11 @@ class Session:
         return self._client_queue.put(target.notify(method, params))
 
     def _accepts(self, method: str, params: Any) -> bool:
-        if self._caller is None:
-            return False
-        level = self._caller.log_level
-        return method != "notifications/message" or meets_log_level(params, level)
+        caller, row = self._caller, SERVER_NOTIFICATIONS.get(method)
+        if caller is None or row is None:
+            return caller is not None
+        is_wanted = not row.is_log_message or meets_log_level(params, caller.log_level)
+        return caller.revision in row.revisions and is_wanted
 
     def drop_backend(self, backend: str) -> None:
         """Forget the subscriptions at a backend that was removed."""
@@ -449,6 +469,20 @@ class Session:
         self._registry.unsubscribe(self.subscriptions.values())
         self.subscriptions = {}
         self._registry.clear_log_level(self)
+
+    # The requests that the gateway answers itself, and the notifications that it handles itself
+    _request_handlers: ClassVar[dict[str, _RequestHandler]] = {
+        "initialize": _initialize,
+        "ping": _ping,
+        "logging/setLevel": _set_log_level,
+        "resources/subscribe": _subscribe,
+        "resources/unsubscribe": _unsubscribe,
+    }
+    _notification_handlers: ClassVar[dict[str, Callable[["Session", Params], None]]] = {
+        "notifications/cancelled": _cancel_request,
+        "notifications/initialized": _start_operation,
+        "notifications/progress": _forward_progress,
+    }
 
 
 class RequestScopedClient(msgspec.Struct, frozen=True):
@@ -504,9 +538,3 @@ def _not_initialized(method: str, remedy: str) -> RpcError:
     if known is not None and known.mode is BY_URI:
         error.code = INVALID_REQUEST  # -32002 means "resource not found" there
     return error
-
-
-def _is_forwardable(method: str) -> bool:
-    """Return whether a notification may be forwarded: not if it names a request or a task."""
-    is_known_method = method in CLIENT_REQUESTS or method in SERVER_REQUESTS
-    return not is_known_method and not method.startswith("notifications/tasks")

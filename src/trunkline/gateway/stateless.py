@@ -21,7 +21,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -52,7 +52,14 @@ from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.http_headers import HeaderCheck
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.input_required import RetryParams, read_retry, strip_retry
-from trunkline.mcp.methods import CLIENT_REQUESTS, MERGED, Method
+from trunkline.mcp.methods import (
+    BROADCAST,
+    CLIENT_REQUESTS,
+    MERGED,
+    SERVER_NOTIFICATIONS,
+    TO_CALLER,
+    Method,
+)
 from trunkline.mcp.negotiation import SUBSCRIPTION_ID_KEY, discover_result, read_envelope
 from trunkline.mcp.notifications import (
     SubscriptionFilter,
@@ -64,8 +71,6 @@ from trunkline.mcp.params import Params, decode_value
 from trunkline.mcp.server_requests import ServerRequest, is_supported
 from trunkline.mcp.versions import LATEST_STATELESS_REVISION
 from trunkline.routing.catalog import CatalogEntry
-
-_PROGRESS_METHOD = "notifications/progress"
 
 
 class StatelessClient(Struct, eq=False):
@@ -138,13 +143,16 @@ class StatelessClient(Struct, eq=False):
         suspended_call = self.suspended_call
         if self.finished or (suspended_call is not None and suspended_call.is_client_away):
             return False  # no open request of the client could carry the message
-        log_level = self.caller.log_level
-        if method == "notifications/message":
+        row, log_level = SERVER_NOTIFICATIONS.get(method), self.caller.log_level
+        if row is None or row.mode is not TO_CALLER or self.caller.revision not in row.revisions:
+            return False
+        if row.is_log_message:
             return log_level is not None and meets_log_level(params, log_level)
-        return method == _PROGRESS_METHOD and (not self.resumed or self.progress_token is not None)
+        needs_token = row.has_progress_token and self.resumed
+        return not needs_token or self.progress_token is not None
 
     def _with_current_token(self, method: str, params: Any) -> Any:
-        if method != _PROGRESS_METHOD or not self.resumed:
+        if not self.resumed or not SERVER_NOTIFICATIONS[method].has_progress_token:
             return params
         edited = Params(params)
         edited.put("progressToken", self.progress_token)
@@ -195,14 +203,14 @@ class SubscriptionStream:
             self._queue_notification(kind.change_notification, Params(to_raw({})))
 
     def resource_updated(
-        self, backend: str, native: str, listed_uri: str | None, raw_params: Raw
+        self, method: str, backend: str, native: str, listed_uri: str | None, raw_params: Raw
     ) -> None:
         """Send that a resource has changed, if it or its parent is subscribed."""
         matched_uri = subscribed_uri(self.subscribed, backend, native)
         if matched_uri is not None:
             params = Params(raw_params)
             params.put("uri", listed_uri or matched_uri)
-            self._queue_notification("notifications/resources/updated", params)
+            self._queue_notification(method, params)
 
     def _queue_notification(self, method: str, params: Params) -> None:
         params.put_meta(SUBSCRIPTION_ID_KEY, self._id)
@@ -223,6 +231,9 @@ class StatelessCall(NamedTuple):
     params: Params
     method: Method
     client: StatelessClient
+
+
+_RequestHandler: TypeAlias = Callable[["StatelessHandler", Request, Params, StatelessClient], Any]
 
 
 class StatelessHandler:
@@ -290,10 +301,10 @@ class StatelessHandler:
     def _answer_other(
         self, request: Request, params: Params, method: Method, client: StatelessClient
     ) -> Any:
-        if request.method == "server/discover":
-            return self._registry.when_complete(self._discover)
-        if request.method == "subscriptions/listen":
-            return self._listen(request, params, client)
+        if method.mode is BROADCAST:
+            return self._router.broadcast(request, method, client)
+        if (handler := self._request_handlers.get(method.name)) is not None:
+            return handler(self, request, params, client)
         if method.mode is MERGED and method.kind is not None:
             list_result = partial(self._list_result, client.caller)
             return self._router.list_features(method.kind, params, list_result)
@@ -402,7 +413,10 @@ class StatelessHandler:
         strip_retry(call.params)
         return await self._start_call(call, round)
 
-    def _discover(self) -> dict[str, Any]:
+    def _discover(self, _request: Request, _params: Params, _client: StatelessClient) -> Any:
+        return self._registry.when_complete(self._discover_result)
+
+    def _discover_result(self) -> dict[str, Any]:
         return discover_result(self._registry.capabilities(), self._server, self._instructions)
 
     def _list_result(self, caller: Caller, kind: FeatureKind) -> Raw:
@@ -487,7 +501,7 @@ class StatelessHandler:
                 subscription.features_changed(kind)
 
     def resource_updated(
-        self, backend: str, native: str, listed_uri: str | None, params: Raw
+        self, method: str, backend: str, native: str, listed_uri: str | None, params: Raw
     ) -> None:
         """Notify the subscription streams of a changed resource."""
         may_receive = self._router.pipeline.may_receive
@@ -496,10 +510,16 @@ class StatelessHandler:
             if may_receive(caller, backend) and self._router.may_receive_update(
                 caller, backend, native, listed_uri
             ):
-                subscription.resource_updated(backend, native, listed_uri, params)
+                subscription.resource_updated(method, backend, native, listed_uri, params)
 
     def end_subscriptions(self) -> None:
         """End all subscription streams, also those that begin later."""
         self._ended = True
         for subscription in self._subscription_streams:
             subscription.end()
+
+    # The requests that the gateway answers itself
+    _request_handlers: ClassVar[dict[str, _RequestHandler]] = {
+        "server/discover": _discover,
+        "subscriptions/listen": _listen,
+    }

@@ -10,17 +10,13 @@ A capability that is no object declares nothing. A revision gets no capability t
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from trunkline.mcp.methods import CLIENT_REQUESTS, MERGED, SERVER_REQUESTS, Method
 from trunkline.mcp.params import META_PREFIX, as_object
 from trunkline.mcp.versions import Revision
 
-# The client capabilities that let a server send requests.
-INPUT_CAPABILITIES = ("roots", "sampling", "elicitation")
-
-# The names in a feature set: every capability detail that decides what a server may request.
-CLIENT_FEATURES = ("roots", "sampling", "sampling.tools", "elicitation.form", "elicitation.url")
-
 TASKS_EXTENSION = META_PREFIX + "tasks"
 
+# The details of a client's capability that servers are told; of other capabilities, all.
 _DETAILS = {"sampling": ("context", "tools"), "elicitation": ("form", "url")}
 
 
@@ -31,13 +27,13 @@ def merge_capabilities(backends: Sequence[dict[str, Any]], all_known: bool) -> d
     later, but an empty list can be returned at any time.
     """
     merged: dict[str, Any] = {}
-    for name in ("tools", "prompts", "resources", "completions", "logging"):
+    for name in _capabilities_of(CLIENT_REQUESTS):
         # Tools are always declared: backends can be added while the gateway runs.
         if name == "tools" or not all_known or any(name in found for found in backends):
             merged[name] = {}
-    for name in ("tools", "prompts", "resources"):
-        if name in merged:
-            merged[name]["listChanged"] = True
+    for row in CLIENT_REQUESTS.values():
+        if row.mode is MERGED and row.capability in merged:
+            merged[row.capability]["listChanged"] = True
     if "resources" in merged:
         subscribable = any(has_flag(c.get("resources"), "subscribe") for c in backends)
         merged["resources"]["subscribe"] = subscribable or not all_known
@@ -61,7 +57,12 @@ def _merge_extensions(backends: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def input_capabilities(capabilities: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a client's capabilities that lets a server send requests."""
-    return {name: capabilities[name] for name in INPUT_CAPABILITIES if name in capabilities}
+    names = _capabilities_of(SERVER_REQUESTS)
+    return {name: capabilities[name] for name in names if name in capabilities}
+
+
+def _capabilities_of(rows: Mapping[str, Method]) -> list[str]:
+    return list(dict.fromkeys(row.capability for row in rows.values() if row.capability))
 
 
 def has_flag(capability: Any, flag: str) -> bool:
@@ -79,12 +80,15 @@ def capabilities_for_revision(
     """
     declared: dict[str, Any] = {}
     for name, details in _read_input_capabilities(capabilities).items():
+        rows = (row for row in SERVER_REQUESTS.values() if row.capability == name)
+        if not any(revision in row.revisions for row in rows):
+            continue
         if name == "roots":
             announces_changes = not revision.is_stateless and has_flag(details, "listChanged")
             declared[name] = {"listChanged": True} if announces_changes else {}
-        elif revision.has_capability_details:
+        elif revision.has_capability_details or name not in _DETAILS:
             declared[name] = details
-        elif name == "sampling" or (revision.has_elicitation and "form" in details):
+        elif name == "sampling" or "form" in details:
             declared[name] = {}
     if extensions := _extensions(capabilities):
         declared["extensions"] = extensions
@@ -92,14 +96,19 @@ def capabilities_for_revision(
 
 
 def read_client_features(capabilities: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names in CLIENT_FEATURES that a client's capabilities cover."""
+    """Return the client features of server requests that a client's capabilities cover."""
     declared = _read_input_capabilities(capabilities)
     found: list[str] = []
-    for name in CLIENT_FEATURES:
+    for name in client_features():
         capability, _, detail = name.partition(".")
         if capability in declared and (not detail or detail in declared[capability]):
             found.append(name)
     return frozenset(found)
+
+
+def client_features() -> list[str]:
+    """Return every part of a client's capabilities that decides what a server may request."""
+    return [name for row in SERVER_REQUESTS.values() for name in row.client_features]
 
 
 def features_to_capabilities(features: frozenset[str]) -> dict[str, Any]:
@@ -116,7 +125,7 @@ def features_to_capabilities(features: frozenset[str]) -> dict[str, Any]:
 def _read_input_capabilities(capabilities: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     found = {
         name: capabilities[name]
-        for name in INPUT_CAPABILITIES
+        for name in _capabilities_of(SERVER_REQUESTS)
         if isinstance(capabilities.get(name), dict)
     }
     for name, known in _DETAILS.items():

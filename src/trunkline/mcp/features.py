@@ -25,8 +25,7 @@ from msgspec import Meta, Struct
 
 from trunkline.jsonrpc import Raw, from_raw, read_members, to_raw
 from trunkline.jsonrpc.raw_json import first_byte
-from trunkline.mcp.params import decode_value, try_members
-from trunkline.mcp.tasks import strip_execution
+from trunkline.mcp.params import as_object, decode_value, try_members
 
 # The annotation hints of MCP, with the default that the specification prescribes.
 DEFAULT_HINTS: Mapping[str, bool] = {
@@ -159,6 +158,15 @@ def _read_feature(kind: FeatureKind, definition: Raw) -> tuple[Feature, tuple[st
         definition, needs_task = strip_execution(with_input_schema(definition))
     # A copy, so that a small definition does not keep the whole page in memory.
     return Feature(kind, key, definition.copy(), needs_task), dropped_members
+
+
+def strip_execution(definition: Raw) -> tuple[Raw, bool]:
+    """Return a tool's definition without `execution`, and whether the tool requires tasks."""
+    found = read_members(definition)
+    if "execution" not in found:
+        return definition, False
+    support = as_object(decode_value(found.pop("execution"))).get("taskSupport")
+    return to_raw(found), support == "required"
 
 
 # Normalised definitions

@@ -5,6 +5,7 @@ then passed on. Nothing copies the tables, so a row that is added works everywhe
 not in a table is unknown to the gateway.
 """
 
+from collections.abc import Container
 from enum import StrEnum
 
 from msgspec import Struct
@@ -30,9 +31,9 @@ class RoutingMode(StrEnum):
     SUBSCRIPTION = "subscription"
     """The gateway notes who subscribed to `params.uri`, and subscribes once at its backend."""
     BROADCAST = "broadcast"
-    """To every backend that declared the capability, if it needs one."""
+    """To every backend that has it; from a backend, to the sessions of clients that see it."""
     TO_CALLER = "to caller"
-    """From a backend to the client whose call caused it."""
+    """From a backend to the client whose call caused it, or back from that client."""
     PASSTHROUGH = "passthrough"
     """To the only backend there is, since MCP does not define it."""
     REFUSED = "refused"
@@ -56,6 +57,7 @@ class ResultShape(StrEnum):
 BY_NAME, BY_REF, BY_URI = RoutingMode.BY_NAME, RoutingMode.BY_REF, RoutingMode.BY_URI
 LOCAL, MERGED, BROADCAST = RoutingMode.LOCAL, RoutingMode.MERGED, RoutingMode.BROADCAST
 SUBSCRIPTION, TO_CALLER = RoutingMode.SUBSCRIPTION, RoutingMode.TO_CALLER
+REFUSED = RoutingMode.REFUSED
 EMPTY, CONTENT, MESSAGES = ResultShape.EMPTY, ResultShape.CONTENT, ResultShape.MESSAGES
 
 _TARGETS = {BY_NAME: "name", BY_URI: "uri", BY_REF: "ref", SUBSCRIPTION: "uri"}
@@ -67,6 +69,7 @@ class Method(Struct, frozen=True, eq=False):
     name: str
     mode: RoutingMode
     revisions: frozenset[Revision]
+    """The revisions that have it. Stateless servers send their requests as input requests."""
     capability: str | None = None
     """The capability that the receiver must have declared."""
     kind: FeatureKind | None = None
@@ -84,6 +87,22 @@ class Method(Struct, frozen=True, eq=False):
     """The `gen_ai.operation.name` of its spans."""
     header_member: str | None = None
     """The member of params that HTTP repeats as `Mcp-Name`. By default the name or URI."""
+    client_features: tuple[str, ...] = ()
+    """The parts of a client's capability of which a server request needs one, as
+    `capability.detail`. By default the capability.
+    """
+    is_probe: bool = False
+    """Whether it finds out what a server speaks, so that errors are no answers."""
+    precedes_session: bool = False
+    """Whether it is accepted before `initialize` has succeeded."""
+    starts_session: bool = False
+    """Whether it starts a session, and so belongs to none."""
+    opens_stream: bool = False
+    """Whether it opens a stream of notifications, and is answered when that ends."""
+    has_progress_token: bool = False
+    """Whether `params.progressToken` says which request it is about."""
+    is_log_message: bool = False
+    """Whether a client chooses by its log level whether it gets it."""
     target: str | None = None
     """The member of params that names its target. Derived."""
     call_revisions: frozenset[Revision] = frozenset()
@@ -95,11 +114,19 @@ class Method(Struct, frozen=True, eq=False):
         force_setattr(self, "call_revisions", self.revisions if is_call else frozenset())
         if self.header_member is None and self.mode in (BY_NAME, BY_URI):
             force_setattr(self, "header_member", self.target)
+        if self.mode is TO_CALLER and self.capability and not self.client_features:
+            force_setattr(self, "client_features", (self.capability,))
 
     @property
     def is_call(self) -> bool:
         """Whether it goes to the owner of its target. Such requests are governed and recorded."""
         return bool(self.call_revisions)
+
+    def is_known_to(self, revision: Revision, capabilities: Container[str]) -> bool:
+        """Tell whether a receiver of this revision, with these capabilities, has it."""
+        return revision in self.revisions and (
+            self.capability is None or self.capability in capabilities
+        )
 
 
 def _table(*methods: Method) -> dict[str, Method]:
@@ -113,7 +140,7 @@ def undefined_method(name: str) -> Method:
 
 _ALL, _SESSION = frozenset(REVISIONS), frozenset(SESSION_REVISIONS)
 _STATELESS = frozenset(STATELESS_REVISIONS)
-_ELICITATION = frozenset(r for r in SESSION_REVISIONS if r.has_elicitation)
+_ELICITATION = frozenset(r for r in REVISIONS if r.has_elicitation)
 _ELICITATION_MODES = frozenset(r for r in SESSION_REVISIONS if r.has_elicitation_modes)
 _TASKS = frozenset(r for r in REVISIONS if r.has_tasks or r.is_stateless)
 
@@ -122,10 +149,12 @@ _RESOURCE, _TEMPLATE = FeatureKind.RESOURCE, FeatureKind.TEMPLATE
 
 # The requests that a client may send.
 CLIENT_REQUESTS = _table(
-    Method("initialize", LOCAL, _SESSION),
-    Method("ping", LOCAL, _SESSION, result=EMPTY),
-    Method("server/discover", LOCAL, _STATELESS, is_cacheable=True),
-    Method("subscriptions/listen", LOCAL, _STATELESS),
+    Method(
+        "initialize", LOCAL, _SESSION, is_probe=True, precedes_session=True, starts_session=True
+    ),
+    Method("ping", LOCAL, _SESSION, result=EMPTY, precedes_session=True),
+    Method("server/discover", LOCAL, _STATELESS, is_cacheable=True, is_probe=True),
+    Method("subscriptions/listen", LOCAL, _STATELESS, opens_stream=True),
     Method("tools/list", MERGED, _ALL, "tools", _TOOL, is_cacheable=True),
     Method(
         "tools/call",
@@ -154,42 +183,69 @@ CLIENT_REQUESTS = _table(
     Method("resources/subscribe", SUBSCRIPTION, _SESSION, "resources", _RESOURCE, EMPTY),
     Method("resources/unsubscribe", SUBSCRIPTION, _SESSION, "resources", _RESOURCE, EMPTY),
     Method("completion/complete", BY_REF, _ALL, "completions", has_arguments=False),
-    Method("logging/setLevel", BROADCAST, _SESSION, "logging", result=EMPTY),
+    Method("logging/setLevel", LOCAL, _SESSION, "logging", result=EMPTY),
 )
 
 # The notifications that a client may send.
 CLIENT_NOTIFICATIONS = _table(
     Method("notifications/initialized", LOCAL, _SESSION),
-    Method("notifications/cancelled", LOCAL, _ALL),
-    Method("notifications/progress", TO_CALLER, _SESSION),
+    Method("notifications/cancelled", LOCAL, _ALL, precedes_session=True),
+    Method("notifications/progress", TO_CALLER, _SESSION, has_progress_token=True),
     Method("notifications/roots/list_changed", BROADCAST, _SESSION),
 )
 
 # The requests that a server may send.
 SERVER_REQUESTS = _table(
-    Method("ping", LOCAL, _SESSION, result=EMPTY),
-    Method("sampling/createMessage", TO_CALLER, _SESSION, "sampling"),
-    Method("roots/list", TO_CALLER, _SESSION, "roots"),
-    Method("elicitation/create", TO_CALLER, _ELICITATION, "elicitation"),
+    Method("ping", LOCAL, _SESSION, result=EMPTY, precedes_session=True),
+    Method("roots/list", TO_CALLER, _ALL, "roots"),
+    Method(
+        "sampling/createMessage",
+        TO_CALLER,
+        _ALL,
+        "sampling",
+        client_features=("sampling", "sampling.tools"),
+    ),
+    Method(
+        "elicitation/create",
+        TO_CALLER,
+        _ELICITATION,
+        "elicitation",
+        client_features=("elicitation.form", "elicitation.url"),
+    ),
 )
 
 # The notifications that a server may send.
 SERVER_NOTIFICATIONS = _table(
     Method("notifications/cancelled", LOCAL, _ALL),
-    Method("notifications/progress", TO_CALLER, _ALL),
-    Method("notifications/message", TO_CALLER, _ALL),
+    Method("notifications/progress", TO_CALLER, _ALL, has_progress_token=True),
+    Method("notifications/message", TO_CALLER, _ALL, is_log_message=True),
     Method("notifications/tools/list_changed", MERGED, _ALL, kind=_TOOL),
     Method("notifications/prompts/list_changed", MERGED, _ALL, kind=_PROMPT),
     Method("notifications/resources/list_changed", MERGED, _ALL, kind=_RESOURCE),
     Method("notifications/resources/updated", SUBSCRIPTION, _ALL, kind=_RESOURCE),
-    Method("notifications/elicitation/complete", TO_CALLER, _ELICITATION_MODES),
+    Method("notifications/elicitation/complete", BROADCAST, _ELICITATION_MODES),
     Method("notifications/subscriptions/acknowledged", LOCAL, _STATELESS),
 )
 
 # The requests about tasks. Only the gateway sends them, since clients are offered no tasks.
 TASK_REQUESTS = _table(
-    Method("tasks/get", RoutingMode.REFUSED, _TASKS, header_member="taskId"),
-    Method("tasks/result", RoutingMode.REFUSED, _TASKS),
-    Method("tasks/update", RoutingMode.REFUSED, _TASKS, header_member="taskId"),
-    Method("tasks/cancel", RoutingMode.REFUSED, _TASKS, header_member="taskId"),
+    Method("tasks/get", REFUSED, _TASKS, header_member="taskId"),
+    Method("tasks/result", REFUSED, _TASKS),
+    Method("tasks/update", REFUSED, _TASKS, header_member="taskId"),
+    Method("tasks/cancel", REFUSED, _TASKS, header_member="taskId"),
 )
+
+# Everything that the gateway knows.
+TABLES = (
+    CLIENT_REQUESTS,
+    CLIENT_NOTIFICATIONS,
+    SERVER_REQUESTS,
+    SERVER_NOTIFICATIONS,
+    TASK_REQUESTS,
+)
+
+
+def is_defined(name: str) -> bool:
+    """Return whether a method is in a table, or is about tasks, which are the gateway's own."""
+    is_about_task = name.startswith(("tasks/", "notifications/tasks"))
+    return is_about_task or any(name in table for table in TABLES)

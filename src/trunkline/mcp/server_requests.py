@@ -4,6 +4,8 @@
     the client's response ──> to_input_response, to_session_response ──> in the server's revision
 
 Nothing is lost silently: what a revision cannot express is an error that says so.
+Requests that are the same in all revisions, as those without an entry in `_TRANSLATIONS`, need only
+their row in `mcp/methods.py`.
 
 Rules upheld here:
 1. Only clients that declared a capability get its requests, in a form that their revision has.
@@ -11,7 +13,7 @@ Rules upheld here:
 3. A server never gets a malformed response.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from trunkline.jsonrpc import UNSET, Raw, RpcError, from_raw, read_members, to_raw
@@ -19,6 +21,7 @@ from trunkline.jsonrpc.raw_json import UnsetType, first_byte
 from trunkline.mcp.cache_hints import STATELESS_RESULT_MEMBERS
 from trunkline.mcp.capabilities import read_client_features
 from trunkline.mcp.errors import MISSING_CAPABILITY
+from trunkline.mcp.methods import SERVER_REQUESTS, TO_CALLER
 from trunkline.mcp.params import Params, decode_value
 from trunkline.mcp.versions import Revision
 
@@ -47,14 +50,13 @@ class ServerRequest(NamedTuple):
 
 def required_capability(request: ServerRequest) -> dict[str, Any]:
     """Return the capability that a client needs for a request; raises RpcError."""
-    params = Params(request.params)
-    if request.method == LIST_ROOTS:
-        return {"roots": {}}
-    if request.method == SAMPLE:
-        return {"sampling": {"tools": {}} if _uses_tools(params) else {}}
-    if request.method == ELICIT:
-        return {"elicitation": {_elicitation_mode(params): {}}}
-    raise RpcError.method_not_found(request.method)
+    params, row = Params(request.params), SERVER_REQUESTS.get(request.method)
+    if row is None or row.mode is not TO_CALLER:
+        raise RpcError.method_not_found(request.method)
+    if row.capability is None:
+        return {}
+    detail = _translation(request).required_detail(params)
+    return {row.capability: {} if detail is None else {detail: {}}}
 
 
 def is_declared(request: ServerRequest, capabilities: Mapping[str, Any]) -> bool:
@@ -78,18 +80,15 @@ def undeclared_capability_error(
 ) -> RpcError:
     """Return the error for a session-protocol server whose request the client cannot answer."""
     capability = next(iter(required_capability(request)))
-    if not any(name.startswith(capability) for name in read_client_features(capabilities)):
+    declared = (name.partition(".")[0] for name in read_client_features(capabilities))
+    if capability not in declared:
         return RpcError.method_not_found(request.method)
     return RpcError.invalid_params(f"the client did not declare this kind of {capability}")
 
 
 def unanswered_response(request: ServerRequest) -> Raw | RpcError:
     """Return the response for a session-protocol server when the client does not answer."""
-    if request.method == ELICIT:
-        return Raw(b'{"action":"cancel"}')
-    if request.method == SAMPLE:
-        return RpcError(USER_REJECTED, "User rejected sampling request")
-    return RpcError.internal_error("the client did not answer")
+    return _translation(request).unanswered()
 
 
 # Requests, towards the client
@@ -100,10 +99,12 @@ def to_input_request(request: ServerRequest) -> ServerRequest:
     if request.params is UNSET:
         return request
     params = Params(request.params)
-    for key in ("_meta", "task", "elicitationId"):
+    for key in ("_meta", "task"):
         params.drop(key)
-    if request.method == ELICIT and params.get("mode") is None:
-        params.put("mode", "form")
+    if request.method == ELICIT:
+        params.drop("elicitationId")
+        if params.get("mode") is None:
+            params.put("mode", "form")
     return ServerRequest(request.method, params.encode())
 
 
@@ -114,15 +115,18 @@ def to_session_request(
 
     `elicitation_id` is used where that revision requires an id and the request has none.
     """
-    if request.method == LIST_ROOTS:
+    downgrade = _translation(request).downgrade
+    if downgrade is None:
         return request
     params = Params(request.params)
-    if request.method == SAMPLE:
-        if not revision.has_sampling_tools:
-            _downgrade_sampling(params, revision)
-    elif not revision.has_elicitation:
+    downgrade(params, revision, elicitation_id)
+    return ServerRequest(request.method, params.encode())
+
+
+def _downgrade_elicitation(params: Params, revision: Revision, elicitation_id: str) -> None:
+    if not revision.has_elicitation:
         raise _not_supported("an elicitation", revision)
-    elif _elicitation_mode(params) == "url":
+    if _elicitation_mode(params) == "url":
         if not revision.has_elicitation_modes:
             raise _not_supported("an elicitation of mode 'url'", revision)
         if params.get("elicitationId") is None:
@@ -132,7 +136,6 @@ def to_session_request(
             params.drop("mode")
         if not revision.has_extended_forms:
             _downgrade_form(params, revision)
-    return ServerRequest(request.method, params.encode())
 
 
 def _downgrade_form(params: Params, revision: Revision) -> None:
@@ -165,9 +168,11 @@ def _downgrade_field(name: str, field: Raw, revision: Revision) -> Raw:
     return field if downgraded == found else to_raw(downgraded)
 
 
-def _downgrade_sampling(params: Params, revision: Revision) -> None:
+def _downgrade_sampling(params: Params, revision: Revision, _: str) -> None:
     """Remove from a sampling request what 2025-11-25 added: tools, several blocks per message."""
-    if _uses_tools(params):
+    if revision.has_sampling_tools:
+        return
+    if _sampling_detail(params) is not None:
         raise _not_supported("a sampling with tools", revision)
     messages = params.get("messages")
     if messages is not None:
@@ -197,8 +202,9 @@ def _elicitation_mode(params: Params) -> str:
     return str(mode)
 
 
-def _uses_tools(params: Params) -> bool:
-    return params.get("tools") is not None or params.get("toolChoice") is not None
+def _sampling_detail(params: Params) -> str | None:
+    uses_tools = params.get("tools") is not None or params.get("toolChoice") is not None
+    return "tools" if uses_tools else None
 
 
 def _not_supported(request: str, revision: Revision) -> RpcError:
@@ -247,16 +253,15 @@ def to_session_response(request: ServerRequest, result: Raw, revision: Revision)
         text = f"expected an object as the answer to {request.method}"
         raise RpcError.invalid_params(text) from None
     checked = _without_stateless_members(found)
-    if request.method == ELICIT:
-        _check_elicitation_result(checked)
-    elif request.method == SAMPLE:
-        _check_sampling_result(checked, revision)
-    else:
-        _expect_type(checked, "roots", _ARRAY)
+    _translation(request).check_result(checked, revision)
     return result if checked == found else to_raw(checked)
 
 
-def _check_elicitation_result(response: dict[str, Raw]) -> None:
+def _check_roots_result(response: dict[str, Raw], _: Revision) -> None:
+    _expect_type(response, "roots", _ARRAY)
+
+
+def _check_elicitation_result(response: dict[str, Raw], _: Revision) -> None:
     if decode_value(response.get("action", _NULL)) not in _ACTIONS:
         raise _invalid_member("action", f"one of {', '.join(_ACTIONS)}")
     if bytes(response.get("content", _NULL)) == b"null":
@@ -296,3 +301,51 @@ def _single_block(content: Raw) -> Raw | None:
         return content
     blocks = from_raw(content, list[Raw])
     return blocks[0] if len(blocks) == 1 else None
+
+
+# What is special about one method
+
+
+def _any_detail(_: Params) -> str | None:
+    return None
+
+
+def _any_result(_response: dict[str, Raw], _: Revision) -> None: ...
+
+
+def _not_answered() -> Raw | RpcError:
+    return RpcError.internal_error("the client did not answer")
+
+
+class _Translation(NamedTuple):
+    """How one server request differs from others; by default it is the same in all revisions."""
+
+    # Returns the detail of the capability that a request needs; raises RpcError
+    required_detail: Callable[[Params], str | None] = _any_detail
+    # Edits params for a client of a revision; None if there is nothing to edit
+    downgrade: Callable[[Params, Revision, str], None] | None = None
+    # Checks the members of a result for a server of a revision, and may edit them
+    check_result: Callable[[dict[str, Raw], Revision], None] = _any_result
+    unanswered: Callable[[], Raw | RpcError] = _not_answered
+
+
+_SAME_IN_ALL = _Translation()
+_TRANSLATIONS = {
+    LIST_ROOTS: _Translation(check_result=_check_roots_result),
+    SAMPLE: _Translation(
+        _sampling_detail,
+        _downgrade_sampling,
+        _check_sampling_result,
+        lambda: RpcError(USER_REJECTED, "User rejected sampling request"),
+    ),
+    ELICIT: _Translation(
+        _elicitation_mode,
+        _downgrade_elicitation,
+        _check_elicitation_result,
+        lambda: Raw(b'{"action":"cancel"}'),
+    ),
+}
+
+
+def _translation(request: ServerRequest) -> _Translation:
+    return _TRANSLATIONS.get(request.method, _SAME_IN_ALL)

@@ -80,15 +80,6 @@ class TaskState(NamedTuple):
 # Task support
 
 
-def strip_execution(definition: Raw) -> tuple[Raw, bool]:
-    """Return a tool's definition without `execution`, and whether the tool requires tasks."""
-    found = read_members(definition)
-    if "execution" not in found:
-        return definition, False
-    support = as_object(decode_value(found.pop("execution"))).get("taskSupport")
-    return to_raw(found), support == "required"
-
-
 def supports_tasks(revision: Revision, capabilities: Mapping[str, Any]) -> bool:
     """Tell whether a server declared that its tools can be called as tasks."""
     if revision.is_stateless:
