@@ -8,7 +8,7 @@ from trunkline.gateway.decision_cache import (
     MAX_CACHED_CALLERS,
     MAX_CACHED_LISTS,
     CallerCache,
-    CallerTerms,
+    CallerRules,
     DecisionCache,
     Route,
 )
@@ -65,7 +65,7 @@ def test_a_caller_with_a_large_envelope_is_not_cached() -> None:
 
 
 def test_a_route_allows_every_caller_unless_it_says_otherwise() -> None:
-    assert Route(ENTRY, Mock()).terms.get(caller_named()) == CallerTerms(is_visible=True)
+    assert Route(ENTRY, Mock()).caller_rules.get(caller_named()) == CallerRules(is_visible=True)
 
 
 def test_invalidating_drops_everything_and_counts() -> None:

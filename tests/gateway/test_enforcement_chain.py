@@ -46,8 +46,8 @@ def make_chain(order: list[str], refuses: str = "") -> EnforcementChain:
 
 def checks_of(chain: EnforcementChain, *, is_counted: bool = False) -> tuple[CallCheck, ...]:
     """Return the checks of the entry."""
-    terms = CallerCache(lambda caller: chain.terms_for(caller, ENTRY))
-    return chain.checks_for(ENTRY, terms, is_counted=is_counted)
+    caller_rules = CallerCache(lambda caller: chain.rules_for(caller, ENTRY))
+    return chain.checks_for(ENTRY, caller_rules, is_counted=is_counted)
 
 
 def run_checks(chain: EnforcementChain, *, is_counted: bool = False) -> object:

@@ -39,8 +39,8 @@ class EntryChecks:
     """The checks of one entry, with what was decided about its callers."""
 
     def __init__(self, chain: EnforcementChain) -> None:
-        self.terms = CallerCache(lambda caller: chain.terms_for(caller, ENTRY))
-        self.checks = chain.checks_for(ENTRY, self.terms)
+        self.caller_rules = CallerCache(lambda caller: chain.rules_for(caller, ENTRY))
+        self.checks = chain.checks_for(ENTRY, self.caller_rules)
 
     def check(self, call: CallContext) -> None:
         for check in self.checks:

@@ -18,7 +18,7 @@ from tests.gateway.servers import (
 from tests.gateway.stateless_callers import RecordingStream, stateless_caller
 from tests.gateway.test_call_context import ENTRY, make_context
 from trunkline.gateway.call_context import CallContext
-from trunkline.gateway.decision_cache import CallerTerms, Route
+from trunkline.gateway.decision_cache import CallerRules, Route
 from trunkline.gateway.events import CALL_EVENT_BATCH, CallSummary, EventBus, GatewayEvent
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.pipeline import CallCheck, Denied, Pipeline
@@ -41,11 +41,11 @@ class ScriptedEnforcer:
     def is_visible(self, caller: Caller, entry: CatalogEntry) -> bool:
         return True
 
-    def terms_for(self, caller: Caller, entry: CatalogEntry) -> CallerTerms:
-        return CallerTerms()
+    def rules_for(self, caller: Caller, entry: CatalogEntry) -> CallerRules:
+        return CallerRules()
 
     def checks_for(
-        self, entry: CatalogEntry, terms: object, *, is_counted: bool = False
+        self, entry: CatalogEntry, caller_rules: object, *, is_counted: bool = False
     ) -> tuple[CallCheck, ...]:
         return (self._check_again if is_counted else self._check,)
 

@@ -20,7 +20,7 @@ from tests.gateway.test_kill_switch import gateway_with_switches
 from tests.gateway.test_pipeline import ScriptedEnforcer, record_calls
 from tests.gateway.test_registry_changes import ServerTable, client_of, wait_until_replaced
 from trunkline.gateway.call_context import CallContext
-from trunkline.gateway.decision_cache import CallerCache, CallerTerms
+from trunkline.gateway.decision_cache import CallerCache, CallerRules
 from trunkline.gateway.enforcement import EnforcementChain, PolicyEnforcer
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.kill_switch import KillSwitchControl
@@ -75,9 +75,9 @@ class WaitingEnforcer(ScriptedEnforcer):
         self._first = first
 
     def checks_for(
-        self, entry: CatalogEntry, terms: object, *, is_counted: bool = False
+        self, entry: CatalogEntry, caller_rules: object, *, is_counted: bool = False
     ) -> tuple[CallCheck, ...]:
-        checks = super().checks_for(entry, terms, is_counted=is_counted)
+        checks = super().checks_for(entry, caller_rules, is_counted=is_counted)
         return checks if is_counted else (self._first, *checks)
 
 
@@ -237,9 +237,13 @@ class WaitingChain(EnforcementChain):
         self._check = check
 
     def checks_for(
-        self, entry: CatalogEntry, terms: CallerCache[CallerTerms], *, is_counted: bool = False
+        self,
+        entry: CatalogEntry,
+        caller_rules: CallerCache[CallerRules],
+        *,
+        is_counted: bool = False,
     ) -> tuple[CallCheck, ...]:
-        checks = super().checks_for(entry, terms, is_counted=is_counted)
+        checks = super().checks_for(entry, caller_rules, is_counted=is_counted)
         return (self._check.check, *checks)
 
 
@@ -290,7 +294,7 @@ class ChecksEveryCall(ScriptedEnforcer):
         self._one_check = check
 
     def checks_for(
-        self, entry: CatalogEntry, terms: object, *, is_counted: bool = False
+        self, entry: CatalogEntry, caller_rules: object, *, is_counted: bool = False
     ) -> tuple[CallCheck, ...]:
         return (self._one_check,)
 
@@ -340,9 +344,13 @@ class PolicyAfter(EnforcementChain):
         self._check = check
 
     def checks_for(
-        self, entry: CatalogEntry, terms: CallerCache[CallerTerms], *, is_counted: bool = False
+        self,
+        entry: CatalogEntry,
+        caller_rules: CallerCache[CallerRules],
+        *,
+        is_counted: bool = False,
     ) -> tuple[CallCheck, ...]:
-        checks = super().checks_for(entry, terms, is_counted=is_counted)
+        checks = super().checks_for(entry, caller_rules, is_counted=is_counted)
         return (self._check.check, *checks)
 
 

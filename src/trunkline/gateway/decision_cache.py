@@ -48,7 +48,7 @@ MAX_CACHED_NAME = 256
 T = TypeVar("T")
 
 
-class CallerTerms(NamedTuple):
+class CallerRules(NamedTuple):
     """What holds for all calls of one caller to one target."""
 
     is_visible: bool = True
@@ -87,8 +87,8 @@ class CallerCache(Generic[T]):
         return len(self._cached)
 
 
-def _allow_all(_: Caller) -> CallerTerms:
-    return CallerTerms()
+def _allow_all(_: Caller) -> CallerRules:
+    return CallerRules()
 
 
 class Route(Struct, frozen=True):
@@ -98,7 +98,7 @@ class Route(Struct, frozen=True):
     upstream: Upstream
     checks: tuple[Callable[..., Any], ...] = ()
     """The checks of the pipeline (`CallCheck`)."""
-    terms: CallerCache[CallerTerms] = field(default_factory=lambda: CallerCache(_allow_all))
+    caller_rules: CallerCache[CallerRules] = field(default_factory=lambda: CallerCache(_allow_all))
     """What holds for each caller."""
     is_restricted: bool = False
     """Whether the entry may be hidden from some callers, or calls another tool."""

@@ -3,7 +3,7 @@
     disabled? ──> over a limit? ──> allowed? ──> ArgumentChecker: do the arguments fit?
 
 Each part may be absent. What is the same for all calls of a caller (no kill switch, which limits,
-what the policy says regardless of arguments) is decided at its first call: see `terms_for`. The
+what the policy says regardless of arguments) is decided at its first call: see `rules_for`. The
 DecisionCache keeps it until something changes.
 
 Invariants:
@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct
 
 from trunkline.gateway.call_context import CallContext
-from trunkline.gateway.decision_cache import CallerCache, CallerTerms, DecisionCache
+from trunkline.gateway.decision_cache import CallerCache, CallerRules, DecisionCache
 from trunkline.gateway.events import UncheckedTool
 from trunkline.gateway.kill_switch import KillSwitchControl
 from trunkline.gateway.pipeline import CallCheck, Decision, Denied
@@ -372,28 +372,32 @@ class EnforcementChain:
         self.rate_limiter = rate_limiter
         self.argument_checker = argument_checker
 
-    def terms_for(self, caller: Caller, entry: CatalogEntry) -> CallerTerms:
+    def rules_for(self, caller: Caller, entry: CatalogEntry) -> CallerRules:
         """Return what holds for all calls of a visible entry by a caller."""
         switches, limiter, policy = self.kill_switches, self.rate_limiter, self.policy_enforcer
-        return CallerTerms(
+        return CallerRules(
             is_disabled=switches is not None and switches.disables(caller, entry),
             limits=None if limiter is None else limiter.limits_for(caller, entry),
             rule=None if policy is None else policy.unconditional_rule(caller, entry),
         )
 
     def checks_for(
-        self, entry: CatalogEntry, terms: CallerCache[CallerTerms], *, is_counted: bool = False
+        self,
+        entry: CatalogEntry,
+        caller_rules: CallerCache[CallerRules],
+        *,
+        is_counted: bool = False,
     ) -> tuple[CallCheck, ...]:
         """Return the checks of all calls of an entry, in order; no limits if `is_counted`."""
         switches, limiter, policy = self.kill_switches, self.rate_limiter, self.policy_enforcer
         checks: list[CallCheck] = []
         # Calls do not look at inactive kill switches: activating one invalidates the routes.
         if switches is not None and switches.active:
-            checks.append(partial(_check_switches, switches, entry, terms))
+            checks.append(partial(_check_switches, switches, entry, caller_rules))
         if limiter is not None and not is_counted:
-            checks.append(partial(_check_limits, limiter, entry, terms))
+            checks.append(partial(_check_limits, limiter, entry, caller_rules))
         if policy is not None:
-            checks.append(partial(_check_policy, policy, entry, terms))
+            checks.append(partial(_check_policy, policy, entry, caller_rules))
         checker = self.argument_checker
         if checker is not None and (check := checker.check_for(entry)) is not None:
             checks.append(check)
@@ -436,30 +440,30 @@ class EnforcementChain:
 def _check_switches(
     switches: KillSwitchControl,
     entry: CatalogEntry,
-    terms: CallerCache[CallerTerms],
+    caller_rules: CallerCache[CallerRules],
     context: CallContext,
 ) -> None:
-    if terms.get(context.caller).is_disabled:
+    if caller_rules.get(context.caller).is_disabled:
         switches.check(context.caller, entry)
 
 
 def _check_limits(
     limiter: RateLimiter,
     entry: CatalogEntry,
-    terms: CallerCache[CallerTerms],
+    caller_rules: CallerCache[CallerRules],
     context: CallContext,
 ) -> Awaitable[None] | None:
-    limits = terms.get(context.caller).limits
+    limits = caller_rules.get(context.caller).limits
     return None if limits is None else limiter.acquire(context, entry, limits)
 
 
 def _check_policy(
     policy: PolicyEnforcer,
     entry: CatalogEntry,
-    terms: CallerCache[CallerTerms],
+    caller_rules: CallerCache[CallerRules],
     context: CallContext,
 ) -> Decision:
-    rule = terms.get(context.caller).rule
+    rule = caller_rules.get(context.caller).rule
     if rule is None:
         return policy.check(context, entry)
     context.rule = rule

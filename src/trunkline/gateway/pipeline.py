@@ -23,7 +23,7 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 from trunkline.gateway.call_context import CallContext
-from trunkline.gateway.decision_cache import CallerCache, CallerTerms, DecisionCache, Route
+from trunkline.gateway.decision_cache import CallerCache, CallerRules, DecisionCache, Route
 from trunkline.gateway.events import EventBus
 from trunkline.gateway.upstream import Upstream
 from trunkline.jsonrpc import PendingResult, Raw, RpcError
@@ -66,12 +66,16 @@ _MAX_KEPT_RESULT_BYTES = 8192
 class CallEnforcer(Protocol):
     """Decides which calls are allowed, and how many."""
 
-    def terms_for(self, caller: Caller, entry: CatalogEntry) -> CallerTerms:
+    def rules_for(self, caller: Caller, entry: CatalogEntry) -> CallerRules:
         """Return what holds for all calls of a visible entry by a caller; cached."""
         ...
 
     def checks_for(
-        self, entry: CatalogEntry, terms: CallerCache[CallerTerms], *, is_counted: bool = False
+        self,
+        entry: CatalogEntry,
+        caller_rules: CallerCache[CallerRules],
+        *,
+        is_counted: bool = False,
     ) -> tuple[CallCheck, ...]:
         """Return the checks of all calls of an entry, in order; cached with the route.
 
@@ -150,15 +154,15 @@ class Pipeline:
         self._admission_check = admission_check
         self.decisions.invalidate()
 
-    def terms_for(self, caller: Caller, entry: CatalogEntry) -> CallerTerms:
+    def rules_for(self, caller: Caller, entry: CatalogEntry) -> CallerRules:
         """Return what holds for all calls of a visible entry by a caller."""
-        return CallerTerms() if self._enforcer is None else self._enforcer.terms_for(caller, entry)
+        return CallerRules() if self._enforcer is None else self._enforcer.rules_for(caller, entry)
 
     def checks_for(
-        self, entry: CatalogEntry, terms: CallerCache[CallerTerms]
+        self, entry: CatalogEntry, caller_rules: CallerCache[CallerRules]
     ) -> tuple[CallCheck, ...]:
         """Return the checks of all calls of an entry."""
-        checks = () if self._enforcer is None else self._enforcer.checks_for(entry, terms)
+        checks = () if self._enforcer is None else self._enforcer.checks_for(entry, caller_rules)
         return checks if self._admission_check is None else (self._admission_check, *checks)
 
     def register(self, context: CallContext) -> None:
@@ -252,7 +256,7 @@ class Pipeline:
         """Return the checks of a call that has been routed again after it waited."""
         if self._enforcer is None:
             return iter(())
-        return iter(self._enforcer.checks_for(route.entry, route.terms, is_counted=True))
+        return iter(self._enforcer.checks_for(route.entry, route.caller_rules, is_counted=True))
 
     async def _wait_for(self, decision: Decision | Awaitable[Decision]) -> Denied | None:
         """Wait until a decision allows or denies; raises RpcError if it takes too long."""

@@ -23,7 +23,7 @@ from typing import Any
 
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient
-from trunkline.gateway.decision_cache import CallerCache, CallerTerms, Route
+from trunkline.gateway.decision_cache import CallerCache, CallerRules, Route
 from trunkline.gateway.pipeline import Pipeline
 from trunkline.gateway.registry import Registry
 from trunkline.gateway.upstream import Upstream
@@ -232,7 +232,7 @@ class Router:
         name, arguments = params.name_and_arguments()
         route = self._decisions.route(method, name) or self._route_by_name(method, name, client)
         if route.is_restricted:
-            if not route.terms.get(client.caller).is_visible:
+            if not route.caller_rules.get(client.caller).is_visible:
                 raise self._unknown_name_error(method, name, client)
             if route.is_call_tool:
                 return self._route_wrapped_call(params, client), params.get("arguments")
@@ -278,12 +278,12 @@ class Router:
         visibility = self.registry.visibility
         if prepare is None and entry.native_name != entry.public_name:
             prepare = partial(_set_native_name, entry)
-        terms = CallerCache(partial(self._terms_for, entry))
+        caller_rules = CallerCache(partial(self._rules_for, entry))
         return Route(
             entry,
             self.registry.upstream(entry.backend),
-            self.pipeline.checks_for(entry, terms),
-            terms,
+            self.pipeline.checks_for(entry, caller_rules),
+            caller_rules,
             not visibility.is_unrestricted,
             visibility.is_call_tool(entry),
             prepare,
@@ -291,11 +291,11 @@ class Router:
             self._decisions.generation,
         )
 
-    def _terms_for(self, entry: CatalogEntry, caller: Caller) -> CallerTerms:
+    def _rules_for(self, entry: CatalogEntry, caller: Caller) -> CallerRules:
         """Decide what holds for all calls of an entry by a caller."""
         if not self.registry.visibility.is_visible(caller, entry):
-            return CallerTerms(is_visible=False)
-        return self.pipeline.terms_for(caller, entry)
+            return CallerRules(is_visible=False)
+        return self.pipeline.rules_for(caller, entry)
 
     def _unknown_name_error(self, method: Method, name: str, client: DownstreamClient) -> RpcError:
         """Return the error for an unknown name; raises if its upstream is not ready."""
