@@ -1,6 +1,6 @@
 r"""Payloads to messages: the only JSON-RPC parser. Messages encode themselves.
 
-    payload ──> envelope, decoded by msgspec ──> every byte accounted for? ──yes──> message
+    payload ──> members, decoded by msgspec ──> every byte accounted for? ──yes──> message
                         │ fails                              │ no
                         └──────> decode_slow, member by member ┘ ──> message | batch | violation
 
@@ -12,7 +12,7 @@ docs/design/0002-fast-and-slow-path.md.
 Invariants upheld here:
 1. Any bytes give messages or RemoteProtocolError, never another exception.
 2. -32700 only for input that is not JSON or exceeds a limit; -32600 for JSON that is not a message.
-3. A repeated member of an envelope is an error, however its key is escaped.
+3. A repeated member of a message is an error, however its key is escaped.
 4. params, result and data keep their bytes; so do ids.
 5. Input that looks like a response is never answered.
 6. The id of a response that cannot be read whole is taken only from where responses usually have
@@ -71,7 +71,7 @@ MAX_ID_BYTES = 65536
 # How much of the beginning and of the end of a payload `find_response_id` needs.
 ID_SCAN_BYTES = 256
 
-# The bytes of an envelope beside its id, its method and its raw members, without spaces.
+# The bytes of a message other than its id, its method and its raw members, without spaces.
 _REQUEST_OVERHEAD = len('{"jsonrpc":"2.0","id":,"method":"","params":}')
 _BARE_REQUEST_OVERHEAD = len('{"jsonrpc":"2.0","id":,"method":""}')
 _RESPONSE_OVERHEAD = len('{"jsonrpc":"2.0","id":,"result":}')
@@ -83,7 +83,7 @@ _MIN_HIDDEN_BYTES = len(',"":[]')
 
 # The smallest integer id that leaves too little of `length` bytes for a hidden member. Comparing
 # numbers is faster than writing them, and most ids are numbers; other ids are checked by
-# `_hides_nothing`.
+# `_has_no_hidden_member`.
 _MIN_ID_BY_LENGTH = tuple(10 ** max(length - _MIN_HIDDEN_BYTES, 0) for length in range(24))
 
 _SPACED_VERSION = b'{"jsonrpc": "2.0", '
@@ -123,7 +123,7 @@ _BACKSLASH = ord("\\")
 _ABSENT: Any = UNSET
 
 
-class _MessageEnvelope(Struct, gc=False):
+class _MessageMembers(Struct, gc=False):
     """All members that a message may have; a wrong version or an impossible id fails to decode.
 
     The types are those of present members: check `is _ABSENT` first. A raw member is true if
@@ -138,7 +138,7 @@ class _MessageEnvelope(Struct, gc=False):
     error: Raw = _ABSENT
 
 
-class ResultEnvelope(Struct, gc=False):
+class ResultMembers(Struct, gc=False):
     """A successful response to a call of this side, whose ids are integers."""
 
     jsonrpc: Literal["2.0"]
@@ -149,8 +149,8 @@ class ResultEnvelope(Struct, gc=False):
 # Raises TypeError for an argument that is not bytes, where `str.isascii` would not.
 _is_ascii = cast("Callable[[bytes | str], TypeGuard[bytes]]", bytes.isascii)
 
-_decode_envelope = msgspec.json.Decoder(_MessageEnvelope).decode
-_decode_result = msgspec.json.Decoder(ResultEnvelope).decode
+_decode_message = msgspec.json.Decoder(_MessageMembers).decode
+_decode_result = msgspec.json.Decoder(ResultMembers).decode
 _decode_error = msgspec.json.Decoder(ErrorObject).decode
 _decode_raw = msgspec.json.Decoder(Raw).decode
 _decode_string = msgspec.json.Decoder(str).decode
@@ -170,25 +170,25 @@ def decode(
             raise _payload_too_long(payload, max_payload)
         if not _is_ascii(payload):
             payload = _checked_utf8(payload)
-        envelope = _decode_envelope(payload)
-        id, params = envelope.id, envelope.params
+        members = _decode_message(payload)
+        id, params = members.id, members.params
         if params:
-            method = envelope.method
+            method = members.method
             remaining = size - len(params) - len(method) - _REQUEST_OVERHEAD
             # "!" is the character after the space: a method from there on is not blank.
             if method >= "!" and first_byte_tuple(params) in _CONTAINER_STARTS:
                 if isinstance(id, int) and id >= _MIN_ID_BY_LENGTH[remaining]:
                     return Request(id, method, params)
-                if _hides_nothing(payload, remaining, id):
+                if _has_no_hidden_member(payload, remaining, id):
                     absent = id is _ABSENT
                     return Notification(method, params) if absent else Request(id, method, params)
-        elif result := envelope.result:
+        elif result := members.result:
             remaining = size - len(result) - _RESPONSE_OVERHEAD
             if (isinstance(id, int) and id >= _MIN_ID_BY_LENGTH[remaining]) or (
-                id is not _ABSENT and _hides_nothing(payload, remaining, id)
+                id is not _ABSENT and _has_no_hidden_member(payload, remaining, id)
             ):
                 return Response(id, result)
-        elif (message := _decode_bare_or_error(payload, envelope)) is not None:
+        elif (message := _decode_bare_or_error(payload, members)) is not None:
             return message
     except (msgspec.DecodeError, RecursionError, IndexError, TypeError):
         pass  # IndexError: too many bytes remain for a number; TypeError: the method is absent
@@ -197,7 +197,7 @@ def decode(
     return decode_slow(payload, max_batch)
 
 
-def decode_result(payload: bytes, max_payload: int = MAX_PAYLOAD_BYTES) -> ResultEnvelope | None:
+def decode_result(payload: bytes, max_payload: int = MAX_PAYLOAD_BYTES) -> ResultMembers | None:
     """Decode what is probably a successful response to a call of this side.
 
     None means that `decode` must read the payload.
@@ -253,23 +253,23 @@ def find_response_id(beginning: bytes, end: bytes) -> int | UnsetType:
     return UNSET
 
 
-def _decode_bare_or_error(payload: bytes, envelope: _MessageEnvelope) -> Message | None:
+def _decode_bare_or_error(payload: bytes, members: _MessageMembers) -> Message | None:
     """Fast path for requests without params, and for error responses."""
-    id, size = envelope.id, len(payload)
-    if envelope.method is not _ABSENT:
-        method = envelope.method
+    id, size = members.id, len(payload)
+    if members.method is not _ABSENT:
+        method = members.method
         remaining = size - len(method) - _BARE_REQUEST_OVERHEAD
-        if _hides_nothing(payload, remaining, id) and method >= "!":
+        if _has_no_hidden_member(payload, remaining, id) and method >= "!":
             return Notification(method) if id is _ABSENT else Request(id, method)
-    elif envelope.error is not _ABSENT and id is not _ABSENT:
-        error = envelope.error
-        if _hides_nothing(payload, size - len(error) - _ERROR_OVERHEAD, id):
+    elif members.error is not _ABSENT and id is not _ABSENT:
+        error = members.error
+        if _has_no_hidden_member(payload, size - len(error) - _ERROR_OVERHEAD, id):
             return ErrorResponse(id, _read_error(error))
     return None
 
 
-def _hides_nothing(payload: bytes, remaining: int, id: Id) -> bool:
-    """Tell whether the id, as Python writes it, takes up the `remaining` bytes.
+def _has_no_hidden_member(payload: bytes, remaining: int, id: Id) -> bool:
+    """Return whether the id, as Python writes it, takes up the `remaining` bytes.
 
     A few bytes of white space may be left over, too few to hide a member.
     """
@@ -305,54 +305,54 @@ def _batch_decoder(max_batch: int) -> Callable[[Raw], Struct]:
 def _read_message(document: Raw) -> Message:
     """Read one message member by member; raises RemoteProtocolError with the reason."""
     try:
-        envelope = read_members(document)
+        members = read_members(document)
     except DuplicateKey as exc:
         if exc.key == "id":
             del exc.members["id"]  # there is no telling which of them is meant
         raise _invalid_request(str(exc), exc.members) from None
     except ValueError:
         raise _invalid_request("expected an object") from None
-    version = envelope.get("jsonrpc")
+    version = members.get("jsonrpc")
     if version is None or _read_string(version) != "2.0":
-        raise _invalid_request(f'expected "jsonrpc": "2.0", got {_preview(version)}', envelope)
-    if "method" in envelope:
-        return _read_request(envelope)
-    if "result" in envelope or "error" in envelope:
-        return _read_response(envelope)
-    raise _invalid_request("expected a method", envelope)
+        raise _invalid_request(f'expected "jsonrpc": "2.0", got {_preview(version)}', members)
+    if "method" in members:
+        return _read_request(members)
+    if "result" in members or "error" in members:
+        return _read_response(members)
+    raise _invalid_request("expected a method", members)
 
 
-def _read_request(envelope: dict[str, Raw]) -> Request | Notification:
-    if "result" in envelope or "error" in envelope:
-        raise _invalid_request("expected a method or a result, got both", envelope)
-    method = _read_string(envelope["method"])
+def _read_request(members: dict[str, Raw]) -> Request | Notification:
+    if "result" in members or "error" in members:
+        raise _invalid_request("expected a method or a result, got both", members)
+    method = _read_string(members["method"])
     if method is None or not method.strip(JSON_WHITESPACE):
-        raise _invalid_request("expected a string that is not blank as method", envelope)
-    params: Raw | UnsetType = envelope.get("params", UNSET)
+        raise _invalid_request("expected a string that is not blank as method", members)
+    params: Raw | UnsetType = members.get("params", UNSET)
     if params is not UNSET and first_byte_tuple(params) not in _CONTAINER_STARTS:
         if bytes(params) != b"null":
-            raise _invalid_request("expected an object or an array as params", envelope)
+            raise _invalid_request("expected an object or an array as params", members)
         params = UNSET
-    if "id" not in envelope:
+    if "id" not in members:
         return Notification(method, params)
     try:
-        return Request(_read_id(envelope["id"]), method, params)
+        return Request(_read_id(members["id"]), method, params)
     except ValueError as exc:
-        raise _invalid_request(str(exc), envelope) from None
+        raise _invalid_request(str(exc), members) from None
 
 
-def _read_response(envelope: dict[str, Raw]) -> Response | ErrorResponse:
-    if "result" in envelope and "error" in envelope:
-        raise _invalid_request("expected a result or an error, got both", envelope)
-    if "result" in envelope and "id" not in envelope:
-        raise _invalid_request("expected an id beside the result", envelope)
+def _read_response(members: dict[str, Raw]) -> Response | ErrorResponse:
+    if "result" in members and "error" in members:
+        raise _invalid_request("expected a result or an error, got both", members)
+    if "result" in members and "id" not in members:
+        raise _invalid_request("expected an id beside the result", members)
     try:
-        id = _read_id(envelope["id"]) if "id" in envelope else None
-        if "result" in envelope:
-            return Response(id, envelope["result"])
-        return ErrorResponse(id, _read_error(envelope["error"]))
+        id = _read_id(members["id"]) if "id" in members else None
+        if "result" in members:
+            return Response(id, members["result"])
+        return ErrorResponse(id, _read_error(members["error"]))
     except ValueError as exc:
-        raise _invalid_request(_lower_first(str(exc)), envelope) from None
+        raise _invalid_request(_lower_first(str(exc)), members) from None
 
 
 def _read_error(raw: Raw) -> RpcError:
@@ -410,20 +410,20 @@ def _find_lone_surrogate(payload: bytes) -> str | None:
     return f"expected a whole character, got half of one: \\{found.decode()}" if found else None
 
 
-def _invalid_request(reason: str, envelope: dict[str, Raw] | None = None) -> RemoteProtocolError:
-    """Build the violation of a message whose readable members are `envelope`."""
-    return _violation(RpcError.invalid_request(reason), envelope)
+def _invalid_request(reason: str, members: dict[str, Raw] | None = None) -> RemoteProtocolError:
+    """Build the violation of a message with these readable members."""
+    return _violation(RpcError.invalid_request(reason), members)
 
 
-def _violation(error: RpcError, envelope: dict[str, Raw] | None = None) -> RemoteProtocolError:
-    envelope = envelope or {}
+def _violation(error: RpcError, members: dict[str, Raw] | None = None) -> RemoteProtocolError:
+    members = members or {}
     id: Id | UnsetType = UNSET
-    if "id" in envelope:
+    if "id" in members:
         with suppress(ValueError):
-            id = _read_id(envelope["id"])
-    if "method" in envelope:
+            id = _read_id(members["id"])
+    if "method" in members:
         return RemoteProtocolError(error, _error_payload(id, error))
-    if "result" in envelope or "error" in envelope:
+    if "result" in members or "error" in members:
         return RemoteProtocolError(error, None, id)
     # Request or response: the peer knows whether a call with this id is in flight.
     return RemoteProtocolError(error, _error_payload(id, error), id)

@@ -149,7 +149,7 @@ class ErrorObject(Struct, frozen=True, gc=False):
     data: Raw | UnsetType = UNSET
 
 
-class ErrorEnvelope(Struct, frozen=True, gc=False, kw_only=True, tag_field="jsonrpc", tag="2.0"):
+class ErrorMembers(Struct, frozen=True, gc=False, kw_only=True, tag_field="jsonrpc", tag="2.0"):
     """An ErrorResponse as it is on the wire."""
 
     # Section 5 of the specification: null if the id of the request could not be read. It is always
@@ -175,7 +175,7 @@ class ErrorResponse(Struct, frozen=True, gc=False, eq=False):
                 f"expected an integer and a text as error, got {code!r} and {message!r}"
             )
         raw = UNSET if isinstance(data, UnsetType) else to_raw(data)
-        return _encode_line(ErrorEnvelope(id=self.id, error=ErrorObject(code, message, raw)))
+        return _encode_line(ErrorMembers(id=self.id, error=ErrorObject(code, message, raw)))
 
     def with_id(self, id: Id) -> "ErrorResponse":
         """Return the same error with another id."""

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from trunkline.jsonrpc.codec import MAX_BATCH_SIZE
-from trunkline.jsonrpc.message import ErrorEnvelope, Notification, Request, Response
+from trunkline.jsonrpc.message import ErrorMembers, Notification, Request, Response
 
 SCHEMA_FILE = "jsonrpc.schema.json"
 
@@ -26,7 +26,7 @@ _MESSAGE_TYPES: dict[str, tuple[type, tuple[str, ...]]] = {
     "Request": (Request, ("result", "error")),
     "Notification": (Notification, ("id", "result", "error")),
     "Response": (Response, ("method", "error")),
-    "ErrorResponse": (ErrorEnvelope, ("method", "result")),
+    "ErrorResponse": (ErrorMembers, ("method", "result")),
 }
 
 
