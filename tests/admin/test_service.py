@@ -42,12 +42,12 @@ async def test_status_reports_gateway_and_servers() -> None:
         assert (state.name, state.version, state.paused) == ("test-gateway", "1.0", True)
         assert (state.sessions, state.in_flight, state.suspended) == (1, 1, 0)
         assert state.uptime >= 0
-        assert state.stopped == (
+        assert state.disabled == (
             ActiveSwitchInfo("server", "b", "operator"),
             ActiveSwitchInfo("subject", "anna", "operator"),
         )
         a, b = state.servers
-        assert (a.state, a.in_flight, a.features, a.error, a.stopped) == (
+        assert (a.state, a.in_flight, a.features, a.error, a.disabled) == (
             "ready",
             1,
             1,
@@ -56,7 +56,7 @@ async def test_status_reports_gateway_and_servers() -> None:
         )
         assert b.error is not None
         assert "hunter22" not in b.error
-        assert b.stopped
+        assert b.disabled
         admin.resume()
         await admin.revive("subject", "anna")
         hold.released.set()
@@ -75,10 +75,10 @@ async def test_command_results_have_messages() -> None:
             while len(made.pipeline.in_flight) < len(calls):
                 await asyncio.sleep(0)
             result = await admin.kill("tool", "a__echo")
-            assert result.message == f"tool a__echo is stopped; {ended}"
+            assert result.message == f"tool a__echo is disabled; {ended}"
             assert result.calls_ended == len(calls)
             await asyncio.gather(*calls, return_exceptions=True)
-            assert (await admin.kill("tool", "a__echo")).message.endswith("was stopped already")
+            assert (await admin.kill("tool", "a__echo")).message.endswith("was disabled already")
             assert (await admin.revive("tool", "a__echo")).message == "tool a__echo is revived"
         hold.released.set()
     assert admin.resume().message == "the gateway was not paused"
@@ -124,7 +124,7 @@ def test_call_line_has_time_subject_tool_and_outcome_but_no_arguments() -> None:
 
 def test_other_events_have_lines_with_their_time() -> None:
     stopped = KillSwitchChanged("tool", "a", True, "anna")
-    assert formatted(stopped) == "1970-01-01T00:00:01Z tool a is stopped by anna"
+    assert formatted(stopped) == "1970-01-01T00:00:01Z tool a is disabled by anna"
 
 
 def test_ring_is_bounded_and_lists_the_last_lines_oldest_first() -> None:

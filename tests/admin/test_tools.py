@@ -86,20 +86,20 @@ async def test_kill_and_revive_are_logged_with_the_caller() -> None:
     async with operated_gateway() as (_, client):
         done = await client.call("me__kill", arguments={"kind": "all"})
         assert done["structuredContent"]["changed"] is True
-        assert done["structuredContent"]["message"] == "all is stopped"
+        assert done["structuredContent"]["message"] == "all is disabled"
         assert (await refusal(client)).message == "Gateway is disabled"
         assert await client.names() == [*READ_TOOLS, *WRITE_TOOLS]
         assert (await call_text(client, "me__revive", kind="all")).startswith("all is revived")
         await call_text(client, "me__kill", kind="tool", name="a__*")
         logs = (await client.call("me__logs", arguments={"lines": 2}))["structuredContent"]
         assert logs["total_available"] > 2
-        assert logs["lines"][0].endswith("Z tool a__* is stopped by local")
+        assert logs["lines"][0].endswith("Z tool a__* is disabled by local")
 
 
 async def test_failed_command_is_an_error_result() -> None:
     async with operated_gateway() as (_, client):
         for name, arguments, reason in (
-            ("me__revive", {"kind": "all"}, "all is not stopped"),
+            ("me__revive", {"kind": "all"}, "all is not disabled"),
             ("me__kill", {"kind": "server", "name": "x"}, "there is no server 'x'"),
             ("me__kill", {"kind": "role", "name": "x"}, "Invalid params"),
             ("me__kill", {"kind": "all", "nam": "x"}, "Invalid params"),

@@ -74,7 +74,7 @@ async def test_without_a_state_folder_no_switch_survives_a_restart() -> None:
     switches = build_kill_switches(DEFAULT_CONFIG, gateway, store)
     assert switches.list_active() == ()
     notes = (await switches.kill(ECHO)).notes
-    assert "will not remember it when it starts again: there is no folder" in notes[-1]
+    assert "lost when the gateway restarts: it has no state directory" in notes[-1]
     assert store.load() == {ECHO}
     again = build_stores(DEFAULT_CONFIG, None).switches
     assert build_kill_switches(DEFAULT_CONFIG, gateway, again).list_active() == ()

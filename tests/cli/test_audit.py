@@ -70,9 +70,9 @@ def test_query_shows_which_kill_switch_changed_and_how(tmp_path: Path, file: str
     assert [line.partition("(switched) ")[2] for line in lines] == [
         "gateway: paused",
         "gateway: resumed",
-        "tool fs__x: stopped",
+        "tool fs__x: disabled",
         "server fs: revived",
-        "all: stopped",
+        "all: disabled",
     ]
 
 

@@ -87,16 +87,16 @@ def test_a_killed_tool_stays_disabled_across_restarts_until_it_is_revived(
     with serving(tmp_path, *tables) as gateway:
         result = run("kill", "tool", "small__echo")
         assert (result.exit_code, result.stderr) == (0, "")
-        assert result.stdout == f"{gateway.pid}  tool small__echo is stopped\n"
+        assert result.stdout == f"{gateway.pid}  tool small__echo is disabled\n"
         error = gateway.ask("tools/call", name="small__echo", arguments={})["error"]
         assert (error["code"], error["message"]) == (-32005, "Tool is disabled: small__echo")
         assert "small__echo" not in gateway.names()
         gateway.ask("tools/call", name="small__other", arguments={})
         (shown,) = json.loads(run("status", "--json").stdout)
-        assert shown["stopped"] == [{"kind": "tool", "name": "small__echo", "by": "operator"}]
+        assert shown["disabled"] == [{"kind": "tool", "name": "small__echo", "by": "operator"}]
     with serving(tmp_path, *tables) as gateway:
         assert "small__echo" not in gateway.names()
-        assert "1 stopped (see `trunkline status`)" in run("ps").stdout
+        assert "1 disabled (see `trunkline status`)" in run("ps").stdout
         result = run("revive", "tool", "small__echo", "--json")
         (outcome,) = json.loads(result.stdout)
         assert outcome == {
@@ -159,7 +159,7 @@ def test_revive_refuses_a_tool_that_the_configuration_stops_and_names_the_line(
         result = run("revive", "tool", "me__logs")
         assert (result.exit_code, result.stdout) == (1, "")
         place = f"{tmp_path / 'some.toml'}:2"
-        assert f"tool me__logs is stopped by the file {place}; change it there" in result.stderr
+        assert f"tool me__logs is disabled by the file {place}; change it there" in result.stderr
         shown = run("status").stdout.splitlines()
         assert shown[3].split() == ["tool", "me__logs", place]
 
@@ -186,7 +186,7 @@ def test_kill_reaches_all_gateways_but_revive_requires_one_or_all(
         assert run("revive", "all", "--pid", str(one.pid)).exit_code == 0
         assert "one__echo" in one.names()
         assert two.names() == ["me__status", "me__logs"]
-        # It is no failure if only one gateway has that server, or has it stopped.
+        # It is no failure if only one gateway has that server, or has it disabled.
         result = run("kill", "server", "one")
         assert result.exit_code == 0
         assert f"{two.pid}  there is no server 'one'; there are: two, me" in result.stderr
@@ -217,7 +217,7 @@ def test_an_unreadable_state_file_stops_everything_until_revive_all(
         assert gateway.process.stderr is not None
         stderr = gateway.process.stderr.read().decode()
     assert f"cannot read {kept}: " in stderr
-    assert "everything is stopped" in stderr
+    assert "everything is disabled" in stderr
     assert kept.with_suffix(".unreadable").read_text() == "garbage"
 
 

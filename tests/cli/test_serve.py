@@ -249,7 +249,7 @@ def test_with_the_json_log_format_every_line_on_stderr_is_json(tmp_path: Path) -
         lines += map(json.loads, process.communicate(timeout=20)[1].splitlines())
     by_event = {line["event"]: line for line in lines}
     assert by_event["admin"]["level"] == "error"
-    assert "everything is stopped" in by_event["admin"]["message"]
+    assert "everything is disabled" in by_event["admin"]["message"]
     assert any(line["message"].startswith("cannot write the audit log") for line in lines)
 
 

@@ -32,7 +32,7 @@ class FakeSwitches:
         return self.stops
 
     def check(self, *_: Any) -> None:
-        raise gateway_error(ErrorKind.DISABLED, "stopped")
+        raise gateway_error(ErrorKind.DISABLED, "disabled")
 
 
 class EntryChecks:

@@ -26,7 +26,7 @@ from trunkline.jsonrpc import Incident
             BackendStateChanged("fs", "waiting", "gone", 2.0),
             "server fs is waiting: gone; next try in 2 s",
         ),
-        (KillSwitchChanged("tool", "a", True, "anna"), "tool a is stopped by anna"),
+        (KillSwitchChanged("tool", "a", True, "anna"), "tool a is disabled by anna"),
         (KillSwitchChanged("all", "", False, "t.toml:3"), "all is revived by t.toml:3"),
         (KillSwitchChanged("pause", "", True, "anna"), "the gateway is paused by anna"),
         (KillSwitchChanged("pause", "", False, "anna"), "the gateway is resumed by anna"),

@@ -15,7 +15,7 @@ from trunkline.gateway.events import (
 )
 from trunkline.jsonrpc import Incident
 
-EVENT = KillSwitchChanged("tool", "a__b", stopped=True, by="ann")
+EVENT = KillSwitchChanged("tool", "a__b", disabled=True, by="ann")
 
 
 def test_a_listener_receives_events_until_it_is_removed() -> None:

@@ -39,7 +39,7 @@ ECHO = KillSwitch(SwitchKind.TOOL, "a__echo")
 A = KillSwitch(SwitchKind.SERVER, "a")
 LOCAL_USER = KillSwitch(SwitchKind.SUBJECT, "local")
 POSTER = KillSwitch(SwitchKind.SUBJECT, "poster")
-MISSING = ("the gateway will not remember it when it starts again: there is no folder for it",)
+MISSING = ("this change is lost when the gateway restarts: it has no state directory",)
 
 
 def switched(gateway: Gateway, **more: Any) -> KillSwitchControl:
@@ -402,7 +402,7 @@ class StoppingEnforcer(EnforcementChain):
         return (self._stop,)
 
     def _stop(self, context: CallContext) -> None:
-        context.stop_error = disabled(ECHO, context.caller.revision)
+        context.disabled_error = disabled(ECHO, context.caller.revision)
 
 
 async def test_a_call_that_cannot_be_sent_is_no_longer_in_flight(

@@ -21,14 +21,16 @@ async def test_a_switch_of_the_configuration_cannot_be_revived_by_the_operator()
     with pytest.raises(SwitchError) as raised:
         await switches.revive(ECHO)
     assert str(raised.value) == (
-        "tool a__echo is stopped by the file t.toml:4; change it there; "
-        "tool a__e* is stopped by the file t.toml:5; change it there"
+        "tool a__echo is disabled by the file t.toml:4; change it there; "
+        "tool a__e* is disabled by the file t.toml:5; change it there"
     )
     await switches.kill(ECHO)
     assert ActiveSwitch("tool", "a__echo", "t.toml:4") in switches.list_active()
     assert ActiveSwitch("tool", "a__echo", "operator") in switches.list_active()
     notes = (await switches.revive(ECHO)).notes
-    assert notes[0].startswith("it is still stopped: tool a__echo is stopped by the file t.toml:4")
+    assert notes[0].startswith(
+        "it is still disabled: tool a__echo is disabled by the file t.toml:4"
+    )
     assert [active_switch.by for active_switch in switches.list_active()] == [
         "t.toml:5",
         "t.toml:4",
@@ -38,13 +40,13 @@ async def test_a_switch_of_the_configuration_cannot_be_revived_by_the_operator()
 async def test_reviving_an_active_target_reports_the_active_switches() -> None:
     switches = make_switches()
     for switch, why in (
-        (ECHO, "tool a__echo is not stopped; stopped is: nothing"),
-        (A, "server a is not stopped; stopped is: nothing"),
+        (ECHO, "tool a__echo is not disabled; operators disabled: nothing"),
+        (A, "server a is not disabled; operators disabled: nothing"),
     ):
         with pytest.raises(SwitchError, match=why):
             await switches.revive(switch)
     await switches.kill(SWITCH_ALL)
-    with pytest.raises(SwitchError, match="all is stopped; revive that"):
+    with pytest.raises(SwitchError, match="all is disabled; revive that"):
         await switches.revive(ECHO)
 
 
@@ -53,7 +55,7 @@ async def test_killing_an_unknown_target_is_reported() -> None:
     with pytest.raises(SwitchError, match="there is no server 'x'; there are: a"):
         await switches.kill(KillSwitch(SwitchKind.SERVER, "x"))
     notes = (await switches.kill(ECHO)).notes
-    assert notes[0] == "no tool of this name is offered now; it is stopped when one is"
+    assert notes[0] == "no server offers such a tool now; one that appears later is disabled"
     assert (await switches.kill(ECHO)).changed is False
 
 
@@ -108,9 +110,7 @@ async def test_switches_are_stored_and_hold_even_if_storing_fails() -> None:
     store.problem = "the disk is full"
     result = await switches.kill(LOCAL_USER)
     assert result.changed
-    assert result.notes == (
-        "the gateway will not remember it when it starts again: the disk is full",
-    )
+    assert result.notes == ("this change is lost when the gateway restarts: the disk is full",)
     assert switches.active
 
 
@@ -129,7 +129,7 @@ async def test_a_reload_replaces_the_switches_of_the_configuration_only() -> Non
         switches.apply_config({}, frozenset())
         await client.call("a__echo")
         assert [active_switch.kind for active_switch in switches.list_active()] == ["subject"]
-    changes = [(e.kind, e.stopped, e.by) for e in events if isinstance(e, KillSwitchChanged)]
+    changes = [(e.kind, e.disabled, e.by) for e in events if isinstance(e, KillSwitchChanged)]
     assert changes[1:] == [
         ("server", True, "t:2"),
         ("tool", False, "t:1"),

@@ -210,10 +210,10 @@ async def test_a_stopped_call_gets_the_reason_and_is_cancelled_at_the_server() -
         call_task = asyncio.create_task(client.call("a__n"))
         await hold.started.wait()
         pipeline = gateway.pipeline
-        why = gateway_error(ErrorKind.DISABLED, "stopped")
+        why = gateway_error(ErrorKind.DISABLED, "disabled")
         assert pipeline.cancel_matching(lambda context: context.name == "b__n", lambda _: why) == 0
         assert pipeline.cancel_matching(lambda context: context.name == "a__n", lambda _: why) == 1
-        with pytest.raises(RpcError, match="stopped"):
+        with pytest.raises(RpcError, match="disabled"):
             await call_task
         await server.wait_received("notifications/cancelled")
         assert pipeline.in_flight == set()
@@ -369,13 +369,13 @@ def test_the_span_of_a_call_starts_once_also_if_it_waited() -> None:
 
 
 def test_stopping_a_call_answers_it_with_the_reason() -> None:
-    pipeline, why = Pipeline(), gateway_error(ErrorKind.DISABLED, "stopped")
+    pipeline, why = Pipeline(), gateway_error(ErrorKind.DISABLED, "disabled")
     early, sent = make_context(entry=ENTRY), make_context(entry=ENTRY)
     pipeline.register(early)
     answer = PendingResult()
     send(pipeline, sent, answer)
     assert pipeline.cancel_matching(lambda _: True, lambda _: why) == 2
-    assert (early.stop_error, answer.error) == (why, why)  # not started yet, and sent
+    assert (early.disabled_error, answer.error) == (why, why)  # not started yet, and sent
     assert pipeline.in_flight == {early}
 
 

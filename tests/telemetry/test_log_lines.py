@@ -76,7 +76,7 @@ def test_password_in_an_address_is_not_logged() -> None:
 
 
 def test_kill_switch_line_names_the_operator() -> None:
-    expected = {"kind": "tool", "name": "fs__rm", "stopped": True, "by": "ann"}
+    expected = {"kind": "tool", "name": "fs__rm", "disabled": True, "by": "ann"}
     assert event_line(KillSwitchChanged("tool", "fs__rm", True, "ann")).fields == expected
 
 
@@ -93,7 +93,7 @@ def test_kill_switch_line_names_the_operator() -> None:
         (
             KillSwitchChanged("tool", "fs__rm", True, "ann"),
             "warning",
-            "tool fs__rm is stopped by ann",
+            "tool fs__rm is disabled by ann",
         ),
         (KillSwitchChanged("all", "", False, "ann"), "info", "all is revived by ann"),
         (

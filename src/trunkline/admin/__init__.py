@@ -1,1 +1,1 @@
-"""Administration: inspect a running gateway, and stop and revive parts of it."""
+"""Administration: inspect a running gateway, and disable and revive parts of it."""

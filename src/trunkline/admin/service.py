@@ -11,8 +11,8 @@ with the process. The switch file keeps the kill switches across a restart. Each
 one file, whichever process serves it.
 
 Invariants:
-1. An unreadable switch file stops everything, because its switches are unknown. `revive all` ends
-   that, and the next write keeps the unreadable file under another name.
+1. An unreadable switch file disables everything, because its switches are unknown. `revive all`
+   ends that, and the next write keeps the unreadable file under another name.
 2. Readers find a complete switch file, old or new; only its owner can read it.
 3. Two gateways with one configuration do not overwrite each other's changes.
 """
@@ -55,7 +55,7 @@ class _SwitchEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _FileContent(Struct, frozen=True, forbid_unknown_fields=True):
-    stopped: tuple[_SwitchEntry, ...]
+    disabled: tuple[_SwitchEntry, ...]
     config: str = ""  # configuration that the file belongs to, for information
 
 
@@ -73,11 +73,11 @@ class SwitchFile:
         self._pending_writes: set[asyncio.Task[str | None]] = set()
 
     def load(self) -> frozenset[KillSwitch]:
-        """Return the stored switches; if the file is unreadable, log that and stop everything."""
+        """Return the stored switches; log an unreadable file, and disable everything."""
         found, problem = self._read()
         if problem is not None:
             _log.error(
-                "trunkline: cannot read %s: %s; everything is stopped, because the stored kill "
+                "trunkline: cannot read %s: %s; everything is disabled, because the stored kill "
                 "switches are unknown: run `trunkline revive all` to start serving again",
                 self.path,
                 problem,
@@ -103,8 +103,8 @@ class SwitchFile:
         """Return the stored switches, and the problem of the file, if any."""
         try:
             data = read_file(self.path, MAX_SWITCH_FILE_BYTES)
-            stopped = msgspec.json.decode(data, type=_FileContent).stopped
-            return frozenset(parse_switch(entry.kind, entry.name) for entry in stopped), None
+            entries = msgspec.json.decode(data, type=_FileContent).disabled
+            return frozenset(parse_switch(entry.kind, entry.name) for entry in entries), None
         except (FileNotFoundError, NotADirectoryError):
             return frozenset(), None
         except OSError as error:
@@ -195,7 +195,7 @@ class ServerState(Struct, frozen=True):
     error: str | None
     retry_in: float | None
     sessions: int
-    stopped: bool
+    disabled: bool
 
 
 class GatewayState(Struct, frozen=True):
@@ -205,7 +205,7 @@ class GatewayState(Struct, frozen=True):
     version: str
     uptime: float
     paused: bool
-    stopped: tuple[ActiveSwitchInfo, ...]
+    disabled: tuple[ActiveSwitchInfo, ...]
     sessions: int
     in_flight: int
     suspended: int
@@ -261,14 +261,14 @@ class AdminService:
             gateway.identity.version,
             round(time.monotonic() - self._start, 1),
             switches.paused,
-            self.stopped(),
+            self.active_switches(),
             len(gateway.sessions),
             len(gateway.pipeline.in_flight),
             len(gateway.stateless.suspended_calls),
             tuple(self._server_states()),
         )
 
-    def stopped(self) -> tuple[ActiveSwitchInfo, ...]:
+    def active_switches(self) -> tuple[ActiveSwitchInfo, ...]:
         """Return the kill switches in force."""
         return tuple(ActiveSwitchInfo(*each) for each in self.switches.list_active())
 
@@ -300,7 +300,7 @@ class AdminService:
         """Set a kill switch; raises SwitchError."""
         switch = _parse_switch(kind, name)
         result = await self.switches.kill(switch, by)
-        message = f"{switch} is stopped" if result.changed else f"{switch} was stopped already"
+        message = f"{switch} is disabled" if result.changed else f"{switch} was disabled already"
         if result.cancelled_calls:
             calls = "call was" if result.cancelled_calls == 1 else "calls were"
             message += f"; {result.cancelled_calls} {calls} cancelled"

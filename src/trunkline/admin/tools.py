@@ -83,9 +83,9 @@ class OperatorTools(FunctionBackend):
         return _tool_result(self._service.resume(_caller_subject()))
 
     async def kill(self, kind: TargetKind, name: TargetName = "") -> ToolResult:
-        """Stop a tool, a server, a subject or everything, at once and until it is revived.
+        """Disable a tool, a server, a subject or everything, at once and until it is revived.
 
-        Calls in flight are cancelled, new calls are refused, and stopped tools are not listed. The
+        Calls in flight are cancelled, new calls are refused, and disabled tools are not listed. The
         switch stays in force when the gateway restarts.
         """
         # An invalid target is for the model to correct: a tool error, not a protocol error.

@@ -310,14 +310,14 @@ class App:
             for server in servers.values()
         ]
         identity, limits = build_identity(new), build_suspension_limits(new)
-        stopped, exempt = configured_switches(new), admin_servers(new)
+        switches, exempt = configured_switches(new), admin_servers(new)
         enforce = prepare_enforcement(gateway, new, self.switches, self._stores.limits)
         announced = LISTED_CAPABILITIES if diff.affects(*VISIBILITY_KEYS) else frozenset[str]()
 
         def apply() -> None:
             self.config = new
             self.servers.retain(servers, (*diff.removed, *diff.restarted))
-            self.switches.apply_config(stopped, exempt)
+            self.switches.apply_config(switches, exempt)
             update_event_listening(self.admin, new)
             if self.audit_log is not None:
                 self.audit_log.reconfigure(build_audit_options(new.audit))

@@ -119,7 +119,7 @@ class GatewayStatus(Struct, frozen=True):
     suspended: tuple[SuspendedCallStatus, ...] = ()
     paused: bool = False
     # The active kill switches.
-    stopped: tuple[ActiveSwitchInfo, ...] = ()
+    disabled: tuple[ActiveSwitchInfo, ...] = ()
     in_flight: int = 0
     # None without an audit log.
     audit: AuditStatus | None = None
@@ -159,7 +159,7 @@ def status_reader(app: App) -> Callable[[], GatewayStatus]:
                 SuspendedCallStatus(*call) for call in gateway.stateless.suspended_calls.snapshot()
             ),
             app.switches.paused,
-            app.admin.stopped(),
+            app.admin.active_switches(),
             len(gateway.pipeline.in_flight),
             None if app.audit_log is None else app.audit_log.status(),
         )

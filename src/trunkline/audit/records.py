@@ -216,7 +216,7 @@ class RecordEncoder:
                 at, "backend", backend=event.name, status=event.state, error=error or None
             )
         if isinstance(event, KillSwitchChanged):
-            state = "off" if event.stopped else "on"
+            state = "off" if event.disabled else "on"
             return self.encode_note(
                 at, "switched", target=event.kind, name=event.name, subject=event.by, status=state
             )

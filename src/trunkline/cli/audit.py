@@ -238,7 +238,7 @@ def _switch_text(row: AuditRow, found: _RecordDetails) -> str:
     if found.target == PAUSE:
         return "gateway: paused" if off else "gateway: resumed"
     thing = f"{found.target or ''} {row.name}".strip()
-    return f"{thing}: {'stopped' if off else 'revived'}"
+    return f"{thing}: {'disabled' if off else 'revived'}"
 
 
 def reason_text(row: AuditRow, found: _RecordDetails) -> str:

@@ -89,7 +89,7 @@ def _print_gateways(found: list[RunningGateway]) -> None:
         print_message("no gateway of yours is running")
     for status in (gateway.status for gateway in found):
         if status is not None:
-            more = " (see `trunkline status`)" if status.stopped else ""
+            more = " (see `trunkline status`)" if status.disabled else ""
             print_heading(f"{headline(status)}{more}")
             print_message(*audit_warnings(status.audit))
             print_table(_PS_COLUMNS, map(_ps_row, status.servers), _PS_NUMERIC)
@@ -107,8 +107,8 @@ def headline(status: GatewayStatus) -> str:
     config = status.config or "embedded default"
     places = "".join(f", at {url}" for url in status.http)
     state = ", paused" if status.paused else ""
-    if status.stopped:
-        state += f", {len(status.stopped)} stopped"
+    if status.disabled:
+        state += f", {len(status.disabled)} disabled"
     return (
         f"{status.pid}  {config}  up {format_duration(status.uptime)}, {sessions}{places}"
         f"{_suspended_text(status)}{state}"
@@ -226,7 +226,7 @@ def _print_reload(each: GatewayReload) -> None:
     print_lines(*(f"note: {note}" for note in outcome.notes))
 
 
-_STOPPED_COLUMNS = ("stopped", "name", "by")
+_SWITCH_COLUMNS = ("disabled", "name", "by")
 _SERVER_COLUMNS = ("server", "state", "in flight", "why")
 
 
@@ -346,7 +346,7 @@ async def _select(selection: GatewaySelection, safe: bool) -> list[RunningGatewa
         return named
     if not found:
         fail(EXIT_FAILURE, "no gateway of yours is running")
-    # Stopping too much is safe; enabling too much is not.
+    # Disabling too much is safe; enabling too much is not.
     if len(found) > 1 and not safe and not selection.every:
         fail(
             EXIT_USAGE,
@@ -371,8 +371,8 @@ def _print_status(status: GatewayStatus) -> None:
     calls = count_text(status.in_flight, "call")
     print_lines(f"{status.name} {status.version}, {state}, {calls} in flight")
     print_lines(*audit_warnings(status.audit))
-    if status.stopped:
-        print_table(_STOPPED_COLUMNS, [(each.kind, each.name, each.by) for each in status.stopped])
+    if status.disabled:
+        print_table(_SWITCH_COLUMNS, [(each.kind, each.name, each.by) for each in status.disabled])
     rows = [
         (
             server.name,

@@ -101,8 +101,8 @@ class CallContext(Struct, eq=False):
     """When the upstream's timeout ends the call, on the same clock."""
     on_finish: tuple[FinishHook, ...] = ()
     """Hooks that run when the call ends, in this order, to release what was taken for it."""
-    stop_error: RpcError | None = None
-    """Why the call must not go on, once a kill switch has stopped it."""
+    disabled_error: RpcError | None = None
+    """The error that ends the call, once a kill switch disables its target."""
     span: "TracedCall | None" = None
     """The span that records the call, if it is traced."""
     wrapped_tool: str | None = None

@@ -62,7 +62,7 @@ class KillSwitchChanged(Struct, frozen=True):
     kind: str
     """`tool`, `server`, `subject`, `all`, or `pause` for the gateway as a whole."""
     name: str
-    stopped: bool
+    disabled: bool
     by: str
 
 
@@ -334,6 +334,6 @@ def _describe_call(call: CallBrief, sanitize: Sanitize) -> str:
 def _describe_switch(event: KillSwitchChanged, sanitize: Sanitize) -> str:
     by = sanitize(event.by)
     if event.kind == PAUSE:
-        return f"the gateway is {'paused' if event.stopped else 'resumed'} by {by}"
+        return f"the gateway is {'paused' if event.disabled else 'resumed'} by {by}"
     thing = f"{event.kind} {sanitize(event.name)}" if event.name else event.kind
-    return f"{thing} is {'stopped' if event.stopped else 'revived'} by {by}"
+    return f"{thing} is {'disabled' if event.disabled else 'revived'} by {by}"

@@ -140,7 +140,7 @@ class KillSwitchControl:
         """Disable something until it is revived; raises SwitchError."""
         changed = switch not in self._from_operator
         if changed and len(self._from_operator) >= self._max_switches:
-            raise SwitchError(f"expected at most {self._max_switches} to be stopped; use a pattern")
+            raise SwitchError(f"expected at most {self._max_switches} kill switches; use a pattern")
         if changed and switch.kind is SwitchKind.SERVER:
             self._check_server_exists(switch.name)
         self._from_operator.add(switch)
@@ -153,11 +153,11 @@ class KillSwitchControl:
     async def revive(self, switch: KillSwitch, by: str = OPERATOR) -> SwitchResult:
         """Release a switch that an operator set; raises SwitchError."""
         if switch not in self._from_operator:
-            raise SwitchError(self._not_stopped_reason(switch))
+            raise SwitchError(self._not_disabled_reason(switch))
         self._from_operator.discard(switch)
         self._apply(switch)
         self._pipeline.events.emit(KillSwitchChanged(switch.kind.value, switch.name, False, by))
-        still = [f"it is still stopped: {reason}" for reason in self._other_reasons(switch)]
+        still = [f"it is still disabled: {reason}" for reason in self._other_reasons(switch)]
         return SwitchResult(True, 0, (*still, *await self._save(switch, False)))
 
     def pause(self, by: str = OPERATOR) -> SwitchResult:
@@ -222,7 +222,7 @@ class KillSwitchControl:
         problem = await self._store.save(switch, is_disabled)
         if problem is None:
             return []
-        return [f"the gateway will not remember it when it starts again: {problem}"]
+        return [f"this change is lost when the gateway restarts: {problem}"]
 
     # What to say
 
@@ -235,10 +235,10 @@ class KillSwitchControl:
     def _warnings(self, switch: KillSwitch) -> list[str]:
         """Return a warning if a tool pattern matches no tool."""
         if switch.kind is SwitchKind.TOOL:
-            stops, anyone = KillSwitchSet([switch]), Principal("")
+            switches, anyone = KillSwitchSet([switch]), Principal("")
             tools = self._registry.catalog.entries(FeatureKind.TOOL)
-            if not any(stops.find(anyone, entry) for entry in tools):
-                return ["no tool of this name is offered now; it is stopped when one is"]
+            if not any(switches.find(anyone, entry) for entry in tools):
+                return ["no server offers such a tool now; one that appears later is disabled"]
         return []
 
     def _other_reasons(self, switch: KillSwitch) -> list[str]:
@@ -247,15 +247,15 @@ class KillSwitchControl:
         for other in (switch, *self._switches.broader_switches(switch)):
             if other in self._from_config:
                 found.append(
-                    f"{other} is stopped by the file {self._from_config[other]}; change it there"
+                    f"{other} is disabled by the file {self._from_config[other]}; change it there"
                 )
             elif other in self._from_operator:
-                found.append(f"{other} is stopped; revive that")
+                found.append(f"{other} is disabled; revive that")
         return found
 
-    def _not_stopped_reason(self, switch: KillSwitch) -> str:
+    def _not_disabled_reason(self, switch: KillSwitch) -> str:
         others = self._other_reasons(switch)
         if others:
             return "; ".join(others)
-        stopped = ", ".join(map(str, sorted(self._from_operator))) or "nothing"
-        return f"{switch} is not stopped; stopped is: {stopped}"
+        disabled = ", ".join(map(str, sorted(self._from_operator))) or "nothing"
+        return f"{switch} is not disabled; operators disabled: {disabled}"

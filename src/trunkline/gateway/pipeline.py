@@ -236,7 +236,7 @@ class Pipeline:
                 route, decision, checks = current, None, self._second_checks(current)
             answer = self._send(context, route)
         except BaseException as error:
-            self.finish(context, error=context.stop_error or error)
+            self.finish(context, error=context.disabled_error or error)
             raise
         return await answer
 
@@ -284,8 +284,8 @@ class Pipeline:
             params.drop("task")  # tasks are not offered; the server would create one for us
         if route.rewrite_params is not None:
             route.rewrite_params(params)
-        if context.stop_error is not None:
-            raise context.stop_error
+        if context.disabled_error is not None:
+            raise context.disabled_error
         context.backend_revision = route.upstream.revision
         context.answer = answer = route.upstream.call(context)
         sent = monotonic()
@@ -367,7 +367,7 @@ class Pipeline:
         """Cancel the calls in flight that match; return how many there were."""
         matching = [context for context in self.in_flight if matches(context)]
         for context in matching:
-            context.stop_error = error = error_for(context)
+            context.disabled_error = error = error_for(context)
             if context.answer is not None:
                 context.answer.cancel(error)
         return len(matching)

@@ -240,7 +240,7 @@ class MemorySwitchStore:
     async def save(self, switch: KillSwitch, is_disabled: bool) -> str | None:
         """Keep the switch, and return that a restart loses it."""
         self._switches = self._switches | {switch} if is_disabled else self._switches - {switch}
-        return "there is no folder for it"
+        return "it has no state directory"
 
 
 # Feature listings

@@ -77,8 +77,8 @@ def event_line(event: GatewayEvent) -> LogLine:
     text = describe_event(event, clean_text)
     if isinstance(event, KillSwitchChanged):
         name, by = clean_text(event.name), clean_text(event.by)
-        fields = {"kind": event.kind, "name": name, "stopped": event.stopped, "by": by}
-        return LogLine("warning" if event.stopped else "info", "switch", text, fields)
+        fields = {"kind": event.kind, "name": name, "disabled": event.disabled, "by": by}
+        return LogLine("warning" if event.disabled else "info", "switch", text, fields)
     if isinstance(event, ConfigReloaded):
         return _reload_line(event, text)
     if isinstance(event, AuthRejected):
