@@ -79,8 +79,8 @@ async def connected_client(
     remapper = IdRemapper()
     async with scripted_server(web.play) as server:
         client = HttpClient(server.url, headers)
-        withdrawal = cancelled_notification if era == "session" else None
-        link = StreamableHttpClient(client, "s", remapper, withdrawal, limits=limits)
+        make_cancellation = cancelled_notification if era == "session" else None
+        link = StreamableHttpClient(client, "s", remapper, make_cancellation, limits=limits)
         try:
             yield link
         finally:

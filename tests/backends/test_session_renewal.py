@@ -354,14 +354,14 @@ async def test_progress_and_log_messages_go_to_their_call_before_its_answer() ->
 
 @tidy
 async def test_messages_while_connecting_or_listing_are_handled() -> None:
-    async def welcome(line: ScriptedConnection, asked: ReceivedMessage) -> None:
+    async def initialize_result(line: ScriptedConnection, asked: ReceivedMessage) -> None:
         answer: Any = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}}
         await streams(server_request("early", "ping"), result(answer))(line, asked)
 
     web, listener = FakeSessionServer(tools=[]), Recorder()
     changed = notification("notifications/prompts/list_changed")
     web.reactions |= {
-        "initialize": welcome,
+        "initialize": initialize_result,
         "notifications/initialized": rejects("202 Accepted"),
         "tools/list": streams(changed, server_request("late", "ping"), result({"tools": []})),
     }

@@ -262,9 +262,9 @@ async def test_a_level_is_sent_only_when_it_changes() -> None:
     async with ready as watched:
         for level in ("info", "info", None, "info", "debug"):
             await set_level(watched, level)
-        watched.upstream.subscriptions.want_log_level("error")
+        watched.upstream.subscriptions.schedule_log_level("error")
         await settle()
-        watched.upstream.subscriptions.want_log_level(None)
+        watched.upstream.subscriptions.schedule_log_level(None)
         await settle()
         assert ready.fake.everything() == ["level info", "level debug", "level error"]
         await restart(watched)

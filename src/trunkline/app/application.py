@@ -521,13 +521,13 @@ class App:
         from trunkline.endpoints.router import HttpRouter  # noqa: PLC0415
 
         self._advertise_client_features()
-        guard, pages = self._auth.create_authenticator(http)
+        authenticator, pages = self._auth.create_authenticator(http)
         pages = {**self.telemetry.pages, **pages}
         return HttpRouter(
             self.gateway,
             build_http_rules(http),
             self.report,
-            guard,
+            authenticator,
             pages,
             sessions=self._stores.sessions,
         )

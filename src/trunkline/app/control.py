@@ -174,7 +174,7 @@ def server_statuses(app: App) -> tuple[ServerStatus, ...]:
     for call in app.gateway.stateless.suspended_calls.snapshot():
         waiting.setdefault(call.backend, []).append(call.waiting)
 
-    def one(name: str) -> ServerStatus:
+    def read_status(name: str) -> ServerStatus:
         now = app.gateway.registry.upstream(name).snapshot()
         child = app.servers.children.get(name)
         stderr_lines = child.stderr_tail() if child else ()
@@ -196,7 +196,7 @@ def server_statuses(app: App) -> tuple[ServerStatus, ...]:
             tuple(mask_secrets(reason, settings[name]) for reason in now.skipped),
         )
 
-    return tuple(one(upstream.name) for upstream in app.gateway.registry)
+    return tuple(read_status(upstream.name) for upstream in app.gateway.registry)
 
 
 @asynccontextmanager

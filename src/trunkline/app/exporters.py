@@ -97,8 +97,8 @@ class GatewayMetrics:
         listener = None if server is None else HttpListener(server.answer, report=self._report)
         try:
             if listener is not None:
-                guarded = self._config.metrics.token is not None
-                await listener.listen(*split_address(str(listen), guarded))
+                has_token = self._config.metrics.token is not None
+                await listener.listen(*split_address(str(listen), has_token))
             yield listener
         finally:
             self.health.is_draining = True

@@ -75,12 +75,12 @@ class ConfigChange(Struct, frozen=True):
     old: Config
     new: Config
     diff: ConfigDiff
-    noted: list[str] = field(default_factory=list[str])
+    extra_changes: list[str] = field(default_factory=list[str])
     postponed: list[str] = field(default_factory=list[str])
 
     def note(self, text: str) -> None:
         """Add a change that the configuration itself does not show."""
-        self.noted.append(text)
+        self.extra_changes.append(text)
 
     def postpone(self, *keys: str) -> None:
         """Mark changed values of these keys as waiting for a restart."""
@@ -260,7 +260,7 @@ class ConfigReloader:
             except Exception as exc:  # a bug; applying the rest leaves the least inconsistency
                 error = to_rpc_error(exc, "reload", self._report)
                 problem = f"{change.new.source}: {PARTIAL_RELOAD}: {error.message}: {error.data}"
-        changed = (*change.diff.lines(), *change.noted)
+        changed = (*change.diff.lines(), *change.extra_changes)
         applied = (line for line in changed if line not in change.postponed)
         return ReloadResult(problem, tuple(applied), tuple(change.postponed), change.new.notes)
 

@@ -100,7 +100,7 @@ def uses_json(settings: LogSettings, stdio: bool) -> bool:
 
 
 def open_log(
-    settings: LogSettings, stdio: bool, conceal: MaskSecrets, descriptor: int = STDERR_DESCRIPTOR
+    settings: LogSettings, stdio: bool, mask: MaskSecrets, descriptor: int = STDERR_DESCRIPTOR
 ) -> OpenLog:
     """Open the log; over stdio its default level is warning, because clients show every line."""
     is_json = uses_json(settings, stdio)
@@ -110,7 +110,7 @@ def open_log(
     queue = LogQueueHandler()
     writer = LogWriter(queue, descriptor, format_line)
     writer.start()
-    return OpenLog(EventLog(queue.write_line, level, conceal), queue, writer, is_json)
+    return OpenLog(EventLog(queue.write_line, level, mask), queue, writer, is_json)
 
 
 class HttpGauges(NamedTuple):

@@ -240,10 +240,10 @@ class ChainVerifier:
         for known_tip in self._foreign_tips:
             text = f"another audit log of {known_tip.seq} records was replaced"
             self._add_finding("replaced", 0, 0, text)
-        furthest = max(self._tip.seq, *(known_tip.seq for known_tip in self._known_tips), 0)
-        if furthest > last:
-            text = f"{_describe_range(last + 1, furthest)} missing at the end"
-            self._add_finding("missing", last + 1, furthest, text)
+        last_expected = max(self._tip.seq, *(known_tip.seq for known_tip in self._known_tips), 0)
+        if last_expected > last:
+            text = f"{_describe_range(last + 1, last_expected)} missing at the end"
+            self._add_finding("missing", last + 1, last_expected, text)
 
     def _add_finding(self, kind: FindingKind, first: int, last: int, text: str) -> None:
         if len(self._report.findings) < _MAX_FINDINGS:

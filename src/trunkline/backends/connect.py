@@ -366,7 +366,7 @@ class _EraProbe:
                 else:
                     await self._handle_event(event)
             await self._flush()
-        return self._judge(answer, detection)
+        return self._decide(answer, detection)
 
     async def _receive_events(self) -> list[Event]:
         try:
@@ -381,9 +381,9 @@ class _EraProbe:
 
     async def _handle_event(self, event: Event) -> None:
         if isinstance(event, Notified):
-            noted = self._session_server.notified(event.notification)
-            if noted is not None:
-                await noted
+            notified = self._session_server.notified(event.notification)
+            if notified is not None:
+                await notified
         elif isinstance(event, Violated):
             self._session_server.violated(event.violation)
         elif isinstance(event, Called):
@@ -393,7 +393,7 @@ class _EraProbe:
             else:
                 self._peer.respond_error(event, RpcError.method_not_found(event.request.method))
 
-    def _judge(self, answer: Returned | Failed, detection: EraDetection) -> _DecidingAnswer | None:
+    def _decide(self, answer: Returned | Failed, detection: EraDetection) -> _DecidingAnswer | None:
         """Return an answer if it decides; otherwise report it to the detection."""
         step = self._sent_steps[answer.id]
         try:

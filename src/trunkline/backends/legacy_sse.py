@@ -70,14 +70,14 @@ class LegacySseTransport:
 
     def _require_same_origin(self, endpoint: str) -> str:
         """Return the request target of the endpoint; raises CrossOriginEndpoint."""
-        ours = parse_http_url(self._url)
+        own_url = parse_http_url(self._url)
         try:
             target = parse_http_url(urljoin(self._url, endpoint.strip()))
         except ValueError:
             raise CrossOriginEndpoint("expected an endpoint, got an invalid URL") from None
-        if _origin_text(target) != _origin_text(ours):
+        if _origin_text(target) != _origin_text(own_url):
             raise CrossOriginEndpoint(
-                f"expected an endpoint at {_origin_text(ours)}, got {_origin_text(target)}"
+                f"expected an endpoint at {_origin_text(own_url)}, got {_origin_text(target)}"
             )
         return target.target
 

@@ -69,7 +69,7 @@ class SessionServer:
         self.list_limits = DEFAULT_LIST_LIMITS
         self._listener = listener
         self._connection: ServerConnection | None = None
-        self._welcome: InitializeResult | None = None
+        self._initialize_result: InitializeResult | None = None
         self._initialize_params: Raw = to_raw({})
         self._request_mode = ServerRequestMode(frozenset(), has_per_call_streams=False)
         self._in_flight = InFlightCalls()
@@ -99,18 +99,18 @@ class SessionServer:
             raise
 
     async def _initialize(self, connection: ServerConnection) -> None:
-        welcome = read_initialize_result(
+        initialize_result = read_initialize_result(
             await connection.call("initialize", self._initialize_params, handler=self)
         )
-        connection.on_session_opened(welcome.revision, self)
+        connection.on_session_opened(initialize_result.revision, self)
         await connection.notify("notifications/initialized", None)
-        self.revision = welcome.revision
-        self._welcome = welcome  # last: from now on calls are possible
+        self.revision = initialize_result.revision
+        self._initialize_result = initialize_result  # last: from now on calls are possible
 
     @property
     def capabilities(self) -> dict[str, Any]:
         """The capabilities that the server declared."""
-        return self._welcome.capabilities if self._welcome else {}
+        return self._initialize_result.capabilities if self._initialize_result else {}
 
     @property
     def abilities(self) -> BackendAbilities:
@@ -127,12 +127,12 @@ class SessionServer:
     @property
     def instructions(self) -> str | None:
         """The server's instructions for its users."""
-        return self._welcome.instructions if self._welcome else None
+        return self._initialize_result.instructions if self._initialize_result else None
 
     @property
     def server_info(self) -> Raw:
         """The server's `serverInfo`."""
-        return self._welcome.server_info if self._welcome else Raw(b"{}")
+        return self._initialize_result.server_info if self._initialize_result else Raw(b"{}")
 
     # Calls
 
@@ -167,7 +167,7 @@ class SessionServer:
         if not connection.has_streams:
             return connection.call(request.method, raw, original_id=request.id)
         handler = _RetryableCallHandler(
-            self, self._in_flight, context.client, context, self._welcome
+            self, self._in_flight, context.client, context, self._initialize_result
         )
         if self._renewal is not None:
             return PendingResult.from_awaitable(
@@ -193,7 +193,7 @@ class SessionServer:
         """Repeat a call in a new session, since the server has lost the one it was made in."""
         connection = self._require_connection()
         send = self._sender(connection, handler, handler.context.params.encode())
-        return await self._send_in_new_session(connection, handler.welcome, lost, send)
+        return await self._send_in_new_session(connection, handler.initialize_result, lost, send)
 
     def _needs_task(self, context: CallContext) -> bool:
         if not context.method.may_be_task:
@@ -220,30 +220,33 @@ class SessionServer:
         """Send a request, and again in a new session if the server has lost the old one."""
         if self._renewal is not None:
             await asyncio.wait({self._renewal})
-        connection, welcome = self._require_connection(), self._welcome
+        connection, initialize_result = self._require_connection(), self._initialize_result
         try:
             return await send()
         except SessionLost as lost:
-            return await self._send_in_new_session(connection, welcome, lost, send)
+            return await self._send_in_new_session(connection, initialize_result, lost, send)
 
     async def _send_in_new_session(
         self,
         connection: ServerConnection,
-        welcome: InitializeResult | None,
+        initialize_result: InitializeResult | None,
         lost: SessionLost,
         send: Callable[[], Awaitable[Raw]],
     ) -> Raw:
-        await self._renew_session(connection, welcome, lost)
+        await self._renew_session(connection, initialize_result, lost)
         return await send()
 
     async def _renew_session(
-        self, connection: ServerConnection, welcome: InitializeResult | None, lost: SessionLost
+        self,
+        connection: ServerConnection,
+        initialize_result: InitializeResult | None,
+        lost: SessionLost,
     ) -> None:
         """Start a new session, unless that has been done; raises what must not be retried.
 
         If the server refuses a new session, the connection ends.
         """
-        if self._renewal is None and self._welcome is welcome:
+        if self._renewal is None and self._initialize_result is initialize_result:
             # A task, since several calls wait for it, and the first one may be cancelled.
             self._renewal = asyncio.create_task(self._reinitialize(connection))
         if self._renewal is not None:
@@ -372,7 +375,7 @@ class SessionServer:
 class _RetryableCallHandler(CallStreamHandler, frozen=True):
     server: SessionServer
     context: CallContext
-    welcome: InitializeResult | None  # the session in which the call was made
+    initialize_result: InitializeResult | None  # the session in which the call was made
 
     async def retry(self, lost: SessionLost) -> Raw:
         """Repeat the call in a new session."""

@@ -156,16 +156,16 @@ class StreamableHttpClient:
         client: HttpClient,
         name: str,
         remapper: IdRemapper,
-        withdrawal: Callable[[int], Notification] | None,
+        make_cancellation: Callable[[int], Notification] | None,
         report: IncidentReporter = print_incident,
         *,
         limits: StreamLimits = DEFAULT_LIMITS.streams,
     ) -> None:
-        """Prepare; `withdrawal` makes the notification that cancels a call."""
+        """Prepare; `make_cancellation` returns the notification that cancels a call."""
         self._client = client
         self._name = name
         self.remapper = remapper
-        self._withdrawal = withdrawal
+        self._make_cancellation = make_cancellation
         self._report = report
         self._limits = limits
         self._session_headers: Headers = ()
@@ -185,7 +185,7 @@ class StreamableHttpClient:
 
     def on_session_opened(self, revision: Revision, handler: Handler) -> None:
         """Note the agreed revision, and open the stream for messages outside of calls."""
-        if self._withdrawal is None or self._closed:
+        if self._make_cancellation is None or self._closed:
             return
         self._version_headers = ((b"mcp-protocol-version", revision.date.encode()),)
         self._common_headers = (*_CONTENT_HEADERS, *self._session_headers, *self._version_headers)
@@ -273,7 +273,7 @@ class StreamableHttpClient:
         self._retire(call)
         call.result.set_exception(asyncio.CancelledError())
         self._client.abandon(call)
-        self._withdraw(call)
+        self._send_cancellation(call)
 
     async def _post_call(
         self, call: PendingCall, payload: bytes, refused: HttpResponse | None = None
@@ -284,7 +284,7 @@ class StreamableHttpClient:
             self._end_if_unreachable(not call.method.opens_stream)
             raise
         except asyncio.CancelledError:
-            self._withdraw(call)
+            self._send_cancellation(call)
             raise
         return await self._finish(call, response)
 
@@ -296,12 +296,12 @@ class StreamableHttpClient:
         except UpstreamStatusError as error:
             raise self._call_error(error, call) from None
         except asyncio.CancelledError:
-            self._withdraw(call)
+            self._send_cancellation(call)
             raise
 
-    def _withdraw(self, call: PendingCall) -> None:
-        if self._withdrawal is not None and not call.method.starts_session:
-            self._start_outgoing(self._post_quietly(self._withdrawal(call.id).encode()))
+    def _send_cancellation(self, call: PendingCall) -> None:
+        if self._make_cancellation is not None and not call.method.starts_session:
+            self._start_outgoing(self._post_quietly(self._make_cancellation(call.id).encode()))
 
     async def notify(self, method: str, params: Any) -> None:
         """Send a notification; raises ConnectionLost."""
@@ -364,7 +364,7 @@ class StreamableHttpClient:
         names_feature = call.method.is_call and call.method.kind is not None
         if names_feature and refusal.status in (400, 404):
             if self._is_other_server(refusal, error):
-                if self._withdrawal is not None:
+                if self._make_cancellation is not None:
                     return SessionLost(refusal, maybe_processed=True)
                 self._end_if_unreachable(1)
             elif unknown and call.handler is not None:
@@ -375,7 +375,7 @@ class StreamableHttpClient:
 
     def _is_other_server(self, refusal: UpstreamStatusError, error: RpcError) -> bool:
         """Return whether the server that we initialized would never answer this."""
-        mismatch = self._withdrawal is not None and error.code == HEADER_MISMATCH
+        mismatch = self._make_cancellation is not None and error.code == HEADER_MISMATCH
         return refusal.is_misaddressed or mismatch or error.code == UNSUPPORTED_VERSION
 
     async def _read_stream(self, stream: MessageStream, id: int, handler: Handler | None) -> Raw:
@@ -469,7 +469,7 @@ class StreamableHttpClient:
     async def _dispatch(self, message: Message, handler: Handler | None) -> None:
         if handler is None:
             return
-        if isinstance(message, Request) and self._withdrawal is None:
+        if isinstance(message, Request) and self._make_cancellation is None:
             handler.violated(
                 RemoteProtocolError(RpcError.invalid_request("servers send no requests"))
             )
@@ -481,9 +481,9 @@ class StreamableHttpClient:
             self._reply_tasks[message.id] = self._start_outgoing(self._reply(message, handler))
         elif isinstance(message, Notification):
             try:
-                noted = handler.notified(message)
-                if noted is not None:
-                    await noted
+                notified = handler.notified(message)
+                if notified is not None:
+                    await notified
             except Exception as error:
                 to_rpc_error(error, message.method, self._report)
 

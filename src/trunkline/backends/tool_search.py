@@ -39,7 +39,7 @@ class ToolFinder:
         self._index = ToolIndex()
         self._indexed: Catalog | None = None
         self._indexing: asyncio.Task[None] | None = None
-        self._unlisten = registry.add_listener(self._on_catalog_changed)
+        self._remove_listener = registry.add_listener(self._on_catalog_changed)
         self._start_indexing()
 
     def __len__(self) -> int:
@@ -114,7 +114,7 @@ class ToolFinder:
 
     async def aclose(self) -> None:
         """Stop following the catalogue."""
-        self._unlisten()
+        self._remove_listener()
         if self._indexing is not None:
             self._indexing.cancel()
             await asyncio.gather(self._indexing, return_exceptions=True)

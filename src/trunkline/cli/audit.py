@@ -237,8 +237,8 @@ def _switch_text(row: AuditRow, found: _RecordDetails) -> str:
     off = row.status == "off"
     if found.target == PAUSE:
         return "gateway: paused" if off else "gateway: resumed"
-    thing = f"{found.target or ''} {row.name}".strip()
-    return f"{thing}: {'disabled' if off else 'revived'}"
+    target = f"{found.target or ''} {row.name}".strip()
+    return f"{target}: {'disabled' if off else 'revived'}"
 
 
 def reason_text(row: AuditRow, found: _RecordDetails) -> str:

@@ -167,14 +167,14 @@ async def _check_token(auth: AuthSettings | None, token: str) -> dict[str, Any]:
             "valid": False,
             "reason": "tokens are not checked: the configuration has no [auth], or mode none",
         }
-    proof = await build_verifier(auth).verify(token)
-    who = proof.principal
+    identity = await build_verifier(auth).verify(token)
+    principal = identity.principal
     return {
         "valid": True,
-        "id": who.id,
-        "subject": who.subject,
-        "roles": list(who.roles),
-        "scopes": sorted(who.scopes),
+        "id": principal.id,
+        "subject": principal.subject,
+        "roles": list(principal.roles),
+        "scopes": sorted(principal.scopes),
     }
 
 

@@ -140,7 +140,7 @@ def _suspended_text(status: GatewayStatus) -> str:
 def _ps_row(server: ServerStatus) -> tuple[str, ...]:
     retry = "" if server.retry_in is None else f" (again in {server.retry_in:g} s)"
     # The error of a ready server is an old one.
-    troubled = server.error is not None and server.state != "ready"
+    has_problem = server.error is not None and server.state != "ready"
     return (
         server.name,
         server.state,
@@ -149,7 +149,7 @@ def _ps_row(server: ServerStatus) -> tuple[str, ...]:
         str(server.restarts),
         str(server.in_flight),
         str(server.suspended),
-        f"{server.error}{retry}" if troubled else server.stderr or "",
+        f"{server.error}{retry}" if has_problem else server.stderr or "",
     )
 
 

@@ -255,11 +255,13 @@ async def _send_call(
     gateway: Gateway, name: str, arguments: Raw, show: Callable[[str], None]
 ) -> Raw:
     # Connect as a client does, so that names, checks and errors are those that clients get.
-    near, far = memory_pipe()
-    serving = asyncio.create_task(gateway.serve(far))
+    client_end, gateway_end = memory_pipe()
+    serving = asyncio.create_task(gateway.serve(gateway_end))
     try:
         handler = _ProgressHandler(name, show)
-        async with Connection(near, handler, cancellation=cancelled_notification) as connection:
+        async with Connection(
+            client_end, handler, cancellation=cancelled_notification
+        ) as connection:
             client = {"name": "trunkline-call", "version": __version__}
             await connection.call(
                 "initialize", initialize_params(LATEST_SESSION_REVISION, {}, client)
@@ -284,8 +286,8 @@ class _ProgressHandler:
     def notified(self, notification: Notification) -> None:
         if notification.method == "notifications/progress":
             progress = from_raw(cast("Raw", notification.params), dict[str, Any])
-            far = "/".join(str(progress[key]) for key in ("progress", "total") if key in progress)
-            self._show(f"{self._name}: {far} {first_line(str(progress.get('message', '')))}")
+            step = "/".join(str(progress[key]) for key in ("progress", "total") if key in progress)
+            self._show(f"{self._name}: {step} {first_line(str(progress.get('message', '')))}")
 
     def violated(self, violation: RemoteProtocolError) -> None:
         raise AssertionError("the gateway in this process sent an invalid message") from violation

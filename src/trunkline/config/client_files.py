@@ -269,9 +269,9 @@ class _EntryTranslation:
         """Drop keys of another kind of server, as clients do."""
         given = {kind for kind in BACKEND_KINDS if kind in self.table}
         for key, owners in key_owners().items():
-            is_strange = given and given.isdisjoint(owners)
+            is_foreign = given and given.isdisjoint(owners)
             # An empty value configures nothing, so it is dropped silently.
-            if is_strange and self.table.pop(key, None):
+            if is_foreign and self.table.pop(key, None):
                 self._note(key, "ignored", f"it belongs to a server with a {' or '.join(owners)}")
 
     def _original_key(self, own_key: str) -> str:

@@ -61,16 +61,16 @@ def check_not_self(entry: ServerEntry, table: Table, listen: object, add_error: 
 
 def require_no_self_reference(config: Config, listen: str | None) -> None:
     """Raise ConfigErrors if a server's url is this gateway's own `listen` address."""
-    ours = [
+    own_names = [
         server.name
         for server in config.servers
         if isinstance(server.backend, UrlSettings)
         and not server.disabled
         and is_own_address(server.backend.url, listen)
     ]
-    if ours:
+    if own_names:
         file, reason = str(config.source or ""), f"{SELF_REFERENCE}, {listen}"
-        keys = [format_key_path(("servers", name, "url")) for name in ours]
+        keys = [format_key_path(("servers", name, "url")) for name in own_names]
         raise ConfigErrors(ConfigError(file, None, key, reason, SELF_REFERENCE_FIX) for key in keys)
 
 
@@ -83,9 +83,9 @@ def is_own_address(url: object, listen: object) -> bool:
         host, port = split_address(listen, requires_auth=True)
     except AddressError:
         return False
-    theirs = _DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port
+    url_port = _DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port
     # Port 0 of `listen` means any free port, so no url can name it in advance.
-    return port == theirs != 0 and _is_same_host(
+    return port == url_port != 0 and _is_same_host(
         {_canonical_host(parts.hostname or ""), _canonical_host(host)}
     )
 

@@ -335,5 +335,5 @@ def _describe_switch(event: KillSwitchChanged, sanitize: Sanitize) -> str:
     by = sanitize(event.by)
     if event.kind == PAUSE:
         return f"the gateway is {'paused' if event.disabled else 'resumed'} by {by}"
-    thing = f"{event.kind} {sanitize(event.name)}" if event.name else event.kind
-    return f"{thing} is {'disabled' if event.disabled else 'revived'} by {by}"
+    target = f"{event.kind} {sanitize(event.name)}" if event.name else event.kind
+    return f"{target} is {'disabled' if event.disabled else 'revived'} by {by}"

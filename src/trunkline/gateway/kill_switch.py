@@ -229,15 +229,15 @@ class KillSwitchControl:
     def _check_server_exists(self, name: str) -> None:
         known = [upstream.name for upstream in self._registry]
         if name not in known:
-            there = ", ".join(known) or "none"
-            raise SwitchError(f"there is no server {name!r}; there are: {there}")
+            names = ", ".join(known) or "none"
+            raise SwitchError(f"there is no server {name!r}; there are: {names}")
 
     def _warnings(self, switch: KillSwitch) -> list[str]:
         """Return a warning if a tool pattern matches no tool."""
         if switch.kind is SwitchKind.TOOL:
-            switches, anyone = KillSwitchSet([switch]), Principal("")
+            switches, any_principal = KillSwitchSet([switch]), Principal("")
             tools = self._registry.catalog.entries(FeatureKind.TOOL)
-            if not any(switches.find(anyone, entry) for entry in tools):
+            if not any(switches.find(any_principal, entry) for entry in tools):
                 return ["no server offers such a tool now; one that appears later is disabled"]
         return []
 

@@ -161,7 +161,7 @@ class Registry:
     def _start_added(self, upstream: Upstream) -> None:
         """Start an upstream, and pass on the log level and features that clients asked for."""
         upstream.gated_features.client_feature_sets |= self._client_features
-        upstream.subscriptions.want_log_level(self._effective_log_level())
+        upstream.subscriptions.schedule_log_level(self._effective_log_level())
         self._launch(upstream)
 
     def _promote_replacements(self) -> None:
@@ -316,7 +316,7 @@ class Registry:
         """Forget the level of a client that has gone."""
         if self._log_levels.pop(owner, None) is not None:
             for upstream in self:
-                upstream.subscriptions.want_log_level(self._effective_log_level())
+                upstream.subscriptions.schedule_log_level(self._effective_log_level())
 
     def _effective_log_level(self) -> str | None:
         return most_verbose_level(set(self._log_levels.values()))

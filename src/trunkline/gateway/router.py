@@ -375,9 +375,9 @@ class Router:
         return entry
 
     def _find_resource(self, uri: str) -> CatalogEntry | None:
-        return self.registry.catalog.find_resource(uri) or self._sole_resource_server(uri)
+        return self.registry.catalog.find_resource(uri) or self._only_resource_server(uri)
 
-    def _sole_resource_server(self, uri: str) -> CatalogEntry | None:
+    def _only_resource_server(self, uri: str) -> CatalogEntry | None:
         """Return the entry of the only upstream with resources: it may know unlisted URIs."""
         names = [u.name for u in self.registry if u.supports("resources")]
         return (
@@ -449,14 +449,14 @@ class Router:
 
         Raises RpcError if there are several, or if the enforcer forbids it.
         """
-        upstream = self.sole_upstream()
+        upstream = self.only_upstream()
         if upstream is None or is_defined(method) or method.startswith("notifications/"):
             raise RpcError.method_not_found(method)
         if not self.pipeline.allows_passthrough(caller, upstream.name):
             raise RpcError.method_not_found(method)
         return upstream
 
-    def sole_upstream(self) -> Upstream | None:
+    def only_upstream(self) -> Upstream | None:
         """Return the only upstream, None if there are several."""
         upstreams = list(self.registry)
         return upstreams[0] if len(upstreams) == 1 else None

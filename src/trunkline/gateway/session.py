@@ -265,14 +265,16 @@ class Session:
     ) -> dict[str, Any]:
         if self._caller is not None:
             raise RpcError(INVALID_REQUEST, "Already initialized")
-        hello = read_initialize_params(request.params)
+        negotiated = read_initialize_params(request.params)
         self._caller = Caller(
-            self._principal, hello.revision, hello.capabilities, hello.client_info
+            self._principal, negotiated.revision, negotiated.capabilities, negotiated.client_info
         )
         self._on_initialized(self)
         identity = self.identity
         capabilities, instructions = self._registry.capabilities(), identity.instructions
-        return initialize_result(hello.revision, capabilities, identity.server_info, instructions)
+        return initialize_result(
+            negotiated.revision, capabilities, identity.server_info, instructions
+        )
 
     def _list_result(self, kind: FeatureKind) -> Raw:
         return self._registry.list_result(kind, self.caller)
@@ -334,7 +336,7 @@ class Session:
         if self._caller is None and (method is None or not method.precedes_session):
             return
         if method is None:
-            only_upstream = self._router.sole_upstream()
+            only_upstream = self._router.only_upstream()
             if only_upstream is not None and not is_defined(notification.method):
                 self._notify_backends([only_upstream], notification, _UNDEFINED_METHOD)
         elif (handler := self._notification_handlers.get(method.name)) is not None:

@@ -74,11 +74,11 @@ class UpstreamSubscriptions:
 
     async def set_log_level(self, level: str | None, backend: Backend | None) -> None:
         """Set the level that clients want, and send it to the backend if there is one."""
-        self.want_log_level(level)
+        self.schedule_log_level(level)
         if backend is not None:
             await self._try_send(self._send_log_level(backend))
 
-    def want_log_level(self, level: str | None) -> None:
+    def schedule_log_level(self, level: str | None) -> None:
         """Set the level that clients want, without waiting for the backend."""
         self._level = level
         self._changed.set()

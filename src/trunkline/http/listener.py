@@ -9,7 +9,7 @@ Invariants:
 1. Connections are limited in total and per address. Further clients get status 503 with
    Retry-After.
 2. Slow clients cannot keep a connection: every deadline is checked, by one timer for all.
-3. `aclose` ends within its grace period and leaves no socket, connection or timer behind.
+3. `aclose` ends within its timeout and leaves no socket, connection or timer behind.
 """
 
 import asyncio
@@ -106,14 +106,14 @@ class HttpListener:
         if self._tls is not None and self._tls is not first:
             connection.context = self._tls
 
-    async def aclose(self, grace: float) -> None:
-        """Stop accepting, and let running exchanges finish for up to `grace` seconds."""
+    async def aclose(self, timeout: float) -> None:
+        """Stop accepting, and let running exchanges finish for up to `timeout` seconds."""
         self._closing = True
         await self._stop_accepting()
         for connection in tuple(self._connections):
             connection.drain()
         try:
-            async with asyncio.timeout(grace):
+            async with asyncio.timeout(timeout):
                 await self._all_closed.wait()
         except TimeoutError:
             pass

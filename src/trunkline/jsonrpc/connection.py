@@ -280,13 +280,13 @@ class Connection:
         peer = self._peer
         if peer.input_ended:
             raise SharedConnectionLost(_CONNECTION_ENDED)
-        pending = PendingResult(self._withdraw_request)
+        pending = PendingResult(self._cancel_call)
         pending.request_id = peer.call(method, params, original_id, pending)
         if flush:
             self._sender.try_flush(len(peer.pending_calls) - 1)
         return pending
 
-    def _withdraw_request(self, pending: PendingResult) -> None:
+    def _cancel_call(self, pending: PendingResult) -> None:
         """Cancel a call, and notify the other side if the protocol has a message for that."""
         id: int = pending.request_id
         if self._peer.forget(id) and self._cancellation is not None:

@@ -46,8 +46,8 @@ class _RareState:
         self.holds = 0
         self.result_held = False
 
-    def holds_back(self, pending: "PendingResult", result: Any) -> bool:
-        """Tell whether the outcome is held; store `result` if it is the first."""
+    def hold_outcome(self, pending: "PendingResult", result: Any) -> bool:
+        """Return whether the outcome is held; store `result` if it is the first."""
         if not self.result_held:
             if self.holds:
                 self.result_held, pending.result = True, result
@@ -120,7 +120,7 @@ class PendingResult:
 
     def set_result(self, result: Any) -> None:
         """Complete with a result."""
-        if self.done or (self._rare is not None and self._rare.holds_back(self, result)):
+        if self.done or (self._rare is not None and self._rare.hold_outcome(self, result)):
             return
         self.result = result
         self.done = True

@@ -390,10 +390,10 @@ class ChildProcess:
                 return
             number = signal.SIGTERM if elapsed < self._exit_timeout else signal.SIGKILL
             self._signal(number)
-            strays = {pid for pid, group in descendants.items() if group != self.pid}
-            for pid in strays - signalled if number == signal.SIGTERM else strays:
+            ungrouped = {pid for pid, group in descendants.items() if group != self.pid}
+            for pid in ungrouped - signalled if number == signal.SIGTERM else ungrouped:
                 signal_descendant(pid, *self._membership, number)
-            signalled |= strays
+            signalled |= ungrouped
             await asyncio.sleep(_POLL_INTERVAL)
 
     def _kill_descendants(self) -> None:

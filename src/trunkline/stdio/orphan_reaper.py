@@ -169,15 +169,15 @@ def terminate_all(
         number = signal.SIGTERM if elapsed < sigterm_timeout else signal.SIGKILL
         descendants = find_descendants(groups, registered)
         groups = _live_groups(groups, descendants)
-        strays = {pid for pid, (_, group) in descendants.items() if group not in groups}
-        clean_rounds = 0 if groups or strays else clean_rounds + 1
+        ungrouped = {pid for pid, (_, group) in descendants.items() if group not in groups}
+        clean_rounds = 0 if groups or ungrouped else clean_rounds + 1
         if number == signal.SIGKILL:
             signalled.clear()
             for group in groups:
                 signal_group(group, number)
-        for pid in strays - signalled:
+        for pid in ungrouped - signalled:
             signal_descendant(pid, groups, registered, number)
-        signalled |= strays
+        signalled |= ungrouped
         time.sleep(interval)  # runs in its own process: no event loop to block
         interval = min(interval * 2, _MAX_POLL_INTERVAL)
 

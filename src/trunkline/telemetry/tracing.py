@@ -180,10 +180,10 @@ class RecordedSpan:
         keeps_state: bool,
     ) -> None:
         """Prepare; `keeps_state`: a `tracestate` that came in `_meta` stays there."""
-        drawn = _random_bytes(32).hex()  # one draw for all three ids
-        self.trace = drawn[:32] if parent is None else parent.trace
-        self.id = drawn[32:48]
-        self._client_span_id = drawn[48:]
+        random_hex = _random_bytes(32).hex()  # one draw for all three ids
+        self.trace = random_hex[:32] if parent is None else parent.trace
+        self.id = random_hex[32:48]
+        self._client_span_id = random_hex[48:]
         self._tracer = tracer
         self._parent = parent
         self._head = head
