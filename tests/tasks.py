@@ -31,7 +31,7 @@ async def settle() -> None:
 
 
 async def is_stuck(task: asyncio.Task[Any]) -> bool:
-    """Tell whether a task still waits after all others have run."""
+    """Return whether a task still waits after all others have run."""
     await settle()
     return not task.done()
 

@@ -141,7 +141,7 @@ class ConversationRunner:
         self.gateway.apply_config(self.table.values())
 
     def _governs(self, line: str) -> bool:
-        """Take in a line about who may do what; tell whether it was one."""
+        """Take in a line about who may do what; return whether it was one."""
         if found := CONFIG.fullmatch(line):
             self.config.append(found[1])
         elif found := CALLER.fullmatch(line):

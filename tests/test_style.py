@@ -227,7 +227,7 @@ def test_prose_uses_the_words_of_the_field(path: Path) -> None:
 
 
 def is_revision(operand: ast.expr) -> bool:
-    """Tell whether an operand is a revision, or its date."""
+    """Return whether an operand is a revision, or its date."""
     name = operand.attr if isinstance(operand, ast.Attribute) else ""
     name = operand.id if isinstance(operand, ast.Name) else name
     return name == "date" or name.endswith("revision")

@@ -94,7 +94,7 @@ class ClientProtocol(asyncio.BufferedProtocol):
             self._finish()
 
     def _begin(self) -> bool:
-        """Parse the head of a reply; tell whether the whole reply is there."""
+        """Parse the head of a reply; return whether the whole reply is there."""
         end = self._buffer.find(b"\r\n\r\n", 0, self._filled)
         if end < 0:
             if self._filled == len(self._buffer):

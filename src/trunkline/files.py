@@ -80,7 +80,7 @@ class WatchedFile:
         self._stamp = file_stamp(path)
 
     async def has_changed(self) -> bool:
-        """Tell whether the file has changed since the last check."""
+        """Return whether the file has changed since the last check."""
         before, self._stamp = self._stamp, await asyncio.to_thread(file_stamp, self.path)
         return self._stamp != before
 

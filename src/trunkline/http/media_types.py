@@ -15,7 +15,7 @@ _is_zero = re.compile(r"0(?:\.0*)?").fullmatch
 
 
 def accepts(accept: bytes | None, media: str) -> bool:
-    """Tell whether an Accept header allows a body of type `media` (in lower case).
+    """Return whether an Accept header allows a body of type `media` (in lower case).
 
     The most specific matching range decides: "*/*, text/html;q=0" accepts everything but HTML.
     Parameters other than `q` are ignored. A request without the header accepts everything.
@@ -41,12 +41,12 @@ def media_type(content_type: bytes | None) -> str:
 
 
 def is_json(content_type: bytes | None) -> bool:
-    """Tell whether a Content-Type header means JSON in UTF-8."""
+    """Return whether a Content-Type header means JSON in UTF-8."""
     return media_type(content_type) == "application/json" and is_utf8(content_type)
 
 
 def is_utf8(content_type: bytes | None) -> bool:
-    """Tell whether a Content-Type header has no charset, or UTF-8."""
+    """Return whether a Content-Type header has no charset, or UTF-8."""
     parameters = _split_parameters((content_type or b"").decode("latin-1").lower())[1]
     return all(value in {"utf-8", "utf8"} for key, value in parameters if key == "charset")
 

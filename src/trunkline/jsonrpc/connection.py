@@ -318,7 +318,7 @@ class Connection:
     # Requests of the other side
 
     def cancel_request(self, request_id: object, error: RpcError | None = None) -> bool:
-        """Cancel the request with the id `request_id`; tell whether there was one.
+        """Cancel the request with the id `request_id`; return whether there was one.
 
         It is answered with `error`, or not at all: protocols differ in what they expect.
         """

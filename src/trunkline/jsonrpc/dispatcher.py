@@ -310,7 +310,7 @@ def _invalid_params(exc: Exception) -> RpcError:
 
 
 def _is_own_cancellation(error: BaseException) -> bool:
-    """Tell whether the current task is being cancelled, rather than something it awaits."""
+    """Return whether the current task is being cancelled, rather than something it awaits."""
     if not isinstance(error, asyncio.CancelledError):
         return False
     task = asyncio.current_task()

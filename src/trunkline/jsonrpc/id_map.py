@@ -63,7 +63,7 @@ class IdRemapper:
         return self._pending.pop(gateway_id, None)  # atomic
 
     def forget(self, gateway_id: int) -> bool:
-        """Drop a mapping whose response no longer matters; tell whether it was pending."""
+        """Drop a mapping whose response no longer matters; return whether it was pending."""
         return self._pending.pop(gateway_id, None) is not None
 
     def pending_count(self) -> int:

@@ -310,7 +310,7 @@ class Peer:
         self._complete_request(called, None)
 
     def forget(self, id: int) -> bool:
-        """Retire a call whose response no longer matters; tell whether it was pending."""
+        """Retire a call whose response no longer matters; return whether it was pending."""
         if id not in self.pending_calls:
             return False
         del self.pending_calls[id]
@@ -347,7 +347,7 @@ class Peer:
         return not self.pending_calls and not self._pending_requests
 
     def is_pending(self, called: Called) -> bool:
-        """Tell whether a request still waits for a response of this side."""
+        """Return whether a request still waits for a response of this side."""
         return called in self._pending_requests
 
     def _complete_request(self, called: Called, payload: bytes | None) -> None:

@@ -66,7 +66,7 @@ def _capabilities_of(rows: Mapping[str, Method]) -> list[str]:
 
 
 def has_flag(capability: Any, flag: str) -> bool:
-    """Tell whether a capability, of whatever type, has a flag set."""
+    """Return whether a capability, of whatever type, has a flag set."""
     return hasattr(capability, "get") and capability.get(flag) is True
 
 

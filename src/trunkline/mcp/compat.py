@@ -285,7 +285,7 @@ def _unusable_result(kind: object) -> RpcError:
 
 
 def _has_uri(error: RpcError) -> bool:
-    """Tell whether an error names a resource. Only "resource not found" does."""
+    """Return whether an error names a resource. Only "resource not found" does."""
     return error.data is not UNSET and "uri" in (try_members(to_raw(error.data)) or {})
 
 
@@ -297,12 +297,12 @@ def _is_complete(found: dict[str, Raw]) -> bool:
 
 
 def contains_any(text: bytes, markers: tuple[bytes, ...]) -> bool:
-    """Tell whether a text contains one of the markers."""
+    """Return whether a text contains one of the markers."""
     return max(map(text.find, markers)) >= 0  # a C loop; a Python loop over the markers is slower
 
 
 def needs_downgrade(result: Raw, client: Revision) -> bool:
-    """Tell whether a result may contain what clients before 2025-06-18 cannot read."""
+    """Return whether a result may contain what clients before 2025-06-18 cannot read."""
     return b'"structuredContent"' in bytes(result) or _may_have_unknown_blocks(result, client)
 
 

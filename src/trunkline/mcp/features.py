@@ -192,7 +192,7 @@ def with_input_schema(definition: Raw) -> Raw:
 
 
 def is_object_schema(schema: Raw) -> bool:
-    """Tell whether a schema says that it describes an object."""
+    """Return whether a schema says that it describes an object."""
     known = try_members(schema)
     return known is not None and decode_value(known.get("type", _NULL)) == "object"
 

@@ -123,7 +123,7 @@ class Method(Struct, frozen=True, eq=False):
         return bool(self.call_revisions)
 
     def is_known_to(self, revision: Revision, capabilities: Container[str]) -> bool:
-        """Tell whether a receiver of this revision, with these capabilities, has it."""
+        """Return whether a receiver of this revision, with these capabilities, has it."""
         return revision in self.revisions and (
             self.capability is None or self.capability in capabilities
         )

@@ -135,7 +135,7 @@ def _required_object(given: Params, key: str) -> Raw:
 
 
 def has_envelope(params: Params) -> bool:
-    """Tell whether a request states its revision and so belongs to the stateless protocol."""
+    """Return whether a request states its revision and so belongs to the stateless protocol."""
     return VERSION_KEY in params.meta
 
 

@@ -112,7 +112,7 @@ def most_verbose_level(levels: set[str]) -> str | None:
 
 
 def meets_log_level(params: object, minimum: str | None) -> bool:
-    """Tell whether a `notifications/message` has at least the level `minimum`, if there is one.
+    """Return whether a `notifications/message` has at least the level `minimum`, if there is one.
 
     Messages without a known level always pass.
     """

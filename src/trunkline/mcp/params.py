@@ -277,7 +277,7 @@ class Params:
 
 
 def _has_no_other_members(raw: Raw, call_params: _CallParams) -> bool:
-    """Tell whether the lengths prove that there are no other members, and no duplicates."""
+    """Return whether the lengths prove that there are no other members, and no duplicates."""
     if call_params.name is _ABSENT:
         return False
     spare = len(raw) - len(call_params.name) - _NAME_BYTES

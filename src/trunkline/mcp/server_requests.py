@@ -60,12 +60,12 @@ def required_capability(request: ServerRequest) -> dict[str, Any]:
 
 
 def is_declared(request: ServerRequest, capabilities: Mapping[str, Any]) -> bool:
-    """Tell whether a client with these capabilities can answer a request."""
+    """Return whether a client with these capabilities can answer a request."""
     return is_supported(request, read_client_features(capabilities))
 
 
 def is_supported(request: ServerRequest, client_features: frozenset[str]) -> bool:
-    """Tell whether a client with these features can answer a request."""
+    """Return whether a client with these features can answer a request."""
     return read_client_features(required_capability(request)) <= client_features
 
 

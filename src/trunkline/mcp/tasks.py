@@ -81,7 +81,7 @@ class TaskState(NamedTuple):
 
 
 def supports_tasks(revision: Revision, capabilities: Mapping[str, Any]) -> bool:
-    """Tell whether a server declared that its tools can be called as tasks."""
+    """Return whether a server declared that its tools can be called as tasks."""
     if revision.is_stateless:
         return has_tasks_extension(capabilities)
     if not revision.has_tasks:
@@ -91,12 +91,12 @@ def supports_tasks(revision: Revision, capabilities: Mapping[str, Any]) -> bool:
 
 
 def has_tasks_extension(capabilities: Mapping[str, Any]) -> bool:
-    """Tell whether a stateless client or server declared the tasks extension."""
+    """Return whether a stateless client or server declared the tasks extension."""
     return TASKS_EXTENSION in as_object(capabilities.get("extensions"))
 
 
 def needs_tasks_extension(error: BaseException | None) -> bool:
-    """Tell whether a call failed only because the tasks extension was not declared."""
+    """Return whether a call failed only because the tasks extension was not declared."""
     if not isinstance(error, RpcError) or error.code != MISSING_CAPABILITY or error.data is UNSET:
         return False
     required = as_object(as_object(decode_value(to_raw(error.data))).get("requiredCapabilities"))
@@ -204,7 +204,7 @@ def lost_task_error(error: RpcError) -> RpcError:
 
 
 def has_content(result: Raw) -> bool:
-    """Tell whether a tool's result has content. Some servers return an empty object instead."""
+    """Return whether a tool's result has content. Some servers return an empty object instead."""
     return bool((try_members(result) or {}).keys() & _CONTENT_KEYS)
 
 

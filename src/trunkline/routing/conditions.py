@@ -196,7 +196,7 @@ class Condition:
 
 
 def _uses_variable(source: str, name: str) -> bool:
-    """Tell whether a condition uses a variable, which means that it does not compile without it."""
+    """Return whether a condition uses a variable: then it does not compile without it."""
     try:
         _compile(source, tuple(known for known in VARIABLES if known != name))
     except ConditionError:

@@ -93,7 +93,7 @@ class KillSwitchSet:
         return SWITCH_ALL if self._all and backend not in self.exempt else None
 
     def disables_backend(self, backend: str) -> bool:
-        """Tell whether a backend is disabled for everybody."""
+        """Return whether a backend is disabled for everybody."""
         return backend in self._servers or (self._all and backend not in self.exempt)
 
     def _disables_tool(self, entry: CatalogEntry) -> bool:

@@ -110,7 +110,7 @@ class Bucket(Struct, gc=False):
         self.empty_at, self.rpm = now * rpm + min(left, rpm * MINUTE_NS), rpm
 
     def is_empty(self, now: int) -> bool:
-        """Tell whether the bucket is empty and no call is about to fill it."""
+        """Return whether the bucket is empty and no call is about to fill it."""
         return self.empty_at < now * self.rpm
 
 

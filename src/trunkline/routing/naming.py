@@ -40,7 +40,7 @@ def public_name(prefix: str, name: str) -> str:
 
 
 def matches_pattern(pattern: str, name: str) -> bool:
-    """Tell whether a pattern matches the whole of a name."""
+    """Return whether a pattern matches the whole of a name."""
     first, *rest = pattern.split("*")
     if not rest:
         return len(name) == len(first) and _part_matches_at(name, 0, first)
@@ -58,7 +58,7 @@ def matches_pattern(pattern: str, name: str) -> bool:
 
 
 def matches_any_pattern(patterns: Iterable[str], name: str) -> bool:
-    """Tell whether any of the patterns matches the whole of a name."""
+    """Return whether any of the patterns matches the whole of a name."""
     return any(matches_pattern(pattern, name) for pattern in patterns)
 
 
@@ -70,7 +70,7 @@ def _find_part(name: str, part: str, start: int, end: int) -> int:
 
 
 def _part_matches_at(name: str, place: int, part: str) -> bool:
-    """Tell whether a part without `*` matches the name at a position."""
+    """Return whether a part without `*` matches the name at a position."""
     found = name[place : place + len(part)]
     if "?" not in part:
         return found == part
@@ -78,7 +78,7 @@ def _part_matches_at(name: str, place: int, part: str) -> bool:
 
 
 def matches_template(template: str, uri: str) -> bool:
-    """Tell whether a template's literals occur in `uri` in order, the outer ones at its ends."""
+    """Return whether a template's literals occur in `uri` in order, the outer ones at its ends."""
     first, *rest = template_literals(template)
     if not rest:
         return uri == first

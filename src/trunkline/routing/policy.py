@@ -94,7 +94,7 @@ class Role(NamedTuple):
     location: str = ""
 
     def permits(self, permission: Permission) -> bool:
-        """Tell whether the role has a permission. Permission to execute includes reading."""
+        """Return whether the role has a permission. Permission to execute includes reading."""
         found = self.permissions
         executes = permission == "tools.read" and "tools.execute" in found
         return executes or permission in found or "*" in found
@@ -116,7 +116,7 @@ class Rule(NamedTuple):
     condition: Condition | None = None
 
     def applies_to(self, subject: Subject, target: Target) -> bool:
-        """Tell whether the rule applies, apart from its condition."""
+        """Return whether the rule applies, apart from its condition."""
         return (
             matches_any_pattern(self.patterns, target.name)
             or (target.native_uri != "" and matches_any_pattern(self.patterns, target.native_uri))
@@ -242,7 +242,7 @@ def _needs_arguments(rule: Rule, target: Target) -> bool:
 def _rule_matches(
     rule: Rule, facts: Mapping[str, Any], arguments: StrictArguments
 ) -> tuple[bool, str]:
-    """Tell whether a rule's condition holds, and why it could not be evaluated if so."""
+    """Return whether a rule's condition holds, and why it could not be evaluated if so."""
     if rule.condition is None:
         return True, ""
     try:

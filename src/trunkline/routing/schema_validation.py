@@ -295,7 +295,7 @@ def _comparison_checks(value: object) -> int:
 
 
 def is_trivial(schema: Schema) -> bool:
-    """Tell whether a schema accepts every object."""
+    """Return whether a schema accepts every object."""
     return all(
         key in _ANNOTATION_KEYWORDS
         or (key == "type" and value == "object")
@@ -346,7 +346,7 @@ class ArgumentValidator:
             self._max_quick_bytes = 0
 
     def is_valid(self, arguments: Raw) -> bool:
-        """Tell whether arguments are valid. False may also mean that `find_errors` must decide."""
+        """Return whether arguments are valid. After False, `find_errors` decides."""
         try:
             is_small = len(arguments) <= self._max_quick_bytes
             return is_small and self._compiled_is_valid(_decode_json(arguments))

@@ -29,7 +29,7 @@ from trunkline.routing.naming import matches_any_pattern
 # The tool that calls another tool; Visibility knows its backends.
 CALL_TOOL = "call_tool"
 
-# Tells whether a kill switch disables a feature for a caller.
+# Whether a kill switch disables a feature for a caller.
 DisabledCheck: TypeAlias = Callable[[Caller, CatalogEntry], bool]
 
 VisibleCheck: TypeAlias = Callable[[Caller, CatalogEntry], bool]
@@ -39,7 +39,7 @@ class VisibilityPolicy(Protocol):
     """Decides which features a caller may see."""
 
     def is_visible(self, caller: Caller, entry: CatalogEntry) -> bool:
-        """Tell whether a feature exists for a caller."""
+        """Return whether a feature exists for a caller."""
         ...
 
     def visibility_key(self, caller: Caller) -> Hashable:
@@ -61,12 +61,12 @@ class Visibility:
         `search_backends` are the backends of the search tools. `policy` restricts what callers see.
         """
         self.is_visible: VisibleCheck = _always_visible if policy is None else policy.is_visible
-        """Tells whether a caller may see and call a feature."""
+        """Returns whether a caller may see and call a feature."""
         self.search_backends = search_backends
         self._surface = surface
         self._policy = policy
         self.disabled_check: DisabledCheck | None = None
-        """Tells whether a feature is disabled for a caller; None while no kill switch is on."""
+        """Returns whether a feature is disabled for a caller; None while no kill switch is on."""
         self.is_unrestricted = policy is None and not search_backends
         """Whether every caller sees everything and no tool calls another."""
 
@@ -76,12 +76,12 @@ class Visibility:
         return self._policy is None and self.disabled_check is None
 
     def is_offered(self, caller: Caller, entry: CatalogEntry) -> bool:
-        """Tell whether a caller may see a feature that is not disabled."""
+        """Return whether a caller may see a feature that is not disabled."""
         disabled = self.disabled_check is not None and self.disabled_check(caller, entry)
         return not disabled and self.is_visible(caller, entry)
 
     def is_listed(self, entry: CatalogEntry) -> bool:
-        """Tell whether a feature is listed for callers who may see it."""
+        """Return whether a feature is listed for callers who may see it."""
         if (
             self._surface is None
             or entry.kind is not FeatureKind.TOOL
@@ -91,11 +91,11 @@ class Visibility:
         return matches_any_pattern(self._surface, entry.public_name)
 
     def is_call_tool(self, entry: CatalogEntry) -> bool:
-        """Tell whether a tool is the search tool that calls another tool."""
+        """Return whether a tool is the search tool that calls another tool."""
         return entry.native_name == CALL_TOOL and entry.backend in self.search_backends
 
     def can_see_backend(self, catalog: Catalog, caller: Caller, backend: str) -> bool:
-        """Tell whether a caller may see any feature of a backend."""
+        """Return whether a caller may see any feature of a backend."""
         policy = self._policy
         if policy is None:
             return True

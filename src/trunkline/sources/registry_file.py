@@ -110,7 +110,7 @@ def load_embedded() -> LoadedRegistry:
 
 
 def is_toml(file: str) -> bool:
-    """Tell whether a file is TOML, by its name; all others are JSON."""
+    """Return whether a file is TOML, by its name; all others are JSON."""
     return file.lower().endswith(".toml")
 
 

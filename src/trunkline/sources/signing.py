@@ -149,7 +149,7 @@ def content_digest(tree: Table) -> str:
 
 
 def is_signed_by(pubkey: str, kind: str, tree: Table) -> bool:
-    """Tell whether the signature in `tree` is valid and of `pubkey`."""
+    """Return whether the signature in `tree` is valid and of `pubkey`."""
     try:
         signature = bytes.fromhex(str(tree.get("signature")))
         key = Ed25519PublicKey.from_public_bytes(decode_public_key(pubkey))
@@ -173,7 +173,7 @@ def decode_public_key(pubkey: str) -> bytes:
 
 
 def is_same_key(one: str, other: str) -> bool:
-    """Tell whether two public keys are equal, whatever their notation."""
+    """Return whether two public keys are equal, whatever their notation."""
     try:
         return decode_public_key(one) == decode_public_key(other)
     except ValueError:
