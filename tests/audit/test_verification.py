@@ -153,7 +153,7 @@ def test_log_is_intact_when_the_gateway_ends_right_after_pruning_all(
     report = verify_chain(tmp_path)
     assert report.ok, report.findings
     assert report.notes == [
-        "records up to 12 were pruned, as noted in record 13 (pruned, 1000000000.0)"
+        "records up to 12 were pruned: see record 13 (pruned, 1000000000.0)"
     ]
 
 

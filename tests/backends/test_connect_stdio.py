@@ -370,7 +370,10 @@ async def test_a_child_that_refuses_and_then_exits_is_restarted_too() -> None:
 async def test_a_child_that_always_exits_is_started_twice(tmp_path: Path) -> None:
     script = Script(discover=EXIT, initialize=EXIT)
     async with running(script, folder=tmp_path) as place:
-        assert await place.refusal() == "it ended before it said which revision it speaks"
+        assert (
+            await place.refusal()
+            == "the server ended before it answered with its protocol revision"
+        )
     assert script.heard == [[DISCOVER], [INITIALIZE]]
     assert list(tmp_path.iterdir()) == []
 

@@ -169,12 +169,12 @@ def test_an_entry_is_converted_without_notes(entry: dict[str, Any], table: dict[
         (
             {"url": "u", "serverUrl": "v"},
             {"url": "u"},
-            "serverUrl: ignored beside url; keep one of the two",
+            "serverUrl: ignored, because url is given too; keep one of the two",
         ),
         (
             {"serverUrl": "u", "httpUrl": "v"},
             {"url": "u"},
-            "httpUrl: ignored beside serverUrl; keep one of the two",
+            "httpUrl: ignored, because serverUrl is given too; keep one of the two",
         ),
         (
             {"url": "u", "environment": {"A": "b"}},

@@ -103,7 +103,7 @@ async def test_concurrent_calls_are_limited_until_one_ends() -> None:
         first = asyncio.create_task(client.call("fs__read"))
         await hold.started.wait()
         error = await client.expect_error("tools/call", name="fs__write")
-        assert error.message == "Too many calls under way for tool: fs__write"
+        assert error.message == "Too many calls in flight for tool: fs__write"
         assert error.data == {
             "type": "rate_limited",
             "retryAfter": 1,

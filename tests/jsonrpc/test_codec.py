@@ -90,7 +90,7 @@ def test_an_error_may_lack_an_id_but_a_result_may_not(id: bytes) -> None:
     assert failure.id is None
     spaced = b'{"jsonrpc":"2.0","id":1,      "error":{"code":1,"message":"x"},      "a":0}'
     assert decode(spaced) == ErrorResponse(1, failure.error)
-    assert "beside the result" in str(refusal(b'{"jsonrpc":"2.0","result":1}'))
+    assert "an id with the result" in str(refusal(b'{"jsonrpc":"2.0","result":1}'))
 
 
 EXACT = [b"1.0", b"1e400", b"-0", b"123456789012345678901234567890", b'"\\u0041\\/"', b"[ 1 , 2 ]"]

@@ -1,9 +1,9 @@
-"""The hash chain in a store, which several gateways extend, and the file that notes its tip.
+"""The hash chain in a store, which several gateways extend, and the file that keeps its tip.
 
     entries ──> transaction: the current tip ──> rows, hashed ──> the new tip ──> TipFile
 
 It does not wait or retry: a failure is a StoreError, and the caller passes the same entries again.
-The tip file notes the tip a second time, so that truncating the store alone is detected. If it
+The tip file keeps a second copy of the tip, so that truncating the store alone is detected. If it
 cannot be read or written, only the tip in the store is used.
 
 Invariants:
@@ -44,7 +44,7 @@ class TipFile:
         self.path = path
 
     def read(self) -> ChainTip | None:
-        """Return the noted tip; None if there is none, or the file is not valid."""
+        """Return the saved tip; None if there is none, or the file is not valid."""
         try:
             with self.path.open("rb") as opened:
                 chain, seq, digest = opened.read(_MAX_TIP_BYTES).decode("ascii").split()
@@ -180,7 +180,7 @@ class HashChain:
             # The tip file belongs to another store, which was replaced by this one.
             gap: dict[str, object] | None = {"chain": saved.chain, "records": saved.seq}
             return tip, gap if seq == 0 and tip.seq == 0 else None
-        # A noted tip beyond the last row means that rows were deleted.
+        # A saved tip after the last row means that rows were deleted.
         last_seq = max(tip.seq, 0 if saved is None else saved.seq)
         if last_seq <= seq:
             return ChainTip(tip.chain, seq, digest), None

@@ -10,8 +10,8 @@ Invariants:
 1. One altered record is one finding; its neighbours are not reported.
 2. The columns of a row must match its body, so a record cannot be hidden from searches.
 3. Verification goes on to the end whatever a record contains; the report is bounded.
-4. A tip that was noted elsewhere must match a record or the hash of the last pruned record.
-   A tip that nothing confirms is a finding, because a forged prune note would cause the same.
+4. A tip saved outside the store must match a record or the hash of the last pruned record. A tip
+   that nothing confirms is a finding, because a forged prune note would cause the same.
 """
 
 from collections.abc import Callable, Iterable
@@ -64,7 +64,7 @@ class VerificationReport(Struct):
     records: int = 0
     first: int = 0
     last: int = 0
-    tip: str = ""  # `SEQ:HASH` of the last record, to note elsewhere
+    tip: str = ""  # `SEQ:HASH` of the last record, for a later `--expect`
     findings: list[Finding] = []
     notes: list[str] = []
     omitted: int = 0  # number of findings that the report leaves out
@@ -84,7 +84,7 @@ class ChainVerifier:
         known_tips: Iterable[ChainTip] = (),
         format_time: Callable[[float], str] = str,
     ):
-        """Prepare; `tip` is the store's own, `known_tips` were noted elsewhere."""
+        """Prepare; `tip` is the store's own, `known_tips` were saved outside the store."""
         self._tip = tip
         sorted_tips = sorted(known_tips, key=lambda known_tip: known_tip.seq)
         self._known_tips = [
@@ -208,7 +208,7 @@ class ChainVerifier:
             )
             return
         row, pruned = self._pruned
-        self._add_note(f"records up to {last} were pruned, as noted in {self._describe(row)}")
+        self._add_note(f"records up to {last} were pruned: see {self._describe(row)}")
         digest = _parse_digest(pruned.hash)
         if next_hash(digest, first.body.encode("utf-8", "replace")) != first.hash:
             self._add_finding(
@@ -220,19 +220,19 @@ class ChainVerifier:
         """Check expected tips against the pruned records; only the last one's hash is known."""
         for known_tip in self._known_tips:
             if known_tip.seq == last and known_tip.hash != digest:
-                text = f"pruned record {last} does not match the tip that was noted elsewhere"
+                text = f"pruned record {last} does not match the saved tip"
                 self._add_finding("altered", last, last, text)
             elif known_tip.seq < last:
                 text = (
-                    f"record {known_tip.seq} was noted elsewhere, and records up to {last} were "
-                    "pruned: nothing confirms the note any more"
+                    f"the saved tip names record {known_tip.seq}, but records up to {last} were "
+                    "pruned: nothing confirms the tip any more"
                 )
                 self._add_finding("unconfirmed", known_tip.seq, known_tip.seq, text)
 
     def _check_known_tips(self, row: AuditRow) -> None:
         for known_tip in self._known_tips:
             if known_tip.seq == row.seq and known_tip.hash != row.hash:
-                text = f"{self._describe(row)} does not match the tip that was noted elsewhere"
+                text = f"{self._describe(row)} does not match the saved tip"
                 self._add_finding("altered", row.seq, row.seq, text)
 
     def _check_end(self) -> None:

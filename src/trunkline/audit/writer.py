@@ -376,8 +376,8 @@ class AuditWriter:
     def _changed_heartbeat(self) -> WriterHeartbeat | None:
         """Return a new heartbeat if the calls in flight changed, else None."""
         before, now = self._heartbeat, self._update_heartbeat()
-        is_noted = (before.in_flight, before.calls) == (now.in_flight, now.calls)
-        return None if is_noted else now
+        is_unchanged = (before.in_flight, before.calls) == (now.in_flight, now.calls)
+        return None if is_unchanged else now
 
     def _update_heartbeat(self) -> WriterHeartbeat:
         in_flight = self._calls_in_flight()

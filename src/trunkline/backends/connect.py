@@ -7,7 +7,7 @@
                   └──────────────> TransportServerConnection ──> StatelessServer or SessionServer
 
 `mcp.era_detection` decides what to send next and what an answer means; here it is sent. A server
-that is down, or refuses access, has not shown which protocol it speaks.
+that is down, or refuses access, has not shown which protocol it uses.
 
 Invariants:
 1. No request of the detection is cancelled: neither the probe nor `initialize`.
@@ -319,7 +319,7 @@ class _EraProbe:
         self._identity = identity
         self._limits = limits
         self._peer = Peer(identity.name, identity.remapper, reply_to_violations=False)
-        # Handles what the server sends before its answer, whichever protocol it speaks.
+        # Handles what the server sends before its answer, in either protocol.
         self._session_server = SessionServer(identity.listener, limits)
         self._sent_steps: dict[int, DetectionStep] = {}
         self._receiving: asyncio.Task[list[Event]] | None = None
@@ -376,7 +376,7 @@ class _EraProbe:
         except OSError as error:
             raise ConnectionLost(str(error)) from error
         if payload is None:
-            raise ConnectionLost("it ended before it said which revision it speaks")
+            raise ConnectionLost("the server ended before it answered with its protocol revision")
         return self._peer.receive(payload)
 
     async def _handle_event(self, event: Event) -> None:

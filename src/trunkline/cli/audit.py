@@ -113,14 +113,14 @@ def run_verify(option: Path | None, expected: str | None, as_json: bool) -> None
     """Verify the hash chain; exit with 1 if it is not intact."""
     known = [] if expected is None else [_parse_tip(expected)]
     with open_audit_log(option) as (store, location):
-        noted_tip = None if location.tip_file is None else location.tip_file.read()
-        # Only a tip noted elsewhere reveals that the last records were removed.
-        known += [] if noted_tip is None else [noted_tip]
+        saved_tip = None if location.tip_file is None else location.tip_file.read()
+        # Only a tip saved outside the store reveals that the last records were removed.
+        known += [] if saved_tip is None else [saved_tip]
         tip = store.tip()
         # The tip is read first: records written meanwhile are not missed.
         audit = ChainVerifier(tip, known, format_time).verify(all_rows(store))
-    if noted_tip is None:
-        audit.notes.append("the tip of the chain is not noted in a tip file")
+    if saved_tip is None:
+        audit.notes.append("there is no tip file: records removed at the end may go undetected")
     if as_json:
         print_json({"ok": audit.ok, "audit_log": location.display_url} | msgspec.to_builtins(audit))
     else:

@@ -205,7 +205,11 @@ class _EntryTranslation:
             other = closest_match(key, server_keys())
             self._note(key, "unknown key, ignored", f'did you mean "{other}"?' if other else "")
         elif own_key in self.table:
-            self._note(key, f"ignored beside {self._original_key(own_key)}", "keep one of the two")
+            self._note(
+                key,
+                f"ignored, because {self._original_key(own_key)} is given too",
+                "keep one of the two",
+            )
         else:
             self.table[own_key] = value
             if own_key != key:

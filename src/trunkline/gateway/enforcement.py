@@ -216,7 +216,7 @@ def _rate_limit_error(exceeded: LimitExceeded, entry: CatalogEntry, revision: Re
     target = f"{KIND_NAMES[entry.kind]}: {entry.public_name}"
     seconds = -(-exceeded.retry_after_ns // SECOND_NS)
     if exceeded.is_concurrent:
-        message, limit = f"Too many calls under way for {target}", f"{exceeded.key[0]}_concurrent"
+        message, limit = f"Too many calls in flight for {target}", f"{exceeded.key[0]}_concurrent"
     else:
         message, limit = f"Rate limit exceeded for {target}", exceeded.key[0]
     return gateway_error(ErrorKind.RATE_LIMITED, message, revision, retryAfter=seconds, limit=limit)

@@ -208,7 +208,9 @@ class Router:
     ) -> Raw | Coroutine[Any, Any, Raw]:
         """Answer a list request from the catalogue, which is always one page."""
         if bytes(params.get("cursor") or b"null") != b"null":
-            raise RpcError.invalid_params("unknown cursor: lists come on one page here")
+            raise RpcError.invalid_params(
+                "unknown cursor: the gateway returns each list on one page"
+            )
         return self.registry.when_complete(partial(write, kind))
 
     async def route_when_ready(

@@ -345,7 +345,7 @@ def _read_response(members: dict[str, Raw]) -> Response | ErrorResponse:
     if "result" in members and "error" in members:
         raise _invalid_request("expected a result or an error, got both", members)
     if "result" in members and "id" not in members:
-        raise _invalid_request("expected an id beside the result", members)
+        raise _invalid_request("expected an id with the result", members)
     try:
         id = _read_id(members["id"]) if "id" in members else None
         if "result" in members:
