@@ -358,7 +358,7 @@ async def test_a_detected_protocol_is_stored_and_replaced_when_it_no_longer_work
 async def test_the_protocol_is_detected_again_after_a_server_program_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_delay(failures: int, chance: float) -> float:
+    def no_delay(failures: int, jitter: float) -> float:
         return 0.0
 
     monkeypatch.setattr(breaker, "backoff_delay", no_delay)

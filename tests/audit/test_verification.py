@@ -152,9 +152,7 @@ def test_log_is_intact_when_the_gateway_ends_right_after_pruning_all(
     (tmp_path / "audit.tip").write_bytes(noted)
     report = verify_chain(tmp_path)
     assert report.ok, report.findings
-    assert report.notes == [
-        "records up to 12 were pruned: see record 13 (pruned, 1000000000.0)"
-    ]
+    assert report.notes == ["records up to 12 were pruned: see record 13 (pruned, 1000000000.0)"]
 
 
 def test_tip_of_another_log_is_not_expected_in_this_one() -> None:

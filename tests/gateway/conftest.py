@@ -7,7 +7,7 @@ from trunkline.routing import breaker
 
 @pytest.fixture(autouse=True)
 def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_delay(failures: int, chance: float) -> float:
+    def no_delay(failures: int, jitter: float) -> float:
         return 0.0
 
     monkeypatch.setattr(breaker, "backoff_delay", no_delay)

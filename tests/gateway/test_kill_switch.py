@@ -408,7 +408,7 @@ class StoppingEnforcer(EnforcementChain):
 async def test_a_call_that_cannot_be_sent_is_no_longer_in_flight(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def long_delay(failures: int, chance: float) -> float:
+    def long_delay(failures: int, jitter: float) -> float:
         return 1000.0
 
     monkeypatch.setattr(breaker, "backoff_delay", long_delay)

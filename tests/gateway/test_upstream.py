@@ -316,7 +316,7 @@ async def test_calls_are_queued_and_refused_above_the_limit() -> None:
 
 
 async def test_a_refused_call_has_a_retry_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    def later(failures: int, chance: float) -> float:
+    def later(failures: int, jitter: float) -> float:
         return 1000.0
 
     monkeypatch.setattr(breaker, "backoff_delay", later)

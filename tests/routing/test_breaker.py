@@ -27,9 +27,9 @@ def test_the_limits_of_the_delay_can_be_set() -> None:
 
 @pytest.mark.holds("O0.17")
 @given(st.integers(1, 10**9), st.floats(0, 1))
-def test_jitter_adds_up_to_half_and_no_delay_is_longer(failures: int, chance: float) -> None:
+def test_jitter_adds_up_to_half_and_no_delay_is_longer(failures: int, jitter: float) -> None:
     least = backoff_delay(failures, 0.0)
-    assert 1.0 <= least <= backoff_delay(failures, chance) <= 1.5 * least <= 1.5 * MAX_RETRY_DELAY
+    assert 1.0 <= least <= backoff_delay(failures, jitter) <= 1.5 * least <= 1.5 * MAX_RETRY_DELAY
 
 
 @pytest.mark.holds("O0.17")

@@ -108,7 +108,7 @@ def test_lone_surrogate_does_not_prevent_sending() -> None:
 
 @pytest.fixture(autouse=True)
 def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    def at_once(failures: int, chance: float) -> float:
+    def at_once(failures: int, jitter: float) -> float:
         return 0.0
 
     monkeypatch.setattr(breaker, "backoff_delay", at_once)

@@ -252,11 +252,11 @@ class RecordEncoder:
 
 def read_columns(body: bytes) -> tuple[float, str, str, str, str, str]:
     """Return the columns that belong to a body; raises ValueError."""
-    found = from_raw(body, _Columns)
+    found = from_raw(body, _RecordColumns)
     return (found.at, found.kind, found.name, found.subject, found.backend, found.status)
 
 
-class _Columns(Struct, frozen=True):
+class _RecordColumns(Struct, frozen=True):
     at: float
     kind: str
     name: str = ""

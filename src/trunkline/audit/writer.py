@@ -430,9 +430,9 @@ class AuditWriter:
         self._needs_reopen = True
         if self._chain is not None:
             self._chain.store.close()
-        chance = random.random()  # noqa: S311  jitter needs no secure randomness
+        jitter = random.random()  # noqa: S311  jitter needs no secure randomness
         pause = breaker.backoff_delay(
-            progress.failures, chance, self._times.min_retry_delay, self._times.max_retry_delay
+            progress.failures, jitter, self._times.min_retry_delay, self._times.max_retry_delay
         )
         left = self._deadline - time.monotonic()
         if self._closing.is_set():

@@ -89,7 +89,7 @@ class _TokenErrorResponse(Struct, frozen=True):
     error: str = ""
 
 
-class _Token(Struct, frozen=True):
+class _AccessToken(Struct, frozen=True):
     header: HeaderField
     issued_at: float
     renew_at: float
@@ -115,7 +115,7 @@ class OAuthCredentials:
             connect_timeout=timeout, head_timeout=timeout, max_body=64 * 1024, max_connections=1
         )
         self._now = clock
-        self._token: _Token | None = None
+        self._token: _AccessToken | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._failures = 0  # how many token requests in a row have failed
         self._rejections = 0  # how many new tokens in a row were rejected
@@ -191,7 +191,7 @@ class OAuthCredentials:
         self._problem = f"no token: {reason}"
         self._pause_until = self._now() + breaker.backoff_delay(failures, 0.0)
 
-    async def _request_token(self) -> _Token:
+    async def _request_token(self) -> _AccessToken:
         headers, body = self._client.request()
         http_client = HttpClient(self._client.token_url, (), self._http_limits)
         try:
@@ -205,7 +205,7 @@ class OAuthCredentials:
         return _read_token(answer, http_client.name, started_at)
 
 
-def _read_token(answer: bytes, name: str, now: float) -> _Token:
+def _read_token(answer: bytes, name: str, now: float) -> _AccessToken:
     try:
         found = msgspec.json.decode(answer, type=_TokenResponse)
         lifetime = DEFAULT_TOKEN_LIFETIME if found.expires_in is None else float(found.expires_in)
@@ -217,7 +217,9 @@ def _read_token(answer: bytes, name: str, now: float) -> _Token:
         raise ValueError(f"{name} answered with an expired token")
     lifetime = min(lifetime, MAX_TOKEN_LIFETIME)
     header = (b"authorization", f"Bearer {found.access_token}".encode())
-    return _Token(header, now, now + lifetime - min(RENEWAL_MARGIN, lifetime / 5), now + lifetime)
+    return _AccessToken(
+        header, now, now + lifetime - min(RENEWAL_MARGIN, lifetime / 5), now + lifetime
+    )
 
 
 def _rejection_text(response: HttpResponse, answer: bytes) -> str:

@@ -234,7 +234,7 @@ class GatewaySelection(NamedTuple):
     """Which gateways are meant: the one with a pid, all, or the only one."""
 
     pid: int | None = None
-    every: bool = False
+    all_gateways: bool = False
 
 
 class CommandOutcome(NamedTuple):
@@ -247,7 +247,7 @@ class CommandOutcome(NamedTuple):
 
 def run_status(pid: int | None, as_json: bool) -> None:
     """Print the state of the gateways; exit with 1 if there is none or one does not answer."""
-    found = asyncio.run(_select(GatewaySelection(pid), safe=True))
+    found = asyncio.run(_select(GatewaySelection(pid), all_by_default=True))
     if as_json:
         print_json([each.status or {"pid": each.pid} for each in found])
     else:
@@ -260,22 +260,22 @@ def run_status(pid: int | None, as_json: bool) -> None:
 
 def run_pause(selection: GatewaySelection, as_json: bool) -> None:
     """Refuse all calls."""
-    _run_command(selection, "pause", {}, as_json, safe=True)
+    _run_command(selection, "pause", {}, as_json, all_by_default=True)
 
 
 def run_resume(selection: GatewaySelection, as_json: bool) -> None:
     """Allow calls again."""
-    _run_command(selection, "resume", {}, as_json, safe=False)
+    _run_command(selection, "resume", {}, as_json, all_by_default=False)
 
 
 def run_kill(kind: str, name: str | None, selection: GatewaySelection, as_json: bool) -> None:
     """Disable something."""
-    _run_command(selection, "kill", _switch_params(kind, name), as_json, safe=True)
+    _run_command(selection, "kill", _switch_params(kind, name), as_json, all_by_default=True)
 
 
 def run_revive(kind: str, name: str | None, selection: GatewaySelection, as_json: bool) -> None:
     """Enable something again."""
-    _run_command(selection, "revive", _switch_params(kind, name), as_json, safe=False)
+    _run_command(selection, "revive", _switch_params(kind, name), as_json, all_by_default=False)
 
 
 def _switch_params(kind: str, name: str | None) -> dict[str, Any]:
@@ -288,9 +288,13 @@ def _switch_params(kind: str, name: str | None) -> dict[str, Any]:
 
 
 def _run_command(
-    selection: GatewaySelection, method: str, params: dict[str, Any], as_json: bool, safe: bool
+    selection: GatewaySelection,
+    method: str,
+    params: dict[str, Any],
+    as_json: bool,
+    all_by_default: bool,
 ) -> None:
-    outcomes = asyncio.run(_request_all(selection, method, params, safe))
+    outcomes = asyncio.run(_request_all(selection, method, params, all_by_default))
     if as_json:
         print_json([_outcome_json(each) for each in outcomes])
     else:
@@ -317,9 +321,9 @@ def _outcome_json(outcome: CommandOutcome) -> dict[str, Any]:
 
 
 async def _request_all(
-    selection: GatewaySelection, method: str, params: dict[str, Any], safe: bool
+    selection: GatewaySelection, method: str, params: dict[str, Any], all_by_default: bool
 ) -> Sequence[CommandOutcome]:
-    found = await _select(selection, safe)
+    found = await _select(selection, all_by_default)
     return await asyncio.gather(*(_request_one(each, method, params) for each in found))
 
 
@@ -336,7 +340,7 @@ async def _request_one(to: RunningGateway, method: str, params: dict[str, Any]) 
         return CommandOutcome(to.pid)
 
 
-async def _select(selection: GatewaySelection, safe: bool) -> list[RunningGateway]:
+async def _select(selection: GatewaySelection, all_by_default: bool) -> list[RunningGateway]:
     """Return the selected gateways; exit with a list of all if the selection is ambiguous."""
     found = await list_gateways(socket_folders(os.environ))
     if selection.pid is not None:
@@ -347,7 +351,7 @@ async def _select(selection: GatewaySelection, safe: bool) -> list[RunningGatewa
     if not found:
         fail(EXIT_FAILURE, "no gateway of yours is running")
     # Disabling too much is safe; enabling too much is not.
-    if len(found) > 1 and not safe and not selection.every:
+    if len(found) > 1 and not all_by_default and not selection.all_gateways:
         fail(
             EXIT_USAGE,
             f"{len(found)} gateways are running; name one with --pid, or all with --all:",

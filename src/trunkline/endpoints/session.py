@@ -141,11 +141,11 @@ class SessionEndpoint:
             self._close_mcp_session(mcp_session)
             context.respond_error(200, to_rpc_error(exc, request.method, self.report), request.id)
             return
-        opening = _Opening(session, context, request, result)
+        pending = _PendingInitialize(session, context, request, result)
         if isinstance(created, bool):
-            self._finish_initialize(opening, created)
+            self._finish_initialize(pending, created)
         else:
-            self._spawn(self._initialize_later(opening, created))
+            self._spawn(self._initialize_later(pending, created))
 
     def _new_record(self, principal: Principal, client: ClientRecord, now: float) -> SessionRecord:
         settings = self._settings
@@ -157,24 +157,26 @@ class SessionEndpoint:
             client=client,
         )
 
-    async def _initialize_later(self, opening: "_Opening", created: Awaitable[bool]) -> None:
+    async def _initialize_later(
+        self, pending: "_PendingInitialize", created: Awaitable[bool]
+    ) -> None:
         """Finish `initialize` when a shared store has answered."""
         try:
             is_created = await created
         except BaseException as exc:
-            record = opening.session.record
+            record = pending.session.record
             self._store.remove(record.id, record.epoch)  # it may have been stored all the same
-            await self._service.close_session(opening.session.mcp_session)
+            await self._service.close_session(pending.session.mcp_session)
             if not isinstance(exc, Exception):
                 raise
-            error = to_rpc_error(exc, opening.request.method, self.report)
-            opening.context.respond_error(200, error, opening.request.id)
+            error = to_rpc_error(exc, pending.request.method, self.report)
+            pending.context.respond_error(200, error, pending.request.id)
         else:
-            self._finish_initialize(opening, is_created)
+            self._finish_initialize(pending, is_created)
 
-    def _finish_initialize(self, opening: "_Opening", is_created: bool) -> None:
+    def _finish_initialize(self, pending: "_PendingInitialize", is_created: bool) -> None:
         """Answer `initialize`, once the store has the session or has refused it."""
-        session, context, request, result = opening
+        session, context, request, result = pending
         record, mcp_session = session.record, session.mcp_session
         if not is_created or self._is_closed:
             if is_created:
@@ -525,7 +527,7 @@ class SessionEndpoint:
         await wait_or_cancel(calls, self._background_tasks, self._close_timeout)
 
 
-class _Opening(NamedTuple):
+class _PendingInitialize(NamedTuple):
     """An `initialize` request whose session the store does not have yet."""
 
     session: SessionState

@@ -179,7 +179,7 @@ class SpanExporter(Generic[T]):
         self,
         deliver: Callable[[list[T]], Awaitable[DeliveryResult]],
         on_status: Callable[[str | None], None],
-        chance: Callable[[], float],
+        jitter: Callable[[], float],
         limits: ExportLimits,
     ) -> None:
         """Prepare; `on_status` gets the error when delivery fails, and None when it recovers."""
@@ -187,7 +187,7 @@ class SpanExporter(Generic[T]):
         self.dropped = 0
         self._deliver = deliver
         self._on_status = on_status
-        self._chance = chance
+        self._jitter = jitter
         self._max_batch = limits.max_batch
         self._delay = limits.delay
         self._close_timeout = limits.close_timeout
@@ -254,7 +254,7 @@ class SpanExporter(Generic[T]):
                 return True
             if not delivery.retryable or failures == MAX_ATTEMPTS or self._closed:
                 break
-            wait = breaker.backoff_delay(failures, self._chance())
+            wait = breaker.backoff_delay(failures, self._jitter())
             await asyncio.sleep(max(wait, min(delivery.retry_after or 0.0, MAX_RETRY_AFTER)))
         return False
 

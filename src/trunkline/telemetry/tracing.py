@@ -113,14 +113,14 @@ class Tracer:
         sample: float,
         addresses: Mapping[str, Attributes],
         report: IncidentReporter,
-        chance: Callable[[], float] = random.random,
+        random_fraction: Callable[[], float] = random.random,
     ) -> None:
         """Prepare; `sink` gets the spans, `addresses` are the attributes of each backend."""
         self.sink = sink
         self.addresses = {backend: tuple(address.items()) for backend, address in addresses.items()}
         self.report = report
         self._sample = sample
-        self._chance = chance
+        self._random_fraction = random_fraction
 
     def start_span(self, context: CallContext) -> None:
         """Give a call its span, if it is sampled."""
@@ -133,7 +133,7 @@ class Tracer:
         )
         if may_have_parent and self._join_trace(context, head):
             return
-        if self._chance() < self._sample:
+        if self._random_fraction() < self._sample:
             self._attach_span(context, RecordedSpan(self, None, head, None, False))
 
     def _join_trace(self, context: CallContext, head: RequestHead | None) -> bool:
