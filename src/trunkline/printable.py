@@ -1,4 +1,4 @@
-"""Make text of others safe to show: escape control characters, redact credentials in URLs.
+"""Make foreign text safe to show: escape control characters, redact credentials in URLs.
 
     https://ann:secret@host/x ──redact_userinfo──> https://[redacted]@host/x
 

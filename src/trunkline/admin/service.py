@@ -7,8 +7,8 @@
 
 The service does not check permissions: its callers do. The event ring keeps who called what and how
 it ended, but no arguments and no results. It is not an audit log: it drops old events, and it ends
-with the process. The switch file keeps the kill switches across a restart. Each configuration has
-one file, whichever process serves it.
+with the process. The switch file keeps the kill switches across a restart. All processes
+with one configuration share one file.
 
 Invariants:
 1. An unreadable switch file disables everything, because its switches are unknown. `revive all`

@@ -48,7 +48,7 @@ class OperatorTools(FunctionBackend):
         reads = {"readOnlyHint": True, "openWorldHint": False}
         self.tool("status", output=GatewayState, **reads)(self.status)
         self.tool("logs", output=RecentEvents, **reads)(self.logs)
-        # Tools that are not offered cannot be called either, whatever the policy allows.
+        # Tools that are not offered cannot be called either, even if the policy allows them.
         if changes:
             # A repeated call changes nothing more, so clients may retry.
             writes = {"readOnlyHint": False, "idempotentHint": True, "openWorldHint": False}

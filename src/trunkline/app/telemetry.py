@@ -81,7 +81,7 @@ class OpenLog:
         self.is_json = is_json
 
     def announce(self, *lines: str) -> None:
-        """Write lines, whatever the level."""
+        """Write lines, at any log level."""
         for line in lines:
             if line.strip():
                 self.queue.write_line(LogLine("info", "announced", line.strip()))

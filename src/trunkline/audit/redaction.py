@@ -4,7 +4,7 @@
                         ──> texts that look like credentials hidden everywhere
                         ──> long texts cut, and the whole limited in bytes
 
-It hides too much rather than too little. It never fails, whatever it is given.
+It hides too much rather than too little. It never fails, for any input.
 
 Invariants:
 1. Nothing under a secret key is kept, at any depth. A key that is too long to be kept whole counts

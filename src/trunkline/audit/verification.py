@@ -9,7 +9,7 @@ own gaps (dropped events, lost gateways, pruning) are notes, not findings.
 Invariants:
 1. One altered record is one finding; its neighbours are not reported.
 2. The columns of a row must match its body, so a record cannot be hidden from searches.
-3. Verification goes on to the end whatever a record contains; the report is bounded.
+3. Verification always goes on to the end, also after malformed records; the report is bounded.
 4. A tip saved outside the store must match a record or the hash of the last pruned record. A tip
    that nothing confirms is a finding, because a forged prune note would cause the same.
 """

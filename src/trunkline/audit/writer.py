@@ -3,8 +3,8 @@
     event loop ──put──> EventQueue ──take──> AuditWriter: RecordEncoder ──> HashChain
             └── put_calls: small calls are encoded at once, on the loop
 
-The event loop never waits: `put` queues an event or counts it as dropped. Whatever happens to the
-store, calls go on. The writer logs the first failure and the recovery; `progress` has the state.
+The event loop never waits: `put` queues an event or counts it as dropped. If the store
+fails, calls go on. The writer logs the first failure and the recovery; `progress` has the state.
 
 Invariants:
 1. The queue is bounded in events and in bytes of client data. Calls in a batch count one by one.

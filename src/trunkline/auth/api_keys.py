@@ -6,7 +6,7 @@ A plain digest is enough: a key has 256 random bits, so it cannot be guessed at 
 hash such as scrypt protects secrets that people choose, and would slow every first request here.
 
 Invariants:
-1. A key is shown once and stored nowhere, only its digest is.
+1. A key is shown once, when it is created. Only its digest is stored.
 2. The file is replaced as a whole or not at all, belongs to its owner alone, and concurrent writers
    wait for each other.
 3. A key id is never reused, not even after the key was revoked.

@@ -15,8 +15,8 @@ Invariants:
 3. An IPv6 network of 64 bits counts as one address: a customer gets at least that much.
 4. A request with two Authorization headers is rejected: a proxy may have checked the other one.
 5. Rejections are reported without the token, at most `max_failures` times in 60 s per address.
-6. A request without credentials gets no error code (RFC 6750, 3). Of what a client sent, responses
-   repeat only the Host header, which the endpoint has checked.
+6. A request without credentials gets no error code (RFC 6750, 3). Responses repeat nothing that a
+   client sent, except the Host header, which the endpoint has checked.
 """
 
 import asyncio

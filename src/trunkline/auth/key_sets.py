@@ -5,7 +5,7 @@
     poll ──> fetch because time has passed
     generation ──> changes whenever the keys change
 
-However many tokens name unknown keys, an issuer is asked at most once in MIN_FETCH_INTERVAL.
+An issuer is asked at most once per MIN_FETCH_INTERVAL, even if many tokens name unknown keys.
 
 Invariants:
 1. Valid keys are used until newer valid keys arrive, but no longer than MAX_KEY_AGE.
@@ -99,7 +99,7 @@ class SharedSecret:
         self._key = key
 
     def candidate_keys(self, header: TokenHeader) -> list[Key] | None:
-        """Return the secret, whatever key id a token names."""
+        """Return the secret; the key id in a token makes no difference."""
         return [self._key]
 
     async def fetch_now(self) -> None:

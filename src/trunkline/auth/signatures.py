@@ -6,8 +6,8 @@ The header is a hint: it selects one of our keys, and never supplies one (`jwk`,
 `x5u` are ignored).
 
 Invariants:
-1. An algorithm belongs to one type of key, which is checked before any bytes. So a public key is
-   never used as a secret, and `none` is not an algorithm.
+1. Each algorithm accepts one type of key, which is checked before the signature. So a public key
+   is never used as a secret, and `none` is not an algorithm.
 2. A token with critical extensions (`crit`) is rejected: none is supported.
 3. No error message contains any part of a token.
 """

@@ -58,7 +58,7 @@ class JwtVerifier:
 
 
 class TokenVerifier:
-    """Verifies JWTs and API keys, whichever are configured."""
+    """Verifies JWTs, API keys, or both, as configured."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Servers with `builtin`: those that are part of Trunkline, whose tools are Python functions.
 
-The packages above this one have their functions; the app builds and starts them.
+Other packages define these functions; the app builds and starts the servers.
 """
 
 from collections.abc import Mapping

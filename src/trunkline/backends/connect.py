@@ -6,8 +6,8 @@
     command ──> Transport ──> server/discover, initialize ──> the deciding answer
                   └──────────────> TransportServerConnection ──> StatelessServer or SessionServer
 
-`mcp.era_detection` decides what to send next and what an answer means; here it is sent. A server
-that is down, or refuses access, has not shown which protocol it uses.
+`mcp.era_detection` decides what to send next and what an answer means; this module sends it. A
+server that is down, or refuses access, has not shown which protocol it uses.
 
 Invariants:
 1. No request of the detection is cancelled: neither the probe nor `initialize`.

@@ -112,8 +112,8 @@ class InFlightCalls:
     def route_notification(self, notification: Notification) -> bool:
         """Queue a notification for its client; returns whether there is one.
 
-        Nothing after it waits for a slow client. The answers of that client's own calls wait until
-        it is being sent, so that the order is kept.
+        Later messages do not wait for a slow client. Answers to that client's own calls wait until
+        the notification is being sent, which keeps the order.
         """
         recipient = self.recipient(notification, self.only_client())
         if recipient is None:

@@ -6,7 +6,7 @@
 A kind is one file with a subclass of `BackendSettings`, and one line in the table `BACKEND_KINDS`
 of `config.server_table`. Everything else, such as the JSON Schema of its keys, follows from that.
 
-A kind imports what it connects with when it connects: the configuration imports all kinds.
+The configuration imports all kinds. So a kind imports its transport only when it connects.
 """
 
 from pathlib import Path
@@ -33,7 +33,7 @@ ProtocolKey = Annotated[
 
 
 class ConnectContext(Protocol):
-    """What one server is connected with, besides its own settings."""
+    """What the app supplies to connect one server: everything but the server's own settings."""
 
     @property
     def folder(self) -> Path | None:

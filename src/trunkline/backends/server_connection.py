@@ -1,4 +1,4 @@
-"""The connection to one server, whatever the transport, and reading its feature lists.
+"""The connection to one server, over any transport, and the reading of its feature lists.
 
     stdio, HTTP+SSE ──> Transport ──> TransportServerConnection ──┐
                                                                   ├──> SessionServer,

@@ -11,7 +11,7 @@ Invariants:
 1. A request carries the identity of the client that made it, with its capabilities in this
    protocol's form.
 2. One subscription serves all subscribers; the old one ends when the new one is acknowledged.
-3. The server never sends requests; one that does gets an error.
+3. Servers of this protocol send no requests; a request from a server gets an error.
 4. A tool that requires a task gets one, and its client gets the result.
 5. The rounds of input_required are limited, and a client that refuses ends the call.
 """
@@ -253,7 +253,7 @@ class StatelessServer:
         """Make a call; clients of the session protocol get the server's questions as requests."""
         params, caller, method = context.params, context.caller, context.method
         needs_adapting = not caller.revision.is_stateless
-        # Metadata that the client wrote itself goes on as it is.
+        # Metadata that the client wrote itself is forwarded unchanged.
         if needs_adapting or not has_envelope(params):
             to_stateless_params(method, params, caller)
         self._in_flight.subscribe_progress(context)
@@ -295,7 +295,7 @@ class StatelessServer:
         if context.params.require_text("name") in self._task_only_tools:
             return self._start_task(context)
         if has_tasks_extension(context.caller.capabilities):
-            # The gateway offers no tasks to clients, also to those that declare the extension.
+            # The gateway offers no tasks, not even to clients that declare the extension.
             set_tasks_extension(context.params, declared=False)
         pending = self._start_call(context)
         answer = PendingResult(lambda _: pending.cancel())

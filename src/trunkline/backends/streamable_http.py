@@ -411,7 +411,7 @@ class StreamableHttpClient:
         try:
             stream.resume(await self._open_stream(stream.last_id))
         except UpstreamStatusError as error:
-            # The server has received the call, so it must not be repeated, whatever the status.
+            # The server has received the call, so it must not be repeated, with any status.
             if not error.is_temporary:
                 raise ConnectionLost(f"{lost}, and to take it up again {error}") from None
         except ConnectionLost:
@@ -474,7 +474,7 @@ class StreamableHttpClient:
                 RemoteProtocolError(RpcError.invalid_request("servers send no requests"))
             )
         elif isinstance(message, Request):
-            # Not reading is the back-pressure on a server that sends more than it lets us answer.
+            # Stop reading: back-pressure on a server that sends requests faster than we can answer.
             while self._is_saturated():
                 self._capacity_changed.clear()
                 await self._capacity_changed.wait()

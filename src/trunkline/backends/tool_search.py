@@ -69,7 +69,7 @@ class ToolFinder:
         return entry if entry and self._registry.visibility.is_offered(caller, entry) else None
 
     def visible_backends(self, caller: Caller) -> list[str]:
-        """Return the backends of which the caller may see a tool."""
+        """Return the backends that have a tool which the caller may see."""
         return list(dict.fromkeys(entry.backend for entry in self._visible_tools(caller)))
 
     def _visible_tools(self, caller: Caller) -> list[CatalogEntry]:

@@ -4,7 +4,7 @@
 
 Invariants:
 1. `kill` and `pause` go to all gateways of the user, unless one is named: no time is lost.
-2. `revive` and `resume` go to one gateway: if several run, the user names it, or says `--all`.
+2. `revive` and `resume` go to one gateway: if several run, the user names it, or passes `--all`.
 3. A command succeeds if at least one gateway did it, and all answered.
 """
 
@@ -207,7 +207,7 @@ async def _request_reload(gateway: RunningGateway, timeout: float) -> GatewayRel
             raise ConnectionLost("the gateway has stopped")
         answer = await send_command(gateway.path, "reload", timeout=timeout)
         outcome = from_raw(answer, ReloadResult)
-    # Before OSError, of which it is a subclass.
+    # Before OSError, its base class.
     except TimeoutError:
         outcome = ReloadResult(f"{gateway.pid}: it did not answer within {timeout:g} s")
     except (OSError, ConnectionLost, RpcError, ValueError) as reason:

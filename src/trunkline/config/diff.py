@@ -19,7 +19,7 @@ from trunkline.config.model import Config
 from trunkline.config.server_table import ServerSettings
 
 # Keys of a server that change without a restart of the server.
-# A key that is missing here causes a restart too many, never one too few.
+# A key that is missing here causes an unnecessary restart, never a missing one.
 LIVE_KEYS = frozenset(
     (
         "title",

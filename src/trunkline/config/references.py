@@ -180,7 +180,7 @@ class Reference(Struct, frozen=True):
 def map_text(value: Any, path: KeyPath, change: Callable[[str, KeyPath], str]) -> Any:
     """Apply `change` to a text, or to the texts directly in a list or table.
 
-    Other values are returned as they are; nesting is not followed, whatever its depth.
+    Other values are returned as they are; nested values are not changed.
     """
 
     def changed(item: Any, path: KeyPath) -> Any:

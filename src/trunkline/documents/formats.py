@@ -33,13 +33,13 @@ WILDCARD_PATTERN = "^[A-Za-z0-9_*?-]+$"
 def text_format(pattern: str, expected: str, max_length: int | None = None) -> Meta:
     """Describe a text: its pattern, the same in words, and its maximum length.
 
-    For a text beside a list in a union use `text_format_in_union`.
+    For a union of a text and a list, use `text_format_in_union`.
     """
     return Meta(pattern=pattern, max_length=max_length, extra={"expected": expected})
 
 
 def text_format_in_union(pattern: str, expected: str, max_length: int | None = None) -> Meta:
-    """Describe a text beside a list in a union, without telling msgspec the pattern.
+    """Describe a text in a union with a list, without giving msgspec the pattern.
 
     msgspec 0.22 frees such a pattern twice and crashes the interpreter at exit.
     """

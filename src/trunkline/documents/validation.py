@@ -1,8 +1,8 @@
 """Validate tables against types: report every mismatch, not only the first.
 
-msgspec stops at the first mismatch and does not name keys of dictionaries, but a person with three
-mistakes wants to hear of three. This module walks the types that msgspec inspected, so it knows of
-the files what their JSON Schema knows. It converts nothing: `msgspec.convert` does, afterwards.
+msgspec stops at the first mismatch and does not name keys of dictionaries, but a user with three
+mistakes needs three messages. This module walks the types that msgspec inspected, so it accepts
+the same files as their JSON Schema. It converts nothing: `msgspec.convert` does, afterwards.
 
 Invariant upheld here: a table without errors is converted without errors.
 """

@@ -4,7 +4,7 @@
     request ──cached_principal──> a Principal, at once   ──authenticate──> Principal or Challenge
     open stream ──> its credentials are no longer cached ──> authenticate again ──> maybe closed
 
-What credentials are, and what proves them, is up to the implementation of Authenticator.
+The implementation of Authenticator defines what credentials are and how to check them.
 
 Invariants:
 1. A web page of another site cannot reach a gateway on this machine: neither by DNS rebinding
@@ -26,7 +26,7 @@ from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
 _is_loopback = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|\[::1\]").fullmatch
 _URL_SCHEMES = ("http://", "https://")
 
-# The headers that a page of an allowed origin may send, beside any `Mcp-Param-*` header.
+# The headers that a page of an allowed origin may send, in addition to `Mcp-Param-*` headers.
 CORS_REQUEST_HEADERS = (
     "accept, authorization, content-type, last-event-id, mcp-method, mcp-name, "
     "mcp-protocol-version, mcp-session-id"
@@ -41,7 +41,7 @@ class EndpointSettings(Struct, frozen=True, kw_only=True):
     messages_path: str = "/messages"
     ws_path: str = "/ws"
     allowed_hosts: frozenset[str] = frozenset()
-    """Host names of this gateway beside loopback ones, with or without a port."""
+    """Host names of this gateway in addition to loopback ones, with or without a port."""
     allowed_origins: frozenset[str] = frozenset()
     session_idle: float = 1800.0
     session_max_age: float = 86400.0

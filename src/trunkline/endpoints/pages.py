@@ -1,9 +1,9 @@
-"""Pages: complete responses to a GET of a path beside MCP, such as health, metrics and metadata.
+"""Pages: complete responses to GET requests outside MCP, such as health, metrics and metadata.
 
     request ──> a function of HttpPages ──> HttpPage, sent at once
                                         └─> coroutine ──a task──> HttpPage, sent when it is done
 
-Who may read a page is up to the page and to the server that looks it up.
+The page, or the server that looks it up, decides who may read it.
 
 Invariants:
 1. A request for a page gets one response, also when its coroutine fails (status 500, with the id of
@@ -29,7 +29,7 @@ from trunkline.jsonrpc.errors import IncidentReporter, print_incident, report_in
 
 
 class HttpPage(Struct, frozen=True):
-    """A complete response to a GET of a path beside MCP."""
+    """A complete response to a GET of a path that is not an MCP path."""
 
     status: int
     headers: HeaderTuple

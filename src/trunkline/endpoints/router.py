@@ -12,7 +12,7 @@ Invariants:
 1. A request whose Host or Origin is not allowed is rejected.
 2. The body decides which of the two protocols applies. A header can only contradict it, and gets an
    error then.
-3. A request that is rejected here reaches nothing behind, and leaves no state.
+3. A request that is rejected here does not reach the gateway, and leaves no state.
 4. Every request is authenticated, and open streams are authenticated again and again.
 """
 

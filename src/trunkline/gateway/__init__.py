@@ -1,1 +1,1 @@
-"""The doing: sessions, upstreams and what joins them. asyncio, but no sockets and no files."""
+"""The gateway: sessions, upstreams and the calls between them. It opens no sockets and no files."""

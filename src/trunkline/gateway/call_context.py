@@ -9,8 +9,8 @@ succeed.
 
 Invariants:
 1. A call has one CallContext, from its arrival to its end.
-2. The finish hooks run once, in the order they were added, with the outcome of the call. A hook
-   that raises, whatever it raises, keeps no later hook from running.
+2. The finish hooks run once, in the order they were added, with the outcome of the call. If a hook
+   raises any exception, the later hooks still run.
 """
 
 import asyncio

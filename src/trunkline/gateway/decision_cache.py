@@ -9,7 +9,7 @@ Looking these up for every call would take longer than the rest of the call: see
 The cache knows nothing of how its contents were found out.
 
 Invariants:
-1. `invalidate` drops everything. Whatever changes the catalogue, the visibility, the policy, the
+1. `invalidate` drops everything. Every change of the catalogue, the visibility, the policy, the
    limits or a kill switch calls it before the next call is routed.
 2. Its size is limited. Routes are limited by the catalogue, since only listed names have one.
 """
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class CallerRules(NamedTuple):
-    """What holds for all calls of one caller to one target."""
+    """The results of the checks that are the same for all calls of one caller to one target."""
 
     is_visible: bool = True
     is_disabled: bool = False
@@ -99,7 +99,7 @@ class Route(Struct, frozen=True):
     checks: tuple[Callable[..., Any], ...] = ()
     """The checks of the pipeline (`CallCheck`)."""
     caller_rules: CallerCache[CallerRules] = field(default_factory=lambda: CallerCache(_allow_all))
-    """What holds for each caller."""
+    """The rules for each caller."""
     is_restricted: bool = False
     """Whether the entry may be hidden from some callers, or calls another tool."""
     is_call_tool: bool = False

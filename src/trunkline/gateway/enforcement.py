@@ -2,9 +2,9 @@
 
     disabled? ──> over a limit? ──> allowed? ──> ArgumentChecker: do the arguments fit?
 
-Each part may be absent. What is the same for all calls of a caller (no kill switch, which limits,
-what the policy says regardless of arguments) is decided at its first call: see `rules_for`. The
-DecisionCache keeps it until something changes.
+Each part may be absent. Some decisions are the same for all calls of a caller: whether a kill
+switch is on, which limits apply, and what the policy says without the arguments. `rules_for` makes
+them at the first call, and the DecisionCache keeps them until something changes.
 
 Invariants:
 1. Lists and calls use the same policy decision: a listed entry is never "unknown" when called.

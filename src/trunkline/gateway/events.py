@@ -258,7 +258,7 @@ Sanitize = Callable[[str], str]
 
 
 class CallBrief(NamedTuple):
-    """What is told of a call: unlike its summary, without arguments."""
+    """The facts about a call that logs and operators see; unlike its summary, no arguments."""
 
     subject: str
     method: str
@@ -285,7 +285,7 @@ def _public_address(address: str) -> str:
 
 
 def brief_call(event: CallSummary, max_length: int | None = None) -> CallBrief:
-    """Return what is told of a call, with names cut to `max_length`."""
+    """Return the facts about a call, with names cut to `max_length`."""
     reason = None if event.error_code is None else event.error_kind or event.error_code
     subject = event.principal.subject[:max_length]
     name = call_target(event, max_length)

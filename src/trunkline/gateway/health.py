@@ -103,7 +103,7 @@ class CircuitBreaker:
             self._lost_connection = connection if isinstance(error, SharedConnectionLost) else None
             self._record_failure(permit, error)
         elif isinstance(error, RpcError):
-            # The server was there to answer, whatever the error says.
+            # Any answer, also an error, proves that the server is up.
             self.active = True
             self._record_success(permit)
         else:

@@ -10,7 +10,7 @@ Invariants:
 1. `kill` is in force before it awaits anything: no later call passes, and calls in flight that it
    affects are cancelled.
 2. What the configuration disables cannot be revived by an operator, who is told the file and line.
-3. A switch that cannot be saved is in force all the same, and the operator is told.
+3. A switch that cannot be saved takes effect anyway, and the operator is told.
 4. A pause ends with the process, and does not cancel calls in flight.
 """
 
@@ -90,11 +90,11 @@ class KillSwitchControl:
         self._max_switches = max_switches
         self.paused = False
         self.active = False
-        """Whether anything is disabled or paused; if not, calls look at nothing else."""
+        """Whether anything is disabled or paused; if not, calls check nothing else."""
         self._switches = KillSwitchSet()
         self._apply()
 
-    # Asking
+    # Queries
 
     def check(self, caller: Caller, entry: CatalogEntry) -> None:
         """Refuse an entry that is disabled for a caller; raises `disabled`."""
@@ -134,7 +134,7 @@ class KillSwitchControl:
         by_order = [(switch, OPERATOR) for switch in self._from_operator]
         return tuple(ActiveSwitch(s.kind.value, s.name, by) for s, by in sorted(by_file + by_order))
 
-    # Switching
+    # Changes
 
     async def kill(self, switch: KillSwitch, by: str = OPERATOR) -> SwitchResult:
         """Disable something until it is revived; raises SwitchError."""
@@ -224,7 +224,7 @@ class KillSwitchControl:
             return []
         return [f"this change is lost when the gateway restarts: {problem}"]
 
-    # What to say
+    # Messages for the operator
 
     def _check_server_exists(self, name: str) -> None:
         known = [upstream.name for upstream in self._registry]
@@ -242,7 +242,7 @@ class KillSwitchControl:
         return []
 
     def _other_reasons(self, switch: KillSwitch) -> list[str]:
-        """Return what else disables all that a switch disables."""
+        """Return the other switches and file lines that disable the same target."""
         found: list[str] = []
         for other in (switch, *self._switches.broader_switches(switch)):
             if other in self._from_config:

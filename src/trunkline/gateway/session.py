@@ -2,9 +2,9 @@
 
     created ──initialize──> initializing ──notifications/initialized──> operational
 
-A session finds out what a request asks for, and hands it on. The router and the pipeline decide
-what a call may do and carry it out. A request with the stateless protocol's metadata goes to the
-`StatelessHandler`, on whatever stream it comes.
+A session reads which method a request calls, and passes it on. The router and the pipeline decide
+whether a call is allowed, and carry it out. A request with the stateless protocol's metadata goes
+to the `StatelessHandler`, on any stream.
 
 Invariants:
 1. Before `initialize` has succeeded, only `initialize` and `ping` are answered; a failed one

@@ -408,7 +408,7 @@ def make_primary_session(backend: Backend) -> PrimarySession:
 
 
 class SecondaryListener(NamedTuple):
-    """Listens to a session besides the primary one, which alone speaks for the backend."""
+    """Listens to a secondary session. Only the primary session reports changes of the backend."""
 
     upstream: BackendListener
     client_capabilities: dict[str, Any] | None
@@ -474,8 +474,8 @@ class GatedFeatures:
     """The features that a backend offers only to clients with certain capabilities.
 
     Some servers offer more features to clients that can answer requests. The gateway has one
-    catalogue for all clients, so these features are listed for everybody. The server refuses calls
-    of clients that cannot use them.
+    catalogue for all clients, so all of them get these features in lists. The server refuses
+    calls of clients that cannot use them.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The stateless protocol: every request is answered by itself.
+"""The stateless protocol: each request is answered on its own, without a session.
 
     request ──> Caller, from its metadata ──> discover, lists, subscriptions; others are forwarded
 

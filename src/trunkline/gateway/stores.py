@@ -164,7 +164,7 @@ class SuspendedCallStore(Protocol):
         ...
 
     def remove(self, call_id: str) -> None:
-        """Remove a call that ends, in whatever round it waits."""
+        """Remove a call that ends, in any round."""
         ...
 
 
@@ -199,7 +199,7 @@ class MemorySuspendedCallStore:
         return record
 
     def remove(self, call_id: str) -> None:
-        """Remove a call that ends, in whatever round it waits."""
+        """Remove a call that ends, in any round."""
         record = self._records.pop(call_id, None)
         if record is not None:
             self._bytes -= record.size

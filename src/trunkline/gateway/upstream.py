@@ -188,7 +188,7 @@ class Upstream:
         )
         self._health_check.reconfigure(settings.ping_interval)
 
-    # Keeping it alive
+    # Supervision
 
     async def run(self) -> None:
         """Start it, and restart it when it ends, until it has failed too often."""

@@ -37,7 +37,7 @@ _MAX_BUFFERED_BYTES = 512 * 1024
 """How many unread bytes of a body pause reading from the socket."""
 
 _MIN_SEPARATE_BODY_BYTES = 64 * 1024
-"""A body of at least this many bytes is written beside its head instead of copied behind it."""
+"""A body of at least this many bytes is written separately instead of copied behind its head."""
 
 _TCP_KEEPALIVE_IDLE = 60
 """After how many seconds of silence the kernel sends TCP keep-alive probes."""

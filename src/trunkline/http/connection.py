@@ -23,7 +23,7 @@ Invariants:
 5. A rejected request ends the connection. What the client still sends is discarded for a while:
    closing over unread bytes would lose the response.
 6. An exchange is answered once. A second response is a bug of the handler and raises RuntimeError.
-7. A handler that responds after the client has disconnected is told so only where it waits.
+7. If the client has disconnected, only methods that wait report it to the handler.
 8. While the connection is IDLE or HANDLING_SINGLE, no bytes wait to be parsed and no request waits
    to be handled.
 """
@@ -416,7 +416,7 @@ class HttpConnection(asyncio.Protocol):
             case Timeout.HEAD:
                 self._reject("expected the head sooner")
             case Timeout.BODY:
-                # The more of the body has arrived, the later the deadline for its rate.
+                # The deadline moves with the received bytes, so the minimum rate is an average.
                 earned_time = limits.min_rate_delay + self._reader.received / limits.min_rate
                 self.deadline = self._body_since + min(limits.body_timeout, earned_time)
                 if self.deadline <= now:

@@ -196,7 +196,7 @@ class ConnectionFlags(Struct, frozen=True, gc=False):
     can_upgrade: bool
     """Whether the client offers an upgrade; bytes after the request are not HTTP if we accept."""
     has_no_body: bool = False
-    """Whether the response has no body whatever its headers say, as for HEAD."""
+    """Whether the response has no body, even if its headers announce one, as for HEAD."""
 
 
 DEFAULT_FLAGS = ConnectionFlags(is_http11=True, keep_alive=True, can_upgrade=False)

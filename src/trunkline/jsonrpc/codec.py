@@ -248,7 +248,7 @@ def find_response_id(beginning: bytes, end: bytes) -> int | UnsetType:
     if found := _ID_FIRST.match(beginning):
         return int(found[1])
     if _OUTCOME_FIRST.match(beginning) and (found := _ID_LAST.search(end)):
-        # Whatever precedes the last brace is a member of the message itself.
+        # A member right before the last brace belongs to the message itself.
         return int(found[1])
     return UNSET
 
@@ -308,7 +308,7 @@ def _read_message(document: Raw) -> Message:
         members = read_members(document)
     except DuplicateKey as exc:
         if exc.key == "id":
-            del exc.members["id"]  # there is no telling which of them is meant
+            del exc.members["id"]  # either of them may be the right one
         raise _invalid_request(str(exc), exc.members) from None
     except ValueError:
         raise _invalid_request("expected an object") from None

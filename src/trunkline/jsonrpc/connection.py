@@ -15,7 +15,7 @@ Invariants upheld here:
 4. A peer that does not read within the send timeout is disconnected.
 5. After `aclose` the transport is closed and no task of the connection runs. The exceptions are a
    task that called `aclose` itself and a handler that ignores its cancellation.
-6. While the transport lasts, no queued payload is lost, whichever task is cancelled.
+6. While the transport lasts, no queued payload is lost, even if a task is cancelled.
 """
 
 import asyncio
@@ -182,8 +182,8 @@ class Connection:
     def _dispatch_inline(self, payload: bytes) -> bool:
         """Handle a payload in the callback of the transport; return False to leave it to `run`.
 
-        Waking the task of `run` costs a lone call more than all other work here. Whatever may have
-        to be awaited is left to `run`.
+        Waking the task of `run` costs a lone call more than all other work here. Work that
+        may need an await is left to `run`.
         """
         peer = self._peer
         if not self._awaits_payload or peer.send_queue:
@@ -405,7 +405,7 @@ class Connection:
             self._not_awaited.discard(current)
 
     async def wait_ended(self) -> None:
-        """Wait until the connection has ended, on whichever side."""
+        """Wait until the connection has ended, on either side."""
         await self._ended.wait()
 
     async def _end(self) -> None:
@@ -486,7 +486,7 @@ class Connection:
 
 
 class PayloadSender:
-    """Sends the payloads of a peer, one at a time, from whichever task flushes first.
+    """Sends the payloads of a peer, one at a time, from the task that flushes first.
 
     There is no writer task: a flush sends everything queued by then, so a response usually leaves
     from the task that made it, without a task switch. Payloads that are queued during a flush, or

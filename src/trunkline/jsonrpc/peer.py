@@ -50,7 +50,7 @@ MAX_FORGOTTEN_CALLS = 1024
 # The default limit of requests that wait for a response of this side.
 MAX_IN_FLIGHT = 1024
 
-# The origin of a call that was removed from the remapper behind the peer's back.
+# The origin of a call that other code removed from the remapper.
 _UNKNOWN_ORIGIN: tuple[Id, str] = (None, "")
 
 

@@ -12,8 +12,8 @@ Invariants upheld here:
 1. It completes once; later results and exceptions are dropped.
 2. Callbacks run once each, in the order they were added. A callback added after completion runs
    immediately. While it is held, all callbacks wait, even if the result is there.
-3. A callback that raises replaces the outcome by its exception, and the remaining callbacks run,
-   whatever the exception is. A callback that raises Superseded makes the remaining callbacks wait
+3. A callback that raises replaces the outcome by its exception, and the remaining callbacks
+   run in any case. A callback that raises Superseded makes the remaining callbacks wait
    for another PendingResult.
 """
 

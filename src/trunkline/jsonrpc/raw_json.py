@@ -3,7 +3,7 @@
 Nothing here reads deeper than its caller needs; the rest stays the bytes that arrived.
 
 Invariants upheld here:
-1. `to_raw` returns valid JSON in valid UTF-8, whatever it was given.
+1. `to_raw` returns valid JSON in valid UTF-8 for any value, or raises.
 2. `read_members` returns every member of an object exactly once, or raises. A key that occurs
    twice is an error however it is escaped, because two readers could see two different objects.
 3. Neither changes the bytes of a value: 1.0, 1e400 and 30-digit integers stay as they are.
@@ -71,7 +71,7 @@ def _encode_other(value: object) -> object:
     raise TypeError(f"a value of type {type(value).__qualname__!r} cannot be written as JSON")
 
 
-# Encode any value, raw members verbatim; raises whatever the types of its parts raise.
+# Encode any value, raw members verbatim; raises what the types of its parts raise.
 encode_json: Callable[[object], bytes] = msgspec.json.Encoder(enc_hook=_encode_other).encode
 
 

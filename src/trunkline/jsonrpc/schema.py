@@ -1,6 +1,6 @@
 """The JSON Schema (2020-12) of the messages, generated from the types that encode them.
 
-`jsonrpc.schema.json` beside this file is the output. One test keeps the two equal, another checks
+The output is `jsonrpc.schema.json` in this folder. One test keeps the two equal, another checks
 that schema and decoder accept the same messages. The description lists what a schema cannot
 express: that no key occurs twice, that 1.0 is not an integer here, and the limits.
 """

@@ -1,1 +1,1 @@
-"""What MCP says: pure knowledge of its revisions, mostly tables."""
+"""The rules of MCP and the differences between its revisions, mostly as tables. Pure."""

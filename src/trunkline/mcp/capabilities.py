@@ -16,7 +16,7 @@ from trunkline.mcp.versions import Revision
 
 TASKS_EXTENSION = META_PREFIX + "tasks"
 
-# The details of a client's capability that servers are told; of other capabilities, all.
+# The details of a client's capability that servers get; other capabilities are passed on whole.
 _DETAILS = {"sampling": ("context", "tools"), "elicitation": ("form", "url")}
 
 
@@ -66,7 +66,7 @@ def _capabilities_of(rows: Mapping[str, Method]) -> list[str]:
 
 
 def has_flag(capability: Any, flag: str) -> bool:
-    """Return whether a capability, of whatever type, has a flag set."""
+    """Return whether a capability, of any type, has a flag set."""
     return hasattr(capability, "get") and capability.get(flag) is True
 
 

@@ -14,7 +14,7 @@ Older revisions get an equivalent for what they lack:
 Malformed content stays as it is, for the client to reject.
 
 Rules upheld here:
-1. A client loses nothing that it could read: what must go is expressed in another way.
+1. A client gets everything that it can read. What its revision lacks is converted, if possible.
 2. What both revisions have in common keeps its bytes.
 3. A result without anything to convert is searched for markers, not parsed.
 """

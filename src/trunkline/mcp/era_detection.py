@@ -68,7 +68,7 @@ def classify_discovery(found: Discovery) -> ProbeResult:
 
 
 def classify_error(error: RpcError) -> ProbeResult:
-    """Classify a JSON-RPC error, whatever the transport."""
+    """Classify a JSON-RPC error, over any transport."""
     if error.code in (HEADER_MISMATCH, MISSING_CAPABILITY):
         return ProbeResult.STATELESS  # only stateless servers use these codes
     if error.code != UNSUPPORTED_VERSION:

@@ -12,7 +12,7 @@ one member that they cannot read, and behind a gateway that is the list of all s
 
 Rules upheld here:
 1. Valid members and unknown members keep their bytes.
-2. What must be dropped takes as little as possible with it. A bad definition never costs the list.
+2. As little as possible is dropped. One bad definition never makes the whole list fail.
 3. Annotations are the server's claims. Hints that are not booleans count as absent.
 """
 

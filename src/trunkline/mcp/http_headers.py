@@ -62,7 +62,7 @@ _escaped = re.compile(rb"\\u00[267]").search
 _HEADER_KEYWORD = "x-mcp-header"
 _HEADER_TYPES = ("integer", "string", "boolean")
 
-# The keywords of JSON Schema 2020-12 and draft 7, beside `properties`, that contain schemas. All
+# The keywords of JSON Schema 2020-12 and draft 7, except `properties`, that contain schemas. All
 # other keywords contain data: "x-mcp-header" in a `default` or an `enum` is no annotation.
 _SCHEMA_MAP_KEYWORDS = frozenset(
     {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties"}

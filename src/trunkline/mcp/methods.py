@@ -82,17 +82,17 @@ class Method(Struct, frozen=True, eq=False):
     may_be_task: bool = False
     """Whether a client may have it run as a task, by `params.task`."""
     has_arguments: bool = True
-    """Whether `params.arguments` are what the feature is called with, so that rules judge them."""
+    """Whether `params.arguments` are the arguments of the feature, which policy rules may check."""
     operation: str | None = None
     """The `gen_ai.operation.name` of its spans."""
     header_member: str | None = None
     """The member of params that HTTP repeats as `Mcp-Name`. By default the name or URI."""
     client_features: tuple[str, ...] = ()
-    """The parts of a client's capability of which a server request needs one, as
-    `capability.detail`. By default the capability.
+    """The details of a client's capability, as `capability.detail`; a server request needs one of
+    them. By default, it needs the capability.
     """
     is_probe: bool = False
-    """Whether it finds out what a server speaks, so that errors are no answers."""
+    """Whether it detects which protocol a server speaks; an HTTP error is then a result."""
     precedes_session: bool = False
     """Whether it is accepted before `initialize` has succeeded."""
     starts_session: bool = False
@@ -102,7 +102,7 @@ class Method(Struct, frozen=True, eq=False):
     has_progress_token: bool = False
     """Whether `params.progressToken` says which request it is about."""
     is_log_message: bool = False
-    """Whether a client chooses by its log level whether it gets it."""
+    """Whether the log level that a client has set decides if the client gets it."""
     target: str | None = None
     """The member of params that names its target. Derived."""
     call_revisions: frozenset[Revision] = frozenset()

@@ -1,6 +1,6 @@
 """Notifications: what a client subscribes to, and which log messages it wants.
 
-It sends nothing. It contains the terms that clients and servers of both eras share.
+It sends nothing. It reads and writes what clients and servers of both eras have in common.
 """
 
 from collections.abc import Iterable, Mapping

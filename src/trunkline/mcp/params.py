@@ -98,7 +98,7 @@ class _CallParams(msgspec.Struct, gc=False, omit_defaults=True):
 
 _decode_call_params = msgspec.json.Decoder(_CallParams).decode
 
-# The bytes that a compact encoding needs beside the values.
+# The bytes that a compact encoding needs in addition to the values.
 _NAME_BYTES = len('{"name":""}')
 _ARGUMENTS_BYTES = len(',"arguments":')
 _META_BYTES = len(',"_meta":')
@@ -163,7 +163,7 @@ class Params:
 
     @property
     def has_only_standard_members(self) -> bool:
-        """Whether there is a name, and nothing beside it but arguments and `_meta`."""
+        """Whether there is a name, and no other member but arguments and `_meta`."""
         return self._call_params is not None
 
     def require_text(self, key: str) -> str:

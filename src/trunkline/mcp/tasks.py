@@ -73,7 +73,7 @@ class TaskState(NamedTuple):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the task has ended, in whichever way."""
+        """Whether the task has ended, with success or without."""
         return self.status in _FINAL_STATUSES
 
 

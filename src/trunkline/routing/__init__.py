@@ -1,1 +1,1 @@
-"""The decisions: what goes where, and under which name. Pure; time is an argument."""
+"""Decisions about calls: names, visibility, policy and limits. Pure; time is an argument."""

@@ -105,7 +105,7 @@ class Catalog:
         return isinstance(other, Catalog) and self._entries == other._entries
 
     def changed_kinds(self, other: "Catalog") -> tuple[FeatureKind, ...]:
-        """Return the kinds of which another catalogue has other features, or another order."""
+        """Return the kinds whose features, or their order, differ in another catalogue."""
         return tuple(kind for kind in FeatureKind if self.entries(kind) != other.entries(kind))
 
 

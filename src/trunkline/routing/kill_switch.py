@@ -1,4 +1,4 @@
-"""Kill switches: what is disabled, as an immutable value, and whom that affects.
+"""Kill switches: what is disabled, and for which callers, as an immutable value.
 
     KillSwitch(tool, "fs__delete_*"), KillSwitch(server, "fs"), KillSwitch(subject, "anna"),
     KillSwitch(all) ──> KillSwitchSet ──find(principal, entry)──> KillSwitch, or None
@@ -93,7 +93,7 @@ class KillSwitchSet:
         return SWITCH_ALL if self._all and backend not in self.exempt else None
 
     def disables_backend(self, backend: str) -> bool:
-        """Return whether a backend is disabled for everybody."""
+        """Return whether a backend is disabled for all callers."""
         return backend in self._servers or (self._all and backend not in self.exempt)
 
     def _disables_tool(self, entry: CatalogEntry) -> bool:

@@ -3,7 +3,7 @@
     Subject, Target ──evaluate──> PolicyDecision: hidden | visible, denied | allowed | conditional
                                         └──resolve(arguments)──> PolicyResult, with the rule
 
-    1. `denied_tools` of any of the caller's roles   hides, whatever the rules say
+    1. `denied_tools` of any of the caller's roles   hides, before any rule
     2. the rules, in order                           the first that matches decides
     3. the permissions of the caller's roles         one permission suffices
     4. otherwise                                     hidden
@@ -16,7 +16,7 @@ Rules upheld here:
 3. A condition that fails never allows: a denying rule then denies, an allowing rule does not match.
 4. A feature is visible if and only if some call of it could be allowed, or a role of the caller may
    read but not execute it.
-5. Equal questions have equal answers, whatever was asked before.
+5. Equal subjects and targets get equal decisions, independent of earlier ones.
 """
 
 from collections.abc import Iterable, Mapping
@@ -136,7 +136,7 @@ class Rule(NamedTuple):
 
     @property
     def variables(self) -> frozenset[str]:
-        """The properties of callers and features that it reads, beside roles and names."""
+        """The properties of callers and features that it reads, except roles and names."""
         criteria = {"subject": self.subjects, "client": self.clients}
         criteria |= {"backend": self.backends, "annotations": self.hints}
         read = {name for name, wanted in criteria.items() if wanted}
@@ -180,11 +180,11 @@ class Policy:
         self.rules = tuple(rules)
         self.roles = dict(roles or {})
         self.variables = frozenset[str]().union(*(rule.variables for rule in self.rules))
-        """What it reads beside roles and names. Callers who agree in these get equal decisions."""
+        """What the rules read, except roles and names. Equal values give equal decisions."""
 
     @property
     def is_open(self) -> bool:
-        """Whether there are no rules and roles. Then everybody may call everything."""
+        """Whether there are no rules and roles. Then every caller may call everything."""
         return not self.rules and not self.roles
 
     def evaluate(self, subject: Subject, target: Target) -> PolicyDecision:

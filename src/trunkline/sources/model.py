@@ -197,7 +197,7 @@ def registry_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Return the schema as it is shipped, in `sources.schema.json` beside this file."""
+    """Return the schema as it is shipped, in `sources.schema.json`."""
     return json.dumps(registry_schema(), indent=2) + "\n"
 
 

@@ -13,7 +13,7 @@ Invariants upheld here:
    patterns, no duplicate name or pattern, and no address twice in one topic.
 3. A signature is absent or the curator's. A file with an invalid signature is refused.
 4. A file is replaced atomically and keeps its permissions. If the path is a link, its target is
-   replaced, and the log is beside the target.
+   replaced, and the log is in the folder of the target.
 5. Only a valid registry is written: the new text is parsed before it replaces the file.
 """
 
@@ -235,7 +235,7 @@ def _valid_items(tree: Table, key: str, kind: type[Any]) -> Iterator[tuple[KeyPa
 
 
 def log_path(path: Path) -> Path:
-    """Return the path of a registry's change log: beside the file, not beside a link to it."""
+    """Return the path of a registry's change log: next to the file, not next to a link to it."""
     path = _resolve_link(path)
     return path.with_name(f"{path.name}.log")
 

@@ -17,7 +17,7 @@ Invariants upheld here:
 3. A document that cannot be verified counts as not signed; no exception is raised.
 4. A log is valid if every entry is signed by the curator and has the hash of the entry before.
 5. Replaying a valid log gives the topics of the registry, and its last entry has the digest of the
-   registry. Neither file can be truncated or changed without the other showing it.
+   registry. So a change or truncation of either file is detected by comparing them.
 6. A log has no entry without a change.
 """
 
@@ -173,7 +173,7 @@ def decode_public_key(pubkey: str) -> bytes:
 
 
 def is_same_key(one: str, other: str) -> bool:
-    """Return whether two public keys are equal, whatever their notation."""
+    """Return whether two public keys are equal, in either notation."""
     try:
         return decode_public_key(one) == decode_public_key(other)
     except ValueError:

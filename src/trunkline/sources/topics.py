@@ -200,7 +200,7 @@ class TopicFinder:
         """Index the topics; raises ValueError for invalid weights."""
         self._settings = settings
         self._slugs = sorted(categories)
-        # A name and a slug per topic, besides its patterns.
+        # A name and a slug per topic, in addition to its patterns.
         self._text_count = sum(2 + len(each.query_patterns) for each in categories.values())
         self._classic: TopicScorer | None = None
         self._matcher = Matcher(_FIELDS)
