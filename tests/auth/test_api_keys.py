@@ -90,7 +90,7 @@ def test_a_key_id_is_never_reused(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     add(path)
     revoke_key(path, "ci")
-    with pytest.raises(KeyFileError, match="there is a key 'ci' already, or was"):
+    with pytest.raises(KeyFileError, match="a key 'ci' exists or existed"):
         add(path)
     with pytest.raises(KeyFileError, match="there is no key 'x'; there are: ci"):
         revoke_key(path, "x")

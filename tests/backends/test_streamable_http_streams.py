@@ -376,7 +376,7 @@ async def test_a_call_whose_stream_cannot_be_resumed_is_lost_and_not_repeated(
         await web.wait_for("GET")
         error = await error_of(call(link))
         assert type(error) is ConnectionLost
-        assert "to take it up again the server answered HTTP" in str(error)
+        assert "resuming it failed: the server answered HTTP" in str(error)
 
 
 @tidy

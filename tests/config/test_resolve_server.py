@@ -100,9 +100,9 @@ def test_a_url_with_a_host_is_valid(url: str) -> None:
 @pytest.mark.parametrize(
     ("table", "key", "why"),
     [
-        ({"command": "${V}"}, "command", "it contains a NUL or half a character"),
-        ({"args": ["${V}"]}, "args[0]", "it contains a NUL or half a character"),
-        ({"env": {"E": "${V}"}}, "env.E", "it contains a NUL or half a character"),
+        ({"command": "${V}"}, "command", "it contains a NUL or half of a surrogate pair"),
+        ({"args": ["${V}"]}, "args[0]", "it contains a NUL or half of a surrogate pair"),
+        ({"env": {"E": "${V}"}}, "env.E", "it contains a NUL or half of a surrogate pair"),
         ({"headers": {"H": "${W}"}}, "headers.H", "invalid header value"),
         ({"headers": {"H": "é"}}, "headers.H", "invalid header value"),
         ({"command": "${EMPTY}"}, "command", "it is blank"),

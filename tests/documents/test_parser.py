@@ -429,7 +429,7 @@ def test_every_repeated_json_key_is_an_error_but_not_keys_inside_of_it() -> None
     assert parsed.tree == {"a": {"x": 1, "y": 2}}
     deep = '{"a":' * 100 + '{"b":1,"b":2}' + "}" * 100
     assert errors_of(parse_json(deep, "f")) == [
-        "f: a key, deep inside, is given twice; keep one of the two"
+        "f: a deeply nested key is given twice; keep one of the two"
     ]
 
 

@@ -97,7 +97,7 @@ def test_values_that_fit_have_no_errors() -> None:
         ({"disabled": 1}, "disabled: expected true or false, got a whole number; write one of"),
         ({"cwd": datetime.date(2026, 1, 1)}, "cwd: expected text, got a date; put it in quotes"),
         ({"cwd": datetime.time(1)}, "cwd: expected text, got a time; put it in quotes"),
-        ({"title": "\ud800"}, "title: half a character is in it; take it out"),
+        ({"title": "\ud800"}, "title: it contains half of a surrogate pair; remove that character"),
         ({"comand": ""}, 'comand: unknown key; did you mean "command"?'),
     ],
 )
@@ -195,7 +195,7 @@ def test_validation_passes_exactly_what_msgspec_converts(
     else:
         # Validation is stricter about nulls, which TOML lacks, about lone surrogates, and about
         # newlines that the "$" of a pattern accepts.
-        odd = ("half a character", "choose another")
+        odd = ("half of a surrogate pair", "choose another")
         assert None in table.values() or all(any(word in each for word in odd) for each in found)
 
 

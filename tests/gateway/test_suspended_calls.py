@@ -484,7 +484,7 @@ async def test_a_closing_gateway_abandons_suspended_calls_and_accepts_no_more() 
             await server.wait_received("tools/call")
         gateway.stateless.suspended_calls.close()
         await server.wait_received("notifications/cancelled")
-        with pytest.raises(RpcError, match="the gateway ends"):
+        with pytest.raises(RpcError, match="the gateway is shutting down"):
             await calling
         assert len(gateway.stateless.suspended_calls) == 0
 

@@ -155,7 +155,7 @@ async def test_a_slow_head_closes_the_connection() -> None:
     async with conversing(echo, HttpLimits(head_timeout=SOON)) as client:
         client.send(b"GET / HTTP/1.1\r\nHost: a\r\n")
         status, _, body = await client.answer()
-        assert (status, body) == (408, b"expected the head sooner\n")
+        assert (status, body) == (408, b"the head did not arrive in time\n")
         assert await client.rest() == b""
 
 
@@ -170,7 +170,7 @@ async def test_a_slow_body_closes_the_connection(limits: HttpLimits) -> None:
         client.get("/", "Content-Length: 5", method="POST")
         client.send(b"h")
         status, _, body = await client.answer()
-        assert (status, body) == (408, b"expected the body sooner\n")
+        assert (status, body) == (408, b"the body did not arrive in time\n")
         assert await client.rest() == b""
 
 

@@ -87,7 +87,7 @@ def test_invalid_notation_is_reported_with_line_and_column() -> None:
     ]
     assert mistakes('{"a": 1, // no\n}')[0].startswith("a.json:1:10: not JSON")
     assert mistakes("version = ", "a.toml")[0].startswith("a.toml:1:11: not TOML")
-    assert mistakes('{\n  "version": NaN\n}')[0].startswith("a.json:2:14: a number is too long, or")
+    assert mistakes('{\n  "version": NaN\n}')[0].startswith("a.json:2:14: a number is too long or")
     assert mistakes('{"a":\n' + "[" * 9000)[0].startswith("a.json:2:9000: nested too deeply")
 
 

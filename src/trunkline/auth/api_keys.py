@@ -177,7 +177,7 @@ def add_key(
 
     def add(records: tuple[ApiKeyRecord, ...]) -> tuple[ApiKeyRecord, ...]:
         if any(each.id == id for each in records):
-            raise KeyFileError(f"there is a key {id!r} already, or was; choose another name")
+            raise KeyFileError(f"a key {id!r} exists or existed; choose another name")
         return (*records, record)
 
     _rewrite(path, add)

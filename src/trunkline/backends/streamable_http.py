@@ -411,9 +411,9 @@ class StreamableHttpClient:
         try:
             stream.resume(await self._open_stream(stream.last_id))
         except UpstreamStatusError as error:
-            # The server has received the call, so it must not be repeated, with any status.
+            # Never repeat the call, with any status: the server has received it.
             if not error.is_temporary:
-                raise ConnectionLost(f"{lost}, and to take it up again {error}") from None
+                raise ConnectionLost(f"{lost}, and resuming it failed: {error}") from None
         except ConnectionLost:
             return  # counts as an attempt
 

@@ -429,7 +429,7 @@ def _ignore_error(path: KeyPath, reason: str, fix: str) -> None:
 def _find_invalid(text: str, key: str) -> tuple[str, str] | None:
     """Return the reason and fix if the value of `key` cannot be used."""
     if _NOT_TEXT.search(text):
-        return "it contains a NUL or half a character", "remove it"
+        return "it contains a NUL or half of a surrogate pair", "remove it"
     if key == "headers" and not HEADER_VALUE_PATTERN.fullmatch(text):
         return "invalid header value", "use one line of plain ASCII"
     if key == "url" and not is_http_url(text):

@@ -175,7 +175,7 @@ def parse_json(text: str, file: str, *, strict: bool = False) -> ParsedDocument:
             repeated = errors.locator.index.repeated
             _report_repeated_keys(errors, file, repeated)
             if not repeated:
-                reason = "a key, deep inside, is given twice"
+                reason = "a deeply nested key is given twice"
                 errors.add(ConfigError(file, None, "", reason, _KEEP_ONE_FIX))
         return ParsedDocument(tree, errors)
     return ParsedDocument(None, errors, is_complete=False)
@@ -329,7 +329,7 @@ def _blank_statement(text: str, statement: TomlStatement, locator: KeyLocator) -
 
 
 def _limit_error(file: str, position: TextPosition, exc: Exception) -> ConfigError:
-    reason, fix = "a number is too long, or none", "use fewer digits"
+    reason, fix = "a number is too long or not valid", "use fewer digits"
     if isinstance(exc, RecursionError):
         reason, fix = "nested too deeply", "use fewer brackets"
     return ConfigError(file, position.line, "", reason, fix, position.column)

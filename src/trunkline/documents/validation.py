@@ -193,7 +193,7 @@ def _validate_text(
     if not is_short or (pattern and not re.fullmatch(pattern, text)):
         add_error(path, f"expected {words.get('expected', '')}", "choose another")
     elif LONE_SURROGATE.search(text):
-        add_error(path, "half a character is in it", "take it out")
+        add_error(path, "it contains half of a surrogate pair", "remove that character")
 
 
 def _validate_choice(

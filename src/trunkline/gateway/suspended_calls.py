@@ -114,7 +114,7 @@ class SuspendedCalls:
         Raises RpcError if there are too many, or if the call was abandoned meanwhile.
         """
         if self._closed:
-            raise RpcError.internal_error("the gateway ends")
+            raise RpcError.internal_error("the gateway is shutting down")
         record = call.record = call.make_record(self.now(), self.limits.input_timeout)
         call.expires_at = record.expires_at
         # Before the store answers: the end of its backend, or of the gateway, must reach the call.
@@ -354,7 +354,7 @@ class SuspendedCall:
         limits = self._suspended_calls.limits
         size = _byte_length(question.params) + self._question_bytes()
         if len(self._pending_questions) >= MAX_INPUT_REQUESTS or size > limits.max_round_bytes:
-            raise RpcError.internal_error("too much is asked at once")
+            raise RpcError.internal_error("the server's pending requests are too many or too large")
         self._last_question += 1
         key = f"{self.id[:6]}-{self._last_question}"
         answer = PendingResult()

@@ -414,13 +414,13 @@ class HttpConnection(asyncio.Protocol):
             case Timeout.FIRST_REQUEST | Timeout.IDLE:
                 self.close()
             case Timeout.HEAD:
-                self._reject("expected the head sooner")
+                self._reject("the head did not arrive in time")
             case Timeout.BODY:
                 # The deadline moves with the received bytes, so the minimum rate is an average.
                 earned_time = limits.min_rate_delay + self._reader.received / limits.min_rate
                 self.deadline = self._body_since + min(limits.body_timeout, earned_time)
                 if self.deadline <= now:
-                    self._reject("expected the body sooner")
+                    self._reject("the body did not arrive in time")
             case Timeout.HALF_CLOSED:
                 self.abort()
             case Timeout.WRITE | Timeout.LINGER:

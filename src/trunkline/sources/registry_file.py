@@ -175,7 +175,7 @@ def _check_public_keys(tree: Table, add_error: AddError) -> None:
             try:
                 decode_public_key(key)
             except ValueError:
-                add_error(path, "not a public key", "copy it again, whole")
+                add_error(path, "not a public key", "copy the whole key again")
 
 
 def _check_endorsements(tree: Table, add_error: AddError) -> None:
