@@ -11,7 +11,7 @@ from bench import engine, memory, ours, report
 from bench.contestants import contestants
 from bench.dispatchers import dispatchers
 from bench.messages import memory_samples, samples
-from bench.targets import judge, judge_memory
+from bench.targets import compare, compare_memory
 from bench.timing import FULL, QUICK, Settings
 
 RESULTS = Path(__file__).parent / "results" / "engine.json"
@@ -37,29 +37,29 @@ def main() -> None:
 
 def run(settings: Settings, runner: asyncio.Runner) -> dict[str, Any]:
     """Run every benchmark, print each table when it is done, and return all figures."""
-    everybody, everyone_dispatching, sizes = contestants(), dispatchers(), samples()
+    codecs, all_dispatchers, sizes = contestants(), dispatchers(), samples()
     about = report.about()
     _print_about(about, settings)
-    engine.check_all(everybody, everyone_dispatching, sizes, runner)
-    names = [one.name for one in everybody]
+    engine.check_all(codecs, all_dispatchers, sizes, runner)
+    names = [one.name for one in codecs]
 
-    decoded = engine.decode(everybody, sizes, settings, runner)
+    decoded = engine.decode(codecs, sizes, settings, runner)
     _show("1. Decode, classify and validate: requests", report.comparison(decoded[0], names))
     _show("1. Decode, classify and validate: responses", report.comparison(decoded[1], names))
-    for one in everybody:
+    for one in codecs:
         print(f"- {one.name}: {one.note}")
 
-    relayed = engine.relay(everybody, sizes, settings, runner)
+    relayed = engine.relay(codecs, sizes, settings, runner)
     _show("2. Relay under another id: requests", report.comparison(relayed[0], names))
     _show("2. Relay under another id: responses", report.comparison(relayed[1], names))
 
-    dispatched = engine.dispatch(everyone_dispatching, settings, runner)
-    order = [one.name for one in everyone_dispatching]
+    dispatched = engine.dispatch(all_dispatchers, settings, runner)
+    order = [one.name for one in all_dispatchers]
     _show("3. Dispatch: add(a=2, b=3)", report.comparison({"dispatch": dispatched}, order))
-    for dispatcher in everyone_dispatching:
+    for dispatcher in all_dispatchers:
         print(f"- {dispatcher.name}: {dispatcher.note}")
 
-    measured = memory.measure(everybody, memory_samples())
+    measured = memory.measure(codecs, memory_samples())
     _show("4. Memory while a request is decoded", report.memory(measured))
     print(
         "Peak and held include the payload; kept is what the message holds on to once its caller\n"
@@ -69,8 +69,8 @@ def run(settings: Settings, runner: asyncio.Runner) -> dict[str, Any]:
 
     needed = ours.spelling_memory()
     own = _run_own(needed, settings, runner)
-    found = judge(decoded, relayed, dispatched, everyone_dispatching)
-    found += judge_memory(measured, needed)
+    found = compare(decoded, relayed, dispatched, all_dispatchers)
+    found += compare_memory(measured, needed)
     _show("Targets", report.targets(found))
     return {
         "about": {**about, "settings": settings._asdict()},
@@ -84,7 +84,7 @@ def run(settings: Settings, runner: asyncio.Runner) -> dict[str, Any]:
             **own,
         },
         "memory": _plain({**measured, "ours by spelling": needed}),
-        "targets": [{**one._asdict(), "verdict": one.verdict} for one in found],
+        "targets": [{**one._asdict(), "outcome": one.outcome} for one in found],
     }
 
 

@@ -39,7 +39,7 @@ def answer_plain(message: dict[str, Any]) -> dict[str, Any]:
     return {"tools": [TOOL]} if message["method"] == "tools/list" else {}
 
 
-class HttpAsker:
+class InputHttpServer:
     """The server over HTTP; it counts the runs of its tool per call."""
 
     def __init__(self) -> None:

@@ -98,17 +98,17 @@ def on_the_loop(arguments: Raw, audit_log: bool, metrics: bool) -> float:
         )
     if metrics:
         events.add_listener(counts, batch_listener=counts.count_calls)
-    passages = [passing(n, arguments) for n in range(BATCH)]
+    contexts = [passing(n, arguments) for n in range(BATCH)]
 
-    def tell() -> None:
-        for number, context in enumerate(passages, 1):
+    def emit_all() -> None:
+        for number, context in enumerate(contexts, 1):
             events.emit_call((context, RESULT, 0.0002, 0.0012))
             if number % CALL_EVENT_BATCH == 0:
                 events.flush()
         events.flush()
         queues[0] = EventQueue(10**6)
 
-    return best(tell, time.thread_time, 25)
+    return best(emit_all, time.thread_time, 25)
 
 
 def main() -> int:

@@ -63,7 +63,7 @@ def contestants() -> list[Contestant]:
         _untyped("orjson", orjson.loads, orjson.dumps),
         _untyped("json", json.loads, _dumps),
         _mcp_types(),
-        _mcp_types_told(),
+        _mcp_types_by_kind(),
         _tinyrpc(),
         _json_rpc(),
         _ajsonrpc(),
@@ -128,7 +128,7 @@ def _bare_msgspec() -> Contestant:
         message.id = NEW_ID
         return encode(message)
 
-    note = "told which kind of message comes, checks no version: the floor, not a JSON-RPC reader"
+    note = "given the kind of each message, checks no version: the floor, not a JSON-RPC reader"
     return Contestant(
         BARE_MSGSPEC, note, decode_request, decode_response, relay_request, relay_response
     )
@@ -165,7 +165,7 @@ def _untyped(name: str, loads: Decode, dumps: Callable[[Any], bytes]) -> Contest
         message["id"] = NEW_ID
         return dumps(message)
 
-    note = "three checks by hand; told which kind of message comes"
+    note = "three checks by hand; given the kind of each message"
     return Contestant(name, note, decode_request, decode_response, relay_request, relay_response)
 
 
@@ -186,7 +186,7 @@ def _mcp_types() -> Contestant:
     return Contestant(MCP_TYPES, note, decode, decode, relay, relay)
 
 
-def _mcp_types_told() -> Contestant:
+def _mcp_types_by_kind() -> Contestant:
     decode_request = JSONRPCRequest.model_validate_json
     decode_response = JSONRPCResponse.model_validate_json
 

@@ -117,8 +117,8 @@ def targets(found: Iterable[Target]) -> str:
             f"{target.measured:.2f}",
             "-" if target.by_median is None else f"{target.by_median:.2f}",
             f"{'<=' if target.at_most else '>='} {target.bound:g}",
-            target.verdict,
+            target.outcome,
         ]
         for target in found
     ]
-    return table(["target", "measured", "by medians", "wanted", "verdict"], rows)
+    return table(["target", "measured", "by medians", "wanted", "outcome"], rows)

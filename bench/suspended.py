@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bench.asking_server import HttpAsker
+from bench.asking_server import InputHttpServer
 from trunkline.app.control import GatewayStatus, find_gateways, socket_folders
 
 STDIO = 16  # how many of the calls are over stdio: each has a process of its own
@@ -82,9 +82,9 @@ async def post(port: int, params: dict[str, Any]) -> dict[str, Any]:
 
 async def status(pid: int) -> GatewayStatus:
     """Return the status of the gateway, as `trunkline ps` shows it."""
-    for sighting in await find_gateways(socket_folders(os.environ), print):
-        if sighting.pid == pid and sighting.status is not None:
-            return sighting.status
+    for gateway in await find_gateways(socket_folders(os.environ), print):
+        if gateway.pid == pid and gateway.status is not None:
+            return gateway.status
     raise RuntimeError("the gateway does not answer")
 
 
@@ -120,8 +120,8 @@ async def soak(calls: int) -> None:
     """Run the soak test, and print the results."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    asker, port = HttpAsker(), random.randrange(20000, 30000)
-    server, url = await asker.serve()
+    input_server, port = InputHttpServer(), random.randrange(20000, 30000)
+    server, url = await input_server.serve()
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         os.environ["XDG_RUNTIME_DIR"] = folder
         file = Path(folder) / "trunkline.toml"
@@ -132,9 +132,9 @@ async def soak(calls: int) -> None:
         try:
             await until_ready(gateway.pid)
             for _ in range(2):  # a leak would show in the second round
-                asker.runs.clear()
-                asker.answers.clear()
-                await play(gateway.pid, port, calls, asker)
+                input_server.runs.clear()
+                input_server.answers.clear()
+                await play(gateway.pid, port, calls, input_server)
         finally:
             gateway.terminate()
             await gateway.wait()
@@ -162,7 +162,7 @@ async def until_idle(pid: int) -> GatewayStatus:
             return now
 
 
-async def play(pid: int, port: int, calls: int, asker: HttpAsker) -> None:
+async def play(pid: int, port: int, calls: int, input_server: InputHttpServer) -> None:
     """Suspend calls, answer most, wait for the rest to expire, and check what is left."""
     before, began = memory(pid), time.perf_counter()
     asked = await suspend(port, calls)
@@ -180,12 +180,12 @@ async def play(pid: int, port: int, calls: int, asker: HttpAsker) -> None:
     now = await until_idle(pid)
     late = await post(port, call(min(left)) | {"requestState": asked[min(left)]["requestState"]})
     assert late["error"]["code"] == -32602, late
-    print(f"{len(left)} left to expire: the server was told {asker.answers['cancel']} times")
+    print(f"{len(left)} left to expire: the server was told {input_server.answers['cancel']} times")
     print(f"memory of the gateway: {before:.1f} -> {held:.1f} -> {memory(pid):.1f} MB")
-    assert set(asker.runs.values()) == {1}, "a tool ran twice"
-    assert len(asker.runs) == calls - STDIO
-    assert asker.answers["cancel"] == len(left)
-    assert not asker.open
+    assert set(input_server.runs.values()) == {1}, "a tool ran twice"
+    assert len(input_server.runs) == calls - STDIO
+    assert input_server.answers["cancel"] == len(left)
+    assert not input_server.open
     print(
         f"left: suspended {len(now.suspended)}, in flight {sum(s.in_flight for s in now.servers)}"
     )

@@ -23,13 +23,13 @@ class Target(NamedTuple):
     at_most: bool
 
     @property
-    def verdict(self) -> str:
+    def outcome(self) -> str:
         """Whether the ratio is within the bound."""
         kept = self.measured <= self.bound if self.at_most else self.measured >= self.bound
         return "reached" if kept else "missed"
 
 
-def judge(
+def compare(
     decoded: tuple[Table, Table],
     relayed: tuple[Table, Table],
     dispatched: Mapping[str, Timing],
@@ -52,7 +52,7 @@ def judge(
     ]
 
 
-def judge_memory(
+def compare_memory(
     measured: Mapping[str, Mapping[str, Memory]], by_spelling: Mapping[str, Memory]
 ) -> list[Target]:
     """Compare the memory peaks with the target, including that of the worst notation."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from outside.gateway import EVERYTHING, NOBODY, Gateway, Servers, everything, gateway, sdk
+from outside.gateway import EVERYTHING, UNREACHABLE_URL, Gateway, Servers, everything, gateway, sdk
 from outside.program import BIN
 
 
@@ -26,7 +26,7 @@ async def servers(files: Path) -> AsyncIterator[Servers]:
             "fs": {"command": "node", "args": [str(BIN / "mcp-server-filesystem"), str(files)]},
             "web": {"url": web},
             "sdk": {"url": modern},
-            "broken": {"url": NOBODY},
+            "broken": {"url": UNREACHABLE_URL},
         }
 
 

@@ -33,7 +33,7 @@ def over_stdio(config: Path) -> list[str]:
     return [sys.executable, "-m", "trunkline", "serve", "--stdio", "--config", str(config)]
 
 
-class Person:
+class ScriptedUser:
     """The user of a Python client 2.x: answers requests and records them."""
 
     def __init__(self, name: str = "", together: asyncio.Barrier | None = None) -> None:
@@ -104,17 +104,17 @@ async def until_listed(made: Client, *wanted: str) -> list[str]:
 
 async def run_python(target: str | list[str], mode: str, *servers: str) -> dict[str, Any]:
     """Run the scenario with the Python client 2.x."""
-    person = Person()
+    user = ScriptedUser()
     found: dict[str, Any] = {}
-    async with person.using(target, mode) as made:
+    async with user.using(target, mode) as made:
         found["version"] = made.protocol_version
         found["tools"] = await until_listed(made, *(f"{server}__choose" for server in servers))
         for server in servers:
-            found[server] = await _run_scenario(person, made, server)
+            found[server] = await _run_scenario(user, made, server)
     return found
 
 
-async def _run_scenario(person: Person, made: Client, server: str) -> dict[str, Any]:
+async def _run_scenario(user: ScriptedUser, made: Client, server: str) -> dict[str, Any]:
     found: dict[str, Any] = {"progress": []}
 
     async def progressed(progress: float, *_: Any) -> None:
@@ -122,35 +122,35 @@ async def _run_scenario(person: Person, made: Client, server: str) -> dict[str, 
 
     found["revision"] = await text(made, f"{server}__revision")
     found["weigh"] = (await made.call_tool(f"{server}__weigh", {})).structured_content
-    person.actions = ["accept", "decline", "cancel"]
+    user.actions = ["accept", "decline", "cancel"]
     found["choose"] = [await text(made, f"{server}__choose") for _ in range(3)]
     found["twice"] = await text(made, f"{server}__twice", name="Ada")
-    for tool in ("visit", "think", "places"):
+    for tool in ("open_url", "think", "places"):
         found[tool] = await text(made, f"{server}__{tool}")
     await made.call_tool(f"{server}__steps", {"count": 3}, progress_callback=progressed)
     if made.protocol_version != STATELESS_REVISION:
         await made.set_logging_level("warning")
     await text(made, f"{server}__say")
-    found["log"] = await _read_log(person)
-    found["updated"] = await _follow(person, made, server)
+    found["log"] = await _read_log(user)
+    found["updated"] = await _follow(user, made, server)
     await _give_up(made, server)
-    found["asked"], person.asked = person.asked, []
+    found["asked"], user.asked = user.asked, []
     return found
 
 
 async def run_everything_scenario(target: str | list[str], *servers: str) -> dict[str, Any]:
     """Run a scenario of server-everything with the Python client 2.x, statelessly."""
-    person = Person()
+    user = ScriptedUser()
     found: dict[str, Any] = {}
-    async with person.using(target, STATELESS_REVISION) as made:
+    async with user.using(target, STATELESS_REVISION) as made:
         wanted = [f"{server}__trigger-url-elicitation" for server in servers]
         found["tools"] = await until_listed(made, *wanted)
         for server in servers:
-            found[server] = await _run_everything(person, made, server)
+            found[server] = await _run_everything(user, made, server)
     return found
 
 
-async def _run_everything(person: Person, made: Client, server: str) -> dict[str, Any]:
+async def _run_everything(user: ScriptedUser, made: Client, server: str) -> dict[str, Any]:
     found: dict[str, Any] = {"progress": []}
 
     async def progressed(progress: float, *_: Any) -> None:
@@ -161,21 +161,21 @@ async def _run_everything(person: Person, made: Client, server: str) -> dict[str
     assert await text(made, f"{server}__echo", message="é") == "Echo: é"
     await until_listed(made, f"{server}__get-roots-list")
     found["places"] = await text(made, f"{server}__get-roots-list")
-    assert {method for method, _ in person.asked} == {"roots/list"}
-    person.asked = []
+    assert {method for method, _ in user.asked} == {"roots/list"}
+    user.asked = []
     place = {"location": "Chicago"}
     weather = await made.call_tool(f"{server}__get-structured-content", place)
     found["structured"] = weather.structured_content
-    person.actions = ["accept", "decline", "cancel"]
+    user.actions = ["accept", "decline", "cancel"]
     asking = f"{server}__trigger-elicitation-request"
     found["choose"] = [await text(made, asking) for _ in range(3)]
     found["think"] = await text(made, f"{server}__trigger-sampling-request", prompt="x")
     url = "https://example.org/"
-    found["visit"] = await text(made, f"{server}__trigger-url-elicitation", url=url)
+    found["open_url"] = await text(made, f"{server}__trigger-url-elicitation", url=url)
     long = {"duration": 0.3, "steps": 3}
     tool = f"{server}__trigger-long-running-operation"
     await made.call_tool(tool, long, progress_callback=progressed)
-    found["asked"], person.asked = person.asked, []
+    found["asked"], user.asked = user.asked, []
     return found
 
 
@@ -188,7 +188,7 @@ def expect_everything(found: dict[str, Any], *servers: str) -> None:
         for said, wanted in zip(seen["choose"], ("provided", "declined", "cancelled"), strict=True):
             assert wanted in said
         assert "a sample" in seen["think"]
-        assert "completed the URL elicitation" in seen["visit"]
+        assert "completed the URL elicitation" in seen["open_url"]
         assert seen["progress"][:2] == [
             1,
             2,
@@ -201,17 +201,17 @@ def expect_everything(found: dict[str, Any], *servers: str) -> None:
         assert "elicitationId" not in seen["asked"][4][1]
 
 
-async def _read_log(person: Person) -> list[str]:
+async def _read_log(user: ScriptedUser) -> list[str]:
     """Return what `say` logged. Other servers may log too, outside of calls; that is left out."""
     found: list[str] = []
     while SAID[-1] not in found:
-        data = (await person.logged.get()).data
+        data = (await user.logged.get()).data
         if data in SAID:
             found.append(data)
     return found
 
 
-async def _follow(person: Person, made: Client, server: str) -> str:
+async def _follow(user: ScriptedUser, made: Client, server: str) -> str:
     listed = {resource.uri for resource in (await made.list_resources()).resources}
     marked = f"trunkline:{server}:{NOTE}"
     uri = marked if marked in listed else NOTE
@@ -224,7 +224,7 @@ async def _follow(person: Person, made: Client, server: str) -> str:
     else:
         await made.subscribe_resource(uri)
         await text(made, f"{server}__touch")
-        found = await person.updated.get()
+        found = await user.updated.get()
         await made.unsubscribe_resource(uri)
     return found.removeprefix(f"trunkline:{server}:")
 
@@ -267,14 +267,14 @@ def check_all(found: dict[str, Any], mode: str, *servers: str) -> None:
     stateless = mode == STATELESS_REVISION
     for server in servers:
         seen = found[server]
-        assert {f"{server}__choose", f"{server}__visit"} <= set(found["tools"])
+        assert {f"{server}__choose", f"{server}__open_url"} <= set(found["tools"])
         assert seen["revision"] == (
             SESSION_REVISION if stateless else STATELESS_REVISION
         )  # the other protocol
         assert seen["weigh"] == {"size": 7}
         assert seen["choose"] == ["accept 42", "decline None", "cancel None"]
         assert seen["twice"] == "Ada: First Second"
-        assert (seen["visit"], seen["think"]) == ("accept", "a sample")
+        assert (seen["open_url"], seen["think"]) == ("accept", "a sample")
         assert seen["places"].startswith("file:///here")
         assert seen["progress"] == [1, 2, 3]
         assert (seen["log"], seen["updated"]) == (["a shout"], NOTE)
@@ -282,8 +282,8 @@ def check_all(found: dict[str, Any], mode: str, *servers: str) -> None:
         for _, form in seen["asked"][:5]:
             assert form["mode"] == "form"
             assert form["requestedSchema"]["properties"].keys() & {"size", "word"}
-        _, visit = seen["asked"][5]
-        assert (visit["mode"], visit["url"]) == ("url", PLACE)
-        assert ("elicitationId" in visit) is not stateless
+        _, elicitation = seen["asked"][5]
+        assert (elicitation["mode"], elicitation["url"]) == ("url", PLACE)
+        assert ("elicitationId" in elicitation) is not stateless
         _, sampling = seen["asked"][6]
         assert sampling["messages"][0]["content"]["text"] == "What is it?"

@@ -116,7 +116,7 @@ const walk = async (server) => {
   found.choose = [];
   while (actions.length) found.choose.push(await text(`${server}__choose`));
   found.twice = await text(`${server}__twice`, { name: "Ada" });
-  for (const tool of ["visit", "think", "places"]) found[tool] = await text(`${server}__${tool}`);
+  for (const tool of ["open_url", "think", "places"]) found[tool] = await text(`${server}__${tool}`);
   const onprogress = ({ progress }) => found.progress.push(progress);
   // These clients drop a progress notification that is read together with the response after it.
   await call(`${server}__steps`, { count: 3, pause: 0.05 }, { onprogress });
@@ -146,7 +146,7 @@ const roam = async (server) => {
   found.choose = [];
   while (actions.length) found.choose.push(await everything("trigger-elicitation-request"));
   found.think = await everything("trigger-sampling-request", { prompt: "x" });
-  found.visit = await everything("trigger-url-elicitation", { url: "https://example.org/" });
+  found.open_url = await everything("trigger-url-elicitation", { url: "https://example.org/" });
   const onprogress = ({ progress }) => found.progress.push(progress);
   await everything("trigger-long-running-operation", { duration: 0.3, steps: 3 }, { onprogress });
   found.asked = asked;

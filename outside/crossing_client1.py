@@ -126,7 +126,7 @@ async def walk(session: ClientSession, server: str) -> dict[str, Any]:
     actions[:] = ["accept", "decline", "cancel"]
     found["choose"] = [await text(session, f"{server}__choose") for _ in range(3)]
     found["twice"] = await text(session, f"{server}__twice", name="Ada")
-    for tool in ("visit", "think", "places"):
+    for tool in ("open_url", "think", "places"):
         found[tool] = await text(session, f"{server}__{tool}")
     await text(session, f"{server}__steps", progressed, count=3)
     await session.set_logging_level("warning")

@@ -12,7 +12,7 @@ from outside.program import BIN, HERE, PYTHON_1, Program, free_port, running
 
 Servers: TypeAlias = Mapping[str, Mapping[str, Any]]
 
-NOBODY = "http://127.0.0.1:1/mcp"
+UNREACHABLE_URL = "http://127.0.0.1:1/mcp"
 """A URL without a server."""
 
 EVERYTHING = {"command": "node", "args": [str(BIN / "mcp-server-everything"), "stdio"]}

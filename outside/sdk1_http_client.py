@@ -95,14 +95,14 @@ async def ask(session: ClientSession) -> None:
         found["unknown"] = error.error.code
 
 
-async def be_asked(session: ClientSession) -> None:
+async def answer_requests(session: ClientSession) -> None:
     for server in ("everything", "web"):
         name = f"{server}__trigger-"
         found[f"{server} sampled"] = await text(session, name + "sampling-request", prompt="x")
         found[f"{server} asked"] = await text(session, name + "elicitation-request")
 
 
-async def be_told(session: ClientSession) -> None:
+async def receive_notifications(session: ClientSession) -> None:
     await session.set_logging_level("debug")
     # Over stdio a message after the response would belong to no call.
     await text(session, "everything__toggle-simulated-logging")
@@ -133,7 +133,7 @@ async def give_up(session: ClientSession) -> None:
 async def main(way: str, url: str) -> None:
     async with asyncio.timeout(60):
         async with connected(way, url) as session:
-            for do in (ask, be_asked, be_told, give_up):
+            for do in (ask, answer_requests, receive_notifications, give_up):
                 await do(session)
         if found["session"]:
             headers = {"mcp-session-id": found["session"], "accept": "text/event-stream"}

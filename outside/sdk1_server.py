@@ -13,7 +13,7 @@ PLACE = "https://example.org/sign-in"
 
 server = FastMCP("outside1", host="127.0.0.1", port=int(sys.argv[2]))
 cancelled = asyncio.Event()
-visited: set[str] = set()
+signed_in: set[str] = set()
 
 
 class Size(BaseModel):
@@ -63,15 +63,15 @@ async def twice(name: str, ctx: Context) -> str:
 
 
 @server.tool()
-async def visit(ctx: Context) -> str:
-    return (await ctx.elicit_url("Please sign in", PLACE, "visit-1")).action
+async def open_url(ctx: Context) -> str:
+    return (await ctx.elicit_url("Please sign in", PLACE, "sign-in-1")).action
 
 
 @server.tool()
-async def visit_first(name: str, ctx: Context) -> str:
-    if name in visited:
+async def sign_in_first(name: str, ctx: Context) -> str:
+    if name in signed_in:
         return "welcome"
-    visited.add(name)
+    signed_in.add(name)
     await ctx.session.send_elicit_complete(name)  # no user is there to wait for
     place = ElicitRequestURLParams(
         mode="url", message="Please sign in", url=PLACE, elicitationId=name

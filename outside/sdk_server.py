@@ -90,7 +90,7 @@ def twice(
 
 
 @server.tool()
-async def visit(ctx: Context) -> str | InputRequiredResult:
+async def open_url(ctx: Context) -> str | InputRequiredResult:
     if ctx.input_responses:
         return ctx.input_responses["place"].action
     place = ElicitRequestURLParams(message="Please sign in", url=PLACE)

@@ -16,7 +16,7 @@ from outside.clients import DOCUMENT, STATELESS_REVISION, WEB_DOCUMENT, client, 
 from outside.crossing import (
     ASKED,
     PLACE,
-    Person,
+    ScriptedUser,
     check_all,
     expect_everything,
     over_stdio,
@@ -184,11 +184,11 @@ async def ask_all(made: Client, server: str) -> str:
 
 @pytest.mark.parametrize("server", TYPESCRIPT)
 async def test_a_typescript_server_requests_all_inputs_at_once(reach: Reach, server: str) -> None:
-    person = Person()
-    person.actions = ["accept"]
-    async with person.using(reach(server), "legacy") as made:
+    user = ScriptedUser()
+    user.actions = ["accept"]
+    async with user.using(reach(server), "legacy") as made:
         assert await ask_all(made, server) == "42 accept a sample file:///here"
-    assert [method for method, _ in person.asked] == [*ASKED[:2], *ASKED[-2:]]
+    assert [method for method, _ in user.asked] == [*ASKED[:2], *ASKED[-2:]]
 
 
 async def test_servers_from_pypi_serve_session_clients(site: Gateway, tmp_path: Path) -> None:
@@ -207,19 +207,19 @@ async def test_input_requests_reach_the_client_of_the_call(site: Gateway, server
     together = asyncio.Barrier(3)
 
     async def use(name: str, mode: str) -> str:
-        async with Person(name, together).using(site.mcp, mode) as made:
+        async with ScriptedUser(name, together).using(site.mcp, mode) as made:
             return await text(made, f"{server}__twice", name=name)
 
-    people = {"Ada": STATELESS_REVISION, "Bob": STATELESS_REVISION, "Cyd": "legacy"}
-    said = await asyncio.gather(*(use(name, mode) for name, mode in people.items()))
-    assert said == [f"{name}: First{name} Second{name}" for name in people]
+    modes = {"Ada": STATELESS_REVISION, "Bob": STATELESS_REVISION, "Cyd": "legacy"}
+    said = await asyncio.gather(*(use(name, mode) for name, mode in modes.items()))
+    assert said == [f"{name}: First{name} Second{name}" for name in modes]
 
 
 async def test_clients_wait_for_each_other_at_a_server_limited_to_one_session(
     site: Gateway,
 ) -> None:
     async def use(name: str, mode: str) -> str:
-        async with Person(name).using(site.mcp, mode) as made:
+        async with ScriptedUser(name).using(site.mcp, mode) as made:
             return await text(made, "alone__twice", name=name)
 
     said = await asyncio.gather(
@@ -233,10 +233,10 @@ async def test_clients_wait_for_each_other_at_a_server_limited_to_one_session(
 
 @pytest.mark.parametrize("server", OLD)
 async def test_a_url_elicitation_error_leads_to_a_second_call(site: Gateway, server: str) -> None:
-    person = Person()
-    async with person.using(site.mcp, STATELESS_REVISION) as made:
-        assert await text(made, f"{server}__visit_first", name=server) == "welcome"
-    ((method, params),) = person.asked
+    user = ScriptedUser()
+    async with user.using(site.mcp, STATELESS_REVISION) as made:
+        assert await text(made, f"{server}__sign_in_first", name=server) == "welcome"
+    ((method, params),) = user.asked
     assert (method, params["mode"], params["url"]) == ("elicitation/create", "url", PLACE)
 
 
@@ -247,7 +247,7 @@ async def test_a_client_without_a_capability_learns_which_one_is_missing(site: G
             # The server turns the error into a result.
             assert (await made.call_tool(f"{server}__choose", {})).is_error
             with pytest.raises(MCPError) as refused:
-                await made.call_tool(f"{server}__visit_first", {"name": f"nobody at {server}"})
+                await made.call_tool(f"{server}__sign_in_first", {"name": f"nobody at {server}"})
             assert refused.value.code == -32021
             assert refused.value.data == {"requiredCapabilities": {"elicitation": {"url": {}}}}
     async with client(site.mcp, "legacy", sampling_callback=sample) as made:

@@ -60,7 +60,7 @@ KINDS = {
 """The error codes for clients of the session protocol and of the stateless one."""
 
 
-class Asker(NamedTuple):
+class ClientKind(NamedTuple):
     """A client, its credentials, and its protocol revision."""
 
     program: str
@@ -69,14 +69,14 @@ class Asker(NamedTuple):
     mode: str = "legacy"
 
 
-ASKERS = [
-    Asker("python2", "key", SESSION_REVISION),
-    Asker("python2", "minted", STATELESS_REVISION, "auto"),
-    Asker("python1", "signed", SESSION_REVISION),
-    Asker("python1", "key", OLD),
-    Asker("typescript1", "minted", SESSION_REVISION),
-    Asker("typescript2", "signed", SESSION_REVISION),
-    Asker("typescript2", "key", STATELESS_REVISION, "auto"),
+CLIENT_KINDS = [
+    ClientKind("python2", "key", SESSION_REVISION),
+    ClientKind("python2", "minted", STATELESS_REVISION, "auto"),
+    ClientKind("python1", "signed", SESSION_REVISION),
+    ClientKind("python1", "key", OLD),
+    ClientKind("typescript1", "minted", SESSION_REVISION),
+    ClientKind("typescript2", "signed", SESSION_REVISION),
+    ClientKind("typescript2", "key", STATELESS_REVISION, "auto"),
 ]
 
 
@@ -86,7 +86,7 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.site: Gateway
-        self.known: dict[Asker, dict[str, str]] = {}
+        self.known: dict[ClientKind, dict[str, str]] = {}
         """The headers with which each client authenticates as a developer."""
 
     async def command(self, *arguments: str, at: bool = True) -> str:
@@ -134,8 +134,8 @@ class Place:
         return [tuple(each.get(member) for member in members) for each in found]
 
 
-def name_of(asker: Asker) -> str:
-    return f"{asker.program}-{asker.proof}-{asker.revision}"
+def name_of(client_kind: ClientKind) -> str:
+    return f"{client_kind.program}-{client_kind.proof}-{client_kind.revision}"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -151,8 +151,11 @@ async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place
                 "me": {"builtin": "operator", "operator_tools": "all"},
             }
             configure(made.folder, servers, HEAD)
-            given = [made.headers(asker.proof, name_of(asker), "dev") for asker in ASKERS]
-            made.known = dict(zip(ASKERS, await asyncio.gather(*given), strict=True))
+            given = [
+                made.headers(client_kind.proof, name_of(client_kind), "dev")
+                for client_kind in CLIENT_KINDS
+            ]
+            made.known = dict(zip(CLIENT_KINDS, await asyncio.gather(*given), strict=True))
             async with gateway(made.folder, servers, HEAD) as made.site:
                 await until_ready(made.site)
                 yield made
@@ -167,18 +170,20 @@ async def until_ready(site: Gateway) -> None:
 # Clients
 
 
-async def ask(place: Place, asker: Asker, headers: dict[str, str], calls: list[Any]) -> Any:
+async def ask(
+    place: Place, client_kind: ClientKind, headers: dict[str, str], calls: list[Any]
+) -> Any:
     """Let a client list all tools and call some of them."""
     url, request_input = (
         place.site.mcp,
-        {"headers": headers, "calls": calls, "revision": asker.revision},
+        {"headers": headers, "calls": calls, "revision": client_kind.revision},
     )
-    if asker.program == "python2":
-        return await ask_python_2(url, asker.mode, headers, calls)
-    if asker.program == "python1":
+    if client_kind.program == "python2":
+        return await ask_python_2(url, client_kind.mode, headers, calls)
+    if client_kind.program == "python1":
         command = [PYTHON_1, HERE / "sdk1_calls.py", url]
     else:
-        command = ["node", HERE / "ts_calls.mjs", asker.program[-1], asker.mode, url]
+        command = ["node", HERE / "ts_calls.mjs", client_kind.program[-1], client_kind.mode, url]
     code, out, err = await run(*command, json.dumps(request_input))
     assert code == 0, err
     return json.loads(out)
@@ -235,11 +240,11 @@ def expect_misfit(found: dict[str, Any], revision: str) -> None:
     assert "string" in said
 
 
-@pytest.mark.parametrize("asker", ASKERS, ids=name_of)
+@pytest.mark.parametrize("client_kind", CLIENT_KINDS, ids=name_of)
 async def test_a_developer_uses_the_tools_of_the_role_and_all_is_recorded(
-    place: Place, asker: Asker
+    place: Place, client_kind: ClientKind
 ) -> None:
-    subject = name_of(asker)
+    subject = name_of(client_kind)
     calls = [
         ("sdk__echo", {"message": "hello"}),
         ("sdk__hold", {}),
@@ -251,23 +256,23 @@ async def test_a_developer_uses_the_tools_of_the_role_and_all_is_recorded(
         ("sdk__revision", {}),
         ("sdk__revision", {}),
     ]
-    found = await ask(place, asker, place.known[asker], calls)
-    assert found["revision"] == asker.revision
+    found = await ask(place, client_kind, place.known[client_kind], calls)
+    assert found["revision"] == client_kind.revision
     assert {"sdk__echo", "sdk__revision", "sdk__released"} <= set(found["tools"])
     assert not [name for name in found["tools"] if name == "sdk__hold" or name.startswith("me__")]
     hello, *unknown, plan, misfit, first, second = found["answers"]
     assert text(hello) == "Echo: hello"
     for (tool, _), said in zip(calls[1:5], unknown, strict=True):
         expect_unknown(said, tool)
-    refusal(plan, "not_allowed", asker.revision)
-    expect_misfit(misfit, asker.revision)
+    refusal(plan, "not_allowed", client_kind.revision)
+    expect_misfit(misfit, client_kind.revision)
     assert text(first)
-    assert 0 < refusal(second, "rate_limited", asker.revision)["retryAfter"] <= 60
+    assert 0 < refusal(second, "rate_limited", client_kind.revision)["retryAfter"] <= 60
     role = f"role dev: tools.execute ({place.line('[roles.dev]')})"
     hidden = f"role dev: denied_tools ({place.line('[roles.dev]')})"
     rule = f"policy[0] ({place.line('[[policy]]')})"
     assert await place.records(subject, len(calls)) == [
-        (*each, asker.revision)
+        (*each, client_kind.revision)
         for each in (
             ("sdk__echo", "success", "allow", role),
             ("sdk__hold", "unknown", "deny", hidden),
@@ -285,8 +290,10 @@ async def test_a_developer_uses_the_tools_of_the_role_and_all_is_recorded(
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_read_only_role_sees_all_tools_and_calls_none(place: Place, mode: str) -> None:
     headers = await place.headers("signed", f"watcher-{mode}", "watcher")
-    asker = Asker("python2", "signed", MODES[mode], mode)
-    found = await ask(place, asker, headers, [("sdk__echo", {"message": "x"}), ("me__pause", {})])
+    client_kind = ClientKind("python2", "signed", MODES[mode], mode)
+    found = await ask(
+        place, client_kind, headers, [("sdk__echo", {"message": "x"}), ("me__pause", {})]
+    )
     assert {"sdk__echo", "sdk__hold", "me__pause"} <= set(found["tools"])
     for said in found["answers"]:
         refusal(said, "not_allowed", MODES[mode])
@@ -295,47 +302,52 @@ async def test_a_read_only_role_sees_all_tools_and_calls_none(place: Place, mode
 @pytest.mark.parametrize("role", ["nobody", None])
 async def test_an_unknown_role_sees_nothing(place: Place, role: str | None) -> None:
     headers = await place.headers("signed", "stranger", role)
-    asker = Asker("python2", "signed", STATELESS_REVISION, "auto")
-    found = await ask(place, asker, headers, [("sdk__echo", {"message": "x"})])
+    client_kind = ClientKind("python2", "signed", STATELESS_REVISION, "auto")
+    found = await ask(place, client_kind, headers, [("sdk__echo", {"message": "x"})])
     assert found["tools"] == []
     expect_unknown(found["answers"][0], "sdk__echo")
 
 
-@pytest.mark.parametrize("asker", ASKERS[:2], ids=name_of)
-async def test_a_killed_tool_is_disabled_until_it_is_revived(place: Place, asker: Asker) -> None:
+@pytest.mark.parametrize("client_kind", CLIENT_KINDS[:2], ids=name_of)
+async def test_a_killed_tool_is_disabled_until_it_is_revived(
+    place: Place, client_kind: ClientKind
+) -> None:
     headers = await place.headers("signed", "ada", "dev")
     calls = [("sdk__say", {}), ("sdk__echo", {"message": "x"})]
     await place.switch("kill", "tool", "sdk__say")
     try:
-        killed, other = (await ask(place, asker, headers, calls))["answers"]
+        killed, other = (await ask(place, client_kind, headers, calls))["answers"]
     finally:
         await place.switch("revive", "tool", "sdk__say")
-    assert refusal(killed, "disabled", asker.revision)["what"] == "tool"
+    assert refusal(killed, "disabled", client_kind.revision)["what"] == "tool"
     assert text(other) == "Echo: x"
-    again, _ = (await ask(place, asker, headers, calls))["answers"]
+    again, _ = (await ask(place, client_kind, headers, calls))["answers"]
     assert text(again) == "said"
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_an_operator_pauses_and_resumes_the_gateway_over_mcp(place: Place, mode: str) -> None:
-    asker, echo = Asker("python2", "signed", MODES[mode], mode), ("sdk__echo", {"message": "x"})
+    client_kind, echo = (
+        ClientKind("python2", "signed", MODES[mode], mode),
+        ("sdk__echo", {"message": "x"}),
+    )
     admin = await place.headers("signed", "root", "admin")
     dev = await place.headers("signed", "ada", "dev")
-    found = await ask(place, asker, admin, [("me__status", {}), ("me__pause", {}), echo])
+    found = await ask(place, client_kind, admin, [("me__status", {}), ("me__pause", {}), echo])
     assert {"me__status", "me__pause", "me__resume", "sdk__hold"} <= set(found["tools"])
     status, paused, stopped = found["answers"]
     assert '"sdk"' in json.dumps(status["result"]["structuredContent"])
     text(paused)
     refusal(stopped, "disabled", MODES[mode])
-    held = await ask(place, asker, dev, [echo])
+    held = await ask(place, client_kind, dev, [echo])
     assert "sdk__echo" in held["tools"]
     assert refusal(held["answers"][0], "disabled", MODES[mode])["what"] == "pause"
-    resumed, status = (await ask(place, asker, admin, [("me__resume", {}), ("me__status", {})]))[
-        "answers"
-    ]
+    resumed, status = (
+        await ask(place, client_kind, admin, [("me__resume", {}), ("me__status", {})])
+    )["answers"]
     text(resumed)
     assert status["result"]["structuredContent"]
-    assert text((await ask(place, asker, dev, [echo]))["answers"][0]) == "Echo: x"
+    assert text((await ask(place, client_kind, dev, [echo]))["answers"][0]) == "Echo: x"
 
 
 @pytest.mark.parametrize("mode", MODES)

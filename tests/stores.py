@@ -236,7 +236,7 @@ class BytesSwitchStore:
     async def save(self, switch: KillSwitch, is_disabled: bool) -> str | None:
         before = self.load()
         self._packed = pack(sorted(before | {switch} if is_disabled else before - {switch}))
-        return "there is no folder for it"
+        return "it has no state directory"
 
 
 class BytesListingStore:

@@ -17,12 +17,12 @@ def index() -> ToolIndex:
 def test_nine_of_ten_right_tools_are_among_the_first_five(index: ToolIndex, held_out: bool) -> None:
     queries = [query for query in labelled.queries() if query.held_out is held_out]
     assert len(queries) > 100
-    assert quality.judge(index, queries).recall >= 0.9
+    assert quality.measure_quality(index, queries).recall >= 0.9
 
 
 def test_misspelt_queries_find_as_many(index: ToolIndex) -> None:
     queries = [query for query in labelled.queries() if query.misspelt]
-    assert quality.judge(index, queries).recall >= 0.9
+    assert quality.measure_quality(index, queries).recall >= 0.9
 
 
 def test_every_tool_ranks_first_for_its_own_name(index: ToolIndex) -> None:

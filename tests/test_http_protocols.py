@@ -20,7 +20,7 @@ from tests.backends.http_servers import (
 )
 from tests.gateway.servers import make_gateway, tool
 from tests.gateway.stateless_callers import StatelessCaller
-from tests.gateway.test_suspended_calls import ASKABLE, FORM
+from tests.gateway.test_suspended_calls import FORM, INPUT_META
 from tests.http.scripted_server import scripted_server
 from tests.http_client import GatewaySite, rpc_request, site
 from tests.tasks import settle, tidy
@@ -105,7 +105,7 @@ async def test_a_suspended_call_expires_without_its_client() -> None:
         calls = here.gateway.stateless.suspended_calls
         calls.limits = SuspendedCallLimits(input_timeout=0.01)
         earlier = suspended_calls()
-        asked = await StatelessCaller(here.gateway).call("s__t", _meta=ASKABLE)
+        asked = await StatelessCaller(here.gateway).call("s__t", _meta=INPUT_META)
         assert asked["resultType"] == "input_required"
         while len(calls):
             await asyncio.sleep(0)

@@ -235,8 +235,10 @@ async def test_a_post_is_one_request_or_one_notification() -> None:
         assert (nameless.error, nameless.json["id"]) == ((400, -32600), None)
         broken = await here.ask(b'{"jsonrpc":', **modern)
         assert (broken.error, broken.json["id"]) == ((400, -32700), None)
-        told = await here.ask(rpc_notification("notifications/cancelled", requestId=1), **modern)
-        assert (told.status, told.body) == (202, b"")
+        accepted = await here.ask(
+            rpc_notification("notifications/cancelled", requestId=1), **modern
+        )
+        assert (accepted.status, accepted.body) == (202, b"")
         headers = {"accept": "application/json"}
         assert (await here.stateless_client().ask("tools/list", 1, headers)).status == 406
 
@@ -362,10 +364,10 @@ async def test_a_call_above_the_limit_gets_retry_after() -> None:
 
 
 async def listen(
-    client: StatelessHttpClient, id: Any = "s", **wishes: Any
+    client: StatelessHttpClient, id: Any = "s", **requested: Any
 ) -> tuple[HttpReply, Any]:
     """Open a subscription stream; return it and its acknowledgement."""
-    reply = await client.ask("subscriptions/listen", id, notifications=wishes)
+    reply = await client.ask("subscriptions/listen", id, notifications=requested)
     assert reply.is_stream
     assert reply.headers["x-accel-buffering"] == "no"
     first = await reply.next_message()
@@ -404,8 +406,8 @@ async def test_unavailable_subscriptions_are_not_acknowledged() -> None:
 
     server.methods["resources/subscribe"] = subscribe
     async with site(make_gateway(s=server), server) as here:
-        wishes = {"resourceSubscriptions": ["file:///a", "file:///b", "other:x"]}
-        stream, honoured = await listen(here.stateless_client(), **wishes)
+        requested = {"resourceSubscriptions": ["file:///a", "file:///b", "other:x"]}
+        stream, honoured = await listen(here.stateless_client(), **requested)
         assert honoured == {"resourceSubscriptions": ["file:///a"]}
         await server.active_connection.notify(
             "notifications/resources/updated", {"uri": "file:///a"}
@@ -416,7 +418,7 @@ async def test_unavailable_subscriptions_are_not_acknowledged() -> None:
 
 
 @pytest.mark.holds("T42")
-async def test_a_listener_is_told_of_the_shutdown() -> None:
+async def test_a_listener_is_notified_of_the_shutdown() -> None:
     server = everything()
     async with site(make_gateway(s=server), server) as here:
         stream, _ = await listen(here.stateless_client(), "s", toolsListChanged=True)

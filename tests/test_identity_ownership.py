@@ -14,7 +14,7 @@ from tests.endpoints.exchanges import rpc_notification, rpc_request
 from tests.gateway.conftest import no_delays
 from tests.gateway.servers import hello, make_gateway, one_tool, tool
 from tests.gateway.stateless_callers import StatelessScriptedServer
-from tests.gateway.test_suspended_calls import ASKABLE, FORM, YES, AskingServer, retry
+from tests.gateway.test_suspended_calls import FORM, INPUT_META, YES, AskingServer, retry
 from tests.gateway.test_suspended_calls import make_gateway as suspending_gateway
 from tests.http_client import HOST, HttpReply, SessionHttpClient
 from tests.identities import (
@@ -124,15 +124,15 @@ async def test_a_suspended_call_is_resumed_only_by_its_principal() -> None:
             guarded.client("ada").stateless_client(),
             guarded.client("mallory").stateless_client(),
         )
-        asked = (await ada.ask("tools/call", meta=ASKABLE, name="s__t")).result
+        asked = (await ada.ask("tools/call", meta=INPUT_META, name="s__t")).result
         assert asked["resultType"] == "input_required"
         answered = retry(asked, YES)
-        stolen = await mallory.ask("tools/call", meta=ASKABLE, name="s__t", **answered)
+        stolen = await mallory.ask("tools/call", meta=INPUT_META, name="s__t", **answered)
         assert "error" in await stolen.final_message()
         assert server.runs_of_tool == 1
         assert len(guarded.site.gateway.stateless.suspended_calls) == 1  # it was not consumed
         done = await (
-            await ada.ask("tools/call", meta=ASKABLE, name="s__t", **answered)
+            await ada.ask("tools/call", meta=INPUT_META, name="s__t", **answered)
         ).final_message()
         assert done["result"]["structuredContent"] == {"answers": [YES]}
 

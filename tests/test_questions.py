@@ -38,7 +38,7 @@ QUESTION: dict[str, Any] = {"messages": [], "maxTokens": 1}
 SAID: dict[str, Any] = {"role": "assistant", "content": {"type": "text", "text": "!"}, "model": "m"}
 
 
-class Nosy(Server):
+class RequestingServer(Server):
     """A server whose tool asks, and says which call it was and what it was answered."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Nosy(Server):
         return answered(number, json.loads(bytes(said)))
 
 
-class NosyModern(StatelessScriptedServer):
+class StatelessRequestingServer(StatelessScriptedServer):
     """The same, of the envelope era: it says what it has to know before it can answer."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Line:
         await self._serving
 
 
-@pytest.mark.parametrize("make", [Nosy, NosyModern])
+@pytest.mark.parametrize("make", [RequestingServer, StatelessRequestingServer])
 async def test_every_entry_of_a_batch_may_be_asked_about(make: Callable[[], Server]) -> None:
     server = make()
     async with running(make_gateway(s=server), server) as made, Line(made) as line:
@@ -133,7 +133,7 @@ async def test_every_entry_of_a_batch_may_be_asked_about(make: Callable[[], Serv
 
 
 async def test_a_batch_waits_for_the_only_conversation_and_loses_nothing_by_that() -> None:
-    server = Nosy()
+    server = RequestingServer()
     made = make_gateway()
     add(made, "s", server, max_sessions=0)
     async with running(made, server), Line(made) as first, Line(made) as second:
@@ -151,7 +151,7 @@ async def test_a_batch_waits_for_the_only_conversation_and_loses_nothing_by_that
 
 
 async def test_who_leaves_in_the_midst_of_a_batch_makes_room_for_others() -> None:
-    server = Nosy()
+    server = RequestingServer()
     made = make_gateway()
     add(made, "s", server, max_sessions=0)
     async with running(made, server), Line(made) as other:
@@ -173,7 +173,7 @@ async def heard(reply: HttpReply) -> Any:
     return await reply.next_message()
 
 
-@pytest.mark.parametrize("make", [Nosy, NosyModern])
+@pytest.mark.parametrize("make", [RequestingServer, StatelessRequestingServer])
 async def test_every_entry_of_a_batch_is_asked_about_on_its_stream(
     make: Callable[[], Server],
 ) -> None:
@@ -187,7 +187,7 @@ async def test_every_entry_of_a_batch_is_asked_about_on_its_stream(
         await old.delete()
 
 
-@pytest.mark.parametrize("make", [Nosy, NosyModern])
+@pytest.mark.parametrize("make", [RequestingServer, StatelessRequestingServer])
 @pytest.mark.parametrize("batch", [False, True])
 async def test_a_session_that_ends_in_the_midst_of_a_question_leaves_nothing(
     make: Callable[[], Server], batch: bool

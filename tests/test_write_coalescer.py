@@ -189,7 +189,7 @@ async def test_a_failing_target_does_not_affect_the_others() -> None:
     assert log == [("a", b"13"), ("b", b"2")]
 
 
-async def test_pending_writers_may_be_counted_elsewhere() -> None:
+async def test_pending_writers_may_be_counted_by_the_caller() -> None:
     log: list[tuple[str, bytes]] = []
     a, others = Socket(log, "a"), [1, 2]
     write_coalescer = WriteCoalescer(asyncio.get_running_loop(), others.__len__)

@@ -44,7 +44,7 @@ def run(show_misses: bool) -> dict[str, Any]:
     }
     print(f"# Finding tools\n\n{json.dumps(about)}\n")
     chosen = parts(queries) | {"fresh": labelled.queries("fresh.txt")}
-    found = {name: quality.judge(index, part) for name, part in chosen.items()}
+    found = {name: quality.measure_quality(index, part) for name, part in chosen.items()}
     print_quality(found)
     if show_misses:
         print("\n".join(f"  missed: {text}" for text in quality.missed(index, queries)))

@@ -30,7 +30,7 @@ def place_of(index: ToolIndex, query: Query) -> int | None:
     return next(places, None)
 
 
-def judge(index: ToolIndex, queries: list[Query]) -> Quality:
+def measure_quality(index: ToolIndex, queries: list[Query]) -> Quality:
     """Run all queries and count."""
     places = [place_of(index, query) for query in queries]
     found = [place for place in places if place is not None]

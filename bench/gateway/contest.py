@@ -269,7 +269,7 @@ class Contest:
         )
         way = contestant.start(place)
         program = await start(way.command, folder / "log", way.environment, self._cores[0])
-        return _RunningContestant(row, program, way, contestant.patience)
+        return _RunningContestant(row, program, way, contestant.start_timeout)
 
     async def run(self) -> list[Row]:
         """Measure all contestants, in turns."""

@@ -73,7 +73,7 @@ class Contestant(NamedTuple):
     """Returns its version; raises LookupError if it is not installed."""
     behind: tuple[ServerTransport, ...] = (ServerTransport.HTTP, ServerTransport.STDIO)
     eras: tuple[Era, ...] = (Era.SESSION,)
-    patience: float = 30.0
+    start_timeout: float = 30.0
     """How many seconds it may take to start."""
 
 
@@ -99,8 +99,8 @@ def _start_trunkline(place: ContestantSite, python: str = sys.executable) -> Sta
     # Only keys that every version knows, so that an older version can take part. A state directory
     # of its own keeps the result independent of earlier runs.
     config = place.write("trunkline.toml", f'[servers.fast]\n{reached}prefix = ""\n')
-    door = ["--http", f"127.0.0.1:{place.port}"]
-    command = [python, "-m", "trunkline", "serve", *door, "--config", config]
+    options = ["--http", f"127.0.0.1:{place.port}"]
+    command = [python, "-m", "trunkline", "serve", *options, "--config", config]
     return StartedContestant(command, place.address(), {"XDG_STATE_HOME": str(place.folder)})
 
 
@@ -162,8 +162,8 @@ def nginx(program: str = "nginx") -> Contestant:
     def version() -> str:
         if shutil.which(program) is None:
             raise LookupError("there is no nginx; on Debian: apt-get install nginx-light")
-        told = subprocess.run([program, "-v"], capture_output=True, text=True, check=False)
-        return told.stderr.rpartition("/")[2].strip()
+        finished = subprocess.run([program, "-v"], capture_output=True, text=True, check=False)
+        return finished.stderr.rpartition("/")[2].strip()
 
     return Contestant("nginx", start, version, (ServerTransport.HTTP,), tuple(Era))
 

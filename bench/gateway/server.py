@@ -165,13 +165,13 @@ class HttpServerProtocol(asyncio.Protocol):
 
     def _reply(self, payload: bytes) -> None:
         method = self._parser.get_method()
-        said = answer(payload, self._eras) if method == b"POST" else ()
-        if not said:
+        replies = answer(payload, self._eras) if method == b"POST" else ()
+        if not replies:
             self._transport.write(_EMPTY.get(method, _NOT_ALLOWED))
-        elif len(said) == 1:
-            self._transport.write(_HEAD % len(said[0]) + said[0])
+        elif len(replies) == 1:
+            self._transport.write(_HEAD % len(replies[0]) + replies[0])
         else:
-            self._transport.writelines((_HEAD % sum(map(len, said)), *said))
+            self._transport.writelines((_HEAD % sum(map(len, replies)), *replies))
 
 
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -190,17 +190,17 @@ class StdioServerProtocol(asyncio.Protocol):
     def __init__(self, eras: frozenset[Era] = EVERY_ERA) -> None:
         self._eras = eras
         self._rest = b""
-        self.outlet: asyncio.WriteTransport
+        self.stdout: asyncio.WriteTransport
         self.ended = asyncio.Event()
 
     def data_received(self, data: bytes) -> None:
         """Respond to every complete line."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        said: list[bytes] = []
+        replies: list[bytes] = []
         for line in lines:
             parts = answer(line, self._eras) if line else ()
-            said += (*parts, b"\n") if parts else ()
-        self.outlet.writelines(said)
+            replies += (*parts, b"\n") if parts else ()
+        self.stdout.writelines(replies)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End with stdin."""
@@ -226,12 +226,12 @@ async def serve_http(host: str, port: int, eras: frozenset[Era] = EVERY_ERA) -> 
 async def serve_stdio(eras: frozenset[Era] = EVERY_ERA) -> None:
     """Serve stdin and stdout until stdin ends."""
     loop = asyncio.get_running_loop()
-    door, outlet = StdioServerProtocol(eras), _StdoutProtocol()
-    door.outlet, _ = await loop.connect_write_pipe(lambda: outlet, sys.stdout.buffer)
-    await loop.connect_read_pipe(lambda: door, sys.stdin.buffer)
-    await door.ended.wait()
-    door.outlet.close()
-    await outlet.closed.wait()
+    protocol, stdout = StdioServerProtocol(eras), _StdoutProtocol()
+    protocol.stdout, _ = await loop.connect_write_pipe(lambda: stdout, sys.stdout.buffer)
+    await loop.connect_read_pipe(lambda: protocol, sys.stdin.buffer)
+    await protocol.ended.wait()
+    protocol.stdout.close()
+    await stdout.closed.wait()
 
 
 async def _serve(options: argparse.Namespace) -> None:
@@ -258,10 +258,12 @@ def serve_until_called() -> None:
 def main() -> None:
     """Read the command line, and serve."""
     parser = argparse.ArgumentParser(prog="bench/gateway/server.py")
-    door = parser.add_mutually_exclusive_group(required=True)
-    door.add_argument("--stdio", action="store_true", help="serve stdin and stdout")
-    door.add_argument("--http", metavar="HOST:PORT", help="serve Streamable HTTP, on any path")
-    door.add_argument("--stuck", action="store_true", help="serve stdio and hang at the first call")
+    transport = parser.add_mutually_exclusive_group(required=True)
+    transport.add_argument("--stdio", action="store_true", help="serve stdin and stdout")
+    transport.add_argument("--http", metavar="HOST:PORT", help="serve Streamable HTTP, on any path")
+    transport.add_argument(
+        "--stuck", action="store_true", help="serve stdio and hang at the first call"
+    )
     parser.add_argument("--era", choices=[era.value for era in Era], help="speak no other")
     options = parser.parse_args()
     if options.stuck:

@@ -49,7 +49,7 @@ def main() -> None:
     if options.other:
         entrants += [(other_trunkline(options.other), behind) for behind in ServerTransport]
     if not entrants:
-        sys.exit(f"expected some of {', '.join(one.name for one in everybody(True))}")
+        sys.exit(f"expected some of {', '.join(one.name for one in all_contestants(True))}")
     settings = msgspec.structs.replace(QUICK if options.quick else FULL, era=Era(options.era))
     if options.rounds:
         settings = msgspec.structs.replace(settings, rounds=options.rounds)
@@ -63,16 +63,16 @@ def main() -> None:
     found.about |= {
         "seconds": f"{perf_counter() - began:.0f}",
         "load average before": f"{busy:.2f}",
-        "node": told_by("node", "--version"),
-        "revision": told_by("git", "describe", "--always", "--dirty"),
+        "node": output_of("node", "--version"),
+        "revision": output_of("git", "describe", "--always", "--dirty"),
     }
-    judged = targets.judge(found.rows)
+    results = targets.compare(found.rows)
     if not options.quick and any(one is TRUNKLINE for one, _ in entrants):
         say("trunkline at rest, with many sessions and streams")
-        judged += idle.run()
-    show(found, judged)
+        results += idle.run()
+    show(found, results)
     if not options.no_store:
-        store(found, judged, Path(options.store or RESULTS / file_name(options)))
+        store(found, results, Path(options.store or RESULTS / file_name(options)))
 
 
 def read_options() -> argparse.Namespace:
@@ -92,7 +92,7 @@ def read_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def everybody(with_heavy: bool) -> list[Contestant]:
+def all_contestants(with_heavy: bool) -> list[Contestant]:
     return [*peers(), *(heavy_peers() if with_heavy else ())]
 
 
@@ -101,7 +101,7 @@ def choose(options: argparse.Namespace) -> Entrants:
     wanted = [name.strip().lower() for name in (options.peers or "").split(",")]
     return [
         (one, None if one is DIRECT else behind)
-        for one in everybody(options.all)
+        for one in all_contestants(options.all)
         if Era(options.era) in one.eras and any(name in one.name.lower() for name in wanted)
         for behind in one.behind
     ]
@@ -116,20 +116,20 @@ def say(text: str) -> None:
     print(f"{now} {text}", file=sys.stderr, flush=True)
 
 
-def told_by(program: str, *arguments: str) -> str:
+def output_of(program: str, *arguments: str) -> str:
     """Return the output of a program, if it is installed."""
     if shutil.which(program) is None:
         return "none"
-    told = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
-    return told.stdout.strip()
+    finished = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    return finished.stdout.strip()
 
 
-def show(found: Comparison, judged: list[targets.Target]) -> None:
+def show(found: Comparison, results: list[targets.Target]) -> None:
     """Print the results as Markdown."""
     print("# One hop\n")
     for name, value in found.about.items():
         print(f"- {name}: {value}")
-    for table in (*found.tables(), targets.table(judged)):
+    for table in (*found.tables(), targets.table(results)):
         print(f"\n## {table.title}\n\n{markdown(table)}")
     if found.failures():
         print("\n## What did not work\n")
@@ -137,9 +137,9 @@ def show(found: Comparison, judged: list[targets.Target]) -> None:
         print(f"- {failure}")
 
 
-def store(found: Comparison, judged: list[targets.Target], path: Path) -> None:
+def store(found: Comparison, results: list[targets.Target], path: Path) -> None:
     plain: dict[str, Any] = msgspec.to_builtins(found)
-    plain["targets"] = [{**target._asdict(), "verdict": target.verdict} for target in judged]
+    plain["targets"] = [{**target._asdict(), "outcome": target.outcome} for target in results]
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(plain, indent=2, ensure_ascii=False) + "\n")
     print(f"\nStored in {path}.")

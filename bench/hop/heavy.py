@@ -15,7 +15,7 @@ from bench.hop.peers import ROOT, python_version
 
 CONTEXTFORGE = ROOT / ".venv-hop-contextforge"
 LITELLM = ROOT / ".venv-hop-litellm"
-PATIENCE = 120.0
+START_TIMEOUT = 120.0
 
 
 def contextforge_environment(folder: Path, stateful: bool) -> dict[str, str]:
@@ -68,7 +68,7 @@ def contextforge(stateful: bool) -> Contestant:
 
     name = "ContextForge, " + ("stateful sessions" if stateful else "default")
     version = python_version(CONTEXTFORGE, "mcp-contextforge-gateway")
-    return Contestant(name, start, version, (ServerTransport.HTTP,), patience=PATIENCE)
+    return Contestant(name, start, version, (ServerTransport.HTTP,), start_timeout=START_TIMEOUT)
 
 
 def start_litellm(place: ContestantSite) -> StartedContestant:
@@ -93,5 +93,7 @@ def heavy_peers() -> list[Contestant]:
     return [
         contextforge(stateful=False),
         contextforge(stateful=True),
-        Contestant("LiteLLM", start_litellm, version, (ServerTransport.HTTP,), patience=PATIENCE),
+        Contestant(
+            "LiteLLM", start_litellm, version, (ServerTransport.HTTP,), start_timeout=START_TIMEOUT
+        ),
     ]

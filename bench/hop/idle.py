@@ -25,7 +25,7 @@ from trunkline.runtime import create_event_loop
 SERVERS = 10
 SESSIONS, STREAMS = 2_000, 5_000
 FAST = (sys.executable, SERVER)
-PATIENCE = 30.0
+READY_TIMEOUT = 30.0
 SETTLED = 1.0
 
 
@@ -86,7 +86,7 @@ async def settled(program: Program) -> float:
 
 async def until_all_are_there(program: Program, address: Address) -> None:
     """Wait for the tools of the last server."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(READY_TIMEOUT):
         while True:
             try:
                 await open_session(address)
@@ -106,7 +106,7 @@ async def open_streams(address: Address, names: list[str]) -> list[Stream]:
             lambda name=name: Stream(address, name), address.host, address.port
         )
         opened.append(stream)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(READY_TIMEOUT):
         for stream in opened:
             await stream.opened
     return opened
@@ -147,8 +147,8 @@ async def hold(sessions: int, streams: int) -> list[Target]:
         path = folder / "trunkline.toml"
         path.write_text(config(), encoding="utf-8")
         address = Address(free_port())
-        door = ["--http", f"127.0.0.1:{address.port}", "--config", str(path)]
-        command = [sys.executable, "-m", "trunkline", "serve", *door]
+        options = ["--http", f"127.0.0.1:{address.port}", "--config", str(path)]
+        command = [sys.executable, "-m", "trunkline", "serve", *options]
         program = await start(command, folder / "log", {}, None)
         stack.push_async_callback(program.stop)
         return await measure(program, address, sessions, streams)

@@ -76,9 +76,9 @@ def start_streamablehttp_proxy(place: ContestantSite) -> StartedContestant:
 
 def start_supergateway(place: ContestantSite) -> StartedContestant:
     """Start it stateful: otherwise it starts a server for every call."""
-    door = ["--outputTransport", "streamableHttp", "--stateful", "--port", str(place.port)]
+    options = ["--outputTransport", "streamableHttp", "--stateful", "--port", str(place.port)]
     child = ["--stdio", shlex.join(place.command), "--logLevel", "none"]
-    return StartedContestant(node("supergateway/dist/index.js", *child, *door), place.address())
+    return StartedContestant(node("supergateway/dist/index.js", *child, *options), place.address())
 
 
 def start_npm_mcp_proxy(place: ContestantSite) -> StartedContestant:

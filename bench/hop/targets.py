@@ -21,7 +21,7 @@ class Target(NamedTuple):
     at_most: bool = False
 
     @property
-    def verdict(self) -> str:
+    def outcome(self) -> str:
         if self.measured is None:
             return "not measured"
         reached = self.measured <= self.bound if self.at_most else self.measured >= self.bound
@@ -57,7 +57,7 @@ WANTED: dict[ServerTransport, tuple[tuple[float, str, Who], ...]] = {
 }
 
 
-def judge(rows: Sequence[Row]) -> list[Target]:
+def compare(rows: Sequence[Row]) -> list[Target]:
     """Compare with the targets; other gateways count with their best configuration."""
     found: list[Target] = []
     for behind, against in WANTED.items():
@@ -97,8 +97,8 @@ def table(found: Iterable[Target]) -> Table:
             target.name,
             "–" if target.measured is None else f"{target.measured:.2f}",
             f"{'<=' if target.at_most else '>='} {target.bound:g}",
-            target.verdict,
+            target.outcome,
         )
         for target in found
     ]
-    return Table("targets", ("", "measured", "wanted", "verdict"), rows)
+    return Table("targets", ("", "measured", "wanted", "outcome"), rows)

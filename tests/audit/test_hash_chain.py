@@ -71,12 +71,12 @@ def test_committed_entries_are_not_written_again_after_an_error(
         raise StoreError("the connection is lost")
 
     @contextmanager
-    def nobody_answers() -> Generator[None]:
+    def no_answer() -> Generator[None]:
         raise StoreError("nobody is there")
         yield
 
     batch = make_entries(5, 2)
-    for outcome in (answer_is_lost, nobody_answers):
+    for outcome in (answer_is_lost, no_answer):
         monkeypatch.setattr(made.store, "transaction", outcome)
         with pytest.raises(StoreError):
             made.append(batch)

@@ -175,7 +175,7 @@ def test_large_arguments_are_cut_to_the_limit() -> None:
     assert found[ELLIPSIS].endswith(" more")
 
 
-def test_small_members_are_kept_beside_a_large_one() -> None:
+def test_small_members_are_kept_together_with_a_large_one() -> None:
     found = kept({"path": "/a", "content": "x" * 200_000, "token": CANARY})
     assert found == {"path": "/a", "content": {ELLIPSIS: "200002 bytes"}, "token": REDACTED}
 

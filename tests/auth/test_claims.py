@@ -42,7 +42,7 @@ def test_an_identity_has_a_principal_and_an_end() -> None:
 EXPECTED = ClaimsValidator(issuer=ISSUER, audiences=frozenset((AUDIENCE, "other")))
 
 
-def judge(
+def validated(
     expected: ClaimsValidator = EXPECTED, now: float = NOW, **changes: Any
 ) -> VerifiedIdentity:
     return expected.validate(json.dumps(claims(**changes)).encode(), now)
@@ -50,18 +50,18 @@ def judge(
 
 def refused(expected: ClaimsValidator = EXPECTED, now: float = NOW, **changes: Any) -> str:
     with pytest.raises(AuthenticationError) as caught:
-        judge(expected, now, **changes)
+        validated(expected, now, **changes)
     return caught.value.reason
 
 
 @pytest.mark.holds("O0.8", "M10")
 def test_a_valid_token_authenticates_its_subject() -> None:
-    proof = judge(scope="a b", scp=["c"])
-    assert proof.principal.id == "jwt:https://id.example|ada"
-    assert proof.principal.subject == "ada"
-    assert proof.principal.roles == ("dev",)
-    assert proof.principal.scopes == {"a", "b", "c"}
-    assert proof.valid_until == NOW + 3600 + 30
+    identity = validated(scope="a b", scp=["c"])
+    assert identity.principal.id == "jwt:https://id.example|ada"
+    assert identity.principal.subject == "ada"
+    assert identity.principal.roles == ("dev",)
+    assert identity.principal.scopes == {"a", "b", "c"}
+    assert identity.valid_until == NOW + 3600 + 30
 
 
 @pytest.mark.holds("O0.8")
@@ -78,7 +78,7 @@ def test_an_issuer_is_compared_exactly(issuer: Any) -> None:
 
 @pytest.mark.parametrize("audience", [AUDIENCE, [AUDIENCE], ["x", AUDIENCE], "other"])
 def test_an_audience_may_be_one_or_several(audience: Any) -> None:
-    assert judge(aud=audience).principal.subject == "ada"
+    assert validated(aud=audience).principal.subject == "ada"
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_a_token_for_another_audience_is_rejected(audience: Any) -> None:
 
 def test_clocks_may_differ_by_the_skew() -> None:
     end = NOW + 3600
-    assert judge(now=end + 29.9)
+    assert validated(now=end + 29.9)
     assert refused(now=end + 30) == "the token has expired"
-    assert judge(nbf=int(NOW) + 30, iat=int(NOW) + 30)
+    assert validated(nbf=int(NOW) + 30, iat=int(NOW) + 30)
     assert refused(nbf=int(NOW) + 31) == "the token is not valid yet (nbf)"
     assert refused(iat=int(NOW) + 31) == "the token is not valid yet (iat)"
     exact = ClaimsValidator(issuer=ISSUER, audiences=frozenset((AUDIENCE,)), skew=0)
@@ -117,7 +117,7 @@ def test_a_subject_is_printable(subject: Any) -> None:
     ("role", "roles"), [("dev", ("dev",)), (["a", "b", "a"], ("a", "b")), (None, ())]
 )
 def test_roles_are_one_or_several_or_none(role: Any, roles: tuple[str, ...]) -> None:
-    assert judge(role=role).principal.roles == roles
+    assert validated(role=role).principal.roles == roles
 
 
 @pytest.mark.holds("O0.8")
@@ -141,18 +141,18 @@ def test_roles_and_scopes_are_bounded() -> None:
 )
 def test_the_role_claim_may_be_nested(name: str, more: dict[str, Any]) -> None:
     expected = ClaimsValidator(issuer=ISSUER, audiences=frozenset((AUDIENCE,)), role_claim=name)
-    assert judge(expected, **more).principal.roles == ("dev",)
-    assert judge(expected).principal.roles == ()
-    assert judge(expected, a="text", realm_access=7).principal.roles == ()
+    assert validated(expected, **more).principal.roles == ("dev",)
+    assert validated(expected).principal.roles == ()
+    assert validated(expected, a="text", realm_access=7).principal.roles == ()
 
 
 def test_a_token_without_the_required_scope_is_rejected() -> None:
     expected = ClaimsValidator(
         issuer=ISSUER, audiences=frozenset((AUDIENCE,)), scopes=frozenset(("mcp:tools", "b"))
     )
-    assert judge(expected, scope="b mcp:tools x").principal.subject == "ada"
+    assert validated(expected, scope="b mcp:tools x").principal.subject == "ada"
     with pytest.raises(AuthenticationError) as caught:
-        judge(expected, scope="b", scp="mcp:tool")
+        validated(expected, scope="b", scp="mcp:tool")
     assert caught.value.code == "insufficient_scope"
     assert caught.value.reason == "the token lacks the scope mcp:tools"
 
@@ -171,13 +171,13 @@ def test_any_claims_are_accepted_or_rejected(said: Any) -> None:
     if isinstance(said, dict):
         given_claims = claims() | cast("dict[str, Any]", said)
     try:
-        proof = EXPECTED.validate(json.dumps(given_claims).encode(), NOW)
+        identity = EXPECTED.validate(json.dumps(given_claims).encode(), NOW)
     except AuthenticationError as why:
         assert why.reason
     else:
-        assert proof.principal.subject
-        assert all(proof.principal.roles)
-        assert proof.valid_until > NOW
+        assert identity.principal.subject
+        assert all(identity.principal.roles)
+        assert identity.valid_until > NOW
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b"null", b"{", b"\xff", b"[" * 100_000])

@@ -200,13 +200,13 @@ def expected(role_claim: str = "role", *scopes: str) -> ClaimsValidator:
     )
 
 
-WISH = TokenRequest(subject="ada", roles=("dev", "ops"), lifetime=60, scopes=("a", "b"))
+REQUEST = TokenRequest(subject="ada", roles=("dev", "ops"), lifetime=60, scopes=("a", "b"))
 
 
 @pytest.mark.parametrize("claim", ["role", "realm_access.roles", "https://x.example/roles"])
 async def test_an_issued_token_is_accepted(claim: str) -> None:
     wanted = expected(claim)
-    made = issue_token(WISH, wanted, AUDIENCE, SECRET, NOW)
+    made = issue_token(REQUEST, wanted, AUDIENCE, SECRET, NOW)
     clock = Clock()
     verifier = TokenVerifier(JwtVerifier(wanted, SharedSecret(secret_key(SECRET))), clock=clock)
     proof = await verifier.verify(made)
@@ -220,8 +220,8 @@ async def test_an_issued_token_is_accepted(claim: str) -> None:
 
 
 def test_every_token_is_unique_and_a_single_role_is_a_string() -> None:
-    wish = TokenRequest(subject="ada", roles=("dev",), lifetime=60)
-    made = {issue_token(wish, expected(), AUDIENCE, SECRET, NOW) for _ in range(3)}
+    token_request = TokenRequest(subject="ada", roles=("dev",), lifetime=60)
+    made = {issue_token(token_request, expected(), AUDIENCE, SECRET, NOW) for _ in range(3)}
     assert len(made) == 3
     assert {str(decode_unverified(each)["claims"]["role"]) for each in made} == {"dev"}
     none = issue_token(
@@ -231,21 +231,21 @@ def test_every_token_is_unique_and_a_single_role_is_a_string() -> None:
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "token_request",
     [
         TokenRequest(subject="", roles=("dev",), lifetime=60),
         TokenRequest(subject="ada", roles=("",), lifetime=60),
         TokenRequest(subject="ada", roles=("dev",), lifetime=-60),
     ],
 )
-def test_an_unacceptable_token_is_not_issued(wish: TokenRequest) -> None:
+def test_an_unacceptable_token_is_not_issued(token_request: TokenRequest) -> None:
     with pytest.raises(AuthenticationError):
-        issue_token(wish, expected(), AUDIENCE, SECRET, NOW)
+        issue_token(token_request, expected(), AUDIENCE, SECRET, NOW)
 
 
 def test_a_token_without_the_required_scopes_is_not_issued() -> None:
     with pytest.raises(AuthenticationError, match="lacks the scope c"):
-        issue_token(WISH, expected("role", "c"), AUDIENCE, SECRET, NOW)
+        issue_token(REQUEST, expected("role", "c"), AUDIENCE, SECRET, NOW)
 
 
 def test_decoding_shows_header_and_claims_but_no_signature() -> None:

@@ -281,7 +281,7 @@ class FakeStatelessServer(FakeSessionServer):
         super().__init__("2026-07-28", **lists)
         self.listening: list[ScriptedConnection] = []
         self.ids: list[Any] = []
-        self.honours: Callable[[JsonObject], JsonObject] = lambda wishes: wishes
+        self.honours: Callable[[JsonObject], JsonObject] = lambda requested: requested
 
     async def react(self, connection: ScriptedConnection, message: ReceivedMessage) -> None:
         if message.method == "server/discover":

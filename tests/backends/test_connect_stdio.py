@@ -100,7 +100,7 @@ class Script:
             message["result"] = answer
         await self.line.send(json.dumps(message).encode())
 
-    async def tell(self, method: str, **more: Any) -> None:
+    async def notify(self, method: str, **more: Any) -> None:
         await self.line.send(json.dumps({"jsonrpc": "2.0", "method": method, **more}).encode())
 
     def has_heard(self, *methods: str) -> Callable[[], bool]:
@@ -422,8 +422,8 @@ async def test_messages_before_the_answer_of_a_child_are_handled() -> None:
         assert isinstance(backend, SessionServer)
         assert json.loads(bytes(backend.server_info)) == SERVER
         await backend.aclose()
-        told, _ = await place.listener.told_of.get()
-        assert told == "notifications/message"
+        method, _ = await place.listener.notifications.get()
+        assert method == "notifications/message"
     answers = {said["id"]: said for said in script.said if "method" not in said}
     assert answers[7]["result"] == {}
     assert answers[8]["error"]["code"] == -32601

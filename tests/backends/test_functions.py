@@ -22,7 +22,7 @@ class Point(msgspec.Struct):
     y: int = 0
 
 
-class Nobody:
+class SilentClient:
     """A client for calls that send it nothing."""
 
     has_pending_requests = False
@@ -81,7 +81,7 @@ def broken() -> None:
 
 async def call(name: str, arguments: Any = None, revision: Revision = V2025_11_25) -> Any:
     params = {"name": name} if arguments is None else {"name": name, "arguments": arguments}
-    client: DownstreamClient = Nobody(revision)
+    client: DownstreamClient = SilentClient(revision)
     return from_raw(await start_call(tools, call_of(client, to_raw(params))), object)
 
 
@@ -189,7 +189,7 @@ async def test_a_tool_declares_its_output_schema() -> None:
 
 @pytest.mark.parametrize("arguments", [[1, 2], 1, "a", None])
 async def test_arguments_are_an_object(arguments: Any) -> None:
-    client: DownstreamClient = Nobody(V2025_06_18)
+    client: DownstreamClient = SilentClient(V2025_06_18)
     params = to_raw({"name": "add", "arguments": arguments})
     with pytest.raises(RpcError) as refused:
         await start_call(tools, call_of(client, params))
@@ -200,9 +200,9 @@ async def test_an_unknown_tool_is_named_and_so_is_an_unknown_method() -> None:
     with pytest.raises(RpcError) as refused:
         await call("nothing")
     assert (refused.value.code, refused.value.message) == (-32602, "Unknown tool: nothing")
-    nobody = Nobody(V2025_11_25)
+    silent_client = SilentClient(V2025_11_25)
     with pytest.raises(RpcError) as refused:
-        await start_call(tools, call_of(nobody, Raw(b"{}"), method="prompts/get"))
+        await start_call(tools, call_of(silent_client, Raw(b"{}"), method="prompts/get"))
     assert refused.value.code == -32601
 
 
@@ -223,14 +223,14 @@ async def test_it_implements_the_backend_protocol() -> None:
         if upstream.state is UpstreamState.READY:
             ready.set()
 
-    nobody = Nobody(V2025_11_25)
-    upstream = Upstream(UpstreamSettings("f", "f"), connect, changed, nobody, lambda: 0.0)
+    silent_client = SilentClient(V2025_11_25)
+    upstream = Upstream(UpstreamSettings("f", "f"), connect, changed, silent_client, lambda: 0.0)
     running = asyncio.create_task(upstream.run())
     async with asyncio.timeout(5):
         await ready.wait()
         assert upstream.snapshot().revision == functions.revision
         assert functions.capabilities == {"tools": {}}
-        greeting = call_of(nobody, to_raw({"name": "greet"}))
+        greeting = call_of(silent_client, to_raw({"name": "greet"}))
         assert b"hello" in bytes(await start_call(upstream, greeting))
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

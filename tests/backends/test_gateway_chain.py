@@ -47,8 +47,8 @@ Way = tuple[ProtocolSetting, str, str]
 async def listening(made: Gateway, port: int = 0) -> AsyncGenerator[str]:
     """Serve a gateway over HTTP, and yield its URL."""
     made.client_capabilities = QUESTIONS
-    door = HttpRouter(made, EndpointSettings(sse_ping_interval=0.05))
-    listener = HttpListener(door.handle)
+    router = HttpRouter(made, EndpointSettings(sse_ping_interval=0.05))
+    listener = HttpListener(router.handle)
     await listener.listen("127.0.0.1", port)
     made.registry.start()
     await made.registry.wait_complete()
@@ -57,7 +57,7 @@ async def listening(made: Gateway, port: int = 0) -> AsyncGenerator[str]:
         yield f"http://{place[0]}:{place[1]}"
     finally:
         made.stateless.end_subscriptions()
-        await asyncio.gather(listener.aclose(0.0), door.aclose())
+        await asyncio.gather(listener.aclose(0.0), router.aclose())
 
 
 def front(url: str, wanted: ProtocolSetting) -> Gateway:
@@ -143,9 +143,9 @@ async def test_progress_comes_before_the_answer_in_order(way: Way) -> None:
         calls = (client.call("up__in_back__echo", _meta={"progressToken": t}) for t in ("a", "b"))
         await asyncio.gather(*calls)
         progress = [p for m, p in client.take_notifications() if m == "notifications/progress"]
-        told = [(p["progressToken"], p["progress"]) for p in progress]
+        seen = [(p["progressToken"], p["progress"]) for p in progress]
         for token in ("a", "b"):
-            assert [p for t, p in told if t == token] == [0, 1, 2, 3, 4]
+            assert [p for t, p in seen if t == token] == [0, 1, 2, 3, 4]
 
 
 @by_every_way

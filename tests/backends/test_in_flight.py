@@ -54,10 +54,10 @@ def test_progress_goes_to_its_call_under_the_clients_own_token() -> None:
     calls, one, two = InFlightCalls(), Recorder(), Recorder()
     for client, token in ((one, "t"), (two, 0), (one, "u")):
         number = begin(calls, client, wanting(token)).params.progress_token
-        told = calls.recipient(progress(number), None)
-        assert told is not None
-        assert told[0] is client
-        params = from_raw(told[1], object)
+        recipient = calls.recipient(progress(number), None)
+        assert recipient is not None
+        assert recipient[0] is client
+        params = from_raw(recipient[1], object)
         assert params == {"progress": 1, "progressToken": token, "_meta": {"x": 1}}
 
 
@@ -77,7 +77,7 @@ def test_progress_of_an_unknown_call_is_dropped(token: Any) -> None:
     begin(calls, Recorder(), wanting("t"))
     begin(calls, Recorder())
     assert calls.recipient(progress(token), None) is None
-    assert calls.recipient(progress(2), None) is None  # whose client does not want to hear of it
+    assert calls.recipient(progress(2), None) is None  # whose client wants no progress
     assert calls.recipient(Notification("notifications/progress", Raw(b"{}")), None) is None
 
 
@@ -86,15 +86,15 @@ class SlowListener(Recorder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.being_told: list[asyncio.Task[None]] = []
+        self.sending: list[asyncio.Task[None]] = []
         self.stages: list[str] = []
 
     def queue_notification(self, method: str, params: Any) -> Any:
-        self.being_told.append(asyncio.create_task(self.hear()))
-        return self.being_told[-1]
+        self.sending.append(asyncio.create_task(self._deliver()))
+        return self.sending[-1]
 
-    async def hear(self) -> None:
-        self.stages.append("told")
+    async def _deliver(self) -> None:
+        self.stages.append("notified")
         await asyncio.Event().wait()
 
 
@@ -110,9 +110,9 @@ async def test_a_notification_comes_before_the_answer_for_a_client_that_never_re
     assert [answer.done for answer in answers] == [False, False, True]  # only its own wait
     async with asyncio.timeout(5):
         assert [await answer for answer in answers] == [7, 7, 7]
-    assert one.stages == ["told", "answered"]
-    assert not one.being_told[0].done()
-    one.being_told[0].cancel()
+    assert one.stages == ["notified", "answered"]
+    assert not one.sending[0].done()
+    one.sending[0].cancel()
     assert calls.only_client() is None
 
 
@@ -154,11 +154,11 @@ async def test_only_the_stream_of_a_slow_clients_call_waits() -> None:
     server = RecordingServer()
     waited = CallStreamHandler(server, calls, listener).notified(progress(1))
     assert waited is not None
-    assert listener.told_of.empty()
+    assert listener.notifications.empty()
     await waited
-    assert listener.told_of.get_nowait()[0] == "notifications/progress"
+    assert listener.notifications.get_nowait()[0] == "notifications/progress"
     assert calls.route_notification(progress(1))
-    assert listener.told_of.get_nowait()[0] == "notifications/progress"
+    assert listener.notifications.get_nowait()[0] == "notifications/progress"
 
 
 def test_notifications_for_no_client_go_to_the_server_handler() -> None:

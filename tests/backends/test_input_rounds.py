@@ -91,8 +91,8 @@ async def test_a_client_that_cannot_be_asked_gets_an_error_at_once() -> None:
 
 @pytest.mark.parametrize("version", ["2025-06-18", "2025-11-25"])
 async def test_no_client_gets_an_undeclared_form_of_a_request(version: str) -> None:
-    visit = {"mode": "url", "message": "Log in", "url": "https://x.example/in"}
-    server = AskingServer(asks(v={"method": "elicitation/create", "params": visit}))
+    elicitation = {"mode": "url", "message": "Log in", "url": "https://x.example/in"}
+    server = AskingServer(asks(v={"method": "elicitation/create", "params": elicitation}))
     async with serving(s=server) as made, session_client(made, version, elicitation={}) as user:
         error = await user.expect_error("tools/call", {"name": "s__t"})
         needs: Any = {"requiredCapabilities": {"elicitation": {"url": {}}}}
@@ -140,14 +140,14 @@ async def test_a_server_that_only_wants_a_repetition_gets_it_after_a_pause() -> 
 
 @pytest.mark.holds("T87")
 async def test_a_url_elicitation_gets_the_id_that_its_client_needs() -> None:
-    visit = {"mode": "url", "message": "Log in", "url": "https://x.example/in"}
-    server = AskingServer(asks(v={"method": "elicitation/create", "params": visit}), DONE)
+    elicitation = {"mode": "url", "message": "Log in", "url": "https://x.example/in"}
+    server = AskingServer(asks(v={"method": "elicitation/create", "params": elicitation}), DONE)
     async with serving(s=server) as made, session_client(made, elicitation={"url": {}}) as user:
         user.answers["elicitation/create"] = lambda _: {"action": "accept"}
         await user.call("s__t")
         ((_, asked),) = user.asked_requests
         assert asked.pop("elicitationId")
-        assert asked == visit
+        assert asked == elicitation
 
 
 async def test_forms_are_sent_in_the_clients_revision() -> None:

@@ -425,8 +425,8 @@ async def test_without_a_token_a_server_is_not_connected() -> None:
 async def test_authorization_metadata_of_a_server_is_not_followed(
     web: FakeSessionServer,
 ) -> None:
-    issuer, elsewhere = Issuer(), Issuer()
-    async with scripted_server(elsewhere.play) as there:
+    issuer, other_issuer = Issuer(), Issuer()
+    async with scripted_server(other_issuer.play) as there:
         challenge = f'www-authenticate: Bearer resource_metadata="{there.url}"'.encode()
         guarded = Guarded(web, bearer(1))
         async with opened(guarded, issuer) as (backend, listener):

@@ -45,7 +45,7 @@ TEXT = {"content": [{"type": "text", "text": "t ran"}]}
 
 
 @asynccontextmanager
-async def talk(
+async def connected_backend(
     web: FakeSessionServer, listener: Recorder, limits: BackendLimits = SHORT_LIMITS
 ) -> AsyncGenerator[tuple[SessionServer, ServerConnection]]:
     """Yield a connection to a server."""
@@ -77,7 +77,7 @@ async def loss(calling: Awaitable[Any]) -> str:
 @tidy
 async def test_initialization_opens_the_listening_stream() -> None:
     web, listener = FakeSessionServer("2025-06-18", tools=[tool("t")]), Recorder()
-    async with talk(web, listener) as (backend, _):
+    async with connected_backend(web, listener) as (backend, _):
         assert backend.revision is V2025_06_18
         assert [offer.key for offer in (await backend.list_features()).features] == ["t"]
         await web.wait_for("GET")
@@ -99,7 +99,7 @@ async def test_initialization_opens_the_listening_stream() -> None:
 @tidy
 async def test_a_lost_session_is_renewed_once_and_the_calls_are_repeated() -> None:
     web, listener = FakeSessionServer(), Recorder()
-    async with talk(web, listener) as (backend, _):
+    async with connected_backend(web, listener) as (backend, _):
         assert await run(backend, listener) == TEXT
         web.sessions.clear()
         assert await asyncio.gather(*(run(backend, listener) for _ in range(5))) == [TEXT] * 5
@@ -119,7 +119,7 @@ async def test_a_call_that_notices_a_lost_session_late_uses_the_new_one() -> Non
     web, listener = FakeSessionServer(), Recorder()
     late = BlockedReply(fails(-32001, "no session", status="404 Not Found", misaddressed=True))
     web.reactions["tools/call"] = InSequence(late, web.react)
-    async with talk(web, listener) as (backend, _):
+    async with connected_backend(web, listener) as (backend, _):
         first = asyncio.create_task(run(backend, listener))
         await late.started.wait()
         web.sessions.clear()
@@ -134,7 +134,7 @@ async def test_a_call_that_notices_a_lost_session_late_uses_the_new_one() -> Non
 async def test_a_call_that_loses_the_new_session_as_well_is_not_sent_again() -> None:
     web, listener = FakeSessionServer(), Recorder()
     web.reactions["tools/call"] = fails(-32001, status="404 Not Found", misaddressed=True)
-    async with talk(web, listener) as (backend, _):
+    async with connected_backend(web, listener) as (backend, _):
         assert "HTTP 404" in await loss(run(backend, listener))
     assert len(web.received_for("initialize")) == 2
     assert len(web.received_for("tools/call")) == 2
@@ -157,7 +157,7 @@ async def test_a_call_that_loses_the_new_session_as_well_is_not_sent_again() -> 
 async def test_after_any_other_failure_nothing_is_repeated(reaction: Reaction) -> None:
     web, listener = FakeSessionServer(), Recorder()
     web.reactions["tools/call"] = reaction
-    async with talk(web, listener) as (backend, _):
+    async with connected_backend(web, listener) as (backend, _):
         with pytest.raises((ConnectionLost, RpcError)):
             await run(backend, listener)
         assert listener.renewed == 0
@@ -170,7 +170,7 @@ async def test_a_server_with_another_error_for_a_lost_session_gets_a_new_one() -
     web, listener = FakeSessionServer(), Recorder()
     complaint = fails(-32000, "No valid session ID", status="400 Bad Request", misaddressed=True)
     web.reactions["tools/call"] = InSequence(complaint, web.react)
-    async with talk(web, listener) as (backend, _):
+    async with connected_backend(web, listener) as (backend, _):
         with pytest.raises(RpcError, match="No valid session ID"):
             await run(backend, listener)  # which it may have carried out, for all we know
         assert await run(backend, listener) == TEXT
@@ -180,7 +180,7 @@ async def test_a_server_with_another_error_for_a_lost_session_gets_a_new_one() -
 @tidy
 async def test_calls_during_a_renewal_wait_for_the_new_session() -> None:
     web, listener = FakeSessionServer(), Recorder()
-    async with talk(web, listener) as (backend, _):
+    async with connected_backend(web, listener) as (backend, _):
         await web.wait_for("notifications/initialized")
         hold = BlockedReply(web.react)
         web.sessions.clear()
@@ -201,7 +201,7 @@ async def test_calls_during_a_renewal_wait_for_the_new_session() -> None:
 @tidy
 async def test_a_new_session_does_not_depend_on_the_first_call_that_noticed() -> None:
     web, listener = FakeSessionServer(), Recorder()
-    async with talk(web, listener) as (backend, _):
+    async with connected_backend(web, listener) as (backend, _):
         hold = BlockedReply(web.react)
         web.sessions.clear()
         web.reactions["initialize"] = hold
@@ -223,7 +223,7 @@ async def test_a_new_session_does_not_depend_on_the_first_call_that_noticed() ->
 async def test_a_session_that_cannot_be_renewed_now_can_be_renewed_later() -> None:
     limits = replace(SHORT_LIMITS, session_renewal_timeout=0.3)
     web, listener = FakeSessionServer(), Recorder()
-    async with talk(web, listener, limits) as (backend, link):
+    async with connected_backend(web, listener, limits) as (backend, link):
         web.sessions.clear()
         hang = BlockedReply()
         web.reactions["initialize"] = InSequence(rejects("503 Later"), hang, web.react)
@@ -245,7 +245,7 @@ async def test_a_session_that_cannot_be_renewed_now_can_be_renewed_later() -> No
 )
 async def test_a_server_that_refuses_a_new_session_ends_the_connection(reaction: Reaction) -> None:
     web, listener = FakeSessionServer(), Recorder()
-    async with talk(web, listener) as (backend, _):
+    async with connected_backend(web, listener) as (backend, _):
         web.sessions.clear()
         web.reactions["initialize"] = reaction
         assert "could not be renewed" in await loss(run(backend, listener))
@@ -256,7 +256,7 @@ async def test_a_server_that_refuses_a_new_session_ends_the_connection(reaction:
 @tidy
 async def test_closing_does_not_wait_for_a_new_session() -> None:
     web, listener, hold = FakeSessionServer(), Recorder(), BlockedReply()
-    async with talk(web, listener) as (backend, _):
+    async with connected_backend(web, listener) as (backend, _):
         web.sessions.clear()
         web.reactions["initialize"] = hold
         calling = asyncio.create_task(run(backend, listener))
@@ -288,7 +288,7 @@ async def test_a_cancelled_initialization_leaves_nothing() -> None:
 
 @tidy
 async def test_a_request_goes_to_the_client_on_whose_stream_it_comes() -> None:
-    class Somebody(Recorder):
+    class AnsweringClient(Recorder):
         async def send_request(self, method: str, params: Any, requester: object = None) -> Raw:
             return to_raw({"by": id(self)})
 
@@ -298,9 +298,9 @@ async def test_a_request_goes_to_the_client_on_whose_stream_it_comes() -> None:
             await asyncio.sleep(0)
         await line.send(event(response(asked.id, found[0].message["result"])) + END)
 
-    web, clients = FakeSessionServer(), [Somebody() for _ in range(4)]
+    web, clients = FakeSessionServer(), [AnsweringClient() for _ in range(4)]
     web.reactions["tools/call"] = ask
-    async with talk(web, Recorder()) as (backend, _):
+    async with connected_backend(web, Recorder()) as (backend, _):
         found = await asyncio.gather(*(run(backend, client) for client in clients))
     assert found == [{"by": id(client)} for client in clients]
 
@@ -311,7 +311,7 @@ async def test_a_request_outside_of_calls_goes_to_the_listener() -> None:
     web.reactions["GET"] = streams(
         server_request("q", "roots/list"), server_request("p", "ping"), end=False
     )
-    async with talk(web, listener):
+    async with connected_backend(web, listener):
         answers = {(await web.wait_for("answer")).id for _ in range(2)}
     assert answers == {"q", "p"}
     said = {asked.id: asked.message["result"] for asked in web.received_for("answer")}
@@ -338,17 +338,17 @@ async def test_progress_and_log_messages_go_to_their_call_before_its_answer() ->
     )
     hold = BlockedReply()
     web.reactions["tools/call"] = InSequence(hold, work)
-    async with talk(web, listener) as (backend, _):
+    async with connected_backend(web, listener) as (backend, _):
         others = asyncio.create_task(run(backend, other, progressToken="theirs"))
         await hold.started.wait()
         assert await run(backend, client, progressToken="mine") == {"done": 1}
-        assert [client.told_of.get_nowait() for _ in range(2)] == [
+        assert [client.notifications.get_nowait() for _ in range(2)] == [
             ("notifications/progress", {"progressToken": "mine", "progress": 1}),
             ("notifications/message", {"level": "info"}),
         ]
         assert not listener.changes.empty()
-        assert client.told_of.empty()
-        assert other.told_of.empty()
+        assert client.notifications.empty()
+        assert other.notifications.empty()
         await stop(others)
 
 
@@ -365,7 +365,7 @@ async def test_messages_while_connecting_or_listing_are_handled() -> None:
         "notifications/initialized": rejects("202 Accepted"),
         "tools/list": streams(changed, server_request("late", "ping"), result({"tools": []})),
     }
-    async with talk(web, listener) as (backend, _):
+    async with connected_backend(web, listener) as (backend, _):
         assert (await web.wait_for("answer")).message == response("early", {})
         await backend.list_features()
         assert not listener.changes.empty()
@@ -394,7 +394,7 @@ async def test_a_request_that_the_server_cancels_on_the_stream_is_dropped() -> N
 
     web, asked = FakeSessionServer(), asyncio.Event()
     web.reactions["tools/call"] = change_mind
-    async with talk(web, Recorder()) as (backend, _):
+    async with connected_backend(web, Recorder()) as (backend, _):
         assert await run(backend, Thinking()) == {}
         await settle()
     assert web.received_for("answer") == []

@@ -35,7 +35,7 @@ class Recorder:
         self.caller = Caller(Principal("p"), V2025_11_25, {}, Raw(b"{}"))
         self.changes: asyncio.Queue[str] = asyncio.Queue()
         self.renewed = 0
-        self.told_of: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+        self.notifications: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
 
     @property
     def call_group(self) -> Any:
@@ -48,13 +48,13 @@ class Recorder:
         self.renewed += 1
 
     async def on_notification(self, method: str, params: Any) -> None:
-        self.told_of.put_nowait((method, from_raw(params, object)))
+        self.notifications.put_nowait((method, from_raw(params, object)))
 
     async def notify(self, method: str, params: Any) -> None:
         await self.on_notification(method, params)
 
     def queue_notification(self, method: str, params: Any) -> None:
-        self.told_of.put_nowait((method, from_raw(params, object)))
+        self.notifications.put_nowait((method, from_raw(params, object)))
 
     async def on_request(self, method: str, params: Any, requester: object = None) -> Raw:
         return to_raw({"by": "listener"})
@@ -67,7 +67,7 @@ class Recorder:
 
 
 @asynccontextmanager
-async def talk(server: Server, listener: Recorder) -> AsyncGenerator[SessionServer]:
+async def connected_backend(server: Server, listener: Recorder) -> AsyncGenerator[SessionServer]:
     """Yield a connection to a server."""
     remapper = IdRemapper()
     async with asyncio.timeout(5):
@@ -83,7 +83,7 @@ async def talk(server: Server, listener: Recorder) -> AsyncGenerator[SessionServ
 @pytest.mark.parametrize("revision", SESSION_REVISIONS)
 async def test_any_session_revision_is_accepted(revision: Revision) -> None:
     server = Server(revision.date, tools=[tool("t")])
-    async with talk(server, Recorder()) as backend:
+    async with connected_backend(server, Recorder()) as backend:
         assert (backend.revision, backend.capabilities) == (revision, {"tools": {}})
         assert backend.instructions is None
         await server.wait_received("notifications/initialized")
@@ -105,7 +105,7 @@ async def test_the_servers_instructions_are_kept() -> None:
         "serverInfo": {},
         "instructions": "Call me.",
     }
-    async with talk(server, Recorder()) as backend:
+    async with connected_backend(server, Recorder()) as backend:
         assert backend.instructions == "Call me."
 
 
@@ -147,7 +147,7 @@ async def names(backend: SessionServer) -> list[str]:
 async def test_a_list_is_read_to_its_last_page_with_any_cursors() -> None:
     server = Server(tools=[])
     cursors = paged(server, {None: (["a"], ""), "": (["b"], "x"), "x": (["c"], None)})
-    async with talk(server, Recorder()) as backend:
+    async with connected_backend(server, Recorder()) as backend:
         assert await names(backend) == ["a", "b", "c"]
     assert cursors == [None, "", "x"]
 
@@ -155,7 +155,7 @@ async def test_a_list_is_read_to_its_last_page_with_any_cursors() -> None:
 async def test_a_repeated_cursor_ends_the_list() -> None:
     server = Server(tools=[])
     cursors = paged(server, {None: (["a"], "x"), "x": (["b"], "y"), "y": (["c"], "x")})
-    async with talk(server, Recorder()) as backend:
+    async with connected_backend(server, Recorder()) as backend:
         assert await names(backend) == ["a", "b", "c"]
     assert cursors == [None, "x", "y"]
 
@@ -166,7 +166,7 @@ async def test_pages_and_features_are_limited() -> None:
         "tools": [tool("a"), tool("b")],
         "nextCursor": params.get("cursor", "") + "x",
     }
-    async with talk(server, Recorder()) as backend:
+    async with connected_backend(server, Recorder()) as backend:
         backend.list_limits = FeatureListLimits(max_pages=3)
         assert len((await backend.list_features()).features) == 6
         backend.list_limits = FeatureListLimits(max_pages=3, max_features=3)
@@ -175,14 +175,14 @@ async def test_pages_and_features_are_limited() -> None:
 
 async def test_an_invalid_definition_is_skipped_alone() -> None:
     server = Server(tools=[tool("a"), {"nameless": 1}, {"name": 7}, tool("b")])
-    async with talk(server, Recorder()) as backend:
+    async with connected_backend(server, Recorder()) as backend:
         assert await names(backend) == ["a", "b"]
 
 
 async def test_only_declared_kinds_are_listed() -> None:
     server = Server(tools=[tool("a")], prompts=[{"name": "p"}])
     del server.capabilities["prompts"]
-    async with talk(server, Recorder()) as backend:
+    async with connected_backend(server, Recorder()) as backend:
         assert await names(backend) == ["a"]
     assert server.count("prompts/list") == 0
 
@@ -195,7 +195,7 @@ def say_nothing(_: Any) -> Any:
 async def test_a_server_without_templates_may_have_resources(answer: Any) -> None:
     server = Server(resources=[{"uri": "a:", "name": "a"}])
     server.methods["resources/templates/list"] = answer
-    async with talk(server, Recorder()) as backend:
+    async with connected_backend(server, Recorder()) as backend:
         (offer,) = (await backend.list_features()).features
         assert (offer.kind, offer.key) == (FeatureKind.RESOURCE, "a:")
 
@@ -203,7 +203,7 @@ async def test_a_server_without_templates_may_have_resources(answer: Any) -> Non
 async def test_a_list_that_fails_is_a_failure() -> None:
     server = Server(tools=[])
     server.methods["tools/list"] = refuse(-32603)
-    async with talk(server, Recorder()) as backend:
+    async with connected_backend(server, Recorder()) as backend:
         with pytest.raises(RpcError):
             await backend.list_features()
 
@@ -215,7 +215,7 @@ async def test_the_senders_identity_in_an_envelope_is_removed() -> None:
         "io.other/x": 1,
         "progressToken": None,
     }
-    async with talk(server, listener) as backend:
+    async with connected_backend(server, listener) as backend:
         await start_call(backend, listener.call({"name": "t", "_meta": meta}))
         sent = {"name": "t", "_meta": {"io.other/x": 1, "progressToken": None}}
         assert server.received[-1] == ("tools/call", sent)
@@ -223,7 +223,7 @@ async def test_the_senders_identity_in_an_envelope_is_removed() -> None:
 
 async def test_a_progress_token_is_replaced_in_any_spelling_of_its_key() -> None:
     server, listener = Server(tools=[]), Recorder()
-    async with talk(server, listener) as backend:
+    async with connected_backend(server, listener) as backend:
         raw = Raw(rb'{"name":"t","\u005fm\u0065ta":{"progressToken":"mine"}}')
         await start_call(backend, call_of(listener, raw))
         assert server.received[-1] == ("tools/call", {"name": "t", "_meta": {"progressToken": 1}})
@@ -231,7 +231,7 @@ async def test_a_progress_token_is_replaced_in_any_spelling_of_its_key() -> None
 
 async def test_a_call_without_client_metadata_passes_byte_for_byte() -> None:
     server, listener = Server(tools=[]), Recorder()
-    async with talk(server, listener) as backend:
+    async with connected_backend(server, listener) as backend:
         raw = Raw(rb'{"name": "t",  "arguments": {"n": 1.50, "e": "\u00e9"}}')
         await start_call(backend, call_of(listener, raw))
         assert bytes(server.requests[-1].params) == bytes(raw)
@@ -239,7 +239,7 @@ async def test_a_call_without_client_metadata_passes_byte_for_byte() -> None:
 
 async def test_an_invalid_progress_token_never_reaches_the_server() -> None:
     server, listener = Server(tools=[]), Recorder()
-    async with talk(server, listener) as backend:
+    async with connected_backend(server, listener) as backend:
         with pytest.raises(RpcError):
             await start_call(backend, listener.call({"name": "t", "_meta": {"progressToken": 1.5}}))
     assert server.count("tools/call") == 0
@@ -247,11 +247,11 @@ async def test_an_invalid_progress_token_never_reaches_the_server() -> None:
 
 async def test_invalid_lines_are_ignored() -> None:
     server, listener = Server(tools=[]), Recorder()
-    async with talk(server, listener):
+    async with connected_backend(server, listener):
         for line in (b"Starting up...", b"{}", b'{"jsonrpc":"2.0","id":99,"result":{}}'):
             await server.transport.send(line)
         await server.active_connection.notify("notifications/message", {"level": "info"})
-        assert await listener.told_of.get() == ("notifications/message", {"level": "info"})
+        assert await listener.notifications.get() == ("notifications/message", {"level": "info"})
     assert server.violations == []  # not reported as a violation
 
 
@@ -264,7 +264,7 @@ async def test_an_invalid_answer_fails_its_call_at_once() -> None:
         await asyncio.Event().wait()
 
     server.methods["tools/call"] = nonsense
-    async with talk(server, listener) as backend:
+    async with connected_backend(server, listener) as backend:
         with pytest.raises(RpcError) as failed:
             await start_call(backend, listener.call({"name": "t"}))
         assert failed.value.code == -32603
@@ -272,7 +272,7 @@ async def test_an_invalid_answer_fails_its_call_at_once() -> None:
 
 async def test_a_change_of_any_list_is_reported() -> None:
     server, listener = Server(), Recorder()
-    async with talk(server, listener):
+    async with connected_backend(server, listener):
         for kind in ("tools", "prompts", "resources"):
             await server.active_connection.notify(f"notifications/{kind}/list_changed")
             assert await listener.changes.get() == kind
@@ -285,7 +285,7 @@ async def test_a_request_goes_to_the_client_of_the_call_or_else_to_the_listener(
         return await server.ask("roots/list")
 
     server.methods["tools/call"] = ask
-    async with talk(server, listener) as backend:
+    async with connected_backend(server, listener) as backend:
         assert await server.ask("roots/list") == {"by": "listener"}
         answer = await start_call(backend, listener.call({"name": "t"}))
         assert from_raw(answer, object) == {"by": "client"}
@@ -293,7 +293,7 @@ async def test_a_request_goes_to_the_client_of_the_call_or_else_to_the_listener(
 
 async def test_notifications_are_sent_and_the_end_is_noticed() -> None:
     server, listener = Server(), Recorder()
-    async with talk(server, listener) as backend:
+    async with connected_backend(server, listener) as backend:
         await backend.notify("vendor/news", {"a": 1})
         assert await server.wait_received("vendor/news") == {"a": 1}
         await server.crash()

@@ -63,7 +63,7 @@ class Listener(Recorder):
 
 
 @asynccontextmanager
-async def talk(
+async def connected_backend(
     web: FakeStatelessServer, listener: Listener, limits: BackendLimits = SHORT_LIMITS
 ) -> AsyncGenerator[StatelessServer]:
     """Yield a connection to a server."""
@@ -107,7 +107,7 @@ async def loss(doing: Awaitable[Any]) -> Any:
 @tidy
 async def test_a_server_is_discovered_in_the_gateways_own_name() -> None:
     web = FakeStatelessServer(tools=[tool("t")])
-    async with talk(web, Listener()) as backend:
+    async with connected_backend(web, Listener()) as backend:
         assert (backend.revision, backend.capabilities) == (V2026_07_28, {"tools": {}})
         assert backend.instructions is None
     (asked,) = web.received
@@ -170,7 +170,7 @@ async def test_an_envelope_passes_as_its_client_wrote_it() -> None:
         "traceparent": "00-1",
         "progressToken": "mine",
     }
-    async with talk(web, Listener()) as backend:
+    async with connected_backend(web, Listener()) as backend:
         await start_call(backend, a_call({"name": "t", "_meta": meta}, client=Recorder()))
     asked = web.received_for("tools/call")[0]
     assert asked.meta == meta | {"progressToken": 1}
@@ -180,7 +180,7 @@ async def test_an_envelope_passes_as_its_client_wrote_it() -> None:
 @tidy
 async def test_a_call_without_an_envelope_gets_one() -> None:
     web = FakeStatelessServer(tools=[tool("t")])
-    async with talk(web, Listener()) as backend:
+    async with connected_backend(web, Listener()) as backend:
         await start_call(
             backend, a_call({"name": "t", "_meta": {"x": 1}}, log_level="info", client=Recorder())
         )
@@ -206,7 +206,7 @@ async def test_headers_repeat_the_body_that_is_sent() -> None:
     }
     marked = tool("wetter für alle", inputSchema={"type": "object", "properties": properties})
     web = FakeStatelessServer(tools=[marked, tool("plain")])
-    async with talk(web, Listener()) as backend:
+    async with connected_backend(web, Listener()) as backend:
         await backend.list_features()
         for arguments in ({"region": "Köln", "count": 42}, {"region": None}):
             call = a_call({"name": "wetter für alle", "arguments": arguments}, client=Recorder())
@@ -229,7 +229,7 @@ async def test_headers_repeat_the_body_that_is_sent() -> None:
 async def test_a_tool_with_new_header_arguments_gets_them_in_headers() -> None:
     properties = {"region": {"type": "string", "x-mcp-header": "Region"}}
     web = FakeStatelessServer(tools=[])
-    async with talk(web, Listener()) as backend:
+    async with connected_backend(web, Listener()) as backend:
         for schema in ({}, {"properties": properties}, {}):
             listed = tool("t", inputSchema={"type": "object", **schema})
             web.reactions["tools/list"] = answers({"tools": [listed]})
@@ -248,7 +248,7 @@ async def test_a_tool_with_invalid_headers_is_skipped_and_others_are_listed() ->
     web = FakeStatelessServer(
         tools=[tool("a"), tool("bad", inputSchema=bad), tool("b")], prompts=[]
     )
-    async with talk(web, Listener()) as backend:
+    async with connected_backend(web, Listener()) as backend:
         listed = await backend.list_features()
         assert [feature.key for feature in listed.features] == ["a", "b"]
         assert [why.startswith("tools: 'bad': ") for why in listed.skipped] == [True]
@@ -259,7 +259,7 @@ async def test_a_tool_with_invalid_headers_is_skipped_and_others_are_listed() ->
 async def test_the_cache_hints_of_the_lists_are_kept() -> None:
     web = FakeStatelessServer(tools=[])
     web.reactions["tools/list"] = answers({"tools": [], "ttlMs": 9, "cacheScope": "public"})
-    async with talk(web, Listener()) as backend:
+    async with connected_backend(web, Listener()) as backend:
         assert (await backend.list_features()).cache_hints == CacheHints(9, True)
 
 
@@ -268,7 +268,7 @@ async def test_the_cache_hints_of_the_lists_are_kept() -> None:
 async def test_the_servers_own_error_is_the_answer(code: int) -> None:
     web = FakeStatelessServer(tools=[])
     web.reactions["tools/call"] = fails(code, "no", {"x": 1}, status="400 Bad Request")
-    async with talk(web, Listener()) as backend:
+    async with connected_backend(web, Listener()) as backend:
         error = await loss(start_call(backend, a_call({"name": "t"}, client=Recorder())))
         assert (error.code, from_raw(error.data, object)) == (code, {"x": 1})
         ended = asyncio.create_task(backend.wait_ended())
@@ -277,7 +277,7 @@ async def test_the_servers_own_error_is_the_answer(code: int) -> None:
 
 
 @tidy
-async def test_progress_and_log_messages_go_to_the_caller_and_requests_to_nobody_else() -> None:
+async def test_progress_and_log_messages_go_to_the_caller_and_requests_to_no_client() -> None:
     async def work(line: ScriptedConnection, asked: ReceivedMessage) -> None:
         token = asked.meta["progressToken"]
         said = [
@@ -291,14 +291,14 @@ async def test_progress_and_log_messages_go_to_the_caller_and_requests_to_nobody
 
     web, client, listener = FakeStatelessServer(tools=[]), Recorder(), Listener()
     web.reactions["tools/call"] = work
-    async with talk(web, listener) as backend:
+    async with connected_backend(web, listener) as backend:
         call = a_call({"name": "t", "_meta": {"progressToken": "mine"}}, client=client)
         assert from_raw(await start_call(backend, call), object) == {}
     assert web.received_for("answer") == []  # in this era a client answers nothing
-    assert client.told_of.get_nowait()[1] == {"progressToken": "mine", "progress": 1}
-    assert client.told_of.get_nowait()[1] == {"level": "info"}
-    assert client.told_of.empty()
-    assert listener.told_of.empty()
+    assert client.notifications.get_nowait()[1] == {"progressToken": "mine", "progress": 1}
+    assert client.notifications.get_nowait()[1] == {"level": "info"}
+    assert client.notifications.empty()
+    assert listener.notifications.empty()
 
 
 # On a channel
@@ -357,8 +357,8 @@ async def test_a_stateless_server_on_a_transport_gets_envelopes_without_headers(
         assert await listener.changed.get() == "tools"
         call = a_call({"name": "t", "_meta": {"progressToken": "mine"}}, client=client)
         assert from_raw(await start_call(backend, call), object) == {"resultType": "complete"}
-        assert (await client.told_of.get())[1] == {"progressToken": "mine"}
-        assert (await client.told_of.get())[1] == {"level": "info"}
+        assert (await client.notifications.get())[1] == {"progressToken": "mine"}
+        assert (await client.notifications.get())[1] == {"level": "info"}
         with pytest.raises(RpcError):
             await server.ask("roots/list")
         await server.transport.send(b"no JSON")
@@ -391,7 +391,7 @@ async def test_on_a_transport_a_server_without_subscriptions_is_accepted() -> No
 async def test_a_server_that_denies_having_tools_is_checked() -> None:
     web, listener = FakeStatelessServer(tools=[tool("t")]), Listener()
     web.reactions["tools/call"] = fails(-32601, status="404 Not Found")
-    async with talk(web, listener) as backend:
+    async with connected_backend(web, listener) as backend:
         ended = asyncio.create_task(backend.wait_ended())
         for _ in range(3):
             assert (
@@ -416,7 +416,7 @@ async def cut(line: ScriptedConnection, asked: ReceivedMessage) -> None:
 async def test_a_server_that_cannot_be_checked_now_is_kept(answer: Reaction) -> None:
     web, listener = FakeStatelessServer(tools=[tool("t")]), Listener()
     web.reactions["tools/call"] = fails(-32601, status="404 Not Found")
-    async with talk(web, listener) as backend:
+    async with connected_backend(web, listener) as backend:
         web.reactions["server/discover"] = answer
         ended = asyncio.create_task(backend.wait_ended())
         await loss(start_call(backend, a_call({"name": "t"}, client=listener)))
@@ -429,6 +429,6 @@ async def test_a_server_that_cannot_be_checked_now_is_kept(answer: Reaction) -> 
 @tidy
 async def test_a_ping_is_a_request_that_every_stateless_server_knows() -> None:
     web, listener = FakeStatelessServer(), Listener()
-    async with talk(web, listener) as backend:
+    async with connected_backend(web, listener) as backend:
         await backend.ping()
         assert web.methods == ["server/discover", "server/discover"]

@@ -26,7 +26,7 @@ from tests.backends.http_servers import (
 )
 from tests.backends.test_session_server import Recorder
 from tests.backends.test_stateless_server import LISTEN, Listener, a_call, loss, until
-from tests.backends.test_stateless_server import talk as talk_with_limits
+from tests.backends.test_stateless_server import connected_backend as talk_with_limits
 from tests.contexts import start_call
 from tests.gateway.servers import tool
 from tests.http.scripted_server import ScriptedConnection
@@ -38,7 +38,7 @@ LIMITS = replace(SHORT_LIMITS, relisten_delay=0.001, max_relisten_delay=0.01)
 CHANGES: dict[str, Any] = {"tools": {"listChanged": True}, "resources": {"subscribe": True}}
 
 
-def talk(
+def connected_backend(
     web: FakeStatelessServer, listener: Listener, limits: BackendLimits = LIMITS
 ) -> AbstractAsyncContextManager[StatelessServer]:
     """Connect with hardly any pause before a subscription is renewed."""
@@ -55,7 +55,7 @@ def listening() -> FakeStatelessServer:
 @tidy
 async def test_one_subscription_serves_all_and_its_changes_are_reported() -> None:
     web, listener = listening(), Listener()
-    async with talk(web, listener) as backend:
+    async with connected_backend(web, listener) as backend:
         asked = await web.wait_for("subscriptions/listen")
         assert asked.params["notifications"] == {"toolsListChanged": True}
         assert asked.header("mcp-method") == "subscriptions/listen"
@@ -63,7 +63,7 @@ async def test_one_subscription_serves_all_and_its_changes_are_reported() -> Non
         assert await listener.changed.get() == "tools"
         await backend.subscribe("a:b")
         await web.notify_listeners("resources/updated", uri="a:b/c")
-        assert await listener.told_of.get() == (
+        assert await listener.notifications.get() == (
             "notifications/resources/updated",
             {"uri": "a:b/c"},
         )
@@ -72,7 +72,7 @@ async def test_one_subscription_serves_all_and_its_changes_are_reported() -> Non
 @tidy
 async def test_a_server_without_changes_gets_no_subscription() -> None:
     web = FakeStatelessServer(tools=[tool("t")])
-    async with talk(web, Listener()):
+    async with connected_backend(web, Listener()):
         pass
     assert web.received_for("subscriptions/listen") == []
 
@@ -80,7 +80,7 @@ async def test_a_server_without_changes_gets_no_subscription() -> None:
 @tidy
 async def test_the_old_subscription_ends_when_the_new_one_is_acknowledged() -> None:
     web, listener = listening(), Listener()
-    async with talk(web, listener) as backend:
+    async with connected_backend(web, listener) as backend:
         await backend.subscribe("a:b")
         await until(lambda: len(web.listening) == 1)
         hold = BlockedReply(web.react)
@@ -104,7 +104,7 @@ async def test_the_old_subscription_ends_when_the_new_one_is_acknowledged() -> N
 async def test_a_resource_without_subscription_support_is_refused() -> None:
     web = listening()
     web.honours = lambda requested: {"toolsListChanged": True}
-    async with talk(web, Listener()) as backend:
+    async with connected_backend(web, Listener()) as backend:
         error = await loss(backend.subscribe("a:b"))
         assert error.code == -32602
         await until(lambda: len(web.listening) == 1)
@@ -114,7 +114,7 @@ async def test_a_resource_without_subscription_support_is_refused() -> None:
 @tidy
 async def test_without_subscribers_and_list_changes_there_is_no_subscription() -> None:
     web = FakeStatelessServer(resources=[])
-    async with talk(web, Listener()) as backend:
+    async with connected_backend(web, Listener()) as backend:
         await backend.subscribe("a:b")
         await until(lambda: len(web.listening) == 1)
         await backend.unsubscribe("a:b")
@@ -139,7 +139,7 @@ async def test_a_server_that_declared_too_many_subscriptions_is_accepted(
 ) -> None:
     web = listening()
     web.reactions[LISTEN] = reaction
-    async with talk(web, Listener()) as backend:
+    async with connected_backend(web, Listener()) as backend:
         await start_call(backend, a_call({"name": "t"}, client=Recorder()))
         await settle()
         await loss(backend.subscribe("a:b"))
@@ -150,7 +150,7 @@ async def test_a_server_that_declared_too_many_subscriptions_is_accepted(
 async def test_a_missing_acknowledgement_is_not_awaited_forever() -> None:
     web, hold = listening(), BlockedReply()
     web.reactions[LISTEN] = hold
-    async with talk(web, Listener(), replace(LIMITS, listen_timeout=0.2)) as backend:
+    async with connected_backend(web, Listener(), replace(LIMITS, listen_timeout=0.2)) as backend:
         await hold.disconnected.wait()
         assert isinstance(await loss(backend.subscribe("a:b")), TimeoutError)
 
@@ -169,7 +169,7 @@ async def test_a_subscription_ended_by_the_server_is_renewed_again_and_again() -
     web, listener = listening(), Listener()
     failing = [reset, rejects("503 Later"), fails(-32603), rejects("401 Who"), streams()]
     web.reactions[LISTEN] = InSequence(web.listen, *failing, end, web.listen)
-    async with talk(web, listener) as backend:
+    async with connected_backend(web, listener) as backend:
         await until(lambda: web.listening)
         web.listening[-1].reset()
         await until(lambda: len(web.received_for(LISTEN)) == 8)
@@ -188,7 +188,7 @@ async def test_a_method_not_found_error_ends_the_resubscribing() -> None:
     web = listening()
     web.reactions[LISTEN] = InSequence(web.listen, fails(-32601, status="404 Not Found"))
     limits = replace(LIMITS, relisten_delay=0.0)  # the next would come at once
-    async with talk(web, Listener(), limits) as backend:
+    async with connected_backend(web, Listener(), limits) as backend:
         await until(lambda: web.listening)
         web.listening[-1].reset()
         await until(lambda: len(web.received_for(LISTEN)) == 2)
@@ -201,7 +201,7 @@ async def test_a_method_not_found_error_ends_the_resubscribing() -> None:
 async def test_subscribing_renews_a_lost_subscription() -> None:
     limits = replace(LIMITS, relisten_delay=0.3, max_relisten_delay=0.3)
     web, listener = listening(), Listener()
-    async with talk(web, listener, limits) as backend:
+    async with connected_backend(web, listener, limits) as backend:
         await until(lambda: web.listening)
         web.listening[-1].reset()
         await until(lambda: not web.listening)
@@ -215,7 +215,7 @@ async def test_subscribing_renews_a_lost_subscription() -> None:
 async def test_an_old_subscription_that_ends_while_the_new_one_fails_is_renewed() -> None:
     web, hold = listening(), BlockedReply(fails(-32603))
     web.reactions[LISTEN] = InSequence(web.listen, hold, web.listen)
-    async with talk(web, Listener()) as backend:
+    async with connected_backend(web, Listener()) as backend:
         await until(lambda: web.listening)
         following = asyncio.create_task(backend.subscribe("a:b"))
         await hold.started.wait()
@@ -230,7 +230,7 @@ async def test_an_old_subscription_that_ends_while_the_new_one_fails_is_renewed(
 async def test_a_cancelled_subscribe_keeps_the_old_subscription() -> None:
     web, listener, hold = listening(), Listener(), BlockedReply()
     web.reactions[LISTEN] = InSequence(web.listen, hold)
-    async with talk(web, listener) as backend:
+    async with connected_backend(web, listener) as backend:
         await until(lambda: web.listening)
         following = asyncio.create_task(backend.subscribe("a:b"))
         await hold.started.wait()
@@ -246,7 +246,7 @@ async def test_closing_interrupts_the_listening_stream(delay: float) -> None:
     limits = replace(LIMITS, relisten_delay=delay, max_relisten_delay=delay)
     web, hold = listening(), BlockedReply()
     web.reactions[LISTEN] = InSequence(web.listen, hold)
-    async with talk(web, Listener(), limits):
+    async with connected_backend(web, Listener(), limits):
         await until(lambda: web.listening)
         web.listening[-1].reset()
         await until(lambda: not web.listening)

@@ -306,11 +306,11 @@ async def test_another_server_has_lost_the_session_but_may_have_processed_the_ca
 
 @tidy
 async def test_a_server_without_tools_is_kept_and_the_violation_reported() -> None:
-    class Told(RecordingHandler):
+    class ViolationRecorder(RecordingHandler):
         def violated(self, violation: Exception) -> None:
             self.received.append(str(violation))
 
-    web, listener = FakeSessionServer(), Told()
+    web, listener = FakeSessionServer(), ViolationRecorder()
     web.reactions["tools/call"] = fails(-32601, "no such tool", status="404 Not Found")
     async with connected_client(web, "stateless") as link:
         ended = asyncio.create_task(link.wait_ended())

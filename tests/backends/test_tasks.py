@@ -184,10 +184,10 @@ async def test_progress_is_reported_until_the_task_ends() -> None:
     server.methods["tasks/result"] = work
     async with serving(s=server) as made, session_client(made) as client:
         assert await client.call("s__work", _meta={"progressToken": "mine"}) == DONE
-        told = await client.wait_notification("notifications/progress")
+        progress = await client.wait_notification("notifications/progress")
         await client.ask("ping")
         assert client.take_notifications() == []  # task status is not passed on
-    assert told == {"progressToken": "mine", "progress": 1}
+    assert progress == {"progressToken": "mine", "progress": 1}
 
 
 @pytest.mark.parametrize(

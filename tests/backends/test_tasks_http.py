@@ -18,10 +18,10 @@ from tests.backends.http_servers import (
     server_request,
     streams,
 )
-from tests.backends.test_session_renewal import talk
+from tests.backends.test_session_renewal import connected_backend
 from tests.backends.test_session_server import Recorder
 from tests.backends.test_stateless_server import Listener, a_call
-from tests.backends.test_stateless_server import talk as talk_in_envelopes
+from tests.backends.test_stateless_server import connected_backend as talk_in_envelopes
 from tests.backends.test_tasks import DONE, NO_INTERVALS, RELATED, Worker
 from tests.contexts import start_call
 from tests.gateway.servers import tool
@@ -70,7 +70,7 @@ async def test_a_tasks_question_on_its_result_stream_reaches_its_client() -> Non
     web.reactions["tasks/result"] = InSequence(cut, streams(result(DONE)))
     web.reactions["tasks/get"] = answers(Worker.state("working"))
     web.reactions["answer"] = rejects("202 Accepted")
-    async with talk(web, listener, LIMITS) as (backend, _):
+    async with connected_backend(web, listener, LIMITS) as (backend, _):
         await backend.list_features()
         assert from_raw(await start_call(backend, listener.call({"name": "work"}))) == DONE
         assert (await web.wait_for("answer")).message["result"] == {"by": "client"}
@@ -90,7 +90,7 @@ async def test_a_task_ends_with_its_session() -> None:
         web.sessions.clear()
 
     web.reactions["tools/call"] = create
-    async with talk(web, listener, LIMITS) as (backend, _):
+    async with connected_backend(web, listener, LIMITS) as (backend, _):
         await backend.list_features()
         with pytest.raises(ConnectionLost):
             await start_call(backend, listener.call({"name": "work"}))

@@ -28,17 +28,17 @@ class TrackedServerProtocol(HttpServerProtocol):
 @asynccontextmanager
 async def fast(era: Era = Era.SESSION) -> AsyncGenerator[Address]:
     """Run the fast server; every client must have disconnected at the end."""
-    doors: list[TrackedServerProtocol] = []
+    protocols: list[TrackedServerProtocol] = []
 
     def accept() -> TrackedServerProtocol:
-        doors.append(TrackedServerProtocol())
-        return doors[-1]
+        protocols.append(TrackedServerProtocol())
+        return protocols[-1]
 
     server = await asyncio.get_running_loop().create_server(accept, HOST, 0)
     async with server:
         yield Address(server.sockets[0].getsockname()[1], era=era)
-        for door in doors:
-            await door.shut.wait()
+        for protocol in protocols:
+            await protocol.shut.wait()
 
 
 Attend = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

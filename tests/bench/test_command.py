@@ -24,9 +24,9 @@ class Found(Comparison):
 
 
 def found(monkeypatch: pytest.MonkeyPatch, **about: str) -> None:
-    def run(seconds: float, tell: Callable[[str], None]) -> Comparison:
+    def run(seconds: float, report: Callable[[str], None]) -> Comparison:
         assert seconds == 20.0
-        tell("measuring")
+        report("measuring")
         return Found(about, Settings(), [])
 
     monkeypatch.setattr(command, "run", run)

@@ -51,14 +51,14 @@ def missing(place: ContestantSite) -> StartedContestant:
 FAILING = [
     (Contestant("absent", dies, absent), "it is not installed"),
     (Contestant("dies", dies, version), "it ended: out of luck"),
-    (Contestant("lies", lies, version, patience=0.5), "no tools within 0.5 s"),
+    (Contestant("lies", lies, version, start_timeout=0.5), "no tools within 0.5 s"),
 ]
 
 
 async def test_all_contestants_are_measured_and_failures_have_reasons() -> None:
-    told: list[str] = []
+    messages: list[str] = []
     before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-    async with asyncio.timeout(60), Contest(SETTINGS, told.append) as contest:
+    async with asyncio.timeout(60), Contest(SETTINGS, messages.append) as contest:
         for contestant, _ in FAILING:
             await contest.add(contestant, ServerTransport.HTTP)
         await contest.add(DIRECT, None)
@@ -74,14 +74,16 @@ async def test_all_contestants_are_measured_and_failures_have_reasons() -> None:
     assert all(len(cell.rates) == 2 and cell.rate > 0 for cell in direct.cells)
     assert direct.cell(200, 4) is direct.cells[1]
     assert direct.cell(1, 1) is None
-    assert told[-1] == "round 2 of 2, 70000 B, 4 at once: direct"
+    assert messages[-1] == "round 2 of 2, 70000 B, 4 at once: direct"
     if before is not None:
         assert os.sched_getaffinity(0) == before
 
 
 async def test_a_missing_program_is_a_failure() -> None:
     async with asyncio.timeout(60), Contest(SETTINGS, lambda _: None) as contest:
-        await contest.add(Contestant("missing", missing, version, patience=5), ServerTransport.HTTP)
+        await contest.add(
+            Contestant("missing", missing, version, start_timeout=5), ServerTransport.HTTP
+        )
         (row,) = await contest.run()
     assert "/no/such/program" in row.failures[0]
 

@@ -101,5 +101,5 @@ def test_a_missing_database_driver_is_reported(
 def test_the_table_can_be_written_back_as_toml(tmp_path: Path) -> None:
     text = to_toml(read_raw_config(write(tmp_path, 'url = "sqlite:///j.db"\nqueue = 200')))
     assert f'url = "sqlite:///{tmp_path}/j.db"' in text
-    elsewhere = to_toml(read_raw_config(write(tmp_path, 'url = "postgresql://${PW}@db/x"')))
-    assert 'url = "postgresql://${PW}@db/x"' in elsewhere
+    written = to_toml(read_raw_config(write(tmp_path, 'url = "postgresql://${PW}@db/x"')))
+    assert 'url = "postgresql://${PW}@db/x"' in written

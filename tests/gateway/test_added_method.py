@@ -359,12 +359,12 @@ async def test_a_server_request_reaches_the_stateless_client_that_declared_its_c
         assert done["structuredContent"] == {"chosen": 2}
 
 
-async def test_servers_are_told_of_the_capability_in_the_revisions_of_the_row(
+async def test_servers_learn_the_capability_in_the_revisions_of_the_row(
     add_row: AddRow,
 ) -> None:
     add_row(replace(POLL, revisions=frozenset((LATEST_SESSION_REVISION,))), SERVER_REQUESTS)
-    told: dict[str, Any] = {SESSION: {"polls": {}}, "2025-06-18": {}}
-    for version, declared in told.items():
+    expected: dict[str, Any] = {SESSION: {"polls": {}}, "2025-06-18": {}}
+    for version, declared in expected.items():
         server = polling(Server)
         async with (
             serving(fs=server) as gateway,

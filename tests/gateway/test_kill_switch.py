@@ -21,7 +21,7 @@ from tests.gateway.servers import (
     tool,
 )
 from tests.gateway.stateless_callers import StatelessCaller, stateless_caller
-from tests.gateway.test_suspended_calls import ASKABLE, FORM, YES, AskingServer, retry
+from tests.gateway.test_suspended_calls import FORM, INPUT_META, YES, AskingServer, retry
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.enforcement import EnforcementChain
 from trunkline.gateway.events import CallSummary, GatewayEvent, KillSwitchChanged
@@ -38,7 +38,7 @@ from trunkline.routing.kill_switch import disabled_error as disabled
 ECHO = KillSwitch(SwitchKind.TOOL, "a__echo")
 A = KillSwitch(SwitchKind.SERVER, "a")
 LOCAL_USER = KillSwitch(SwitchKind.SUBJECT, "local")
-POSTER = KillSwitch(SwitchKind.SUBJECT, "poster")
+SUBJECT_SWITCH = KillSwitch(SwitchKind.SUBJECT, "poster")
 MISSING = ("this change is lost when the gateway restarts: it has no state directory",)
 
 
@@ -365,7 +365,7 @@ async def test_a_killed_call_that_waits_for_the_start_is_stopped() -> None:
         assert server.count("tools/call") == 0
 
 
-@pytest.mark.parametrize("switch", [ECHO, A, POSTER, SWITCH_ALL])
+@pytest.mark.parametrize("switch", [ECHO, A, SUBJECT_SWITCH, SWITCH_ALL])
 async def test_a_stopped_call_is_refused_as_disabled_while_its_server_starts(
     switch: KillSwitch,
 ) -> None:
@@ -435,8 +435,8 @@ async def suspended_call() -> AsyncGenerator[
     switches = switched(gateway)
     async with running(gateway, server):
         client = await stateless_caller(gateway)
-        suspended = await client.call("s__t", _meta=ASKABLE)
-        yield gateway, switches, server, client, retry(suspended, YES, _meta=ASKABLE)
+        suspended = await client.call("s__t", _meta=INPUT_META)
+        yield gateway, switches, server, client, retry(suspended, YES, _meta=INPUT_META)
 
 
 async def test_killing_a_tool_cancels_its_suspended_call_and_refuses_the_retry() -> None:
@@ -455,7 +455,7 @@ async def test_killing_a_tool_cancels_its_suspended_call_and_refuses_the_retry()
 
 async def test_killing_a_subject_cancels_its_suspended_call() -> None:
     async with suspended_call() as (_, switches, server, client, retry_params):
-        assert (await switches.kill(POSTER)).cancelled_calls == 1
+        assert (await switches.kill(SUBJECT_SWITCH)).cancelled_calls == 1
         await server.wait_received("notifications/cancelled")
         assert (await refusal(client, "s__t", **retry_params)).code == 4031
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.servers import make_gateway, one_tool, running, session_client
-from tests.gateway.test_kill_switch import ECHO, LOCAL_USER, POSTER, A, refusal, switched
+from tests.gateway.test_kill_switch import ECHO, LOCAL_USER, SUBJECT_SWITCH, A, refusal, switched
 from trunkline.gateway.events import GatewayEvent, KillSwitchChanged
 from trunkline.gateway.kill_switch import ActiveSwitch, KillSwitchControl, SwitchError
 from trunkline.routing.kill_switch import SWITCH_ALL, KillSwitch, SwitchKind
@@ -121,7 +121,7 @@ async def test_a_reload_replaces_the_switches_of_the_configuration_only() -> Non
     switches = switched(gateway, configured={ECHO: "t:1"})
     async with running(gateway, server), session_client(gateway) as client:
         gateway.pipeline.events.add_listener(events.append)
-        await switches.kill(POSTER)
+        await switches.kill(SUBJECT_SWITCH)
         switches.apply_config({A: "t:2"}, frozenset())
         assert (await refusal(client)).message == "Server is disabled: a"
         switches.apply_config({A: "t:3"}, frozenset())

@@ -21,7 +21,7 @@ from tests.gateway.servers import (
     tool,
 )
 from tests.gateway.stateless_callers import stateless_caller
-from tests.gateway.test_suspended_calls import ASKABLE, FORM, YES, AskingServer, retry
+from tests.gateway.test_suspended_calls import FORM, INPUT_META, YES, AskingServer, retry
 from trunkline.gateway.backend import Backend, BackendOwner, ConnectBackend
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import GatewayIdentity
@@ -361,11 +361,11 @@ async def test_a_suspended_call_continues_at_the_replaced_server() -> None:
     table = ServerTable(s=old)
     async with client_of(table):
         client = await stateless_caller(table.gateway)
-        suspended = await client.call("s__t", _meta=ASKABLE)
+        suspended = await client.call("s__t", _meta=INPUT_META)
         table.put("s", new)
         table.apply("s")
         await wait_until_replaced(table.gateway, "s")
-        result = await client.call("s__t", _meta=ASKABLE, **retry(suspended, YES))
+        result = await client.call("s__t", _meta=INPUT_META, **retry(suspended, YES))
         assert result["structuredContent"] == {"answers": [YES]}
         assert (old.runs_of_tool, new.runs_of_tool) == (1, 0)
 
@@ -375,11 +375,11 @@ async def test_a_suspended_call_of_a_removed_server_is_abandoned() -> None:
     table = ServerTable(a=one_tool(), s=server)
     async with client_of(table):
         client = await stateless_caller(table.gateway)
-        suspended = await client.call("s__t", _meta=ASKABLE)
+        suspended = await client.call("s__t", _meta=INPUT_META)
         table.apply(removed=("s",))
         assert len(table.gateway.stateless.suspended_calls) == 0
         with pytest.raises(RpcError, match="Unknown tool"):
-            await client.call("s__t", _meta=ASKABLE, **retry(suspended, YES))
+            await client.call("s__t", _meta=INPUT_META, **retry(suspended, YES))
         await wait_until_unchanging(table.gateway)
 
 
@@ -416,11 +416,11 @@ async def test_new_suspension_limits_apply_to_existing_and_new_calls() -> None:
     suspended_calls = table.gateway.stateless.suspended_calls
     async with client_of(table):
         client = await stateless_caller(table.gateway)
-        await client.call("s__t", _meta=ASKABLE)
+        await client.call("s__t", _meta=INPUT_META)
         suspended_calls.reconfigure(SuspendedCallLimits(input_timeout=900.0, max_calls=1))
         assert suspended_calls.snapshot()[0].waiting < 60
         with pytest.raises(RpcError, match="too many calls wait"):
-            await client.call("s__t", _meta=ASKABLE)
+            await client.call("s__t", _meta=INPUT_META)
         suspended_calls.reconfigure(SuspendedCallLimits(input_timeout=0.01))
         while len(suspended_calls):
             await asyncio.sleep(0)
@@ -431,7 +431,7 @@ async def test_suspended_calls_of_one_backend_can_be_abandoned() -> None:
     suspended_calls = table.gateway.stateless.suspended_calls
     async with client_of(table):
         client = await stateless_caller(table.gateway)
-        await client.call("s__t", _meta=ASKABLE)
+        await client.call("s__t", _meta=INPUT_META)
         suspended_calls.abandon_backend("other")
         assert len(suspended_calls) == 1
         suspended_calls.abandon_backend("s")

@@ -65,10 +65,10 @@ class Recorder:
 class FeatureEchoBackend(SilentBackend):
     """A server that answers with the features announced to it."""
 
-    def __init__(self, declared: frozenset[str] | None, tells_calls_apart: bool = True) -> None:
+    def __init__(self, declared: frozenset[str] | None, has_per_call_streams: bool = True) -> None:
         super().__init__()
         self.features = " ".join(sorted(declared or ()))
-        mode = None if declared is None else ServerRequestMode(declared, tells_calls_apart)
+        mode = None if declared is None else ServerRequestMode(declared, has_per_call_streams)
         self.abilities = BackendAbilities(server_requests=mode)
 
     def call(self, context: CallContext) -> PendingResult:
@@ -110,13 +110,13 @@ def test_a_call_needs_its_own_session_if_requests_would_be_wrong_or_ambiguous(
 
 async def test_changes_in_a_secondary_session_are_reported_and_its_requests_refused() -> None:
     listener = Recorder()
-    beside = SecondaryListener(listener, SAMPLING)
-    beside.on_features_changed("tools")
-    beside.on_session_renewed()
-    await beside.on_notification("notifications/message", None)
+    secondary = SecondaryListener(listener, SAMPLING)
+    secondary.on_features_changed("tools")
+    secondary.on_session_renewed()
+    await secondary.on_notification("notifications/message", None)
     assert listener.notifications == ["tools", "notifications/message"]
     with pytest.raises(RpcError, match="not found"):
-        await beside.on_request("roots/list", None)
+        await secondary.on_request("roots/list", None)
 
 
 @pytest.mark.holds("T31")

@@ -325,12 +325,12 @@ async def test_with_two_servers_an_unknown_method_goes_to_neither() -> None:
 
 
 async def test_a_level_goes_to_all_servers_with_logging_and_one_error_affects_no_other() -> None:
-    a, b, deaf = Server(logging=[]), Server(logging=[]), one_tool()
+    a, b, no_logging = Server(logging=[]), Server(logging=[]), one_tool()
     a.methods["logging/setLevel"] = refuse(-32603)
-    async with serving(a=a, b=b, deaf=deaf) as gateway, session_client(gateway) as user:
+    async with serving(a=a, b=b, no_logging=no_logging) as gateway, session_client(gateway) as user:
         assert await user.ask("logging/setLevel", {"level": "info"}) == {}
         assert b.received[-1] == ("logging/setLevel", {"level": "info"})
-        assert (a.count("logging/setLevel"), deaf.count("logging/setLevel")) == (1, 0)
+        assert (a.count("logging/setLevel"), no_logging.count("logging/setLevel")) == (1, 0)
 
 
 async def test_completions_go_to_the_owning_server_under_its_own_name() -> None:
@@ -406,14 +406,14 @@ async def test_a_client_that_does_not_read_keeps_no_server_from_others() -> None
     server, gateway = Server(tools=[tool("t")]), make_gateway()
     add(gateway, "s", server, max_in_flight=1, max_queue=0)
 
-    async def talk(params: Any) -> Any:
+    async def call_tool(params: Any) -> Any:
         if token := params.get("_meta", {}).get("progressToken"):
             for step in range(3):
                 news = {"progressToken": token, "progress": step}
                 await server.active_connection.notify("notifications/progress", news)
         return {"content": []}
 
-    server.methods["tools/call"] = talk
+    server.methods["tools/call"] = call_tool
     async with running(gateway, server), session_client(gateway) as user:
         stream = Stack()
         stream.blocked = asyncio.Event()

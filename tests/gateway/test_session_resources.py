@@ -14,7 +14,7 @@ UPDATED = "notifications/resources/updated"
 SUBSCRIBE, UNSUBSCRIBE = "resources/subscribe", "resources/unsubscribe"
 
 
-def keeper(*uris: str, templates: tuple[str, ...] = ()) -> Server:
+def subscribable(*uris: str, templates: tuple[str, ...] = ()) -> Server:
     """Return a server with these resources, which returns the requested URI."""
     server = Server(
         resources=[{"uri": uri, "name": uri} for uri in uris],
@@ -29,7 +29,7 @@ def keeper(*uris: str, templates: tuple[str, ...] = ()) -> Server:
 
 
 async def test_a_resource_is_read_from_its_server() -> None:
-    a, b = keeper("x:1"), keeper("x:2", templates=("y:{+path}",))
+    a, b = subscribable("x:1"), subscribable("x:2", templates=("y:{+path}",))
     async with serving(a=a, b=b) as gateway, session_client(gateway) as user:
         assert await user.names("resources/list") == ["x:1", "x:2"]
         for uri in ("x:2", "y:anything"):
@@ -40,7 +40,7 @@ async def test_a_resource_is_read_from_its_server() -> None:
 
 
 async def test_equal_uris_are_distinguished_also_when_they_are_read() -> None:
-    a, b = keeper("x:1"), keeper("x:1")
+    a, b = subscribable("x:1"), subscribable("x:1")
     async with serving(a=a, b=b) as gateway, session_client(gateway) as user:
         first, second = await user.names("resources/list")
         assert first == "x:1"
@@ -52,7 +52,7 @@ async def test_equal_uris_are_distinguished_also_when_they_are_read() -> None:
 
 
 async def test_an_unreadable_call_is_recorded_by_its_name() -> None:
-    a, b, marked = keeper("x:1"), keeper("x:1"), "trunkline:b:x:1"
+    a, b, marked = subscribable("x:1"), subscribable("x:1"), "trunkline:b:x:1"
     async with serving(a=a, b=b) as gateway, session_client(gateway) as user:
         client = await stateless_caller(gateway)
         b.methods["resources/read"] = refuse(-32002, "gone", {"uri": "x:1", "k": [1]})
@@ -76,7 +76,7 @@ async def test_an_unreadable_call_is_recorded_by_its_name() -> None:
     ],
 )
 async def test_a_uri_is_the_same_in_any_json_spelling(answer: bytes, expected: str) -> None:
-    a, b = keeper("x:1"), keeper("x:1")
+    a, b = subscribable("x:1"), subscribable("x:1")
     b.methods["resources/read"] = lambda _: answer
     async with serving(a=a, b=b) as gateway, session_client(gateway) as user:
         result = await user.ask("resources/read", {"uri": "trunkline:b:x:1"})
@@ -87,7 +87,7 @@ async def test_a_uri_is_the_same_in_any_json_spelling(answer: bytes, expected: s
     "answer", [{"contents": 1}, {"contents": [1]}, {"contents": [{"a": 1}]}, {"b": 1}]
 )
 async def test_an_unusual_answer_passes_unchanged(answer: Any) -> None:
-    a, b = keeper("x:1"), keeper("x:1")
+    a, b = subscribable("x:1"), subscribable("x:1")
     b.methods["resources/read"] = lambda _: answer
     async with serving(a=a, b=b) as gateway, session_client(gateway) as user:
         assert await user.ask("resources/read", {"uri": "trunkline:b:x:1"}) == answer
@@ -96,7 +96,7 @@ async def test_an_unusual_answer_passes_unchanged(answer: Any) -> None:
 @pytest.mark.holds("C13")
 async def test_an_unknown_resource_is_not_found() -> None:
     async with (
-        serving(a=keeper("x:1"), b=keeper("x:2")) as gateway,
+        serving(a=subscribable("x:1"), b=subscribable("x:2")) as gateway,
         session_client(gateway) as user,
     ):
         error = await user.expect_error("resources/read", {"uri": "z:"})
@@ -104,14 +104,14 @@ async def test_an_unknown_resource_is_not_found() -> None:
 
 
 async def test_the_only_server_with_resources_may_have_unlisted_ones() -> None:
-    a = keeper("x:1")
+    a = subscribable("x:1")
     async with serving(a=a, b=one_tool()) as gateway, session_client(gateway) as user:
         await user.ask("resources/read", {"uri": "z:"})
         assert a.received[-1] == ("resources/read", {"uri": "z:"})
 
 
 async def test_only_subscribers_are_notified_of_changes() -> None:
-    server = keeper("x:1")
+    server = subscribable("x:1")
     async with (
         serving(s=server) as gateway,
         session_client(gateway) as one,
@@ -136,7 +136,7 @@ async def everything_until(user: Any, last: str) -> list[str]:
 
 
 async def test_a_change_is_reported_under_the_uri_that_the_client_knows() -> None:
-    a, b = keeper("x:1"), keeper("x:1", "x:1/deep")
+    a, b = subscribable("x:1"), subscribable("x:1", "x:1/deep")
     async with serving(a=a, b=b) as gateway, session_client(gateway) as user:
         await user.ask("resources/subscribe", {"uri": "trunkline:b:x:1"})
         assert b.received[-1] == ("resources/subscribe", {"uri": "x:1"})
@@ -158,7 +158,7 @@ async def test_a_change_is_reported_under_the_uri_that_the_client_knows() -> Non
 
 
 async def test_a_resource_of_a_template_can_be_subscribed() -> None:
-    a, b = keeper(templates=("t:///{id}",)), keeper(templates=("t:///{id}",))
+    a, b = subscribable(templates=("t:///{id}",)), subscribable(templates=("t:///{id}",))
     async with serving(a=a, b=b) as gateway, session_client(gateway) as user:
         await user.ask("resources/subscribe", {"uri": "trunkline:b:t:///7"})
         assert b.received[-1] == ("resources/subscribe", {"uri": "t:///7"})
@@ -167,7 +167,7 @@ async def test_a_resource_of_a_template_can_be_subscribed() -> None:
 
 
 async def test_a_refused_client_has_no_subscription() -> None:
-    server = keeper("x:1")
+    server = subscribable("x:1")
     server.methods["resources/subscribe"] = refuse(-32602)
     async with serving(s=server) as gateway, session_client(gateway) as user:
         assert (await user.expect_error("resources/subscribe", {"uri": "x:1"})).code == -32602
@@ -177,7 +177,7 @@ async def test_a_refused_client_has_no_subscription() -> None:
 
 
 async def test_a_change_right_after_the_answer_is_reported() -> None:
-    server = keeper("x:1")
+    server = subscribable("x:1")
 
     async def subscribe(_: Any) -> Any:
         async def change() -> None:
@@ -193,7 +193,7 @@ async def test_a_change_right_after_the_answer_is_reported() -> None:
 
 
 async def test_a_restarted_server_gets_the_clients_subscriptions_and_level_again() -> None:
-    server, other = keeper("x:1", "x:2"), keeper("z:1")
+    server, other = subscribable("x:1", "x:2"), subscribable("z:1")
     server.capabilities["logging"] = {}
     async with serving(s=server, o=other) as gateway, session_client(gateway) as user:
         for uri in ("x:1", "x:2"):
@@ -211,7 +211,7 @@ async def test_a_restarted_server_gets_the_clients_subscriptions_and_level_again
 
 
 async def test_subscribing_twice_at_once_is_one_subscription() -> None:
-    server = keeper("x:1")
+    server = subscribable("x:1")
     server.methods[SUBSCRIBE] = hold = HeldAnswer({})
     async with serving(s=server) as gateway, session_client(gateway) as user:
         requests = [asyncio.create_task(user.ask(SUBSCRIBE, {"uri": "x:1"})) for _ in range(2)]
@@ -225,7 +225,7 @@ async def test_subscribing_twice_at_once_is_one_subscription() -> None:
 
 
 async def test_a_client_that_disconnects_has_no_subscriptions() -> None:
-    server = keeper("x:1", "x:2")
+    server = subscribable("x:1", "x:2")
     async with serving(s=server) as gateway:
         async with session_client(gateway) as user:
             for uri in ("x:1", "x:2"):
@@ -235,7 +235,7 @@ async def test_a_client_that_disconnects_has_no_subscriptions() -> None:
 
 
 async def test_a_client_that_disconnects_while_subscribing_has_no_subscription() -> None:
-    server = keeper("x:1")
+    server = subscribable("x:1")
     server.methods[SUBSCRIBE] = hold = HeldAnswer({})
     async with serving(s=server) as gateway:
         async with session_client(gateway) as user:
@@ -246,7 +246,7 @@ async def test_a_client_that_disconnects_while_subscribing_has_no_subscription()
 
 
 async def test_a_session_that_ends_before_its_request_has_no_subscription() -> None:
-    server = keeper("x:1")
+    server = subscribable("x:1")
     server.capabilities["logging"] = {}
     server.methods[SUBSCRIBE] = hold = HeldAnswer({})
     async with serving(s=server) as gateway, session_client(gateway) as user:
@@ -264,7 +264,7 @@ async def test_a_session_that_ends_before_its_request_has_no_subscription() -> N
 
 
 async def test_a_resource_is_unsubscribed_at_the_server_of_its_subscription() -> None:
-    a, b = keeper("x:1"), keeper("x:2")
+    a, b = subscribable("x:1"), subscribable("x:2")
     async with (
         serving(a=a, b=b) as gateway,
         session_client(gateway) as one,
@@ -286,7 +286,7 @@ async def test_a_resource_is_unsubscribed_at_the_server_of_its_subscription() ->
 
 
 async def test_subscriptions_are_limited() -> None:
-    limits, server = GatewayLimits(max_subscribed_uris=2), keeper("x:1")
+    limits, server = GatewayLimits(max_subscribed_uris=2), subscribable("x:1")
     async with serving(limits, s=server) as gateway, session_client(gateway) as user:
         for uri in ("x:1", "x:2", "x:1"):
             await user.ask(SUBSCRIBE, {"uri": uri})

@@ -41,7 +41,7 @@ UPDATED = "notifications/resources/updated"
 CANCELLED = "notifications/cancelled"
 
 
-def keeper(*uris: str) -> Server:
+def subscribable(*uris: str) -> Server:
     server = Server(tools=[tool("t")], resources=[{"uri": uri, "name": uri} for uri in uris])
     server.capabilities["resources"] = {"subscribe": True}
     return server
@@ -172,7 +172,7 @@ async def test_progress_and_log_messages_come_on_the_pipe_before_the_answer() ->
 
 @pytest.mark.parametrize("id", [1, "1"])
 async def test_a_subscription_stream_on_a_pipe_can_be_cancelled(id: Any) -> None:
-    server = keeper("x:1")
+    server = subscribable("x:1")
     async with serving(s=server) as gateway:
         await stateless_caller(gateway)
         wire = Wire(gateway)
@@ -197,7 +197,7 @@ async def test_a_subscription_stream_on_a_pipe_can_be_cancelled(id: Any) -> None
 
 
 async def test_a_closed_stream_ends_its_subscription() -> None:
-    server = keeper("x:1")
+    server = subscribable("x:1")
     async with serving(s=server) as gateway:
         wire = Wire(gateway)
         requested = {"resourceSubscriptions": ["x:1"]}
@@ -210,7 +210,7 @@ async def test_a_closed_stream_ends_its_subscription() -> None:
 
 
 async def test_closing_the_gateway_answers_the_subscription_streams() -> None:
-    limits, server = GatewayLimits(close_timeout=5.0), keeper("x:1")
+    limits, server = GatewayLimits(close_timeout=5.0), subscribable("x:1")
     async with serving(limits, s=server) as gateway:
         wire = Wire(gateway)
         requested = {"toolsListChanged": True}
@@ -263,7 +263,7 @@ def shapes() -> list[str]:
 async def test_no_request_is_an_incident(method: str, enveloped: bool) -> None:
     incidents: list[Incident] = []
     gateway = Gateway(GatewayIdentity("g", "1"), lambda: 0.0, incidents.append, limits=NO_GRACE)
-    server = keeper("x:1")
+    server = subscribable("x:1")
     server.capabilities |= {"prompts": {}, "completions": {}, "logging": {}}
     gateway.add_upstream(
         UpstreamSettings("s", "s"),

@@ -144,12 +144,12 @@ async def test_a_client_without_capabilities_gets_no_requests(kind: Any) -> None
 async def test_a_client_that_is_gone_does_not_hold_up_its_server() -> None:
     server = one_tool()
 
-    async def tell(params: Any) -> Any:
+    async def send_progress(params: Any) -> Any:
         for _ in range(3):
             await server.active_connection.notify(LOG, {"level": "error"})
         return {"content": []}
 
-    server.methods["tools/call"] = tell
+    server.methods["tools/call"] = send_progress
     async with serving(s=server) as gateway:
         client, stream = await stateless_caller(gateway), RecordingStream()
         stream.broken = True
@@ -177,11 +177,11 @@ async def test_notify_waits_for_the_client_and_queue_notification_does_not(broke
     client.queue_notification(LOG, {"level": "alert"})
     client.queue_notification(LOG, {"level": "info"})
     client.queue_notification("notifications/tools/list_changed", {})
-    telling = asyncio.create_task(client.notify(PROGRESS, {"progressToken": 1}))
+    sending = asyncio.create_task(client.notify(PROGRESS, {"progressToken": 1}))
     await client.notify(LOG, {"level": "info"})
     await asyncio.sleep(0)
-    assert not telling.done()
+    assert not sending.done()
     stream.blocked.set()
-    await telling
+    await sending
     methods = [method for method, _ in stream.take_notifications()]
     assert methods == ([] if broken else [LOG, PROGRESS])

@@ -125,7 +125,7 @@ async def test_switches_in_memory_are_kept_but_not_for_long() -> None:
     echo = KillSwitch(SwitchKind.TOOL, "a__echo")
     store = MemorySwitchStore([echo])
     assert store.load() == {echo}
-    assert await store.save(SWITCH_ALL, True) == "there is no folder for it"
+    assert await store.save(SWITCH_ALL, True) == "it has no state directory"
     await store.save(echo, False)
     assert store.load() == {SWITCH_ALL}
 

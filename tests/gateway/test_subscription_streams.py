@@ -34,7 +34,7 @@ from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.versions import V2026_07_28
 
-SOMEBODY = Caller(Principal("p"), V2026_07_28, {}, Raw(b"{}"))
+CALLER = Caller(Principal("p"), V2026_07_28, {}, Raw(b"{}"))
 UPDATED = "notifications/resources/updated"
 SUBSCRIBE, UNSUBSCRIBE = "resources/subscribe", "resources/unsubscribe"
 LISTS = {
@@ -44,7 +44,7 @@ LISTS = {
 }
 
 
-def keeper(*uris: str, kind: Any = Server) -> Any:
+def subscribable(*uris: str, kind: Any = Server) -> Any:
     """Return a server with these resources and change notifications."""
     server = kind(resources=[{"uri": uri, "name": uri} for uri in uris])
     server.capabilities["resources"] = {"subscribe": True, "listChanged": True}
@@ -86,7 +86,7 @@ async def test_every_message_has_the_clients_own_subscription_id(id: Any, writte
             await super().notify(method, params)
 
     stream = Line()
-    listening = SubscriptionStream(id, stream, ["tools", "resources"], SOMEBODY)
+    listening = SubscriptionStream(id, stream, ["tools", "resources"], CALLER)
     listening.subscribed["p:"] = ("a", "x:")
     running = asyncio.create_task(listening.run())
     await acknowledged(stream)
@@ -109,7 +109,7 @@ async def test_every_message_has_the_clients_own_subscription_id(id: Any, writte
 async def test_the_acknowledgement_comes_first_on_a_slow_stream() -> None:
     stream = RecordingStream()
     stream.blocked = asyncio.Event()
-    listening = SubscriptionStream(1, stream, ["tools"], SOMEBODY)
+    listening = SubscriptionStream(1, stream, ["tools"], CALLER)
     running = asyncio.create_task(listening.run())
     await asyncio.sleep(0)
     blocked, stream.blocked = stream.blocked, None
@@ -126,7 +126,7 @@ async def test_the_acknowledgement_comes_first_on_a_slow_stream() -> None:
 async def test_a_broken_stream_ends_nothing_but_itself() -> None:
     stream = RecordingStream()
     stream.broken = True
-    listening = SubscriptionStream(1, stream, ["tools"], SOMEBODY)
+    listening = SubscriptionStream(1, stream, ["tools"], CALLER)
     running = asyncio.create_task(listening.run())
     await asyncio.sleep(0)
     listening.features_changed(FeatureKind.TOOL)
@@ -169,7 +169,7 @@ async def test_only_the_requested_notifications_arrive() -> None:
 
 @pytest.mark.holds("T40")
 async def test_two_subscription_streams_have_their_own_ids() -> None:
-    server = keeper("x:1", "x:2")
+    server = subscribable("x:1", "x:2")
     async with serving(s=server) as gateway:
         client, streams = await stateless_caller(gateway), [RecordingStream(), RecordingStream()]
         requested: dict[str, Any] = LISTS | {"resourceSubscriptions": ["x:1"]}
@@ -198,7 +198,7 @@ async def test_two_subscription_streams_have_their_own_ids() -> None:
 
 async def test_notifications_keep_the_servers_members_but_no_gateway_id() -> None:
     for kind in (Server, StatelessScriptedServer):
-        server = keeper("x:1", "x:1/listed", kind=kind)
+        server = subscribable("x:1", "x:1/listed", kind=kind)
         async with serving(s=server) as gateway, session_client(gateway) as old:
             client, stream = StatelessCaller(gateway), RecordingStream()
             await old.ask(SUBSCRIBE, {"uri": "x:1"})
@@ -215,7 +215,7 @@ async def test_notifications_keep_the_servers_members_but_no_gateway_id() -> Non
 
 
 async def test_invalid_notifications_are_dropped() -> None:
-    server = keeper("x:1")
+    server = subscribable("x:1")
     async with serving(s=server) as gateway, session_client(gateway) as old:
         client, stream = StatelessCaller(gateway), RecordingStream()
         await old.ask(SUBSCRIBE, {"uri": "x:1"})
@@ -230,7 +230,7 @@ async def test_invalid_notifications_are_dropped() -> None:
 
 
 async def test_equal_uris_of_two_servers_are_distinguished() -> None:
-    a, b = keeper("x:1"), keeper("x:1", "x:1/deep")
+    a, b = subscribable("x:1"), subscribable("x:1", "x:1/deep")
     async with serving(a=a, b=b) as gateway:
         client, stream = await stateless_caller(gateway), RecordingStream()
         listening = client.listen(stream, resourceSubscriptions=["trunkline:b:x:1"])
@@ -250,7 +250,7 @@ async def test_equal_uris_of_two_servers_are_distinguished() -> None:
 
 @pytest.mark.holds("T93")
 async def test_a_resource_with_two_subscribers_has_one_subscription_until_the_last_leaves() -> None:
-    server = keeper("x:1")
+    server = subscribable("x:1")
     async with serving(s=server) as gateway:
         client, one, two = await stateless_caller(gateway), RecordingStream(), RecordingStream()
         first = client.listen(one, 1, resourceSubscriptions=["x:1"])
@@ -268,7 +268,7 @@ async def test_a_resource_with_two_subscribers_has_one_subscription_until_the_la
 
 
 async def test_sessions_and_subscription_streams_share_subscriptions() -> None:
-    server = keeper("x:1")
+    server = subscribable("x:1")
     async with serving(s=server) as gateway:
         client, stream = await stateless_caller(gateway), RecordingStream()
         async with session_client(gateway) as old:
@@ -285,7 +285,7 @@ async def test_sessions_and_subscription_streams_share_subscriptions() -> None:
 
 @pytest.mark.holds("T41")
 async def test_a_failed_subscription_is_left_out_of_the_acknowledgement() -> None:
-    able, unable, down = keeper("x:1"), keeper("y:1"), keeper("z:1")
+    able, unable, down = subscribable("x:1"), subscribable("y:1"), subscribable("z:1")
     unable.methods[SUBSCRIBE] = refuse(-32601)
     async with serving(a=able, b=unable, c=down) as gateway:
         client, stream = await stateless_caller(gateway), RecordingStream()
@@ -303,7 +303,7 @@ async def test_a_failed_subscription_is_left_out_of_the_acknowledgement() -> Non
 
 async def test_a_slow_server_delays_the_acknowledgement_only_up_to_a_limit() -> None:
     limits = GatewayLimits(acknowledge_timeout=0.1)
-    able, slow = keeper("x:1", "x:2"), keeper("y:1", "y:2")
+    able, slow = subscribable("x:1", "x:2"), subscribable("y:1", "y:2")
     slow.methods[SUBSCRIBE] = hold = HeldAnswer({})
     async with serving(limits, a=able, b=slow) as gateway:
         client, stream = await stateless_caller(gateway), RecordingStream()
@@ -316,7 +316,7 @@ async def test_a_slow_server_delays_the_acknowledgement_only_up_to_a_limit() -> 
 
 
 async def test_closing_the_gateway_ends_the_streams_in_order() -> None:
-    server = keeper("x:1")
+    server = subscribable("x:1")
     async with serving(s=server) as gateway:
         client, stream = await stateless_caller(gateway), RecordingStream()
         listening = client.listen(stream, 7, resourceSubscriptions=["x:1"])
@@ -330,7 +330,7 @@ async def test_closing_the_gateway_ends_the_streams_in_order() -> None:
 
 
 async def test_closing_during_a_subscription_request_ends_the_stream() -> None:
-    server = keeper("x:1")
+    server = subscribable("x:1")
     server.methods[SUBSCRIBE] = hold = HeldAnswer({})
     async with serving(s=server) as gateway:
         client, stream = await stateless_caller(gateway), RecordingStream()
@@ -345,7 +345,7 @@ async def test_closing_during_a_subscription_request_ends_the_stream() -> None:
 async def test_a_client_that_disconnects_while_subscribing_leaves_nothing(
     early: bool,
 ) -> None:
-    server = keeper("x:1", "x:2")
+    server = subscribable("x:1", "x:2")
     server.methods[SUBSCRIBE] = hold = HeldAnswer({})
     async with serving(s=server) as gateway:
         client, stream = await stateless_caller(gateway), RecordingStream()
@@ -369,7 +369,7 @@ async def test_a_client_that_disconnects_while_subscribing_leaves_nothing(
 
 
 async def test_a_restarted_server_gets_subscriptions_again_and_a_removed_one_does_not() -> None:
-    server = keeper("x:1")
+    server = subscribable("x:1")
     gateway = make_gateway()
     add(gateway, "s", server, max_restarts=1)
     async with running(gateway, server):
@@ -407,7 +407,7 @@ async def test_changes_are_reported_whatever_caused_them() -> None:
 
 
 async def test_a_stateless_server_has_one_subscription_for_all_clients() -> None:
-    server = keeper("x:1", "x:2", kind=StatelessScriptedServer)
+    server = subscribable("x:1", "x:2", kind=StatelessScriptedServer)
     async with serving(s=server) as gateway:
         client, streams = await stateless_caller(gateway), [RecordingStream(), RecordingStream()]
         listening = [

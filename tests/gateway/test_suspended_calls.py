@@ -35,7 +35,9 @@ from trunkline.jsonrpc import Raw, RpcError, from_raw
 from trunkline.mcp.identity import LOCAL_PRINCIPAL
 
 FORM: dict[str, Any] = {"message": "Sure?", "requestedSchema": {"type": "object", "properties": {}}}
-ASKABLE: dict[str, Any] = {CAPABILITIES: {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}}
+INPUT_META: dict[str, Any] = {
+    CAPABILITIES: {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
+}
 YES: dict[str, Any] = {"action": "accept", "content": {"ok": True}}
 
 
@@ -95,7 +97,7 @@ async def test_a_question_becomes_the_answer_and_the_tool_runs_once() -> None:
     server = AskingServer(("elicitation/create", FORM))
     async with running(make_gateway(server), server) as gateway:
         client = await stateless_caller(gateway)
-        suspended = await client.call("s__t", _meta=ASKABLE, arguments={"a": 1})
+        suspended = await client.call("s__t", _meta=INPUT_META, arguments={"a": 1})
         assert suspended["resultType"] == "input_required"
         assert "ttlMs" not in suspended
         ((key, question),) = suspended["inputRequests"].items()
@@ -104,7 +106,7 @@ async def test_a_question_becomes_the_answer_and_the_tool_runs_once() -> None:
             ("s", 1)
         ]
         answers: Any = {"inputResponses": {key: YES}, "requestState": suspended["requestState"]}
-        done = await client.call("s__t", _meta=ASKABLE, arguments={"a": 1}, **answers)
+        done = await client.call("s__t", _meta=INPUT_META, arguments={"a": 1}, **answers)
         assert done["structuredContent"] == {"answers": [YES]}
         assert done["resultType"] == "complete"
         assert server.runs_of_tool == 1
@@ -123,12 +125,12 @@ async def test_rounds_follow_each_other_and_simultaneous_questions_share_one_rou
     server.methods["tools/call"] = both
     async with running(make_gateway(server), server) as gateway:
         client = await stateless_caller(gateway)
-        suspended = await client.call("s__t", _meta=ASKABLE)
+        suspended = await client.call("s__t", _meta=INPUT_META)
         assert len(suspended["inputRequests"]) == 2
         none: Any = {"roots": []}
         for answers in ((none, none), (YES,), (none,)):
             assert suspended["resultType"] == "input_required"
-            suspended = await client.call("s__t", _meta=ASKABLE, **retry(suspended, *answers))
+            suspended = await client.call("s__t", _meta=INPUT_META, **retry(suspended, *answers))
         assert suspended["structuredContent"] == {"first": 2}
 
 
@@ -144,15 +146,15 @@ async def test_missing_answers_are_asked_again_and_unknown_ones_ignored() -> Non
     server.methods["tools/call"] = both
     async with running(make_gateway(server), server) as gateway:
         client = await stateless_caller(gateway)
-        suspended = await client.call("s__t", _meta=ASKABLE)
+        suspended = await client.call("s__t", _meta=INPUT_META)
         again = await client.call(
             "s__t",
-            _meta=ASKABLE,
+            _meta=INPUT_META,
             inputResponses={"other": YES, next(iter(suspended["inputRequests"])): {"roots": []}},
             requestState=suspended["requestState"],
         )
         assert [q["method"] for q in again["inputRequests"].values()] == ["elicitation/create"]
-        done = await client.call("s__t", _meta=ASKABLE, **retry(again, YES))
+        done = await client.call("s__t", _meta=INPUT_META, **retry(again, YES))
         assert done["structuredContent"]["got"] == [{"roots": []}, YES]
 
 
@@ -161,8 +163,8 @@ async def test_a_retry_for_another_call_changes_nothing() -> None:
     server = AskingServer(("elicitation/create", FORM))
     async with running(make_gateway(server), server) as gateway:
         client = await stateless_caller(gateway)
-        suspended = await client.call("s__t", _meta=ASKABLE, arguments={"a": 1})
-        good = retry(suspended, YES, arguments={"a": 1}, _meta=ASKABLE)
+        suspended = await client.call("s__t", _meta=INPUT_META, arguments={"a": 1})
+        good = retry(suspended, YES, arguments={"a": 1}, _meta=INPUT_META)
         state, ends = suspended["requestState"], record_calls(gateway)
         for bad in (
             {"requestState": state[:-1] + ("A" if state[-1] != "A" else "B")},
@@ -188,10 +190,10 @@ async def test_a_client_that_never_returns_abandons_its_call() -> None:
         make_gateway(server, suspended_calls(input_timeout=0.01)), server
     ) as gateway:
         client = await stateless_caller(gateway)
-        suspended = await client.call("s__t", _meta=ASKABLE)
+        suspended = await client.call("s__t", _meta=INPUT_META)
         await server.wait_received("notifications/cancelled")
         assert len(gateway.stateless.suspended_calls) == 0
-        assert await refused(client, **retry(suspended, YES, _meta=ASKABLE)) == -32602
+        assert await refused(client, **retry(suspended, YES, _meta=INPUT_META)) == -32602
 
 
 @pytest.mark.holds("T31")
@@ -228,13 +230,13 @@ async def test_two_clients_are_asked_about_their_own_calls() -> None:
         two = StatelessCaller(gateway, "two")
         suspended: dict[str, Any] = {}
         for who, client in (("one", one), ("two", two)):
-            suspended[who] = await client.call("s__t", _meta=ASKABLE, arguments={"who": who})
+            suspended[who] = await client.call("s__t", _meta=INPUT_META, arguments={"who": who})
         for who, client in (("two", two), ("one", one)):
             (question,) = suspended[who]["inputRequests"].values()
             assert question["params"]["message"] == who
             answer = {"action": "accept", "content": {"by": who}}
             done = await client.call(
-                "s__t", **retry(suspended[who], answer, arguments={"who": who}, _meta=ASKABLE)
+                "s__t", **retry(suspended[who], answer, arguments={"who": who}, _meta=INPUT_META)
             )
             assert done["structuredContent"] == {"who": who, "answer": answer}
 
@@ -245,10 +247,10 @@ async def test_the_number_of_suspended_calls_is_limited() -> None:
         make_gateway(server, suspended_calls(max_calls_per_principal=1)), server
     ) as gateway:
         client = await stateless_caller(gateway)
-        await client.call("s__t", _meta=ASKABLE)
-        error = await client.expect_error("tools/call", name="s__t", _meta=ASKABLE)
+        await client.call("s__t", _meta=INPUT_META)
+        error = await client.expect_error("tools/call", name="s__t", _meta=INPUT_META)
         assert (error.code, error.data) == (-32603, {"retryAfter": 1})
-        other = await StatelessCaller(gateway, "other").call("s__t", _meta=ASKABLE)
+        other = await StatelessCaller(gateway, "other").call("s__t", _meta=INPUT_META)
         assert other["resultType"] == "input_required"
 
 
@@ -265,10 +267,10 @@ async def test_a_call_that_ends_while_its_client_is_away_keeps_its_result() -> N
     server.methods["tools/call"] = impatient
     async with running(make_gateway(server), server) as gateway:
         client = await stateless_caller(gateway)
-        suspended = await client.call("s__t", _meta=ASKABLE)
+        suspended = await client.call("s__t", _meta=INPUT_META)
         asking.set()
         await server.wait_received("tools/call")
-        done = await client.call("s__t", _meta=ASKABLE, **retry(suspended, YES))
+        done = await client.call("s__t", _meta=INPUT_META, **retry(suspended, YES))
         assert done["structuredContent"] == {"done": True}
 
 
@@ -291,10 +293,10 @@ async def test_progress_goes_to_the_current_request_and_is_dropped_between_reque
             RecordingStream(),
             RecordingStream(),
         )
-        meta = ASKABLE | {"progressToken": "one"}
+        meta = INPUT_META | {"progressToken": "one"}
         suspended = await client.call("s__t", first, _meta=meta)
         await client.call(
-            "s__t", second, **retry(suspended, YES, _meta=ASKABLE | {"progressToken": "two"})
+            "s__t", second, **retry(suspended, YES, _meta=INPUT_META | {"progressToken": "two"})
         )
         tokens = [
             [news["progressToken"] for _, news in p.take_notifications()] for p in (first, second)
@@ -312,9 +314,9 @@ async def test_a_retry_does_not_wait_for_servers_that_are_still_starting() -> No
         gateway.registry.start()
         while not gateway.registry.upstream("s").ready:
             await asyncio.sleep(0)
-        suspended = await client.call("s__t", _meta=ASKABLE)
+        suspended = await client.call("s__t", _meta=INPUT_META)
         assert not gateway.ready
-        done = await client.call("s__t", _meta=ASKABLE, **retry(suspended, YES))
+        done = await client.call("s__t", _meta=INPUT_META, **retry(suspended, YES))
         assert done["structuredContent"] == {"answers": [YES]}
 
 
@@ -335,9 +337,9 @@ async def test_an_answered_call_is_released_at_once(
         client = await stateless_caller(gateway)
         gc.disable()
         try:
-            suspended = await client.call("s__t", _meta=ASKABLE)
-            await client.call("s__t", _meta=ASKABLE, **retry(suspended, YES))
-            refusing = client.expect_error("tools/call", name="s__none", _meta=ASKABLE)
+            suspended = await client.call("s__t", _meta=INPUT_META)
+            await client.call("s__t", _meta=INPUT_META, **retry(suspended, YES))
+            refusing = client.expect_error("tools/call", name="s__none", _meta=INPUT_META)
             assert (await refusing).code == -32602
             await settle()
             assert [exchange() for exchange in begun] == [None, None]
@@ -362,7 +364,7 @@ async def test_a_question_at_the_end_of_its_call_gets_an_answer(
     server.methods["tools/call"] = rude
     async with running(make_gateway(server, calls), server) as gateway:
         client = await stateless_caller(gateway)
-        assert (await client.call("s__t", _meta=ASKABLE))["resultType"] == "complete"
+        assert (await client.call("s__t", _meta=INPUT_META))["resultType"] == "complete"
         try:
             assert await asking[0] == {"action": "cancel"}
         except RpcError as error:
@@ -374,7 +376,7 @@ async def test_a_retry_may_get_the_questions_it_declares_itself() -> None:
     server = AskingServer(("elicitation/create", FORM), ("roots/list", None))
     async with running(make_gateway(server), server) as gateway:
         client = await stateless_caller(gateway)
-        suspended = await client.call("s__t", _meta=ASKABLE)
+        suspended = await client.call("s__t", _meta=INPUT_META)
         less: Any = {CAPABILITIES: {"elicitation": {}}}
         done = await client.call("s__t", _meta=less, **retry(suspended, YES))
         assert done["structuredContent"] == {"answers": [YES, -32601]}
@@ -399,9 +401,9 @@ async def test_the_number_and_size_of_the_questions_of_one_round_are_limited() -
     server.methods["tools/call"] = run
     async with running(make_gateway(server, calls), server) as gateway:
         client = await stateless_caller(gateway)
-        suspended = await client.call("s__t", _meta=ASKABLE)
+        suspended = await client.call("s__t", _meta=INPUT_META)
         assert len(suspended["inputRequests"]) == 64
-        await client.call("s__t", _meta=ASKABLE, **retry(suspended, *[YES] * 64))
+        await client.call("s__t", _meta=INPUT_META, **retry(suspended, *[YES] * 64))
         assert refused == [-32603, -32603]
 
 
@@ -411,10 +413,10 @@ async def test_the_bytes_of_suspended_calls_are_limited() -> None:
         client = await stateless_caller(gateway)
         much: dict[str, Any] = {"arguments": {"a": "x" * 3000}}
         for _ in range(3):  # each call releases its bytes
-            suspended = await client.call("s__t", _meta=ASKABLE, **much)
-            await client.call("s__t", _meta=ASKABLE, **retry(suspended, YES), **much)
-        suspended = await client.call("s__t", _meta=ASKABLE, **much)
-        error = await client.expect_error("tools/call", name="s__t", _meta=ASKABLE, **much)
+            suspended = await client.call("s__t", _meta=INPUT_META, **much)
+            await client.call("s__t", _meta=INPUT_META, **retry(suspended, YES), **much)
+        suspended = await client.call("s__t", _meta=INPUT_META, **much)
+        error = await client.expect_error("tools/call", name="s__t", _meta=INPUT_META, **much)
         assert (error.code, error.data) == (-32603, {"retryAfter": 1})
 
 
@@ -422,8 +424,8 @@ async def test_a_state_of_a_mebibyte_and_a_repeated_answer_are_refused() -> None
     server = AskingServer(("elicitation/create", FORM))
     async with running(make_gateway(server), server) as gateway:
         client = await stateless_caller(gateway)
-        suspended = await client.call("s__t", _meta=ASKABLE)
-        good = retry(suspended, YES, _meta=ASKABLE)
+        suspended = await client.call("s__t", _meta=INPUT_META)
+        good = retry(suspended, YES, _meta=INPUT_META)
         assert await refused(client, **good | {"requestState": "v1." + "A" * 2**20}) == -32602
         (key,) = suspended["inputRequests"]
         twice = Raw(b'{"%b":{"action":"decline"},"%b":{"action":"accept"}}' % ((key.encode(),) * 2))
@@ -437,12 +439,12 @@ async def test_calls_that_wait_for_their_clients_release_their_slots() -> None:
     gateway = make_gateway(server, max_in_flight=1)
     async with running(gateway, server):
         client = await stateless_caller(gateway)
-        first = await client.call("s__t", _meta=ASKABLE)
-        second = await client.call("s__t", _meta=ASKABLE)
+        first = await client.call("s__t", _meta=INPUT_META)
+        second = await client.call("s__t", _meta=INPUT_META)
         upstream = gateway.registry.upstream("s")
         assert upstream.queue.max_in_flight == 3
         for suspended in (second, first):
-            await client.call("s__t", _meta=ASKABLE, **retry(suspended, YES))
+            await client.call("s__t", _meta=INPUT_META, **retry(suspended, YES))
         assert (upstream.queue.max_in_flight, len(upstream.queue)) == (1, 0)
 
 
@@ -450,7 +452,7 @@ async def test_a_client_that_disconnects_while_questions_are_gathered_has_cancel
     server = AskingServer(("elicitation/create", FORM))
     async with running(make_gateway(server), server) as gateway:
         client = await stateless_caller(gateway)
-        calling = asyncio.create_task(client.call("s__t", _meta=ASKABLE))
+        calling = asyncio.create_task(client.call("s__t", _meta=INPUT_META))
         await server.wait_received("tools/call")
         calling.cancel()
         await server.wait_received("notifications/cancelled")
@@ -461,14 +463,14 @@ async def test_suspended_calls_of_a_server_that_dies_fail_with_the_next_retry() 
     server = AskingServer(("elicitation/create", FORM))
     async with running(make_gateway(server), server) as gateway:
         client = await stateless_caller(gateway)
-        suspended = await client.call("s__t", _meta=ASKABLE)
+        suspended = await client.call("s__t", _meta=INPUT_META)
         assert gateway.registry.snapshots()[0].in_flight == 1
         await server.crash()
         while gateway.registry.snapshots()[0].in_flight:
             await asyncio.sleep(0)
-        assert await refused(client, **retry(suspended, YES, _meta=ASKABLE)) == 5030
+        assert await refused(client, **retry(suspended, YES, _meta=INPUT_META)) == 5030
         assert len(gateway.stateless.suspended_calls) == 0
-        again = await client.call("s__t", _meta=ASKABLE)
+        again = await client.call("s__t", _meta=INPUT_META)
         assert again["resultType"] == "input_required"
         assert server.runs_of_tool == 2  # once for each call
 
@@ -478,8 +480,8 @@ async def test_a_closing_gateway_abandons_suspended_calls_and_accepts_no_more() 
     gateway = make_gateway(server)
     async with running(gateway, server):
         client = await stateless_caller(gateway)
-        await client.call("s__t", _meta=ASKABLE)
-        calling = asyncio.create_task(client.call("s__t", _meta=ASKABLE))
+        await client.call("s__t", _meta=INPUT_META)
+        calling = asyncio.create_task(client.call("s__t", _meta=INPUT_META))
         for _ in range(2):
             await server.wait_received("tools/call")
         gateway.stateless.suspended_calls.close()
@@ -494,13 +496,13 @@ async def test_a_retry_may_use_another_transport_than_the_call() -> None:
     async with running(make_gateway(server), server) as gateway:
         client = await stateless_caller(gateway)
         client.principal = LOCAL_PRINCIPAL
-        suspended = await client.call("s__t", _meta=ASKABLE)
+        suspended = await client.call("s__t", _meta=INPUT_META)
         async with SessionClient(gateway) as user:  # on a pipe, without initialize
-            params = stateless_params(ASKABLE, name="s__t", **retry(suspended, YES))
+            params = stateless_params(INPUT_META, name="s__t", **retry(suspended, YES))
             done = await user.ask("tools/call", params)
             assert done["structuredContent"] == {"answers": [YES]}
-            first = await user.ask("tools/call", stateless_params(ASKABLE, name="s__t"))
-        done = await client.call("s__t", _meta=ASKABLE, **retry(first, YES))
+            first = await user.ask("tools/call", stateless_params(INPUT_META, name="s__t"))
+        done = await client.call("s__t", _meta=INPUT_META, **retry(first, YES))
         assert done["structuredContent"] == {"answers": [YES]}
 
 
@@ -510,8 +512,8 @@ async def test_a_call_queued_for_a_session_fails_when_the_server_ends() -> None:
     async with running(gateway, server):
         client = await stateless_caller(gateway)
         first = server.transport
-        await client.call("s__t", _meta=ASKABLE)
-        waiting = asyncio.create_task(client.call("s__t", _meta=ASKABLE))
+        await client.call("s__t", _meta=INPUT_META)
+        waiting = asyncio.create_task(client.call("s__t", _meta=INPUT_META))
         await asyncio.sleep(0)
         await first.aclose()
         with pytest.raises(RpcError, match="Upstream unavailable: s: it ended"):

@@ -62,7 +62,7 @@ def reply(question_params: Any) -> dict[str, Any]:
     return {"action": "accept", "content": {"to": question_params["message"]}}
 
 
-class Talk:
+class ServerSession:
     """One session with the asking server."""
 
     def __init__(self, server: "AskingServer", channel: Any) -> None:
@@ -122,15 +122,15 @@ class AskingServer(Server):
         self.open = 0
         self.wrong: list[str] = []
         self.rude: list[asyncio.Future[Any]] = []
-        self.talks: list[Talk] = []
+        self.sessions: list[ServerSession] = []
 
     async def connect(
         self, listener: BackendListener, remapper: IdRemapper, capabilities: Any
     ) -> Backend:
         near, far = memory_pipe()
-        talk = Talk(self, far)
-        self.talks.append(talk)
-        self.runs.append(asyncio.create_task(talk.line.run()))
+        session = ServerSession(self, far)
+        self.sessions.append(session)
+        self.runs.append(asyncio.create_task(session.line.run()))
         remote = SessionServer(listener)
         link = TransportServerConnection(near, "s", remapper, remote, close_timeout=0.0)
         await remote.open(link, capabilities, {"name": "g"})
@@ -353,9 +353,9 @@ class Questions(RuleBasedStateMachine):
         pick %= len(self.users)
         who = self._who()
         self.owned[pick].add(who)
-        self._do(self._tell_apart(self.users[pick], server, who, steps))
+        self._do(self._check_progress(self.users[pick], server, who, steps))
 
-    async def _tell_apart(
+    async def _check_progress(
         self, client: SessionClient, server: str, who: str, steps: list[int]
     ) -> None:
         try:
@@ -371,10 +371,10 @@ class Questions(RuleBasedStateMachine):
     @rule(pick=PICKS)
     def die(self, pick: int) -> None:
         """End a session of the asking server without notice."""
-        living = [talk for talk in self.s.talks if not talk.dead]
-        talk = living[pick % len(living)]
-        talk.dead = True
-        self.loop.run(talk.channel.aclose())
+        living = [session for session in self.s.sessions if not session.dead]
+        session = living[pick % len(living)]
+        session.dead = True
+        self.loop.run(session.channel.aclose())
         self.loop.run_for(0.1)
 
     @precondition(lambda self: bool(self._known()))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.gateway.servers import add, running
 from tests.gateway.stateless_callers import StatelessCaller, stateless_caller
-from tests.gateway.test_suspended_calls import ASKABLE, FORM, YES, AskingServer, refused, retry
+from tests.gateway.test_suspended_calls import FORM, INPUT_META, YES, AskingServer, refused, retry
 from tests.tasks import settle
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.request_state import KeyRing, StateCipher
@@ -73,12 +73,12 @@ async def asking() -> AsyncGenerator[tuple[HeldStore, AskingServer, StatelessCal
 
 async def test_of_two_retries_one_resumes_the_call_whichever_answer_comes_first() -> None:
     async with asking() as (store, server, client):
-        suspended = await client.call("s__t", _meta=ASKABLE)
+        suspended = await client.call("s__t", _meta=INPUT_META)
         store.asked.clear()
         store.may_answer.clear()
-        first = asyncio.create_task(client.call("s__t", **retry(suspended, YES, _meta=ASKABLE)))
+        first = asyncio.create_task(client.call("s__t", **retry(suspended, YES, _meta=INPUT_META)))
         await store.asked.wait()
-        assert await refused(client, **retry(suspended, YES, _meta=ASKABLE)) == -32602
+        assert await refused(client, **retry(suspended, YES, _meta=INPUT_META)) == -32602
         store.may_answer.set()
         assert (await first)["structuredContent"] == {"answers": [YES]}
         assert server.runs_of_tool == 1
@@ -87,7 +87,7 @@ async def test_of_two_retries_one_resumes_the_call_whichever_answer_comes_first(
 async def test_a_client_that_leaves_while_its_call_is_stored_leaves_nothing() -> None:
     async with asking() as (store, server, client):
         store.may_answer.clear()
-        call = asyncio.create_task(client.call("s__t", _meta=ASKABLE))
+        call = asyncio.create_task(client.call("s__t", _meta=INPUT_META))
         await store.asked.wait()
         call.cancel()
         await server.wait_received("notifications/cancelled")
@@ -98,7 +98,7 @@ async def test_a_client_that_leaves_while_its_call_is_stored_leaves_nothing() ->
 async def test_a_call_that_is_abandoned_while_it_is_stored_ends() -> None:
     async with asking() as (store, server, client):
         store.may_answer.clear()
-        call = asyncio.create_task(client.call("s__t", _meta=ASKABLE))
+        call = asyncio.create_task(client.call("s__t", _meta=INPUT_META))
         await store.asked.wait()
         client.gateway.stateless.suspended_calls.abandon_backend("s")
         await server.wait_received("notifications/cancelled")
@@ -109,10 +109,10 @@ async def test_a_call_that_is_abandoned_while_it_is_stored_ends() -> None:
 
 async def test_a_call_that_is_abandoned_while_it_is_taken_ends() -> None:
     async with asking() as (store, server, client):
-        suspended = await client.call("s__t", _meta=ASKABLE)
+        suspended = await client.call("s__t", _meta=INPUT_META)
         store.asked.clear()
         store.may_answer.clear()
-        resuming = asyncio.create_task(refused(client, **retry(suspended, YES, _meta=ASKABLE)))
+        resuming = asyncio.create_task(refused(client, **retry(suspended, YES, _meta=INPUT_META)))
         await store.asked.wait()
         client.gateway.stateless.suspended_calls.abandon_backend("s")
         await server.wait_received("notifications/cancelled")
@@ -124,17 +124,17 @@ async def test_a_store_that_fails_ends_the_call_that_it_was_to_keep() -> None:
     async with asking() as (store, server, client):
         store.error = ConnectionLost("the store is gone")
         with pytest.raises(ConnectionLost):
-            await client.call("s__t", _meta=ASKABLE)
+            await client.call("s__t", _meta=INPUT_META)
         await server.wait_received("notifications/cancelled")
         store.error = None
 
 
 async def test_a_store_that_fails_at_a_retry_leaves_the_call_waiting() -> None:
     async with asking() as (store, server, client):
-        suspended = await client.call("s__t", _meta=ASKABLE)
+        suspended = await client.call("s__t", _meta=INPUT_META)
         store.error = ConnectionLost("the store is gone")
         with pytest.raises(ConnectionLost):
-            await client.call("s__t", **retry(suspended, YES, _meta=ASKABLE))
+            await client.call("s__t", **retry(suspended, YES, _meta=INPUT_META))
         store.error = None
         calls = client.gateway.stateless.suspended_calls
         assert len(calls) == 1

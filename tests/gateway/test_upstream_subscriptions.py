@@ -30,15 +30,15 @@ class SubscribableBackend(Fake):
         return await super().list_features()
 
     async def subscribe(self, uri: str) -> None:
-        await self._hear(f"follow {uri}")
+        await self._receive(f"follow {uri}")
 
     async def unsubscribe(self, uri: str) -> None:
-        await self._hear(f"unfollow {uri}")
+        await self._receive(f"unfollow {uri}")
 
     async def set_log_level(self, level: str) -> None:
-        await self._hear(f"level {level}")
+        await self._receive(f"level {level}")
 
-    async def _hear(self, action: str) -> None:
+    async def _receive(self, action: str) -> None:
         self.sent.put_nowait(action)
         answer = self.answers.get(action)
         if isinstance(answer, Exception):
@@ -56,17 +56,17 @@ class Ready:
     def __init__(self, *capabilities: str, **settings: Any) -> None:
         self.fake = SubscribableBackend(*capabilities)
         self.settings = settings
-        self.patience = asyncio.timeout(5)
+        self.timeout = asyncio.timeout(5)
 
     async def __aenter__(self) -> Watched:
-        await self.patience.__aenter__()
+        await self.timeout.__aenter__()
         self.watched = Watched(self.fake, **self.settings)
         await self.watched.until(UpstreamState.READY)
         return self.watched
 
     async def __aexit__(self, *_: object) -> None:
         await self.watched.stop()
-        await self.patience.__aexit__(*sys.exc_info())
+        await self.timeout.__aexit__(*sys.exc_info())
 
 
 async def settle() -> None:

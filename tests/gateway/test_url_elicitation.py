@@ -13,7 +13,11 @@ from trunkline.gateway.suspended_calls import SuspendedCalls
 from trunkline.jsonrpc import RpcError
 
 VISITOR: dict[str, Any] = {CAPABILITIES: {"elicitation": {"url": {}}}}
-VISIT: dict[str, Any] = {"mode": "url", "message": "Log in", "url": "https://x.example/in"}
+URL_ELICITATION: dict[str, Any] = {
+    "mode": "url",
+    "message": "Log in",
+    "url": "https://x.example/in",
+}
 ACCEPT: dict[str, Any] = {"action": "accept"}
 
 
@@ -30,8 +34,8 @@ class UrlGatedServer(Server):
     def run(self, params: Any) -> Any:
         self.calls.append(params)
         if not self.visited:
-            visits = [VISIT | {"elicitationId": id} for id in self.ids]
-            raise RpcError(-32042, "URL elicitation required", {"elicitations": visits})
+            elicitations = [URL_ELICITATION | {"elicitationId": id} for id in self.ids]
+            raise RpcError(-32042, "URL elicitation required", {"elicitations": elicitations})
         return {"content": []}
 
     async def let_in(self) -> None:
@@ -51,7 +55,7 @@ async def test_a_url_elicitation_asks_the_client_and_repeats_the_call() -> None:
         suspended = await client.call("s__t", _meta=VISITOR, arguments={"a": 1})
         assert suspended["resultType"] == "input_required"
         assert list(suspended["inputRequests"].values()) == [
-            {"method": "elicitation/create", "params": VISIT}
+            {"method": "elicitation/create", "params": URL_ELICITATION}
         ]
         assert [p.questions for p in gateway.stateless.suspended_calls.snapshot()] == [1]
         good = retry(suspended, ACCEPT, _meta=VISITOR, arguments={"a": 1})

@@ -164,12 +164,12 @@ async def test_a_redirect_is_not_followed() -> None:
 
 @on_both_loops
 async def test_pieces_are_received_as_they_arrive_and_the_end_frees_the_connection() -> None:
-    told = asyncio.Event()
+    released = asyncio.Event()
 
     async def stream(line: ScriptedConnection) -> None:
         await line.request()
         await line.send(CHUNKED_HEAD + b"1\r\na\r\n")
-        await told.wait()
+        await released.wait()
         await line.send(b"1\r\nb\r\n0\r\n\r\n")
         await line.request()
         await line.send(ok(b"again"))
@@ -180,7 +180,7 @@ async def test_pieces_are_received_as_they_arrive_and_the_end_frees_the_connecti
         assert await response.receive() == b"a"
         next_piece = asyncio.create_task(response.receive())
         assert await is_stuck(next_piece)
-        told.set()
+        released.set()
         assert await next_piece == b"b"
         assert await response.receive() is None
         assert await post(client) == b"again"
@@ -276,12 +276,12 @@ async def test_an_idempotent_request_is_not_retried_after_a_timeout() -> None:
 
 @on_both_loops
 async def test_an_event_stream_may_be_silent_for_any_time() -> None:
-    told = asyncio.Event()
+    released = asyncio.Event()
 
     async def stream(line: ScriptedConnection) -> None:
         await line.request()
         await line.send(CHUNKED_HEAD)
-        await told.wait()
+        await released.wait()
         await line.send(b"1\r\na\r\n0\r\n\r\n")
         await line.wait_disconnected()
 
@@ -293,7 +293,7 @@ async def test_an_event_stream_may_be_silent_for_any_time() -> None:
         patient.disable_read_timeout()
         other = await client.request("GET")  # its timeout shows that time has passed
         assert "no more of the body within 0.02 s" in await loss(other.receive())
-        told.set()
+        released.set()
         assert await patient.read() == b"a"
 
 
@@ -577,12 +577,12 @@ async def test_cancelling_at_any_moment_spoils_no_other_response() -> None:
 
 @on_both_loops
 async def test_cancelling_receive_loses_no_data() -> None:
-    told = asyncio.Event()
+    released = asyncio.Event()
 
     async def stream(line: ScriptedConnection) -> None:
         await line.request()
         await line.send(CHUNKED_HEAD)
-        await told.wait()
+        await released.wait()
         await line.send(b"1\r\na\r\n")
         await line.wait_disconnected()
 
@@ -591,7 +591,7 @@ async def test_cancelling_receive_loses_no_data() -> None:
         receiving = asyncio.create_task(response.receive())
         assert await is_stuck(receiving)
         await stop(receiving)
-        told.set()
+        released.set()
         assert await response.receive() == b"a"
         response.close()
         await server.wait_finished()

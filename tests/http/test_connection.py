@@ -194,14 +194,14 @@ async def test_pipelining_does_not_delay_other_connections() -> None:
 
     async with (
         serving(answer) as listener,
-        connected(listener) as greedy,
+        connected(listener) as pipelining,
         connected(listener) as modest,
     ):
-        greedy.send(b"GET /greedy HTTP/1.1\r\nHost: a\r\n\r\n" * 1000)
+        pipelining.send(b"GET /greedy HTTP/1.1\r\nHost: a\r\n\r\n" * 1000)
         modest.get("/modest")
         await modest.answer()
         for _ in range(1000):
-            await greedy.answer()
+            await pipelining.answer()
     assert order.index("/modest") < 200
 
 
@@ -283,8 +283,8 @@ def connection(
     def release(connection: HttpConnection) -> None:
         pass
 
-    surroundings = ConnectionContext(answer, DEFAULTS, explain, admit, release, write_coalescer)
-    found, transport = HttpConnection(surroundings), Transport()
+    context = ConnectionContext(answer, DEFAULTS, explain, admit, release, write_coalescer)
+    found, transport = HttpConnection(context), Transport()
     found.connection_made(transport)
     return found, transport
 
@@ -427,7 +427,7 @@ async def test_a_body_that_keeps_its_rate_is_waited_for() -> None:
 
 async def test_concurrent_responses_are_coalesced_and_a_single_one_is_immediate() -> None:
     handler, write_coalescer = QueueingHandler(), WriteCoalescer(asyncio.get_running_loop())
-    (one, there), (other, beside) = (
+    (one, one_transport), (other, other_transport) = (
         connection(handler, write_coalescer),
         connection(handler, write_coalescer),
     )
@@ -435,12 +435,12 @@ async def test_concurrent_responses_are_coalesced_and_a_single_one_is_immediate(
     other.data_received(GET)
     for _ in range(2):
         (await handler.next()).respond(200)
-    assert (len(there.written), len(beside.written)) == (0, 0)
+    assert (len(one_transport.written), len(other_transport.written)) == (0, 0)
     await asyncio.sleep(0)
-    assert (len(there.written), len(beside.written)) == (1, 1)
+    assert (len(one_transport.written), len(other_transport.written)) == (1, 1)
     one.data_received(GET)
     (await handler.next()).respond(200)
-    assert len(there.written) == 2  # at once
+    assert len(one_transport.written) == 2  # at once
 
 
 @pytest.mark.parametrize("end", ["answered", "begun", "upgraded", "gone"])

@@ -256,7 +256,7 @@ def test_json_that_is_not_a_message_is_an_invalid_request(payload: bytes, id: An
 
 
 @pytest.mark.holds("S2.17", "S1.1", "S1.21")
-def test_a_wrong_version_is_named_beside_the_right_one() -> None:
+def test_a_wrong_version_is_named_with_the_right_one() -> None:
     reply = answer(b'{"jsonrpc":"1.0","id":1,"method":"m"}')
     assert reply["error"]["message"] == ('Invalid Request: expected "jsonrpc": "2.0", got "1.0"')
 

@@ -157,19 +157,19 @@ def test_malformed_responses_are_rejected(raw: bytes, field: str, reason: str) -
 # URL elicitations
 
 
-def visit(**members: Any) -> dict[str, Any]:
+def elicitation(**members: Any) -> dict[str, Any]:
     return {"mode": "url", "message": "Go", "url": "https://x.example", **members}
 
 
 def test_a_url_elicitation_error_becomes_input_requests() -> None:
-    data = {"elicitations": [visit(elicitationId="a"), visit(elicitationId="b", x=1)]}
+    data = {"elicitations": [elicitation(elicitationId="a"), elicitation(elicitationId="b", x=1)]}
     for given_data in (data, to_raw(data)):
         requests = read_url_elicitations(RpcError(-32042, "Visit", given_data))
         assert requests is not None
         result = read_members(write_input_required(requests, "s"))
         assert from_raw(result["inputRequests"]) == {
-            "a": {"method": ELICIT, "params": visit()},
-            "b": {"method": ELICIT, "params": visit(x=1)},
+            "a": {"method": ELICIT, "params": elicitation()},
+            "b": {"method": ELICIT, "params": elicitation(x=1)},
         }
         assert missing_capability_error(requests["a"]).data == {
             "requiredCapabilities": {"elicitation": {"url": {}}}
@@ -180,17 +180,19 @@ def test_a_url_elicitation_error_becomes_input_requests() -> None:
     "error",
     [
         RpcError(-32042, "no"),
-        RpcError(-32041, "no", {"elicitations": [visit(elicitationId="a")]}),
+        RpcError(-32041, "no", {"elicitations": [elicitation(elicitationId="a")]}),
         RpcError(-32042, "no", 7),
         RpcError(-32042, "no", {}),
         RpcError(-32042, "no", {"elicitations": {}}),
         RpcError(-32042, "no", {"elicitations": []}),
         RpcError(-32042, "no", {"elicitations": [7]}),
-        RpcError(-32042, "no", {"elicitations": [visit()]}),
-        RpcError(-32042, "no", {"elicitations": [visit(elicitationId="a", url=7)]}),
-        RpcError(-32042, "no", {"elicitations": [visit(elicitationId="a", mode="form")]}),
-        RpcError(-32042, "no", {"elicitations": [visit(elicitationId="a")] * 2}),
-        RpcError(-32042, "no", {"elicitations": [visit(elicitationId=str(n)) for n in range(65)]}),
+        RpcError(-32042, "no", {"elicitations": [elicitation()]}),
+        RpcError(-32042, "no", {"elicitations": [elicitation(elicitationId="a", url=7)]}),
+        RpcError(-32042, "no", {"elicitations": [elicitation(elicitationId="a", mode="form")]}),
+        RpcError(-32042, "no", {"elicitations": [elicitation(elicitationId="a")] * 2}),
+        RpcError(
+            -32042, "no", {"elicitations": [elicitation(elicitationId=str(n)) for n in range(65)]}
+        ),
     ],
 )
 def test_other_errors_are_no_url_elicitation(error: RpcError) -> None:

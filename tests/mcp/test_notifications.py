@@ -104,7 +104,7 @@ def test_an_acknowledgement_covers_the_uris_it_names(acknowledged: Any, covered:
     assert acknowledged_uris(Params(to_raw(acknowledged))) == covered
 
 
-def test_the_most_verbose_level_satisfies_everyone() -> None:
+def test_the_most_verbose_level_satisfies_all_clients() -> None:
     assert most_verbose_level({"error", "info", "emergency"}) == "info"
     assert most_verbose_level({"alert"}) == "alert"
     assert most_verbose_level(set()) is None

@@ -54,7 +54,7 @@ def outcome(
 # Rules
 
 
-def test_without_rules_and_roles_everybody_may_call_everything() -> None:
+def test_without_rules_and_roles_all_callers_may_call_everything() -> None:
     assert Policy().is_open
     assert Policy().evaluate(ANNA, READ) == PolicyDecision(PolicyResult(ALLOW, OPEN_POLICY_REASON))
 

@@ -60,7 +60,7 @@ class NoWriting:
         return caller.principal.id
 
 
-def test_by_default_everybody_sees_everything() -> None:
+def test_by_default_all_callers_see_everything() -> None:
     view = Visibility()
     assert len(listed(view)) == 4
     assert view.is_visible(ANNA, entry("fs__write"))
@@ -71,7 +71,7 @@ def test_by_default_everybody_sees_everything() -> None:
     ("surface", "names"),
     [((), []), (("*__re*",), ["fs__read"]), (("fs__write", "x"), ["fs__write"])],
 )
-def test_surface_patterns_select_what_is_listed_beside_the_search_tools(
+def test_surface_patterns_select_which_tools_are_listed_with_the_search_tools(
     surface: tuple[str, ...], names: list[str]
 ) -> None:
     view = Visibility(surface, frozenset({"search"}))

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.backends.test_functions import Nobody
+from tests.backends.test_functions import SilentClient
 from tests.contexts import call_of, start_call
 from tests.sources.registries import PUBKEY, TREE, category, signed, tree, write
 from tests.sources.test_federation import FakeWeb, endorsement
@@ -64,7 +64,7 @@ class BackendClient:
         self.backend = SourcesBackend(cache, self.peers)
 
     async def call(self, name: str, revision: Revision = NEWER, /, **arguments: Any) -> Any:
-        client = Nobody(revision)
+        client = SilentClient(revision)
         params = to_raw({"name": name, "arguments": arguments, "_meta": {"x/y": 1}})
         return from_raw(await start_call(self.backend, call_of(client, params)), object)
 

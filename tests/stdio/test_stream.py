@@ -225,19 +225,19 @@ async def test_a_peer_that_stops_reading_is_disconnected() -> None:
 async def test_a_transport_buffers_a_bounded_amount(size: int) -> None:
     some = (b"x" * size + b"\n") * (1_000_000 // size)
 
-    async def talk(writer: asyncio.StreamWriter) -> None:
+    async def write_all(writer: asyncio.StreamWriter) -> None:
         for _ in range(40):
             writer.write(some)
             await writer.drain()
         writer.write(b"last\n")
 
     async with tcp_pair() as (transport, (_, writer)):
-        talking = asyncio.create_task(talk(writer))
+        writing = asyncio.create_task(write_all(writer))
         for _ in range(10):
-            assert await is_stuck(talking)
+            assert await is_stuck(writing)
         while await transport.receive() != b"last":
             pass
-        await talking
+        await writing
 
 
 @tidy

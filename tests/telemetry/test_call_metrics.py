@@ -69,11 +69,11 @@ def test_histogram_bounds_are_inclusive(values: list[float]) -> None:
     st.integers(1, 9),
 )
 def test_single_and_batched_counting_agree(
-    told: list[tuple[str | None, float, float]], most: int
+    durations: list[tuple[str | None, float, float]], most: int
 ) -> None:
     calls = [
         ended_call(backend=backend, total=gateway + upstream, upstream=upstream, kind="disabled")
-        for backend, gateway, upstream in told
+        for backend, gateway, upstream in durations
     ]
     alone, together = CallMetrics(), CallMetrics()
     for each in calls:
