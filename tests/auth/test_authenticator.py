@@ -23,7 +23,6 @@ from trunkline.auth.authenticator import (
     FailureLimiter,
     ProtectedResource,
     TokenAuthenticator,
-    client_network,
 )
 from trunkline.auth.claims import AuthErrorCode, ClaimsValidator
 from trunkline.auth.key_sets import KeySource, RemoteKeySet, SharedSecret
@@ -72,22 +71,6 @@ def test_the_failure_table_is_bounded() -> None:
     assert len(counted) == 3
     assert counted.retry_after("b") == 0  # the one that failed longest ago
     assert min(counted.retry_after(address) for address in "acd") > 0
-
-
-@pytest.mark.parametrize(
-    ("address", "network"),
-    [
-        ("", ""),
-        ("192.0.2.7", "192.0.2.7"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("not:an:address", "not:an:address"),
-    ],
-)
-def test_addresses_of_one_customer_count_as_one(address: str, network: str) -> None:
-    assert client_network(address) == network
 
 
 PUBLIC = ProtectedResource(

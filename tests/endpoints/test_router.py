@@ -112,6 +112,24 @@ async def test_other_hosts_and_origins_are_rejected() -> None:
         assert server.service.sessions == []
 
 
+@pytest.mark.parametrize("name", ["host", "origin", "authorization"])
+@tidy
+async def test_a_repeated_access_header_is_rejected(name: str) -> None:
+    async with opened() as server:
+        twice = with_head(
+            make_request(rpc_request(1, "ping"), origin="http://localhost"),
+            repeated=frozenset((name.encode(),)),
+        )
+        exchange = server.send(twice)
+        assert (exchange.status, exchange.body.split(b",")[0]) == (
+            400,
+            f"expected one {name} header".encode(),
+        )
+        assert server.router.check_access(twice) is not None
+        other = with_head(make_request(method="PUT"), repeated=frozenset((b"x-other",)))
+        assert server.send(other).status == 405
+
+
 @tidy
 async def test_an_allowed_page_may_read_any_response() -> None:
     async with opened() as server:

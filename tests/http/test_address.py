@@ -7,6 +7,7 @@ import pytest
 from trunkline.http.address import (
     HttpUrl,
     check_target,
+    client_network,
     is_public_address,
     parse_http_url,
     resolve_host,
@@ -128,3 +129,19 @@ def test_a_target_that_cannot_be_sent_is_rejected(target: str) -> None:
 )
 async def test_a_host_is_resolved_to_connectable_addresses(host: str, address: str) -> None:
     assert await resolve_host(asyncio.get_running_loop(), host, 80) == [address]
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("", ""),
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("not:an:address", "not:an:address"),
+    ],
+)
+def test_addresses_of_one_customer_count_as_one(address: str, network: str) -> None:
+    assert client_network(address) == network

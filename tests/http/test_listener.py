@@ -23,6 +23,7 @@ from tests.http.test_connection import (
     serving,
 )
 from tests.tasks import is_stuck, settle
+from trunkline.http.address import client_network
 from trunkline.http.exchange import HttpExchange
 from trunkline.http.listener import HttpListener
 from trunkline.http.message import HttpLimits
@@ -263,6 +264,27 @@ async def test_connections_are_limited_per_address() -> None:
                 assert listener.client_addresses == 2
             await emptied(listener)
             assert listener.client_addresses == 0
+
+
+async def test_addresses_of_one_ipv6_network_share_a_connection_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The machine may have one IPv6 address only: these stand for two of one network.
+    addresses = {"127.0.0.2": "2001:db8:1:2::a", "127.0.0.3": "2001:db8:1:2::b"}
+
+    def network(address: str) -> str:
+        return client_network(addresses.get(address, address))
+
+    monkeypatch.setattr("trunkline.http.listener.client_network", network)
+    async with (
+        serving(echo, HttpLimits(max_connections_per_address=1)) as listener,
+        connected(listener, "127.0.0.2") as one,
+        connected(listener, "127.0.0.3") as two,
+        connected(listener, HOST) as other,
+    ):
+        one.get()
+        other.get()
+        assert [(await each.answer()).status for each in (one, two, other)] == [200, 503, 200]
 
 
 # Upgraded connections

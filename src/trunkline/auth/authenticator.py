@@ -25,7 +25,6 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping
-from ipaddress import IPv6Address, IPv6Network
 from urllib.parse import urlsplit
 
 import msgspec
@@ -37,6 +36,7 @@ from trunkline.auth.key_sets import KeySource
 from trunkline.auth.tokens import TokenVerifier
 from trunkline.endpoints.auth import Challenge
 from trunkline.endpoints.pages import HttpPage, HttpPages
+from trunkline.http.address import client_network
 from trunkline.http.exchange import HttpRequest
 from trunkline.mcp.identity import Principal
 
@@ -106,19 +106,6 @@ class FailureLimiter:
         if len(self._recovered_at) >= self._max_addresses:
             del self._recovered_at[next(iter(self._recovered_at))]
         self._recovered_at[network] = recovered_at
-
-
-def client_network(address: str) -> str:
-    """Return the network that one customer has: the IPv4 address, or an IPv6 /64."""
-    if ":" not in address:
-        return address
-    try:
-        parsed = IPv6Address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(IPv6Network((int(parsed) >> 64 << 64, 64)))
 
 
 class ProtectedResource(Struct, frozen=True, kw_only=True):

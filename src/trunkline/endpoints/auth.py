@@ -10,7 +10,9 @@ Invariants:
 1. A web page of another site cannot reach a gateway on this machine: neither by DNS rebinding
    (Host, status 421), nor from a browser that sends its Origin (status 403).
 2. Loopback names are always allowed; all other names must be listed.
-3. An open stream or WebSocket does not outlive the credentials it was opened with. A running
+3. A request with two Host, Origin or Authorization headers is rejected: a proxy or another check may
+   have looked at the other one.
+4. An open stream or WebSocket does not outlive the credentials it was opened with. A running
    request does: it was authenticated when it came, and gets its response.
 """
 
@@ -25,6 +27,9 @@ from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
 
 _is_loopback = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|\[::1\]").fullmatch
 _URL_SCHEMES = ("http://", "https://")
+
+# The headers that grant access; sent twice, they have no clear meaning.
+_ACCESS_HEADERS = (b"host", b"origin", b"authorization")
 
 # The headers that a page of an allowed origin may send, in addition to `Mcp-Param-*` headers.
 CORS_REQUEST_HEADERS = (
@@ -77,6 +82,15 @@ class EndpointSettings(Struct, frozen=True, kw_only=True):
             return False
         scheme = next((s for s in _URL_SCHEMES if name.startswith(s)), None)
         return scheme is None or not _is_loopback(_without_port(name.removeprefix(scheme)))
+
+
+def check_repeated(repeated: frozenset[bytes]) -> tuple[int, str] | None:
+    """Return the status and the reason if a header that grants access was sent twice, else None."""
+    if repeated:  # nearly always empty
+        for name in _ACCESS_HEADERS:
+            if name in repeated:
+                return 400, f"expected one {name.decode()} header, got several"
+    return None
 
 
 def _without_port(name: str) -> str:

@@ -9,7 +9,7 @@ The gateway behind it (McpService) answers the requests; this module only turns 
 requests and outcomes into responses.
 
 Invariants:
-1. A request whose Host or Origin is not allowed is rejected.
+1. A request whose Host or Origin is not allowed, or sent twice, is rejected.
 2. The body decides which of the two protocols applies. A header can only contradict it, and gets an
    error then.
 3. A request that is rejected here does not reach the gateway, and leaves no state.
@@ -29,6 +29,7 @@ from trunkline.endpoints.auth import (
     EndpointSettings,
     OpenStream,
     StreamReauthenticator,
+    check_repeated,
     cors_headers,
     preflight_headers,
 )
@@ -176,6 +177,8 @@ class HttpRouter:
 
     def _classify(self, head: RequestHead) -> RequestClass:
         """Return the class of a head: a copy of the cached one, since it caches more per head."""
+        if rejection := check_repeated(head.repeated):
+            return RequestClass((), self._settings_version, rejection)
         values = map(head.headers.get, _CLASSIFIED_HEADERS)
         return copy(self._classify_cached(head.method, head.path, *values))
 
@@ -203,7 +206,9 @@ class HttpRouter:
     def check_access(self, request: HttpRequest) -> tuple[int, str] | None:
         """Return the status and the reason if Host or Origin are not allowed, else None."""
         headers = request.headers
-        return self.settings.check_access(headers.get(b"host"), headers.get(b"origin"))
+        return check_repeated(request.repeated) or self.settings.check_access(
+            headers.get(b"host"), headers.get(b"origin")
+        )
 
     # Public pages
 

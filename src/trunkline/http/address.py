@@ -1,4 +1,4 @@
-"""HTTP addresses: parse URLs, resolve hosts, and tell public from private IP addresses.
+"""HTTP addresses: parse URLs, resolve hosts, and tell what is known of an IP address.
 
 Only http and https URLs are accepted. Credentials in a URL are rejected, since URLs end up in logs.
 """
@@ -120,6 +120,19 @@ def is_public_address(address: str) -> bool:
     if embedded:
         return not any(one in net for one in embedded for net in _NON_PUBLIC_V4)
     return found in _GLOBAL_V6 and not any(found in net for net in _NON_PUBLIC_V6)
+
+
+def client_network(address: str) -> str:
+    """Return the network that one customer has: the IPv4 address, or an IPv6 /64."""
+    if ":" not in address:
+        return address
+    try:
+        parsed = IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(IPv6Network((int(parsed) >> 64 << 64, 64)))
 
 
 def _embedded_v4(address: IPv6Address) -> list[IPv4Address]:

@@ -6,8 +6,8 @@
 It gives requests no meaning and starts no tasks: the handler decides whether it needs one.
 
 Invariants:
-1. Connections are limited in total and per address. Further clients get status 503 with
-   Retry-After.
+1. Connections are limited in total and per address, where an IPv6 /64 counts as one address.
+   Further clients get status 503 with Retry-After.
 2. Slow clients cannot keep a connection: every deadline is checked, by one timer for all.
 3. `aclose` ends within its timeout and leaves no socket, connection or timer behind.
 """
@@ -18,6 +18,7 @@ from collections import Counter
 from contextlib import suppress
 from uuid import uuid4
 
+from trunkline.http.address import client_network
 from trunkline.http.connection import ConnectionContext, HttpConnection
 from trunkline.http.exchange import ExchangeHandler, HttpRequest
 from trunkline.http.message import HttpLimits
@@ -50,7 +51,7 @@ class HttpListener:
         self._servers: list[asyncio.Server] = []
         self._tls: ssl.SSLContext | None = None
         self._connections: set[HttpConnection] = set()
-        self._by_address: Counter[str] = Counter()
+        self._by_network: Counter[str] = Counter()
         self._closing = False
         self._all_closed = asyncio.Event()
         self._all_closed.set()
@@ -70,7 +71,7 @@ class HttpListener:
     @property
     def client_addresses(self) -> int:
         """The number of client addresses that have open connections."""
-        return len(self._by_address)
+        return len(self._by_network)
 
     async def listen(self, host: str, port: int, ssl: ssl.SSLContext | None = None) -> None:
         """Listen on `host` and `port`; port 0 selects a free port. Raises OSError."""
@@ -146,13 +147,13 @@ class HttpListener:
             self._check_deadlines()
 
     def _admit(self, connection: HttpConnection) -> bool:
-        limits, address = self._limits, connection.address
+        limits, network = self._limits, client_network(connection.address)
         if self._closing or len(self._connections) >= limits.max_connections:
             return False
-        if address and self._by_address[address] >= limits.max_connections_per_address:
+        if network and self._by_network[network] >= limits.max_connections_per_address:
             return False
         self._connections.add(connection)
-        self._by_address[address] += 1
+        self._by_network[network] += 1
         self._all_closed.clear()
         return True
 
@@ -160,9 +161,10 @@ class HttpListener:
         if connection not in self._connections:
             return
         self._connections.remove(connection)
-        self._by_address[connection.address] -= 1
-        if not self._by_address[connection.address]:
-            del self._by_address[connection.address]
+        network = client_network(connection.address)
+        self._by_network[network] -= 1
+        if not self._by_network[network]:
+            del self._by_network[network]
         if not self._connections:
             self._all_closed.set()
 
