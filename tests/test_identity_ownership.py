@@ -117,6 +117,30 @@ async def test_no_principal_posts_into_the_stream_of_another() -> None:
         assert (await stream.next_message())["id"] == 1
 
 
+@pytest.mark.holds("T65")
+async def test_a_post_has_the_roles_of_its_own_token_not_those_of_the_stream() -> None:
+    server = one_tool()
+    async with authenticated_gateway(make_gateway(s=server), server) as guarded:
+        ops, dev = guarded.client("ada", role="ops"), guarded.client("ada", role="dev", jti="2")
+        stream = await ops.ask(None, "GET", "/sse")
+        path = await endpoint(stream)
+        await ops.ask(rpc_request(1, "initialize", **hello("2024-11-05")), "POST", path)
+        await ops.ask(rpc_notification("notifications/initialized"), "POST", path)
+        assert (await stream.next_message())["id"] == 1
+        roles: list[tuple[str, ...]] = []
+
+        def note_roles(event: GatewayEvent) -> None:
+            if isinstance(event, CallSummary):
+                roles.append(event.principal.roles)
+
+        guarded.site.gateway.pipeline.events.add_listener(note_roles)
+        for number, client in enumerate((dev, ops, dev), 2):
+            call = rpc_request(number, "tools/call", name="s__echo", arguments={})
+            assert (await client.ask(call, "POST", path)).status == 202
+            assert (await stream.next_message())["id"] == number
+        assert roles == [("dev",), ("ops",), ("dev",)]
+
+
 async def test_a_suspended_call_is_resumed_only_by_its_principal() -> None:
     server = AskingServer(("elicitation/create", FORM))
     async with authenticated_gateway(suspending_gateway(server), server) as guarded:

@@ -219,7 +219,9 @@ class FakeMcpService:
     ) -> None:
         self.refusals.append((request.id, principal.subject, error.code))
 
-    async def serve(self, transport: Transport, principal: Principal) -> None:
+    async def serve(
+        self, transport: Transport, principal: Principal, watch_principal: Any = None
+    ) -> None:
         self.served.append((transport, principal))
         while await transport.receive() is not None:
             pass

@@ -18,6 +18,7 @@ from trunkline.http.exchange import (
 from trunkline.http.listener import HttpListener
 from trunkline.http.sse import PING_COMMENT, SseEvent, SseParser
 from trunkline.jsonrpc import ConnectionLost, Transport
+from trunkline.mcp.identity import Principal
 
 JSON = {b"content-type": b"application/json"}
 
@@ -99,7 +100,7 @@ async def enter(
 ) -> tuple[Transport, RecordingExchange, str]:
     """Open a session; return it, the exchange that carries it, and the query to POST with."""
     exchange = RecordingExchange(request("GET"))
-    transport = await endpoint.open(exchange, principal, keep_alive)
+    transport = await endpoint.open(exchange, Principal(principal), keep_alive)
     assert transport is not None
     return transport, exchange, events(exchange)[0].data.decode().partition("?")[2]
 
@@ -112,7 +113,7 @@ def post(
     principal: str = "ann",
 ) -> RecordingExchange:
     exchange = RecordingExchange(request("POST", query, JSON if headers is None else headers, body))
-    endpoint.handle_post(exchange, principal)
+    endpoint.handle_post(exchange, Principal(principal))
     return exchange
 
 
@@ -175,7 +176,7 @@ async def test_an_invalid_post_is_rejected_with_the_reason() -> None:
     for kind in (b"text/plain", b"application/json; charset=latin-1"):
         assert post(endpoint, query, headers={b"content-type": kind}).status == 415
     wrong = RecordingExchange(request("PUT", query, JSON))
-    endpoint.handle_post(wrong, "ann")
+    endpoint.handle_post(wrong, Principal("ann"))
     assert (wrong.status, wrong.headers[b"allow"]) == (405, b"POST")
     assert post(endpoint, query, b"1").status == 202
     assert await transport.receive() == b"1"
@@ -219,7 +220,7 @@ async def test_the_number_of_sessions_is_limited() -> None:
     endpoint = SseEndpoint(limits=SseLimits(max_sessions=1))
     transport, _, _ = await enter(endpoint)
     rejected = RecordingExchange(request("GET"))
-    assert await endpoint.open(rejected, "ann", 15.0) is None
+    assert await endpoint.open(rejected, Principal("ann"), 15.0) is None
     assert (rejected.status, rejected.headers[b"retry-after"]) == (503, b"1")
     await transport.aclose()
     transport, _, _ = await enter(endpoint)
@@ -229,7 +230,7 @@ async def test_the_number_of_sessions_is_limited() -> None:
 @tidy
 async def test_only_get_opens_a_session() -> None:
     exchange = RecordingExchange(request("POST"))
-    assert await SseEndpoint().open(exchange, "ann", 15.0) is None
+    assert await SseEndpoint().open(exchange, Principal("ann"), 15.0) is None
     assert (exchange.status, exchange.headers[b"allow"]) == (405, b"GET")
 
 
@@ -274,7 +275,9 @@ async def test_a_failed_send_ends_the_session_without_a_disconnect() -> None:
 async def test_a_client_that_disconnects_at_once_leaves_an_ended_transport() -> None:
     exchange = RecordingExchange(request("GET"))
     exchange.disconnected = True
-    transport = await SseEndpoint(limits=SseLimits(max_sessions=1)).open(exchange, "ann", 15.0)
+    transport = await SseEndpoint(limits=SseLimits(max_sessions=1)).open(
+        exchange, Principal("ann"), 15.0
+    )
     assert transport is not None
     assert await transport.receive() is None
     await transport.aclose()
@@ -285,7 +288,7 @@ async def test_cancelling_open_leaves_no_session() -> None:
     endpoint = SseEndpoint(limits=SseLimits(max_sessions=1))
     exchange = RecordingExchange(request("GET"))
     exchange.room.clear()
-    opening = asyncio.create_task(endpoint.open(exchange, "ann", 15.0))
+    opening = asyncio.create_task(endpoint.open(exchange, Principal("ann"), 15.0))
     assert await is_stuck(opening)
     await stop(opening)
     assert exchange.finished
@@ -351,7 +354,7 @@ async def test_two_connections_make_a_transport_over_tcp() -> None:
     endpoint, serving = SseEndpoint(), set[asyncio.Task[None]]()
 
     async def serve(exchange: HttpExchange) -> None:
-        transport = await endpoint.open(exchange, "ann", 15.0)
+        transport = await endpoint.open(exchange, Principal("ann"), 15.0)
         assert transport is not None
         while (payload := await transport.receive()) is not None:
             await transport.send(payload + b"!")
@@ -361,7 +364,7 @@ async def test_two_connections_make_a_transport_over_tcp() -> None:
         if exchange.request.path == "/sse":
             serving.add(asyncio.create_task(serve(exchange)))
         else:
-            endpoint.handle_post(exchange, "ann")
+            endpoint.handle_post(exchange, Principal("ann"))
 
     listener = HttpListener(answer)
     await listener.listen("127.0.0.1", 0)

@@ -28,7 +28,7 @@ from trunkline.endpoints.pages import HEALTH_PATHS, HealthPages
 from trunkline.endpoints.router import HttpRouter
 from trunkline.http.exchange import HttpRequest
 from trunkline.jsonrpc import Incident, RpcError, Transport
-from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
+from trunkline.mcp.identity import LOCAL_PRINCIPAL
 from trunkline.mcp.versions import V2025_03_26, V2025_06_18
 
 pytestmark = pytest.mark.at_once
@@ -332,7 +332,7 @@ async def test_an_invalid_websocket_handshake_is_rejected() -> None:
 async def test_an_exception_of_a_websocket_session_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def serve(transport: Transport, principal: Principal) -> None:
+    async def serve(transport: Transport, *_: object) -> None:
         await transport.aclose()
         raise ValueError("oops")
 

@@ -10,8 +10,8 @@ Invariants:
 1. A web page of another site cannot reach a gateway on this machine: neither by DNS rebinding
    (Host, status 421), nor from a browser that sends its Origin (status 403).
 2. Loopback names are always allowed; all other names must be listed.
-3. A request with two Host, Origin or Authorization headers is rejected: a proxy or another check may
-   have looked at the other one.
+3. A request with two Host, Origin or Authorization headers is rejected: a proxy may have checked
+   the other one.
 4. An open stream or WebSocket does not outlive the credentials it was opened with. A running
    request does: it was authenticated when it came, and gets its response.
 """

@@ -10,6 +10,7 @@ Invariants:
 1. The first event names the path for POSTs, never a host, so that no Host header can redirect a
    client.
 2. A session has an unguessable id, and exists only for the principal that opened it.
+   Each POST is handled with the roles of its own token, not with those of the GET.
 3. The number of sessions and the queue of each are limited; above the limits the status is 503.
 """
 
@@ -26,7 +27,8 @@ from trunkline.endpoints.request_context import RETRY_AFTER_1_S
 from trunkline.http.exchange import TEXT_PLAIN, HeaderTuple, HttpExchange
 from trunkline.http.media_types import is_json
 from trunkline.http.sse import EVENT_STREAM_HEADERS, PING_COMMENT, encode_event
-from trunkline.jsonrpc import ConnectionLost, Transport
+from trunkline.jsonrpc import ConnectionLost
+from trunkline.mcp.identity import Principal
 
 _URI_PATH = re.compile(r"/?[\w.~-]+(/[\w.~-]+)*", re.ASCII)
 
@@ -55,11 +57,15 @@ class SseEndpoint:
             raise ValueError(f"expected a URI path, got {path!r}")
         self._path = path
         self._limits = limits
-        self._sessions: dict[str, _SseSession] = {}
+        self._sessions: dict[str, SseTransport] = {}
 
     async def open(
-        self, exchange: HttpExchange, owner: str, ping_interval: float, headers: HeaderTuple = ()
-    ) -> Transport | None:
+        self,
+        exchange: HttpExchange,
+        principal: Principal,
+        ping_interval: float,
+        headers: HeaderTuple = (),
+    ) -> "SseTransport | None":
         """Open a session, which ends when the client disconnects; return None if it is rejected.
 
         The stream gets a ping every `ping_interval` seconds. All responses get `headers`.
@@ -71,7 +77,7 @@ class SseEndpoint:
             _respond_text(exchange, 503, "too many sessions", RETRY_AFTER_1_S, *headers)
             return None
         id = secrets.token_urlsafe(24)
-        session = _SseSession(exchange, owner, self._limits, lambda: self._sessions.pop(id))
+        session = SseTransport(exchange, principal, self._limits, lambda: self._sessions.pop(id))
         self._sessions[id] = session
         exchange.begin(200, (*EVENT_STREAM_HEADERS, *headers))
         exchange.on_disconnect(session.end)
@@ -82,8 +88,10 @@ class SseEndpoint:
             raise
         return session
 
-    def handle_post(self, exchange: HttpExchange, owner: str, headers: HeaderTuple = ()) -> None:
-        """Deliver a POSTed payload to its session."""
+    def handle_post(
+        self, exchange: HttpExchange, principal: Principal, headers: HeaderTuple = ()
+    ) -> None:
+        """Deliver a POSTed payload, and the principal of its token, to its session."""
         request = exchange.request
         if request.method != "POST":
             _respond_text(exchange, 405, "expected 'POST'", (b"allow", b"POST"), *headers)
@@ -93,7 +101,8 @@ class SseEndpoint:
             _respond_text(exchange, 400, "expected one session_id in the query", *headers)
             return
         session = self._sessions.get(ids[0])
-        if session is None or session.owner != owner:  # one response, so that ids cannot be probed
+        # One response for both cases, so that ids cannot be probed.
+        if session is None or session.owner != principal.id:
             _respond_text(exchange, 404, "session not found", *headers)
             return
         if not is_json(request.headers.get(b"content-type")):
@@ -101,7 +110,7 @@ class SseEndpoint:
                 exchange, 415, "expected content-type 'application/json', in UTF-8", *headers
             )
             return
-        if not session.put(request.body):
+        if not session.put(request.body, principal):
             _respond_text(
                 exchange, 503, "the queue of the session is full", RETRY_AFTER_1_S, *headers
             )
@@ -109,7 +118,7 @@ class SseEndpoint:
         exchange.respond(202, headers)
 
 
-class _SseSession:
+class SseTransport:
     """A Transport over one event stream and the payloads POSTed to it."""
 
     __slots__ = (
@@ -120,28 +129,43 @@ class _SseSession:
         "_payload_added",
         "_ping_task",
         "_ping_timer",
+        "_principal",
         "_queue",
         "_queued_bytes",
-        "owner",
+        "_set_principal",
     )
 
     def __init__(
         self,
         exchange: HttpExchange,
-        owner: str,
+        principal: Principal,
         limits: SseLimits,
         on_end: Callable[[], object],
     ) -> None:
-        self.owner = owner
+        # The principal of the last received payload; at first that of the GET.
+        self._principal = principal
+        self._set_principal: Callable[[Principal], None] | None = None
         self._exchange = exchange
         self._limits = limits
         self._on_end = on_end
-        self._queue: list[bytes] = []  # short; an empty deque takes about 700 bytes more
+        # Payloads with the principals of their POSTs.
+        self._queue: list[
+            tuple[bytes, Principal]
+        ] = []  # short; an empty deque takes about 700 bytes more
         self._queued_bytes = 0
         self._payload_added = asyncio.Event()
         self._closed = False
         self._ping_timer: asyncio.TimerHandle | None = None
         self._ping_task: asyncio.Task[None] | None = None
+
+    @property
+    def owner(self) -> str:
+        """The id of the principal that the session belongs to."""
+        return self._principal.id
+
+    def watch_principal(self, set_principal: Callable[[Principal], None]) -> None:
+        """Call `set_principal` before `receive` returns a payload with another token's roles."""
+        self._set_principal = set_principal
 
     async def send_endpoint_event(self, uri: str, ping_interval: float) -> None:
         """Send the path for POSTs, and start pinging."""
@@ -157,8 +181,12 @@ class _SseSession:
             await self._payload_added.wait()
         if not self._queue:
             return None
-        payload = self._queue.pop(0)
+        payload, principal = self._queue.pop(0)
         self._queued_bytes -= len(payload)
+        if principal != self._principal:
+            self._principal = principal
+            if self._set_principal is not None:
+                self._set_principal(principal)
         return payload
 
     async def send(self, payload: bytes) -> None:
@@ -174,14 +202,14 @@ class _SseSession:
         if self._ping_task is not None:
             await asyncio.wait([self._ping_task])
 
-    def put(self, payload: bytes) -> bool:
-        """Queue a POSTed payload; return whether there was room for it."""
+    def put(self, payload: bytes, principal: Principal) -> bool:
+        """Queue a payload that `principal` has POSTed; return whether there was room for it."""
         queued, queued_bytes = len(self._queue), self._queued_bytes + len(payload)
         limits = self._limits
         # One payload always fits, so that a payload above the limit can be delivered.
         if queued and (queued >= limits.max_queued or queued_bytes > limits.max_queued_bytes):
             return False
-        self._queue.append(payload)
+        self._queue.append((payload, principal))
         self._queued_bytes = queued_bytes
         self._payload_added.set()
         return True

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec import Struct
 
-from trunkline.gateway.client import RequestStream, SessionStream
+from trunkline.gateway.client import PrincipalWatcher, RequestStream, SessionStream
 from trunkline.gateway.stores import ClientRecord
 from trunkline.http.exchange import TEXT_PLAIN, BodyParts, HeaderTuple, HttpExchange
 from trunkline.jsonrpc import (
@@ -108,8 +108,16 @@ class McpService(Protocol):
         """Record a request of the stateless protocol whose params are malformed."""
         ...
 
-    async def serve(self, transport: Transport, principal: Principal) -> None:
-        """Serve a client over a transport until it is closed."""
+    async def serve(
+        self,
+        transport: Transport,
+        principal: Principal,
+        watch_principal: PrincipalWatcher | None = None,
+    ) -> None:
+        """Serve a client over a transport until it is closed.
+
+        `watch_principal` is given for transports whose messages each have a token of their own.
+        """
         ...
 
 

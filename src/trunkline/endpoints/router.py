@@ -38,6 +38,7 @@ from trunkline.endpoints.pages import HEALTH_PATHS, HealthPages, HttpPages, Page
 from trunkline.endpoints.request_context import (
     InFlightLimiter,
     McpService,
+    PrincipalWatcher,
     RequestClass,
     RequestContext,
 )
@@ -323,7 +324,7 @@ class HttpRouter:
         if route == ("GET", settings.sse_path):
             self._spawn(self._open_sse(context))
         elif route == ("POST", settings.messages_path):
-            self._sse_endpoint.handle_post(context.exchange, context.principal.id, context.headers)
+            self._sse_endpoint.handle_post(context.exchange, context.principal, context.headers)
         elif route == ("GET", settings.ws_path):
             self._open_websocket(context)
         else:
@@ -333,10 +334,10 @@ class HttpRouter:
         exchange, principal = context.exchange, context.principal
         ping_interval = self.settings.sse_ping_interval
         transport = await self._sse_endpoint.open(
-            exchange, principal.id, ping_interval, context.headers
+            exchange, principal, ping_interval, context.headers
         )
         if transport is not None:
-            await self.serve(exchange.request, transport, principal)
+            await self.serve(exchange.request, transport, principal, transport.watch_principal)
 
     def _open_websocket(self, context: RequestContext) -> None:
         transport = open_websocket(context.exchange)
@@ -348,13 +349,19 @@ class HttpRouter:
         authenticator = self.authenticator
         return authenticator.cached_principal(request) or await authenticator.authenticate(request)
 
-    async def serve(self, request: HttpRequest, transport: Transport, principal: Principal) -> None:
+    async def serve(
+        self,
+        request: HttpRequest,
+        transport: Transport,
+        principal: Principal,
+        watch_principal: PrincipalWatcher | None = None,
+    ) -> None:
         """Serve a transport until it is closed or its owner is no longer authenticated."""
         closed = asyncio.Event()
         close = partial(self._close_transport, transport)
         self._reauthenticator.add(OpenStream(request, principal, closed.is_set, close))
         try:
-            await self._service.serve(transport, principal)
+            await self._service.serve(transport, principal, watch_principal)
         finally:
             closed.set()
 

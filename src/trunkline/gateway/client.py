@@ -13,15 +13,18 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from trunkline.jsonrpc import Raw
-from trunkline.mcp.identity import Caller
+from trunkline.mcp.identity import Caller, Principal
 
 # How many notifications may wait in a queue, besides what the connection itself buffers
 MAX_QUEUED_NOTIFICATIONS = 256
+
+# Takes the function to call with a new principal, before a message that has its token is received.
+PrincipalWatcher: TypeAlias = Callable[[Callable[[Principal], None]], None]
 
 
 class RequestStream(Protocol):

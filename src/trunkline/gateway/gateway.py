@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from trunkline.gateway.backend import ConnectBackend
-from trunkline.gateway.client import Requester, RequestStream, SessionStream
+from trunkline.gateway.client import PrincipalWatcher, Requester, RequestStream, SessionStream
 from trunkline.gateway.events import BackendStateChanged, EventBus, SkippedFeatures
 from trunkline.gateway.pipeline import Pipeline
 from trunkline.gateway.registry import MaskSecrets, Registry, mask_nothing, readiness
@@ -157,9 +157,19 @@ class Gateway:
         """The open sessions."""
         return frozenset(self._sessions)
 
-    async def serve(self, transport: Transport, principal: Principal = LOCAL_PRINCIPAL) -> None:
-        """Serve one client over a transport until it is closed."""
+    async def serve(
+        self,
+        transport: Transport,
+        principal: Principal = LOCAL_PRINCIPAL,
+        watch_principal: PrincipalWatcher | None = None,
+    ) -> None:
+        """Serve one client over a transport until it is closed.
+
+        `watch_principal` is given for transports whose messages each have a token of their own.
+        """
         session = self._create_session(principal)
+        if watch_principal is not None:
+            watch_principal(session.update_principal)
         connection = Connection(
             transport,
             session,
