@@ -312,6 +312,8 @@ def test_invalid_certificate_files_are_reported(
 
 # Mounted in an ASGI server
 
+NEIGHBOUR = ("127.0.0.1", 1234)
+"""The address of a client on this machine."""
 LOCAL = [(b"host", b"localhost:8000"), (b"content-type", b"application/json")]
 MOUNTED = {"path": "/gw/mcp", "raw_path": b"/gw/mcp", "root_path": "/gw"}
 
@@ -321,6 +323,7 @@ def websocket(path: str = "/ws", *headers: tuple[bytes, bytes]) -> dict[str, Any
         "type": "websocket",
         "path": path,
         "headers": [(b"host", b"localhost:8000"), *headers],
+        "client": NEIGHBOUR,
         "subprotocols": ["mcp"],
         "extensions": {"websocket.http.response": {}},
     }
@@ -329,7 +332,7 @@ def websocket(path: str = "/ws", *headers: tuple[bytes, bytes]) -> dict[str, Any
 async def post(app: AsgiApp, message: Any, *headers: tuple[bytes, bytes], **scope: Any) -> Answer:
     """Send a message as an ASGI server does; return the response."""
     server = Server(body(json.dumps(message).encode()))
-    await server.call(app, http([*LOCAL, *headers], **scope))
+    await server.call(app, http([*LOCAL, *headers], **{"client": NEIGHBOUR, **scope}))
     start, *pieces = server.got
     response_headers = {name.decode(): value.decode() for name, value in start["headers"]}
     return Answer(start["status"], response_headers, b"".join(piece["body"] for piece in pieces))
@@ -364,12 +367,43 @@ async def test_a_mounted_gateway_checks_hosts_and_origins() -> None:
         await foreign.call(app, http([(b"host", b"evil.example")]))
         assert foreign.got[0]["status"] == 421
         allowed = Server(body(json.dumps(hello()).encode()))
-        await allowed.call(app, http([(b"host", b"a.example"), LOCAL[1]]))
+        await allowed.call(app, http([(b"host", b"a.example"), LOCAL[1]], client=NEIGHBOUR))
         assert allowed.got[0]["status"] == 200
         for scope, status in ((websocket("/ws", origin), 403), (websocket("/elsewhere"), 404)):
             server = Server({"type": "websocket.connect"})
             await server.call(app, scope)
             assert server.got[0]["status"] == status
+
+
+REMOTE_CLIENTS = [("192.0.2.1", 1234), ("::ffff:192.0.2.1", 1), ("testclient", 1), None]
+"""Clients that are not known to be on this machine; over a Unix socket there is no address."""
+
+
+@pytest.mark.parametrize("client", REMOTE_CLIENTS)
+async def test_a_mounted_gateway_without_auth_refuses_clients_on_other_machines(
+    client: Any,
+) -> None:
+    gateway = App(DEFAULT_CONFIG)
+    app = gateway.asgi()
+    async with asyncio.timeout(20), gateway.running():
+        refused = await post(app, hello(), client=client)
+        assert refused.status == 403
+        message = json.loads(refused.body)["error"]["message"]
+        assert "add [auth], or set http.allow_remote_without_auth = true" in message
+        server = Server({"type": "websocket.connect"})
+        await server.call(app, websocket() | {"client": client})
+        assert server.got[0]["status"] == 403
+        assert gateway.http_sessions == 0
+        assert (await post(app, hello(), client=("::1", 1234))).status == 200
+
+
+@pytest.mark.parametrize("client", REMOTE_CLIENTS)
+async def test_a_setting_lets_a_mounted_gateway_serve_other_machines(client: Any) -> None:
+    http = HttpSettings(allow_remote_without_auth=True)
+    gateway = App(msgspec.structs.replace(DEFAULT_CONFIG, http=http))
+    app = gateway.asgi()
+    async with asyncio.timeout(20), gateway.running():
+        assert (await post(app, hello(), client=client)).status == 200
 
 
 async def test_a_mounted_gateway_serves_a_websocket_until_it_disconnects() -> None:

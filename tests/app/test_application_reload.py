@@ -235,6 +235,7 @@ async def test_a_reload_reaches_a_mounted_gateway(tmp_path: Path) -> None:
     async def status(path: str, length: int = 10) -> int:
         server = Server(body(b"x" * length))
         scope = http([(b"host", b"localhost")], path=path, raw_path=path.encode())
+        scope["client"] = ("127.0.0.1", 1234)
         await server.call(asgi, scope)
         return server.got[0]["status"]
 

@@ -30,7 +30,10 @@ def test_every_http_setting_reaches_the_rules_or_the_limits() -> None:
     assert not rules.is_wrong_host(b"gateway.example:443")
     assert not rules.is_forbidden_origin(b"https://app.example")
     values = {key: getattr(part, key) for part in (rules, limits) for key in part.__struct_fields__}
-    other_keys = {"listen", "tls_cert", "tls_key", "allowed_hosts", "allowed_origins"}
+    other_keys = {
+        *("listen", "tls_cert", "tls_key", "allowed_hosts", "allowed_origins"),
+        "allow_remote_without_auth",
+    }
     for key in set(HttpSettings.__struct_fields__) - other_keys:
         assert values[key] == getattr(settings, key), key
 

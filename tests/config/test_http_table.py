@@ -72,6 +72,7 @@ WRONG: list[tuple[str, str]] = [
     ("max_body = 0.5", "expected a whole number, got a number"),
     ("session_max_age = 0", "expected more than 0"),
     ("session_max_age = 99999999", "expected more than 0 and at most 31622400"),
+    ("allow_remote_without_auth = 1", "expected true or false"),
     ("tls_cert = 1", "expected text"),
     ('tls_key = ""', "expected text that is not blank"),
     *((f"{key} = 0", "expected more than 0 and at most 86400") for key in SECONDS),

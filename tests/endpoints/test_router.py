@@ -109,6 +109,8 @@ async def test_other_hosts_and_origins_are_rejected() -> None:
                 assert b"access-control-allow-origin" not in exchange.headers
         assert server.router.check_access(make_request(host="evil.example")) is not None
         assert server.router.check_access(make_request()) is None
+        twice = with_head(make_request(), repeated=frozenset((b"origin",)))
+        assert server.router.check_access(twice) is not None
         assert server.service.sessions == []
 
 
@@ -117,15 +119,13 @@ async def test_other_hosts_and_origins_are_rejected() -> None:
 async def test_a_repeated_access_header_is_rejected(name: str) -> None:
     async with opened() as server:
         twice = with_head(
-            make_request(rpc_request(1, "ping"), origin="http://localhost"),
+            make_request(rpc_request(1, "initialize"), origin="http://localhost"),
             repeated=frozenset((name.encode(),)),
         )
         exchange = server.send(twice)
-        assert (exchange.status, exchange.body.split(b",")[0]) == (
-            400,
-            f"expected one {name} header".encode(),
-        )
-        assert server.router.check_access(twice) is not None
+        await exchange.answered.wait()
+        assert (exchange.status, b"expected one" in exchange.body) == (400, True)
+        assert server.service.sessions == []
         other = with_head(make_request(method="PUT"), repeated=frozenset((b"x-other",)))
         assert server.send(other).status == 405
 

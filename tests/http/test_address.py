@@ -8,6 +8,7 @@ from trunkline.http.address import (
     HttpUrl,
     check_target,
     client_network,
+    is_loopback_address,
     is_public_address,
     parse_http_url,
     resolve_host,
@@ -145,3 +146,15 @@ async def test_a_host_is_resolved_to_connectable_addresses(host: str, address: s
 )
 def test_addresses_of_one_customer_count_as_one(address: str, network: str) -> None:
     assert client_network(address) == network
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"])
+def test_a_loopback_address_is_on_this_machine(address: str) -> None:
+    assert is_loopback_address(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "localhost", "0.0.0.0", "10.0.0.1", "::", "::ffff:10.0.0.1", "fe80::1", "::2"]
+)
+def test_other_and_unknown_addresses_are_not_on_this_machine(address: str) -> None:
+    assert not is_loopback_address(address)

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from trunkline.http.listener import HttpListener
 
 # The authenticator is rebuilt only if one of these differs.
-AUTH_KEYS = ("auth", "http.path", "http.tls_cert")
+AUTH_KEYS = ("auth", "http.path", "http.tls_cert", "http.allow_remote_without_auth")
 
 
 class AuthReloader:
@@ -103,7 +103,7 @@ class AuthReloader:
 
         Raises ValueError for invalid key files.
         """
-        return self._install(self._build(self._auth, http))
+        return self._install(self._build(self._auth, http), http)
 
     def prepare(
         self, auth: AuthSettings | None, http: HttpSettings, router: "HttpRouter | None"
@@ -119,7 +119,7 @@ class AuthReloader:
             if router is not None:
                 old = {} if self._authenticator is None else self._authenticator.resource.pages()
                 kept = {path: page for path, page in router.pages.items() if path not in old}
-                router.authenticator, pages = self._install(authenticator)
+                router.authenticator, pages = self._install(authenticator, http)
                 router.pages = {**kept, **pages}
 
         return apply
@@ -132,14 +132,14 @@ class AuthReloader:
         return build_authenticator(auth, http, self._on_rejected)
 
     def _install(
-        self, authenticator: "TokenAuthenticator | None"
+        self, authenticator: "TokenAuthenticator | None", http: HttpSettings
     ) -> "tuple[Authenticator, HttpPages]":
         from trunkline.endpoints.auth import AllowAll  # noqa: PLC0415
 
         self.stop()
         self._authenticator = authenticator
         if authenticator is None:
-            return AllowAll(), {}
+            return AllowAll(allow_remote=http.allow_remote_without_auth), {}
         authenticator.start()
         return authenticator, authenticator.resource.pages()
 

@@ -152,6 +152,15 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         tuple[AllowedOrigin, ...],
         Meta(description="Accepted origins of web pages, in addition to loopback."),
     ] = ()
+    allow_remote_without_auth: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Serve clients on other machines without [auth], if the application is mounted or "
+                "behind a trusted proxy."
+            )
+        ),
+    ] = False
     tls_cert: Annotated[
         NonBlankText | None,
         Meta(description=("A PEM file with the TLS certificate and its chain.")),

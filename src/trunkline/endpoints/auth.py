@@ -10,9 +10,11 @@ Invariants:
 1. A web page of another site cannot reach a gateway on this machine: neither by DNS rebinding
    (Host, status 421), nor from a browser that sends its Origin (status 403).
 2. Loopback names are always allowed; all other names must be listed.
-3. A request with two Host, Origin or Authorization headers is rejected: a proxy may have checked
+3. Without authentication, only clients on this machine are served, unless a setting allows others.
+   A client whose address is not known counts as remote.
+4. A request with two Host, Origin or Authorization headers is rejected: a proxy may have checked
    the other one.
-4. An open stream or WebSocket does not outlive the credentials it was opened with. A running
+5. An open stream or WebSocket does not outlive the credentials it was opened with. A running
    request does: it was authenticated when it came, and gets its response.
 """
 
@@ -22,14 +24,14 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from trunkline.http.address import is_loopback_address
 from trunkline.http.exchange import HttpRequest
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
 
 _is_loopback = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|\[::1\]").fullmatch
 _URL_SCHEMES = ("http://", "https://")
 
-# The headers that grant access; sent twice, they have no clear meaning.
-_ACCESS_HEADERS = (b"host", b"origin", b"authorization")
+_AUTHORIZATION = b"authorization"
 
 # The headers that a page of an allowed origin may send, in addition to `Mcp-Param-*` headers.
 CORS_REQUEST_HEADERS = (
@@ -85,11 +87,9 @@ class EndpointSettings(Struct, frozen=True, kw_only=True):
 
 
 def check_repeated(repeated: frozenset[bytes]) -> tuple[int, str] | None:
-    """Return the status and the reason if a header that grants access was sent twice, else None."""
-    if repeated:  # nearly always empty
-        for name in _ACCESS_HEADERS:
-            if name in repeated:
-                return 400, f"expected one {name.decode()} header, got several"
+    """Return the status and the reason if Host or Origin was sent twice, else None."""
+    if b"host" in repeated or b"origin" in repeated:
+        return 400, "expected one Host and at most one Origin header, got several"
     return None
 
 
@@ -145,16 +145,31 @@ class Authenticator(Protocol):
         ...
 
 
+_REMOTE_CLIENT = Challenge(
+    403,
+    "without [auth], only clients on this machine are served; add [auth], "
+    "or set http.allow_remote_without_auth = true",
+)
+
+
 class AllowAll:
-    """An authenticator that accepts every request as the local user."""
+    """The authenticator without `[auth]`: accepts clients on this machine as the local user."""
+
+    def __init__(self, *, allow_remote: bool = False) -> None:
+        """Create it; with `allow_remote`, clients on other machines are accepted as well."""
+        self._allow_remote = allow_remote
 
     def cached_principal(self, request: HttpRequest) -> Principal | None:
-        """Return the local principal."""
-        return LOCAL_PRINCIPAL
+        """Return the local principal, or None for a client that is not accepted."""
+        head = request.head
+        is_accepted = self._allow_remote or is_loopback_address(head.address)
+        return LOCAL_PRINCIPAL if is_accepted and _AUTHORIZATION not in head.repeated else None
 
     async def authenticate(self, request: HttpRequest) -> Principal | Challenge:
-        """Return the local principal."""
-        return LOCAL_PRINCIPAL
+        """Return the local principal, or why the request is refused."""
+        if _AUTHORIZATION in request.repeated:
+            return Challenge(400, "expected one Authorization header, got several")
+        return self.cached_principal(request) or _REMOTE_CLIENT
 
 
 # The status of an authenticator that cannot decide now; open streams stay open.
