@@ -161,6 +161,27 @@ async def test_a_suspended_call_is_resumed_only_by_its_principal() -> None:
         assert done["result"]["structuredContent"] == {"answers": [YES]}
 
 
+@pytest.mark.holds("T33")
+async def test_the_state_of_a_stateless_server_returns_only_from_its_principal() -> None:
+    server = StatelessScriptedServer(tools=[tool("t")])
+    server.methods["tools/call"] = lambda params: (
+        {"resultType": "complete", "content": []}
+        if "requestState" in params
+        else {"resultType": "input_required", "requestState": "of ada"}
+    )
+    async with authenticated_gateway(make_gateway(s=server), server) as guarded:
+        ada, mallory = (guarded.client(name).stateless_client() for name in ("ada", "mallory"))
+        state = (await ada.ask("tools/call", name="s__t")).result["requestState"]
+        calls = len(server.received)
+        for stolen in (state, "of ada"):
+            refused = await mallory.ask("tools/call", name="s__t", requestState=stolen)
+            assert refused.error == (400, -32602)
+        assert len(server.received) == calls
+        done = await ada.ask("tools/call", name="s__t", requestState=state)
+        assert done.result["resultType"] == "complete"
+        assert server.received[-1][1]["requestState"] == "of ada"
+
+
 async def test_a_cursor_is_not_bound_to_a_principal() -> None:
     server = one_tool()
     async with authenticated_gateway(make_gateway(s=server), server) as guarded:

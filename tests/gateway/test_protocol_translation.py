@@ -52,11 +52,41 @@ async def test_between_stateless_peers_a_state_passes_byte_for_byte_under_anothe
     async with serving(s=server) as gateway:
         client = await stateless_caller(gateway)
         result = await client.ask("tools/call", id=7, name="s__t")
-        assert (result["resultType"], result["requestState"]) == ("input_required", state)
-        await client.ask("tools/call", id=8, name="s__t", requestState=state)
+        assert result["resultType"] == "input_required"
+        await client.ask("tools/call", id=8, name="s__t", requestState=result["requestState"])
         first, second = [r for r in server.requests if r.method == "tools/call"]
         assert first.id != second.id
         assert server.received[-1][1]["requestState"] == state
+
+
+@pytest.mark.holds("T33")
+async def test_a_servers_state_returns_only_with_its_own_call() -> None:
+    server, other = (StatelessScriptedServer(tools=[tool("t"), tool("u")]) for _ in range(2))
+    for each in (server, other):
+        each.methods["tools/call"] = lambda params: (
+            {"resultType": "complete", "content": []}
+            if "requestState" in params
+            else {"resultType": "input_required", "requestState": "own"}
+        )
+    async with serving(s=server, o=other) as gateway:
+        client = await stateless_caller(gateway)
+        state = (await client.ask("tools/call", name="s__t", arguments={}))["requestState"]
+        assert "own" not in state
+        calls = len(server.received) + len(other.received)
+        for name, arguments, sent in (
+            ("s__u", {}, state),
+            ("s__t", {"x": 1}, state),
+            ("o__t", {}, state),
+            ("s__t", {}, "own"),
+            ("s__t", {}, state[:-2] + ("AA" if state[-2:] != "AA" else "BB")),
+        ):
+            error: Any = await client.expect_error(
+                "tools/call", name=name, arguments=arguments, requestState=sent
+            )
+            assert (error.code, error.message) == (-32602, "Invalid or expired requestState")
+        assert len(server.received) + len(other.received) == calls
+        done = await client.ask("tools/call", name="s__t", arguments={}, requestState=state)
+        assert done["resultType"] == "complete"
 
 
 @pytest.mark.holds("T31")

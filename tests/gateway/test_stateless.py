@@ -305,12 +305,13 @@ async def test_a_server_that_is_down_is_reported_as_unavailable() -> None:
 
 async def test_a_stateless_server_gets_the_callers_identity() -> None:
     server = StatelessScriptedServer(tools=[tool("t")])
-    asks = {"resultType": "input_required", "requestState": "s"}
+    asks = {"resultType": "input_required", "requestState": Raw(b'"\\u0041"')}
     server.methods["tools/call"] = lambda _: asks
     async with serving(s=server) as gateway:
         client = await stateless_caller(gateway)
         meta: Any = {CAPABILITIES: {"elicitation": {}}, LOG_LEVEL: "error", "vendor/x": 1}
-        result = await client.call("s__t", _meta=meta, requestState=Raw(b'"\\u0041"'))
+        state = (await client.call("s__t", _meta=meta))["requestState"]
+        result = await client.call("s__t", _meta=meta, requestState=state)
         assert result["resultType"] == "input_required"
         sent = server.received[-1][1]
         assert sent["_meta"] == stateless_params(meta)["_meta"]

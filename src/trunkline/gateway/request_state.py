@@ -1,7 +1,10 @@
-"""The encrypted `requestState` that a client returns to resume a suspended call.
+"""The encrypted `requestState` that a client returns with a retry.
 
     RequestState ──> StateCipher.encrypt ──> "v1.…", the requestState of an input_required result
     the requestState of a retry ──> StateCipher.decrypt ──> RequestState, if it is for this call
+
+A state either resumes a call that the gateway suspended, or contains the state of a stateless
+server. The server gets its own state back byte for byte; the client cannot read or change it.
 
 The module keeps no list of used states. `suspended_calls` knows which states are still valid.
 
@@ -52,9 +55,9 @@ class RequestState(Struct, frozen=True, array_like=True):
     """The content of an encrypted state."""
 
     binding: StateBinding
-    call_id: str  # the id of the suspended call
-    round: int
-    expires_at: float  # in seconds, on the clock whose time is given to `decrypt`
+    call_id: str = ""  # the id of the suspended call; "" if the server keeps the state itself
+    round: int = 0
+    expires_at: float = 0.0  # in seconds, on the clock whose time is given to `decrypt`
     upstream_state: bytes | None = None  # the server's own requestState, as its exact JSON bytes
 
 

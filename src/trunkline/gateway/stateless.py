@@ -51,7 +51,12 @@ from trunkline.mcp.compat import stateless_list_result
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.http_headers import HeaderCheck
 from trunkline.mcp.identity import Caller, Principal
-from trunkline.mcp.input_required import RetryParams, read_retry, strip_retry
+from trunkline.mcp.input_required import (
+    RetryParams,
+    read_retry,
+    starts_complete,
+    strip_retry,
+)
 from trunkline.mcp.methods import (
     BROADCAST,
     CLIENT_REQUESTS,
@@ -85,10 +90,12 @@ class StatelessClient(Struct, eq=False):
     queue: NotificationQueue | None = None
     # The server request that could not be sent, since the client did not declare it
     undeclared_question: ServerRequest | None = None
+    entry: CatalogEntry | None = None  # what the call was routed to
     finished: bool = False  # whether its call has ended
 
-    def check_headers(self, entry: CatalogEntry, params: Params) -> None:
-        """Refuse a call whose headers contradict its arguments."""
+    def check_entry(self, entry: CatalogEntry, params: Params) -> None:
+        """Note what a call was routed to; refuses headers that contradict the arguments."""
+        self.entry = entry
         if entry.header_params and self.header_check is not None:
             self.header_check.check_arguments(entry.header_params, params.get("arguments"))
 
@@ -291,12 +298,22 @@ class StatelessHandler:
             return self._answer_other(request, params, method, client)
         if caller.client_features or is_retry(params):
             return self._call_with_input(StatelessCall(request, params, method, client))
-        answer = self._router.forward(request, params, method, client, client.check_headers)
+        answer = self._router.forward(request, params, method, client, client.check_entry)
         # Most calls need no task: a PendingResult takes callbacks directly.
         if type(answer) is not PendingResult:
             answer = PendingResult.from_awaitable(answer)
-        answer.add_callback(client.finish)
+        answer.add_callback(partial(self._finish_call, request, client))
         return answer
+
+    def _finish_call(
+        self, request: Request, client: StatelessClient, answer: PendingResult
+    ) -> None:
+        """End a call during which nothing could be asked; its server may still want a retry."""
+        client.finish(answer)
+        entry = client.entry
+        if answer.error is None and entry is not None and not starts_complete(answer.result):
+            binding = bind_state(request, client.caller, entry.backend)
+            answer.result = self.suspended_calls.wrap_server_state(answer.result, binding)
 
     def _answer_other(
         self, request: Request, params: Params, method: Method, client: StatelessClient
@@ -308,7 +325,7 @@ class StatelessHandler:
         if method.mode is MERGED and method.kind is not None:
             list_result = partial(self._list_result, client.caller)
             return self._router.list_features(method.kind, params, list_result)
-        return self._router.forward(request, params, method, client, client.check_headers)
+        return self._router.forward(request, params, method, client, client.check_entry)
 
     def record_refusal(
         self, request: Request, principal: Principal, stream: RequestStream, error: RpcError
@@ -348,7 +365,7 @@ class StatelessHandler:
             binding = bind_state(call.request, call.client.caller, entry.backend)
             self.suspended_calls.find(RetryParams({}, state), binding)
         except RpcError:
-            return False  # then the state is the server's own
+            return False  # then the state is one of the server, encrypted
         return True
 
     def _start_call(self, call: StatelessCall, round: int = 0) -> PendingResult:
@@ -368,20 +385,22 @@ class StatelessHandler:
         params: Params,
     ) -> None:
         """Note the backend of a call; refuses a retry of a call that is not suspended."""
-        client.check_headers(entry, params)
+        client.check_entry(entry, params)
         upstream = self._registry.upstream(entry.backend)
         suspended_call.backend = entry.backend
         revision = upstream.revision
         if revision is not None:
             suspended_call.revision = revision
         suspended_call.adjust_limit = upstream.queue.adjust_limit
-        if is_retry(params) and revision is not None and not revision.is_stateless:
-            raise RpcError(INVALID_PARAMS, "Invalid or expired requestState")
+        if is_retry(params):
+            if revision is not None and not revision.is_stateless:
+                raise RpcError(INVALID_PARAMS, "Invalid or expired requestState")
+            self.suspended_calls.unwrap_server_state(params, suspended_call.binding)
 
     async def _check_and_resume(self, call: StatelessCall, entry: CatalogEntry) -> Any:
         """Resume a call if it is still allowed; a refusal is recorded like that of any call."""
         try:
-            call.client.check_headers(entry, call.params)
+            call.client.check_entry(entry, call.params)
             self._router.pipeline.check_without_arguments(call.client.caller, entry)
             answer = await self._resume(call, entry.backend)
         except RpcError as error:

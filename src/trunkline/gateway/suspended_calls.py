@@ -11,6 +11,7 @@ client stay here.
 
 Invariants:
 1. The answers of a retry go to the call that its state names, once. Nothing else resumes a call.
+   The state of a stateless server returns to it only with the same call of the same principal.
 2. A retry that is refused changes nothing: the client may correct it and send it again.
 3. When the client does not return in time, the server is told, and the call is removed.
 4. The number of suspended calls, per principal and in total, their bytes, time and rounds are
@@ -40,7 +41,11 @@ from trunkline.mcp.input_required import (
     MAX_INPUT_ROUNDS,
     URL_ELICITATION_REQUIRED,
     RetryParams,
+    put_retry,
+    read_retry,
     read_url_elicitations,
+    replace_state,
+    starts_complete,
     write_input_required,
 )
 from trunkline.mcp.params import Params, decode_value
@@ -102,6 +107,29 @@ class SuspendedCalls:
         if call is None or call.round != state.round:
             raise _invalid_state_error()
         return call
+
+    def wrap_server_state(self, result: Raw, binding: StateBinding) -> Raw:
+        """Return a stateless server's result with its `requestState` encrypted for this caller."""
+
+        def wrap(state: Raw) -> str:
+            expires_at = self.now() + self.limits.input_timeout
+            wrapped = RequestState(binding, expires_at=expires_at, upstream_state=bytes(state))
+            return self._cipher.encrypt(wrapped)
+
+        return replace_state(result, wrap)
+
+    def unwrap_server_state(self, params: Params, binding: StateBinding) -> None:
+        """Replace an encrypted `requestState` by the server's own; raises Invalid params.
+
+        A retry without a state stays as it is: the server gave none.
+        """
+        retry = read_retry(params)
+        if retry is None or retry.state is None:
+            return
+        state = self._cipher.decrypt(retry.state, binding, self.now())
+        if state.upstream_state is None:
+            raise _invalid_state_error()
+        put_retry(params, retry.input_responses, Raw(state.upstream_state))
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a step of a call in a task of its own."""
@@ -407,11 +435,16 @@ class SuspendedCall:
         self.client = None  # breaks a reference cycle, which only the garbage collector would free
         error = backend_call.error
         if error is None:
-            client_answer.set_result(backend_call.result)
+            client_answer.set_result(self._client_result(backend_call.result))
         elif self._undeclared_question is None and _requires_url(error):
             self._request_url_elicitation(error, client_answer)
         else:
             client_answer.set_exception(explain_failure(error, self._undeclared_question))
+
+    def _client_result(self, result: Raw) -> Raw:
+        if not self.revision.is_stateless or starts_complete(result):
+            return result
+        return self._suspended_calls.wrap_server_state(result, self.binding)
 
     def _request_url_elicitation(self, error: RpcError, client_answer: PendingResult) -> None:
         """Ask the client to have its user open a URL, and then to call again."""
