@@ -27,6 +27,7 @@ DEFAULT_FIELDS: dict[str, Any] = {
     "backend": "fs",
     "backend_revision": V2025_06_18,
     "rule": None,
+    "wrapper": None,
     "status": "success",
     "kind": None,
     "code": None,
@@ -61,5 +62,7 @@ def ended_call(**fields: Any) -> CallSummary:
         arguments=values["arguments"],
         id_prefix="",
     )
+    if (wrapper := values["wrapper"]) is not None:
+        context.wrapper = CatalogEntry(FeatureKind.TOOL, wrapper, "search", "call_tool", Raw(b"{}"))
     measurements = (values[each] for each in ("total", "upstream", "bytes_in", "bytes_out"))
     return CallSummary(context, values["status"], values["kind"], values["code"], *measurements)

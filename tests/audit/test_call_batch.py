@@ -66,6 +66,7 @@ _CALLS: dict[str, st.SearchStrategy[Any]] = {
     "backend": st.sampled_from(["fs", "git", None]),
     "backend_revision": st.sampled_from([None, V2025_06_18]),
     "rule": st.sampled_from([None, "policy 3"]),
+    "wrapper": st.sampled_from([None, "search__call_tool"]),
     "status": st.sampled_from(STATUSES),
     "kind": st.sampled_from([None, "disabled"]),
     "code": st.sampled_from([None, None, -32000]),

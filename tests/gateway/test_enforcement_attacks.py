@@ -179,7 +179,7 @@ async def test_a_wrapped_tool_call_is_checked_like_a_direct_one(version: str) ->
             dev.session.update_principal(viewer)
         assert (await call_wrapped("fs__delete_all"))[
             1
-        ] == "Permission denied for tool: fs__delete_all"
+        ] == "Permission denied for tool: search__call_tool"
         assert server.count("tools/call") == 0
 
 

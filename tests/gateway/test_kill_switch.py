@@ -397,7 +397,12 @@ class StoppingEnforcer(EnforcementChain):
     """An enforcer that stops a call right after it was allowed."""
 
     def checks_for(
-        self, entry: CatalogEntry, caller_rules: object, *, is_counted: bool = False
+        self,
+        entry: CatalogEntry,
+        caller_rules: object,
+        *,
+        wrapper: object = None,
+        is_counted: bool = False,
     ) -> tuple[CallCheck, ...]:
         return (self._stop,)
 

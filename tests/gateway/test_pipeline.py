@@ -45,7 +45,12 @@ class ScriptedEnforcer:
         return CallerRules()
 
     def checks_for(
-        self, entry: CatalogEntry, caller_rules: object, *, is_counted: bool = False
+        self,
+        entry: CatalogEntry,
+        caller_rules: object,
+        *,
+        wrapper: object = None,
+        is_counted: bool = False,
     ) -> tuple[CallCheck, ...]:
         return (self._check_again if is_counted else self._check,)
 

@@ -20,7 +20,7 @@ from tests.gateway.test_kill_switch import gateway_with_switches
 from tests.gateway.test_pipeline import ScriptedEnforcer, record_calls
 from tests.gateway.test_registry_changes import ServerTable, client_of, wait_until_replaced
 from trunkline.gateway.call_context import CallContext
-from trunkline.gateway.decision_cache import CallerCache, CallerRules
+from trunkline.gateway.decision_cache import CallerCache, CallerRules, Route
 from trunkline.gateway.enforcement import EnforcementChain, PolicyEnforcer
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.kill_switch import KillSwitchControl
@@ -75,7 +75,12 @@ class WaitingEnforcer(ScriptedEnforcer):
         self._first = first
 
     def checks_for(
-        self, entry: CatalogEntry, caller_rules: object, *, is_counted: bool = False
+        self,
+        entry: CatalogEntry,
+        caller_rules: object,
+        *,
+        wrapper: object = None,
+        is_counted: bool = False,
     ) -> tuple[CallCheck, ...]:
         checks = super().checks_for(entry, caller_rules, is_counted=is_counted)
         return checks if is_counted else (self._first, *checks)
@@ -241,6 +246,7 @@ class WaitingChain(EnforcementChain):
         entry: CatalogEntry,
         caller_rules: CallerCache[CallerRules],
         *,
+        wrapper: Route | None = None,
         is_counted: bool = False,
     ) -> tuple[CallCheck, ...]:
         checks = super().checks_for(entry, caller_rules, is_counted=is_counted)
@@ -294,7 +300,12 @@ class ChecksEveryCall(ScriptedEnforcer):
         self._one_check = check
 
     def checks_for(
-        self, entry: CatalogEntry, caller_rules: object, *, is_counted: bool = False
+        self,
+        entry: CatalogEntry,
+        caller_rules: object,
+        *,
+        wrapper: object = None,
+        is_counted: bool = False,
     ) -> tuple[CallCheck, ...]:
         return (self._one_check,)
 
@@ -348,6 +359,7 @@ class PolicyAfter(EnforcementChain):
         entry: CatalogEntry,
         caller_rules: CallerCache[CallerRules],
         *,
+        wrapper: Route | None = None,
         is_counted: bool = False,
     ) -> tuple[CallCheck, ...]:
         checks = super().checks_for(entry, caller_rules, is_counted=is_counted)

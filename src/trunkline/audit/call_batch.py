@@ -56,6 +56,7 @@ class SharedFields(Struct, frozen=True, omit_defaults=True):
     backend_revision: str | None = None
     decision: str | None = None
     rule: str | None = None
+    wrapper: str | None = None
 
 
 class _CallFields(Struct, frozen=True, array_like=True):
@@ -91,11 +92,12 @@ class _DecodedBatch(Struct, frozen=True, tag_field="kind", tag=CALL_BATCH):
 
 
 class _CachedShared(Struct, frozen=True):
-    """Encoded SharedFields; holds the caller and the tool, since their object ids are the key."""
+    """Encoded SharedFields; holds the caller and the tools, since their object ids are the key."""
 
     encoded: Raw
     caller: Caller
     entry: CatalogEntry
+    wrapper: CatalogEntry | None
 
 
 class CallBatchEncoder:
@@ -134,6 +136,7 @@ class CallBatchEncoder:
             key = (
                 _object_id(context.caller),
                 _object_id(context.entry),
+                _object_id(context.wrapper),
                 context.backend_revision,
                 context.rule,
                 call.status,
@@ -181,7 +184,9 @@ class CallBatchEncoder:
         if len(self._cache) >= self._max_cached:
             self._cache.clear()
         if context.entry is not None and len(context.caller.envelope) <= _MAX_CALLER_BYTES:
-            self._cache[key] = _CachedShared(encoded, context.caller, context.entry)
+            self._cache[key] = _CachedShared(
+                encoded, context.caller, context.entry, context.wrapper
+            )
         return encoded
 
 
@@ -257,6 +262,7 @@ def _call_row(row: AuditRow, shared: SharedFields, fields: _CallFields) -> Audit
         shared.decision,
         shared.rule,
         arguments=arguments,
+        wrapper=shared.wrapper,
     )
     columns = (call.name, call.subject, call.backend or "", call.status)
     return AuditRow(row.seq, fields.at, "call", *columns, row.hash, _encode(call).decode())

@@ -90,6 +90,7 @@ class CallRecord(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
     error: str | None = None
     code: int | None = None
     arguments: Raw | None = None
+    wrapper: str | None = None
 
 
 class _ClientInfo(Struct, frozen=True):
@@ -181,6 +182,7 @@ class RecordEncoder:
             event.error_kind,
             event.error_code,
             self.redactor.redact(context.arguments),
+            event.wrapper,
         )
 
     def _short_label(self, text: str) -> str:

@@ -78,6 +78,8 @@ class CallContext(Struct, eq=False):
     has_no_meta: bool = False
     """True if the params had no `_meta`, as in most calls: no trace context to look for."""
     entry: CatalogEntry | None = None
+    wrapper: CatalogEntry | None = None
+    """The `call_tool` that the client called, if `entry` is the tool within."""
     backend: str | None = None
     """The backend of a request that MCP does not define; the entry names that of other calls."""
     arguments: Raw | None = None
@@ -224,6 +226,12 @@ class CallSummary(Struct, frozen=True, gc=False):
     def name(self) -> str:
         """The name or URI asked for."""
         return self.context.name
+
+    @property
+    def wrapper(self) -> str | None:
+        """The name of the `call_tool` that the client called, if `name` is the tool within."""
+        wrapper = self.context.wrapper
+        return None if wrapper is None else wrapper.public_name
 
     @property
     def backend(self) -> str | None:

@@ -109,6 +109,8 @@ class Route(Struct, frozen=True):
     """Rewrites the answer for the client; None if it can stay."""
     generation: int = 0
     """The generation of the DecisionCache in which it was built."""
+    wrapper: "Route | None" = None
+    """The route of the `call_tool` that calls this tool. Its checks apply, too."""
 
 
 class DecisionCache:

@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct
 
 from trunkline.gateway.call_context import CallContext
-from trunkline.gateway.decision_cache import CallerCache, CallerRules, DecisionCache
+from trunkline.gateway.decision_cache import CallerCache, CallerRules, DecisionCache, Route
 from trunkline.gateway.events import UncheckedTool
 from trunkline.gateway.kill_switch import KillSwitchControl
 from trunkline.gateway.pipeline import CallCheck, Decision, Denied
@@ -32,7 +32,8 @@ from trunkline.mcp.compat import adapt_result
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.features import KIND_NAMES, TOOL, FeatureKind, read_hints
 from trunkline.mcp.identity import Caller
-from trunkline.mcp.versions import LATEST_SESSION_REVISION, Revision
+from trunkline.mcp.params import Params
+from trunkline.mcp.versions import LATEST_SESSION_REVISION
 from trunkline.routing.catalog import CatalogEntry
 from trunkline.routing.conditions import read_strict_arguments
 from trunkline.routing.limits import (
@@ -43,6 +44,7 @@ from trunkline.routing.limits import (
     LimitStore,
     LimitTables,
     MemoryLimitStore,
+    combine_limits,
 )
 from trunkline.routing.policy import (
     ALLOW,
@@ -96,6 +98,8 @@ class PolicyEnforcer:
             result = decision.final
         elif not context.method.has_arguments:
             result = _without_arguments(decision)
+        elif entry is context.wrapper:  # its own arguments contain those of the tool within
+            result = _evaluate(decision, Params(context.request.params).get("arguments"))
         else:
             result = _evaluate(decision, context.arguments)
         context.rule = result.rule
@@ -189,7 +193,7 @@ class RateLimiter:
         exceeded = self._store.acquire(applied.all, self._clock())
         if exceeded is not None:
             if isinstance(exceeded, LimitExceeded):
-                raise _rate_limit_error(exceeded, entry, context.caller.revision)
+                raise _rate_limit_error(exceeded, context, entry)
             return self._acquire_later(exceeded, context, entry, applied)
         if applied.concurrent:
             context.on_finish += (partial(self._release, applied),)
@@ -204,7 +208,7 @@ class RateLimiter:
     ) -> None:
         exceeded = await answer
         if exceeded is not None:
-            raise _rate_limit_error(exceeded, entry, context.caller.revision)
+            raise _rate_limit_error(exceeded, context, entry)
         if applied.concurrent:
             context.on_finish += (partial(self._release, applied),)
 
@@ -212,14 +216,24 @@ class RateLimiter:
         self._store.release(applied.concurrent)
 
 
-def _rate_limit_error(exceeded: LimitExceeded, entry: CatalogEntry, revision: Revision) -> RpcError:
+def _rate_limit_error(
+    exceeded: LimitExceeded, context: CallContext, entry: CatalogEntry
+) -> RpcError:
+    wrapper, kind, owner = context.wrapper, exceeded.key[0], exceeded.key[-1]
+    if wrapper is not None and (
+        (kind.startswith("tool") and owner == wrapper.public_name)
+        or (kind.startswith("server") and owner == wrapper.backend)
+    ):
+        entry = wrapper
     target = f"{KIND_NAMES[entry.kind]}: {entry.public_name}"
     seconds = -(-exceeded.retry_after_ns // SECOND_NS)
     if exceeded.is_concurrent:
         message, limit = f"Too many calls in flight for {target}", f"{exceeded.key[0]}_concurrent"
     else:
         message, limit = f"Rate limit exceeded for {target}", exceeded.key[0]
-    return gateway_error(ErrorKind.RATE_LIMITED, message, revision, retryAfter=seconds, limit=limit)
+    return gateway_error(
+        ErrorKind.RATE_LIMITED, message, context.caller.revision, retryAfter=seconds, limit=limit
+    )
 
 
 MAX_CACHED_SCHEMAS = 4096
@@ -386,18 +400,30 @@ class EnforcementChain:
         entry: CatalogEntry,
         caller_rules: CallerCache[CallerRules],
         *,
+        wrapper: Route | None = None,
         is_counted: bool = False,
     ) -> tuple[CallCheck, ...]:
-        """Return the checks of all calls of an entry, in order; no limits if `is_counted`."""
+        """Return the checks of all calls of an entry, in order; no limits if `is_counted`.
+
+        With `wrapper`, the checks of both, except that the wrapper's arguments fit already.
+        """
         switches, limiter, policy = self.kill_switches, self.rate_limiter, self.policy_enforcer
+        judged = [(entry, caller_rules)]
+        if wrapper is not None:
+            judged.insert(0, (wrapper.entry, wrapper.caller_rules))
         checks: list[CallCheck] = []
         # Calls do not look at inactive kill switches: activating one invalidates the routes.
         if switches is not None and switches.active:
-            checks.append(partial(_check_switches, switches, entry, caller_rules))
+            checks += [partial(_check_switches, switches, *each) for each in judged]
         if limiter is not None and not is_counted:
-            checks.append(partial(_check_limits, limiter, entry, caller_rules))
+            if wrapper is None:
+                checks.append(partial(_check_limits, limiter, entry, caller_rules))
+            else:
+                checks.append(
+                    partial(_check_both_limits, limiter, entry, caller_rules, wrapper.caller_rules)
+                )
         if policy is not None:
-            checks.append(partial(_check_policy, policy, entry, caller_rules))
+            checks += [partial(_check_policy, policy, *each) for each in judged]
         checker = self.argument_checker
         if checker is not None and (check := checker.check_for(entry)) is not None:
             checks.append(check)
@@ -455,6 +481,22 @@ def _check_limits(
 ) -> Awaitable[None] | None:
     limits = caller_rules.get(context.caller).limits
     return None if limits is None else limiter.acquire(context, entry, limits)
+
+
+def _check_both_limits(
+    limiter: RateLimiter,
+    entry: CatalogEntry,
+    caller_rules: CallerCache[CallerRules],
+    wrapper_rules: CallerCache[CallerRules],
+    context: CallContext,
+) -> Awaitable[None] | None:
+    """Count a call under the limits of `call_tool` and of the tool within; once if they share one.
+
+    Counted separately, a call would wait for the place that it holds itself.
+    """
+    found = (wrapper_rules.get(context.caller).limits, caller_rules.get(context.caller).limits)
+    limits = combine_limits([each for each in found if each is not None])
+    return limiter.acquire(context, entry, limits) if limits.all else None
 
 
 def _check_policy(

@@ -210,7 +210,11 @@ class KillSwitchControl:
         entry, principal = context.entry, context.caller.principal
         if context.backend is not None:
             return self._switches.find_backend(principal, context.backend)
-        return None if entry is None else self._switches.find(principal, entry)
+        for each in (entry, context.wrapper):
+            found = None if each is None else self._switches.find(principal, each)
+            if found is not None:
+                return found
+        return None
 
     def _applies_to(self, context: CallContext) -> bool:
         return self._find_switch(context) is not None

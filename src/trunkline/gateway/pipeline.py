@@ -15,7 +15,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from time import monotonic
 from typing import Protocol, TypeAlias
@@ -75,11 +75,13 @@ class CallEnforcer(Protocol):
         entry: CatalogEntry,
         caller_rules: CallerCache[CallerRules],
         *,
+        wrapper: Route | None = None,
         is_counted: bool = False,
     ) -> tuple[CallCheck, ...]:
         """Return the checks of all calls of an entry, in order; cached with the route.
 
-        With `is_counted`, those for a call that the limits have counted already.
+        With `wrapper`, those of the `call_tool` that calls the entry, too. With `is_counted`, those
+        for a call that the limits have counted already.
         """
         ...
 
@@ -159,10 +161,16 @@ class Pipeline:
         return CallerRules() if self._enforcer is None else self._enforcer.rules_for(caller, entry)
 
     def checks_for(
-        self, entry: CatalogEntry, caller_rules: CallerCache[CallerRules]
+        self,
+        entry: CatalogEntry,
+        caller_rules: CallerCache[CallerRules],
+        wrapper: Route | None = None,
     ) -> tuple[CallCheck, ...]:
-        """Return the checks of all calls of an entry."""
-        checks = () if self._enforcer is None else self._enforcer.checks_for(entry, caller_rules)
+        """Return the checks of all calls of an entry, with those of its `wrapper`."""
+        enforcer = self._enforcer
+        checks = (
+            () if enforcer is None else enforcer.checks_for(entry, caller_rules, wrapper=wrapper)
+        )
         return checks if self._admission_check is None else (self._admission_check, *checks)
 
     def register(self, context: CallContext) -> None:
@@ -184,6 +192,38 @@ class Pipeline:
                         return self._execute_later(context, route, decision, checks)
                     return PendingResult.from_result(self._refuse(context, decision))
             return self._send(context, route)
+        except BaseException as error:
+            self.finish(context, error=error)
+            raise
+
+    def check_unrouted(
+        self, context: CallContext, checks: Iterable[CallCheck]
+    ) -> Awaitable[None] | None:
+        """Check a registered call that has no route; raises RpcError, at once or when awaited.
+
+        Returns None, or an awaitable if a check must wait. A refused call has ended.
+        """
+        remaining = iter(checks)
+        try:
+            for check in remaining:
+                decision = check(context)
+                if decision is not None:
+                    return self._check_unrouted_later(context, decision, remaining)
+        except BaseException as error:
+            self.finish(context, error=error)
+            raise
+        return None
+
+    async def _check_unrouted_later(
+        self,
+        context: CallContext,
+        decision: Decision | Awaitable[Decision],
+        checks: Iterator[CallCheck],
+    ) -> None:
+        try:
+            denied = await self._run_checks(context, decision, checks)
+            if denied is not None:
+                raise denied.error or RpcError.internal_error("a check denied the call")
         except BaseException as error:
             self.finish(context, error=error)
             raise
@@ -256,7 +296,11 @@ class Pipeline:
         """Return the checks of a call that has been routed again after it waited."""
         if self._enforcer is None:
             return iter(())
-        return iter(self._enforcer.checks_for(route.entry, route.caller_rules, is_counted=True))
+        return iter(
+            self._enforcer.checks_for(
+                route.entry, route.caller_rules, wrapper=route.wrapper, is_counted=True
+            )
+        )
 
     async def _wait_for(self, decision: Decision | Awaitable[Decision]) -> Denied | None:
         """Wait until a decision allows or denies; raises RpcError if it takes too long."""
@@ -339,10 +383,12 @@ class Pipeline:
         if wanted:
             self.events.emit_call(summary)
 
-    def check_without_arguments(self, caller: Caller, entry: CatalogEntry) -> None:
+    def check_without_arguments(self, caller: Caller, route: Route) -> None:
         """Check kill switches and policy, without arguments and limits; raises RpcError."""
         if self.enforcer is not None:
-            self.enforcer.check_without_arguments(caller, entry)
+            if route.wrapper is not None:
+                self.enforcer.check_without_arguments(caller, route.wrapper.entry)
+            self.enforcer.check_without_arguments(caller, route.entry)
 
     def check_disabled(self, caller: Caller, entry: CatalogEntry) -> None:
         """Refuse a disabled entry whose upstream is not ready; raises RpcError."""

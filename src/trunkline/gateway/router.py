@@ -2,8 +2,8 @@
 
     request, params ──> catalogue ──> Route ──> params with the native name ──> Upstream.call
 
-Routing is the same for both protocol eras. A call of `call_tool` is unwrapped first: only `name`
-and `arguments` change, so that progress token, envelope and request id stay those of the call.
+Routing is the same for both protocol eras. A call of `call_tool` is unwrapped: only `name` and
+`arguments` change, so that progress token, envelope and request id stay those of the call.
 
     {"name": "search__call_tool", "arguments": {"name": "fs__read", "arguments": {…}}, "_meta": …}
     ──unwrap──>  {"name": "fs__read", "arguments": {…}, "_meta": …}
@@ -13,7 +13,7 @@ Invariants:
 2. All other bytes of the params are forwarded unchanged.
 3. An entry that the caller may not see is unknown to it, before any other check.
 4. Upstreams that are still starting get STARTUP_TIMEOUT seconds before a name is unknown.
-5. `call_tool` cannot call itself: policy and limits judge the inner tool.
+5. A call through `call_tool` passes the checks of both tools. `call_tool` cannot call itself.
 """
 
 import asyncio
@@ -108,11 +108,16 @@ class Router:
             route, context.arguments = self.route(params, method, client)
         except BaseException as error:
             self.pipeline.register(context)
-            if isinstance(error, RpcError) and not self.registry.catalog_complete:
-                return self._forward_when_ready(context, check)
+            if isinstance(error, RpcError):
+                if not self.registry.catalog_complete:
+                    return self._forward_when_ready(context, check)
+                if (waiting := self._check_unrouted(context)) is not None:
+                    return self._refuse_later(context, error, waiting)
             self._finish_unrouted(context, error)
             raise
         context.entry = route.entry
+        if route.wrapper is not None:
+            context.wrapper = route.wrapper.entry
         if check is not None:
             self._check_entry(check, context, route.entry)
         return self.pipeline.execute(context, route)
@@ -131,9 +136,14 @@ class Router:
             await self.registry.wait_startup()
             route, context.arguments = self.route(context.params, context.method, context.client)
         except BaseException as error:
+            waiting = self._check_unrouted(context) if isinstance(error, RpcError) else None
+            if waiting is not None:
+                await waiting
             self._finish_unrouted(context, error)
             raise
         context.entry = route.entry
+        if route.wrapper is not None:
+            context.wrapper = route.wrapper.entry
         if check is not None:
             self._check_entry(check, context, route.entry)
         return await self.pipeline.execute(context, route)
@@ -142,8 +152,48 @@ class Router:
         """Return the current route of a call that has waited; raises RpcError if it has none."""
         if route.generation == self._decisions.generation:
             return route
-        route, context.arguments = self.route(context.params, context.method, context.client)
+        if context.wrapper is None:
+            route, context.arguments = self.route(context.params, context.method, context.client)
+        else:  # the params have been unwrapped
+            name, client = context.params.require_text("name"), context.client
+            wrapper = self._route_visible(context.method, context.wrapper.public_name, client)
+            route = self._route_inner_tool(name, wrapper, client)
+            context.wrapper = wrapper.entry
         context.entry = route.entry
+        return route
+
+    def _check_unrouted(self, context: CallContext) -> Awaitable[None] | None:
+        """Check a call that could not be routed, before its client learns why; raises RpcError.
+
+        If a `call_tool` names no tool, these are the checks of `call_tool` itself.
+        """
+        wrapper = self._note_call_tool(context)
+        checks = () if wrapper is None else wrapper.checks
+        return self.pipeline.check_unrouted(context, checks)
+
+    async def _refuse_later(
+        self, context: CallContext, error: RpcError, waiting: Awaitable[None]
+    ) -> Raw:
+        await waiting
+        self._finish_unrouted(context, error)
+        raise error
+
+    def _note_call_tool(self, context: CallContext) -> Route | None:
+        """Return the route of the `call_tool` that a failed call used, and note what it called."""
+        route: Route | None = None
+        if context.method.kind is not FeatureKind.TOOL:
+            return None
+        try:
+            name = context.params.require_text("name")
+            named = self._route_visible(context.method, name, context.client)
+            if not named.is_call_tool:
+                return None
+            route = named
+            context.entry, context.arguments = route.entry, context.params.get("arguments")
+            context.wrapped_tool, _ = unwrap_call(context.params)
+        except RpcError:
+            return route  # the params name nothing, or the inner call is malformed
+        context.entry, context.wrapper, context.arguments = None, route.entry, None
         return route
 
     def _finish_unrouted(self, context: CallContext, error: BaseException) -> None:
@@ -155,6 +205,7 @@ class Router:
 
     def _record_failed_lookup(self, context: CallContext, error: BaseException) -> None:
         """Record the entry that a failed call meant: hidden, or called with bad arguments."""
+        context.rule = None  # a rule that allowed `call_tool` says nothing of the tool within
         entry = self._lookup_for_audit(context)
         if entry is None:
             return
@@ -174,14 +225,9 @@ class Router:
                 return self._find_reference(params)
             if method.mode is not BY_NAME:
                 return self._find_resource(params.require_text("uri"))
-            entry = self._find_named(method, params.require_text("name"))
-            if entry is None or not self._is_visible_call_tool(entry, context.client):
-                return entry
-            try:
-                context.wrapped_tool, _ = unwrap_call(params)
-            except RpcError:
-                return entry  # malformed inner call: record `call_tool` itself
-            return self._find_wrapped_tool(context.wrapped_tool)
+            if context.wrapped_tool is not None:
+                return self._find_wrapped_tool(context.wrapped_tool)
+            return self._find_named(method, params.require_text("name"))
         except RpcError:
             return None  # the params name nothing
 
@@ -191,15 +237,18 @@ class Router:
         client: DownstreamClient,
         caller: Caller,
         error: RpcError,
-        entry: CatalogEntry | None = None,
+        route: Route | None = None,
     ) -> None:
         """Record a call that was refused before it was routed."""
         method = CLIENT_REQUESTS.get(request.method)
         if method is None or not method.is_call:
             return
-        context = CallContext(caller, request, method, Params(Raw(b"{}")), client, entry=entry)
-        if entry is None:
+        context = CallContext(caller, request, method, Params(Raw(b"{}")), client)
+        if route is None:
             context.status = "error"  # the entry was not looked up
+        else:
+            context.entry = route.entry
+            context.wrapper = None if route.wrapper is None else route.wrapper.entry
         self.pipeline.register(context)
         self.pipeline.finish(context, error=error)
 
@@ -237,8 +286,15 @@ class Router:
             if not route.caller_rules.get(client.caller).is_visible:
                 raise self._unknown_name_error(method, name, client)
             if route.is_call_tool:
-                return self._route_wrapped_call(params, client), params.get("arguments")
+                return self._route_wrapped_call(params, route, client), params.get("arguments")
         return route, arguments
+
+    def _route_visible(self, method: Method, name: str, client: DownstreamClient) -> Route:
+        """Return the route of a name that the caller may see; raises RpcError."""
+        route = self._decisions.route(method, name) or self._route_by_name(method, name, client)
+        if route.is_restricted and not route.caller_rules.get(client.caller).is_visible:
+            raise self._unknown_name_error(method, name, client)
+        return route
 
     def _route_unnamed(
         self, params: Params, method: Method, client: DownstreamClient
@@ -275,6 +331,7 @@ class Router:
         entry: CatalogEntry,
         prepare: Callable[[Params], None] | None = None,
         finish: Callable[[PendingResult], None] | None = None,
+        wrapper: Route | None = None,
     ) -> Route:
         """Resolve all that is the same for every call of an entry."""
         visibility = self.registry.visibility
@@ -284,13 +341,14 @@ class Router:
         return Route(
             entry,
             self.registry.upstream(entry.backend),
-            self.pipeline.checks_for(entry, caller_rules),
+            self.pipeline.checks_for(entry, caller_rules, wrapper),
             caller_rules,
             not visibility.is_unrestricted,
             visibility.is_call_tool(entry),
             prepare,
             finish,
             self._decisions.generation,
+            wrapper,
         )
 
     def _rules_for(self, entry: CatalogEntry, caller: Caller) -> CallerRules:
@@ -310,23 +368,24 @@ class Router:
             return RpcError(INVALID_PARAMS, f"No {label}s available")
         return RpcError(INVALID_PARAMS, f"Unknown {label}: {name}")
 
-    def _route_wrapped_call(self, params: Params, client: DownstreamClient) -> Route:
+    def _route_wrapped_call(
+        self, params: Params, wrapper: Route, client: DownstreamClient
+    ) -> Route:
         """Route the inner tool of a `call_tool`, and rewrite the params to call it."""
         name, arguments = unwrap_call(params)
+        route = self._route_inner_tool(name, wrapper, client)
+        params.put("name", name)
+        params.put("arguments", arguments)
+        return route
+
+    def _route_inner_tool(self, name: str, wrapper: Route, client: DownstreamClient) -> Route:
         entry = self._if_visible(self._find_wrapped_tool(name), client)
         if entry is None:
             self._check_upstream_ready(FeatureKind.TOOL, name, client)
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {name}")
-        params.put("name", name)
-        params.put("arguments", arguments)
-        # Headers mirrored the arguments of `call_tool`, not those of the inner tool.
-        return self._build_route(entry._replace(header_params=()))
-
-    def _is_visible_call_tool(self, entry: CatalogEntry, client: DownstreamClient) -> bool:
-        return (
-            self.registry.visibility.is_call_tool(entry)
-            and self._if_visible(entry, client) is not None
-        )
+        if entry.header_params:  # headers mirrored the arguments of `call_tool`
+            entry = entry._replace(header_params=())
+        return self._build_route(entry, wrapper=wrapper)
 
     def _find_wrapped_tool(self, name: str) -> CatalogEntry | None:
         """Return the tool of this name, unless it is a `call_tool` itself."""

@@ -308,12 +308,13 @@ class Session:
         self, request: Request, params: Params, client: "SessionClient"
     ) -> dict[str, Any]:
         uri, method = params.require_text("uri"), CLIENT_REQUESTS[request.method]
-        entry = (await self._router.route_when_ready(params, method, client)).entry
+        route = await self._router.route_when_ready(params, method, client)
+        entry = route.entry
         if uri not in self.subscriptions:
             if len(self.subscriptions) >= self._max_subscribed_uris:
                 text = f"expected at most {self._max_subscribed_uris} subscriptions"
                 raise RpcError.invalid_params(text)
-            self._router.pipeline.check_without_arguments(self.caller, entry)
+            self._router.pipeline.check_without_arguments(self.caller, route)
             await self._registry.subscribe(entry.backend, entry.native_name, self.caller.revision)
             if self._closed or uri in self.subscriptions:
                 # The session has been closed, or another request has subscribed meanwhile.

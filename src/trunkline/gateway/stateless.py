@@ -26,6 +26,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 from msgspec import Struct
 
 from trunkline.gateway.client import NotificationQueue, Requester, RequestStream
+from trunkline.gateway.decision_cache import Route
 from trunkline.gateway.request_state import STATE_PREFIX
 from trunkline.gateway.router import Router
 from trunkline.gateway.suspended_calls import (
@@ -340,18 +341,20 @@ class StatelessHandler:
 
     def _call_with_input(self, call: StatelessCall) -> Any:
         """Start a call whose client may get questions, or resume one."""
-        entry = self._retry_target(call) if is_retry(call.params) else None
-        if entry is not None and self._is_suspended_here(call, entry):
-            return self._check_and_resume(call, entry)
+        route = self._route_retry(call) if is_retry(call.params) else None
+        if route is not None and self._is_suspended_here(call, route.entry):
+            return self._check_and_resume(call, route)
         return self._start_call(call)
 
-    def _retry_target(self, call: StatelessCall) -> CatalogEntry | None:
-        """Return the feature that a retry calls, or None if it cannot be routed yet."""
+    def _route_retry(self, call: StatelessCall) -> Route | None:
+        """Return the route of a retry, or None if it has none yet."""
         try:
-            route, _ = self._router.route(call.params, call.method, call.client)
+            # A copy: routing unwraps the params of a `call_tool`.
+            params = Params(call.request.params)
+            route, _ = self._router.route(params, call.method, call.client)
         except RpcError:
             return None  # starting the call gives the error, and records it
-        return route.entry
+        return route
 
     def _is_suspended_here(self, call: StatelessCall, entry: CatalogEntry) -> bool:
         """Return whether the gateway suspended this call, not the server."""
@@ -397,15 +400,15 @@ class StatelessHandler:
                 raise RpcError(INVALID_PARAMS, "Invalid or expired requestState")
             self.suspended_calls.unwrap_server_state(params, suspended_call.binding)
 
-    async def _check_and_resume(self, call: StatelessCall, entry: CatalogEntry) -> Any:
+    async def _check_and_resume(self, call: StatelessCall, route: Route) -> Any:
         """Resume a call if it is still allowed; a refusal is recorded like that of any call."""
         try:
-            call.client.check_entry(entry, call.params)
-            self._router.pipeline.check_without_arguments(call.client.caller, entry)
-            answer = await self._resume(call, entry.backend)
+            call.client.check_entry(route.entry, call.params)
+            self._router.pipeline.check_without_arguments(call.client.caller, route)
+            answer = await self._resume(call, route.entry.backend)
         except RpcError as error:
             self._router.record_rejected(
-                call.request, call.client, call.client.caller, error, entry
+                call.request, call.client, call.client.caller, error, route
             )
             raise
         return await answer
@@ -496,7 +499,7 @@ class StatelessHandler:
                 params, CLIENT_REQUESTS["resources/subscribe"], client
             )
             entry = route.entry
-            self._router.pipeline.check_without_arguments(client.caller, entry)
+            self._router.pipeline.check_without_arguments(client.caller, route)
             await self._registry.subscribe(entry.backend, entry.native_name, client.caller.revision)
         except RpcError:
             return

@@ -28,7 +28,7 @@ Rules upheld here:
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -213,6 +213,12 @@ class AppliedLimits(NamedTuple):
 
     all: tuple[AppliedLimit, ...]
     concurrent: tuple[AppliedLimit, ...]
+
+
+def combine_limits(several: Iterable[AppliedLimits]) -> AppliedLimits:
+    """Return all limits of one call that falls under several; each limit is in it once."""
+    found = tuple(dict.fromkeys(limit for applied in several for limit in applied.all))
+    return AppliedLimits(found, tuple(each for each in found if each.concurrent is not None))
 
 
 class LimitResolver:
