@@ -486,7 +486,7 @@ async def test_a_new_operator_server_receives_events_and_is_exempt_from_pause(
         await harness.wait_for_tool("me__status")
         harness.app.admin.pause("ann")
         assert harness.app.admin.logs().lines[-1].endswith("the gateway is paused by ann")
-        assert harness.app.switches.allows_passthrough(caller, "me")
+        assert harness.app.switches.may_send(caller, "me")
         # The name alone does not make a server an operator server.
         await harness.reload(BROKEN.replace("broken", "me"))
-        assert not harness.app.switches.allows_passthrough(caller, "me")
+        assert not harness.app.switches.may_send(caller, "me")

@@ -124,7 +124,7 @@ def test_unknown_methods_pass_only_if_no_check_but_the_kill_switches_is_set() ->
         def allows_passthrough(self, *_: Any) -> bool:
             return self._name != self._refuses
 
-        may_receive = allows_passthrough
+        may_receive = may_send = allows_passthrough
 
     caller = make_context().caller
     assert EnforcementChain().allows_passthrough(caller, "fs")

@@ -79,6 +79,9 @@ class ScriptedEnforcer:
     def allows_passthrough(self, caller: Caller, backend: str) -> bool:
         return False
 
+    def may_send(self, caller: Caller, backend: str) -> bool:
+        return True
+
     def may_receive(self, caller: Caller | None, backend: str) -> bool:
         return True
 

@@ -449,7 +449,11 @@ class EnforcementChain:
         """
         if self.policy_enforcer or self.rate_limiter:
             return False
-        return self.kill_switches is None or self.kill_switches.allows_passthrough(caller, backend)
+        return self.may_send(caller, backend)
+
+    def may_send(self, caller: Caller, backend: str) -> bool:
+        """Return whether a caller's notifications may reach a backend."""
+        return self.kill_switches is None or self.kill_switches.may_send(caller, backend)
 
     def may_receive(self, caller: Caller | None, backend: str) -> bool:
         """Return whether a backend's notifications may reach a caller (None: any caller)."""

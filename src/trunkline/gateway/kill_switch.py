@@ -123,8 +123,8 @@ class KillSwitchControl:
             return not self._switches.disables_backend(backend)
         return self._switches.find_backend(caller.principal, backend) is None
 
-    def allows_passthrough(self, caller: Caller, backend: str) -> bool:
-        """Return whether a request unknown to MCP may be passed on to a backend."""
+    def may_send(self, caller: Caller, backend: str) -> bool:
+        """Return whether requests and notifications that name no feature may reach a backend."""
         paused = self.paused and backend not in self._exempt
         return not paused and self.may_receive(caller, backend)
 
@@ -204,6 +204,7 @@ class KillSwitchControl:
     def _update_active(self) -> None:
         self.active = bool(self._switches) or self.paused
         self._registry.decisions.invalidate()
+        self._registry.update_log_levels()
 
     def _find_switch(self, context: CallContext) -> KillSwitch | None:
         """Return the switch that disables a call; None before the call is routed."""

@@ -101,6 +101,10 @@ class CallEnforcer(Protocol):
         """Return whether a request unknown to MCP may be passed on to a backend."""
         ...
 
+    def may_send(self, caller: Caller, backend: str) -> bool:
+        """Return whether a caller's notifications may reach a backend."""
+        ...
+
     def may_receive(self, caller: Caller | None, backend: str) -> bool:
         """Return whether a backend's notifications may reach a caller (None: any caller)."""
         ...
@@ -402,6 +406,10 @@ class Pipeline:
     def allows_passthrough(self, caller: Caller, backend: str) -> bool:
         """Return whether a request unknown to MCP may be passed on to a backend."""
         return self.enforcer is None or self.enforcer.allows_passthrough(caller, backend)
+
+    def may_send(self, caller: Caller, backend: str) -> bool:
+        """Return whether a caller's notifications may reach a backend."""
+        return self.enforcer is None or self.enforcer.may_send(caller, backend)
 
     def may_receive(self, caller: Caller | None, backend: str) -> bool:
         """Return whether a backend's notifications may reach a caller (None: any caller)."""

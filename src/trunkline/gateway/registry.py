@@ -41,6 +41,14 @@ _DRAIN_POLL_INTERVAL = 0.02
 """In seconds."""
 
 
+class LoggingClient(Protocol):
+    """A client that has set a log level."""
+
+    def may_send(self, backend: str) -> bool:
+        """Return whether what the client wants may be told to a backend."""
+        ...
+
+
 class Registry:
     """All upstreams, in the order of the configuration."""
 
@@ -71,7 +79,7 @@ class Registry:
         self._started = False
         self._client_features: set[frozenset[str]] = set()
         self._listing_tasks: set[asyncio.Task[None]] = set()
-        self._log_levels: dict[object, str] = {}
+        self._log_levels: dict[LoggingClient, str] = {}
         self._closed = False
 
     def add(self, upstream: Upstream) -> None:
@@ -110,6 +118,7 @@ class Registry:
         visibility.disabled_check = self._visibility.disabled_check
         self._visibility = visibility
         self.decisions.invalidate()
+        self.update_log_levels()
 
     def configured(self, name: str) -> Upstream | None:
         """Return the upstream with the newest settings: the replacement, if there is one."""
@@ -161,7 +170,7 @@ class Registry:
     def _start_added(self, upstream: Upstream) -> None:
         """Start an upstream, and pass on the log level and features that clients asked for."""
         upstream.gated_features.client_feature_sets |= self._client_features
-        upstream.subscriptions.schedule_log_level(self._effective_log_level())
+        upstream.subscriptions.schedule_log_level(self._effective_log_level(upstream))
         self._launch(upstream)
 
     def _promote_replacements(self) -> None:
@@ -211,6 +220,7 @@ class Registry:
         self.catalog = catalog
         self.decisions.invalidate()
         self._changed.set()
+        self.update_log_levels()
         if changed:
             for listener in list(self._listeners):
                 listener(changed)
@@ -304,22 +314,37 @@ class Registry:
 
     # What clients want from upstreams
 
-    async def set_log_level(self, owner: object, level: str) -> None:
-        """Set the level that a client wants; upstreams log at the most verbose one."""
-        self._log_levels[owner] = level
-        wanted = self._effective_log_level()
+    async def set_log_level(self, client: LoggingClient, level: str) -> None:
+        """Set the level that a client wants of the upstreams that it may send to.
+
+        Each upstream logs at the most verbose level that such a client wants.
+        """
+        self._log_levels[client] = level
         await asyncio.gather(
-            *(each.subscriptions.set_log_level(wanted, each.backend) for each in self)
+            *(
+                each.subscriptions.set_log_level(self._effective_log_level(each), each.backend)
+                for each in self
+            )
         )
 
-    def clear_log_level(self, owner: object) -> None:
+    def clear_log_level(self, client: LoggingClient) -> None:
         """Forget the level of a client that has gone."""
-        if self._log_levels.pop(owner, None) is not None:
-            for upstream in self:
-                upstream.subscriptions.schedule_log_level(self._effective_log_level())
+        if self._log_levels.pop(client, None) is not None:
+            self._schedule_log_levels()
 
-    def _effective_log_level(self) -> str | None:
-        return most_verbose_level(set(self._log_levels.values()))
+    def update_log_levels(self) -> None:
+        """Send upstreams the levels that clients want: what clients may send may have changed."""
+        if self._log_levels:
+            self._schedule_log_levels()
+
+    def _schedule_log_levels(self) -> None:
+        for upstream in self:
+            upstream.subscriptions.schedule_log_level(self._effective_log_level(upstream))
+
+    def _effective_log_level(self, upstream: Upstream) -> str | None:
+        name = upstream.name
+        levels = (level for client, level in self._log_levels.items() if client.may_send(name))
+        return most_verbose_level(set(levels))
 
     async def subscribe(self, backend: str, native: str, revision: Revision) -> None:
         """Subscribe one more client to a resource; raises RpcError."""

@@ -517,6 +517,27 @@ class Router:
             raise RpcError.method_not_found(method)
         return upstream
 
+    def notified_upstreams(
+        self, name: str, method: Method | None, caller: Caller
+    ) -> list[Upstream]:
+        """Return the upstreams that get a client's notification, of which MCP may define `method`.
+
+        One that MCP does not define goes where such a request goes: to the only upstream.
+        """
+        if method is not None:
+            return [u for u in self.registry if self.may_send(caller, u.name)]
+        upstream = self.only_upstream()
+        if upstream is None or is_defined(name):
+            return []
+        allowed = self.pipeline.allows_passthrough(caller, upstream.name)
+        return [upstream] if allowed else []
+
+    def may_send(self, caller: Caller, backend: str) -> bool:
+        """Return whether a caller sees anything of a backend, and no kill switch is on."""
+        return self.pipeline.may_send(caller, backend) and self.registry.visibility.can_see_backend(
+            self.registry.catalog, caller, backend
+        )
+
     def only_upstream(self) -> Upstream | None:
         """Return the only upstream, None if there are several."""
         upstreams = list(self.registry)

@@ -25,7 +25,6 @@ from trunkline.gateway.client import NotificationQueue, Requester, RequestStream
 from trunkline.gateway.router import Router
 from trunkline.gateway.stateless import StatelessHandler
 from trunkline.gateway.stores import ClientRecord
-from trunkline.gateway.upstream import Upstream
 from trunkline.jsonrpc import (
     INVALID_REQUEST,
     UNSET,
@@ -52,7 +51,6 @@ from trunkline.mcp.methods import (
     SERVER_REQUESTS,
     TO_CALLER,
     Method,
-    is_defined,
     undefined_method,
 )
 from trunkline.mcp.negotiation import has_envelope, initialize_result, read_initialize_params
@@ -336,14 +334,12 @@ class Session:
         method = CLIENT_NOTIFICATIONS.get(notification.method)
         if self._caller is None and (method is None or not method.precedes_session):
             return
-        if method is None:
-            only_upstream = self._router.only_upstream()
-            if only_upstream is not None and not is_defined(notification.method):
-                self._notify_backends([only_upstream], notification, _UNDEFINED_METHOD)
-        elif (handler := self._notification_handlers.get(method.name)) is not None:
+        if method is not None and (handler := self._notification_handlers.get(method.name)):
             handler(self, Params(notification.params))
-        elif method.mode is BROADCAST and self.caller.revision in method.revisions:
-            self._notify_backends(list(self._registry), notification, method)
+        elif method is None or (
+            method.mode is BROADCAST and self.caller.revision in method.revisions
+        ):
+            self._notify_backends(notification, method)
 
     def violated(self, violation: RemoteProtocolError) -> None:
         """Ignore the violation: the client has got an error response."""
@@ -362,18 +358,29 @@ class Session:
         raw = params.get("progressToken")
         token = None if raw is None else decode_value(raw)
         pending = self._progress_requesters.get(token) if type(token) is int else None
-        if pending is not None:
+        if pending is not None and self._may_send_to(pending[1]):
             original, requester = pending
             params.put("progressToken", original)
             self._backend_queue.put(requester.notify("notifications/progress", params.encode()))
 
-    def _notify_backends(
-        self, upstreams: list[Upstream], notification: Notification, method: Method
-    ) -> None:
-        for upstream in upstreams:
+    def _may_send_to(self, requester: Requester) -> bool:
+        """Return whether no kill switch is on for the server whose session sent a request."""
+        for upstream in self._registry:
+            sessions: list[object] = [*upstream.sessions_for(self)]
+            if requester in sessions:
+                return self._router.pipeline.may_send(self.caller, upstream.name)
+        return False
+
+    def may_send(self, backend: str) -> bool:
+        """Return whether what the client wants may be told to a backend."""
+        return self._router.may_send(self.caller, backend)
+
+    def _notify_backends(self, notification: Notification, method: Method | None) -> None:
+        row = method or _UNDEFINED_METHOD
+        for upstream in self._router.notified_upstreams(notification.method, method, self.caller):
             for backend in upstream.sessions_for(self):
                 notify = backend.abilities.notify
-                if notify and method.is_known_to(backend.revision, backend.capabilities):
+                if notify and row.is_known_to(backend.revision, backend.capabilities):
                     self._backend_queue.put(notify(notification.method, notification.params))
 
     # DownstreamClient
