@@ -248,10 +248,26 @@ async def test_a_server_process_runs_in_the_folder_of_the_configuration(tmp_path
 async def test_the_server_settings_reach_the_gateway(tmp_path: Path) -> None:
     more = 'prefix = ""\ntimeout = 3\nstart_timeout = 4\nmax_restarts = 5\nmax_in_flight = 6\n'
     more += "max_sessions = 7\nmax_queue = 8\nbreaker_threshold = 9\n"
-    more += "breaker_recovery = 10\nping_interval = 11"
+    more += "breaker_recovery = 10\nping_interval = 11\n"
+    more += "max_in_flight_per_principal = 12"
     app = build_app('[gateway]\nname = "home"', child("a", more=more), folder=tmp_path)
     (upstream,) = app.gateway.registry
-    assert tuple(upstream.settings) == ("a", "", 3.0, 4.0, 5, 6, 7, 8, 9, 10.0, 11.0, 60.0)
+    assert tuple(upstream.settings) == (
+        "a",
+        "",
+        3.0,
+        4.0,
+        5,
+        6,
+        7,
+        8,
+        9,
+        10.0,
+        11.0,
+        12,
+        None,
+        60.0,
+    )
     assert app.gateway.identity.name == "home"
     assert App(Config()).gateway.identity.name == "trunkline"
 

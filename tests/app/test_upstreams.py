@@ -1,7 +1,9 @@
 """Building the settings of an upstream from the settings of its server."""
 
 import pytest
+from msgspec.structs import replace
 
+from tests.app.test_identity import settings as auth_settings
 from trunkline.app.build import (
     build_upstream_settings,
     max_calls_per_server,
@@ -54,6 +56,19 @@ def test_one_of_several_servers_may_use_at_most_half_of_the_calls(
         assert settings.max_queue >= 0
     busy = build_upstream_settings(BUSY, config)
     assert busy.max_in_flight + busy.max_queue == share
+
+
+def test_with_auth_one_principal_gets_three_quarters_of_a_server() -> None:
+    server = ServerSettings(name="s", backend=CommandSettings(command="x"))
+    alone = build_upstream_settings(server, Config())
+    assert alone.max_in_flight_per_principal is None
+    assert alone.max_sessions_per_principal is None
+    shared = Config(auth=auth_settings())
+    settings = build_upstream_settings(server, shared)
+    assert (settings.max_in_flight_per_principal, settings.max_sessions_per_principal) == (48, 3)
+    server = replace(server, max_in_flight_per_principal=5)
+    for config in (Config(), shared):
+        assert build_upstream_settings(server, config).max_in_flight_per_principal == 5
 
 
 def test_the_oauth_settings_reach_the_client_credentials() -> None:

@@ -36,6 +36,7 @@ OTHER: dict[str, Any] = {
     "timeout": 1.0,
     "start_timeout": 1.0,
     "max_in_flight": 1,
+    "max_in_flight_per_principal": 1,
     "max_sessions": 1,
     "max_restarts": 1,
 }

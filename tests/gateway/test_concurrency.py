@@ -1,4 +1,4 @@
-"""The queue of an upstream: its limit, its order and its timeouts."""
+"""The queue of an upstream: its limit, its order, the shares of principals, and its timeouts."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.contexts import call_of, end_call
-from trunkline.gateway.concurrency import UpstreamQueue
+from trunkline.gateway.concurrency import QueueFull, UpstreamQueue, fair_share
 from trunkline.jsonrpc import PendingResult, Raw
-from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller
+from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.versions import V2025_11_25
 
 
@@ -21,21 +21,26 @@ class FakeClient:
 
 
 NO_CLIENT = FakeClient()
-CALLER = Caller(LOCAL_PRINCIPAL, V2025_11_25, {}, Raw(b"{}"))
 
 
-def new_queue(max_in_flight: int, seconds: float) -> UpstreamQueue:
+def new_queue(
+    max_in_flight: int, seconds: float, max_per_principal: int | None = None
+) -> UpstreamQueue:
     def asked_at(client: Any) -> float | None:
         return client.asked_at
 
-    return UpstreamQueue(max_in_flight, seconds, asked_at)
+    return UpstreamQueue(max_in_flight, seconds, asked_at, max_per_principal)
 
 
 def submit(
-    queue: UpstreamQueue, start: Callable[[], PendingResult], client: FakeClient = NO_CLIENT
+    queue: UpstreamQueue,
+    start: Callable[[], PendingResult],
+    client: FakeClient = NO_CLIENT,
+    principal: str = "local",
 ) -> PendingResult:
     """Submit a call, which leaves the queue when it ends."""
-    context = call_of(client, Raw(b"{}"), caller=CALLER)
+    caller = Caller(Principal(principal), V2025_11_25, {}, Raw(b"{}"))
+    context = call_of(client, Raw(b"{}"), caller=caller)
     context.answer = answer = queue.submit(context, start)
     answer.add_callback(partial(end_call, context))
     return answer
@@ -215,7 +220,7 @@ async def test_a_higher_limit_applies_at_once_and_a_lower_one_as_calls_end() -> 
     for _ in range(4):
         submit(queue, starter(started))
     assert len(started) == 1
-    queue.adjust_limit(1)
+    queue.adjust_limit(1, "local")
     assert len(started) == 2
     queue.reconfigure(1, 60.0)  # the adjustment stays in effect
     assert (len(started), queue.max_in_flight) == (3, 3)
@@ -231,14 +236,12 @@ async def test_a_higher_limit_applies_at_once_and_a_lower_one_as_calls_end() -> 
 
 async def test_queued_calls_can_fail_while_running_ones_continue() -> None:
     queue, started = new_queue(1, 60.0), list[PendingResult]()
-    assert not queue.full
     results = [submit(queue, starter(started)) for _ in range(3)]
-    assert queue.full
     queue.fail_queued(ValueError("go"))
     assert [str(answer.error) for answer in results[1:]] == ["go", "go"]
     assert (len(started), len(queue), results[0].done) == (1, 1, False)
     started[0].set_result("a")
-    assert (len(queue), queue.full) == (0, False)
+    assert (len(queue), queue.waiting_count) == (0, 0)
     queue.close()
 
 
@@ -250,3 +253,137 @@ async def test_a_queued_call_gets_the_reason_of_its_cancellation() -> None:
     second.cancel(why)
     assert started[1].error is second.error is why
     queue.close()
+
+
+# Principals
+
+
+class SharedQueue:
+    """A queue, and the calls of several principals that it has started, by name."""
+
+    def __init__(self, max_in_flight: int, max_per_principal: int | None = None) -> None:
+        self.queue = new_queue(max_in_flight, 60.0, max_per_principal)
+        self.running: dict[str, PendingResult] = {}
+        self.order: list[str] = []
+        self.answers: dict[str, PendingResult] = {}
+
+    def call(self, *names: str) -> None:
+        """Submit calls; the first letter of a name is the principal."""
+        for name in names:
+            self.answers[name] = submit(self.queue, partial(self._start, name), principal=name[0])
+
+    def _start(self, name: str) -> PendingResult:
+        self.order.append(name)
+        self.running[name] = PendingResult()
+        return self.running[name]
+
+    def end(self, name: str) -> None:
+        self.running.pop(name).set_result(name)
+
+    def end_all(self) -> None:
+        """End all calls in the order in which they were started; nothing may be left."""
+        for name in self.order:
+            if name in self.running:
+                self.end(name)
+        assert (len(self.queue), self.queue.waiting_count, self.running) == (0, 0, {})
+        assert all(answer.done for answer in self.answers.values())
+        self.queue.close()
+
+
+@pytest.mark.parametrize(
+    ("slots", "share"), [(1, 1), (2, 1), (3, 2), (4, 3), (8, 6), (64, 48), (65536, 49152)]
+)
+def test_one_principal_may_hold_three_quarters_of_the_slots(slots: int, share: int) -> None:
+    assert fair_share(slots) == share
+
+
+async def test_a_principal_with_its_share_waits_while_others_start_at_once() -> None:
+    shared = SharedQueue(8, fair_share(8))
+    shared.call(*(f"a{n}" for n in range(20)), "b0")
+    assert shared.order == ["a0", "a1", "a2", "a3", "a4", "a5", "b0"]
+    assert shared.queue.waiting_count == 14
+    shared.end("b0")
+    assert len(shared.running) == 6  # the two slots stay free for others
+    shared.end("a3")
+    assert shared.order[7:] == ["a6"]
+    shared.end_all()
+
+
+async def test_waiting_principals_take_turns_and_keep_their_own_order() -> None:
+    shared = SharedQueue(1)
+    shared.call("x0", "a0", "a1", "a2", "b0", "b1", "c0")
+    shared.end_all()
+    assert shared.order == ["x0", "a0", "b0", "c0", "a1", "b1", "a2"]
+
+
+async def test_a_principal_uses_all_slots_without_a_limit_per_principal() -> None:
+    shared = SharedQueue(4)
+    shared.call("a0", "a1", "a2", "a3", "a4")
+    assert len(shared.running) == 4
+    shared.end_all()
+
+
+async def test_in_a_full_queue_the_principal_with_the_most_calls_loses_its_newest() -> None:
+    shared = SharedQueue(1)
+    shared.call("a0", "a1", "a2", "a3", "c1")
+    assert shared.queue.make_room("b", 4)
+    assert isinstance(shared.answers["a3"].error, QueueFull)
+    shared.call("b1")
+    assert not shared.queue.make_room("b", 4)  # it would have as many as the others
+    assert not shared.queue.make_room("a", 4)
+    assert shared.queue.make_room("d", 4)
+    assert isinstance(shared.answers["a2"].error, QueueFull)
+    assert shared.queue.refused_count == 4
+    assert shared.queue.make_room("d", 5)
+    shared.end_all()
+    assert shared.order == ["a0", "a1", "c1", "b1"]
+
+
+async def test_without_waiting_calls_a_full_queue_has_no_room() -> None:
+    shared = SharedQueue(1)
+    shared.call("a0")
+    assert not shared.queue.make_room("b", 0)
+    shared.end_all()
+
+
+async def test_a_call_that_waits_for_its_client_leaves_its_share_to_its_principal() -> None:
+    shared = SharedQueue(4, 2)
+    shared.call("a0", "a1", "a2")
+    assert len(shared.running) == 2
+    shared.queue.adjust_limit(1, "a")
+    assert list(shared.running) == ["a0", "a1", "a2"]
+    shared.call("b0", "b1", "b2")
+    assert list(shared.running)[3:] == ["b0", "b1"]
+    shared.queue.adjust_limit(-1, "a")
+    shared.end("a0")
+    shared.call("a3")
+    assert "a3" not in shared.running
+    shared.end_all()
+
+
+async def test_a_new_limit_per_principal_applies_at_once() -> None:
+    shared = SharedQueue(8, 2)
+    shared.call("a0", "a1", "a2", "a3", "a4")
+    shared.queue.reconfigure(0, 60.0, 4)
+    assert len(shared.running) == 4
+    shared.queue.reconfigure(0, 60.0)
+    assert len(shared.running) == 5
+    shared.queue.reconfigure(0, 60.0, 1)
+    shared.end("a0")
+    shared.call("a5")
+    assert list(shared.running) == ["a1", "a2", "a3", "a4"]
+    shared.end_all()
+
+
+async def test_calls_are_counted_only_while_a_principal_could_have_its_share() -> None:
+    shared = SharedQueue(8, 6)
+    shared.call(*(f"a{n}" for n in range(6)))
+    assert vars(shared.queue)["_counts"] is None
+    shared.call("a6")
+    assert vars(shared.queue)["_counts"] == {"a": 7}
+    for name in ("a0", "a1", "a2", "a3"):
+        shared.end(name)
+    assert vars(shared.queue)["_counts"] == {"a": 3}
+    shared.end("a4")
+    assert vars(shared.queue)["_counts"] is None
+    shared.end_all()

@@ -326,7 +326,8 @@ async def test_a_killed_call_in_the_queue_never_reaches_its_server() -> None:
         gateway_with_switches(a=server) as (gateway, switches),
         session_client(gateway) as client,
     ):
-        gateway.registry.upstream("a").queue.max_in_flight = 1
+        queue = gateway.registry.upstream("a").queue
+        queue.reconfigure(1 - queue.max_in_flight, 60.0)
         first = asyncio.create_task(client.call("a__other"))
         await hold.started.wait()
         second = asyncio.create_task(client.call("a__echo"))

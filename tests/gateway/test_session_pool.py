@@ -16,7 +16,11 @@ class PoolHarness:
     """A pool of numbered sessions, and the calls that were started in each."""
 
     def __init__(
-        self, most: int = 2, first: frozenset[str] = NOTHING, idle_timeout: float = 60.0
+        self,
+        most: int = 2,
+        first: frozenset[str] = NOTHING,
+        idle_timeout: float = 60.0,
+        max_per_principal: int | None = None,
     ) -> None:
         self.opened: list[frozenset[str]] = []
         self.closed: list[int] = []
@@ -24,7 +28,9 @@ class PoolHarness:
         self.calls: dict[str, PendingResult] = {}
         self.failure: Exception | None = None
         self.dead: set[int] = set()
-        self.pool: SessionPool[int] = SessionPool(most, self.open, self.close, idle_timeout)
+        self.pool: SessionPool[int] = SessionPool(
+            most, self.open, self.close, idle_timeout, max_per_principal
+        )
         self.pool.set_primary(0, SessionProfile(first))
 
     async def open(self, kind: SessionProfile) -> int:
@@ -45,6 +51,7 @@ class PoolHarness:
         *,
         urgent: bool = False,
         owner: str | None = None,
+        principal: str | None = None,
     ) -> PendingResult:
         def start(held: int) -> Any:
             if held in self.dead:
@@ -53,7 +60,9 @@ class PoolHarness:
             self.calls[name] = PendingResult()
             return self.calls[name]
 
-        return self.pool.acquire(group, SessionProfile(features, owner), start, urgent=urgent)
+        return self.pool.acquire(
+            group, SessionProfile(features, owner), start, urgent=urgent, principal=principal
+        )
 
     async def settle(self) -> None:
         for _ in range(10):
@@ -386,3 +395,53 @@ async def test_opening_ahead_ends_when_the_pool_is_closed() -> None:
     async with asyncio.timeout(5):
         await preparing
     assert (harness.opened, harness.pool.sessions) == ([], [])
+
+
+async def test_a_principal_with_its_share_of_sessions_leaves_one_for_others() -> None:
+    harness = PoolHarness(most=3, max_per_principal=2)
+    for name in ("a1", "a2", "a3"):
+        harness.acquire(name, name, principal="a")
+    await harness.settle()
+    assert [name for name, _ in harness.started] == ["a1", "a2"]
+    assert len(harness.opened) == 2
+    harness.acquire("b1", "b1", principal="b")
+    await harness.settle()
+    assert [name for name, _ in harness.started] == ["a1", "a2", "b1"]
+    harness.calls["a1"].set_result(None)
+    await harness.settle()
+    assert [name for name, _ in harness.started][3:] == ["a3"]
+    await harness.pool.aclose()
+
+
+async def test_a_principal_that_occupies_fewer_sessions_gets_the_next_one() -> None:
+    harness = PoolHarness(most=2)
+    for name in ("a1", "a2", "a3", "a4"):
+        harness.acquire(name, name, principal="a")
+    await harness.settle()
+    harness.acquire("b1", "b1", principal="b")
+    await harness.settle()
+    assert len(harness.started) == 2
+    harness.calls["a1"].set_result(None)
+    await harness.settle()
+    assert [name for name, _ in harness.started] == ["a1", "a2", "b1"]
+    await harness.pool.aclose()
+
+
+async def test_calls_without_input_share_a_session_and_have_no_share() -> None:
+    harness = PoolHarness(max_per_principal=1)
+    for name in ("n1", "n2", "n3"):
+        harness.acquire(name, NO_INPUT_GROUP, NOTHING, principal="a")
+    assert harness.started == [("n1", 0), ("n2", 0), ("n3", 0)]
+    await harness.pool.aclose()
+
+
+async def test_a_new_share_of_sessions_applies_at_once() -> None:
+    harness = PoolHarness(max_per_principal=1)
+    for name in ("a1", "a2"):
+        harness.acquire(name, name, principal="a")
+    await harness.settle()
+    assert len(harness.started) == 1
+    harness.pool.reconfigure(2, 2)
+    await harness.settle()
+    assert len(harness.started) == 2
+    await harness.pool.aclose()

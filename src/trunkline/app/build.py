@@ -40,6 +40,7 @@ from trunkline.config import (
 )
 from trunkline.endpoints.auth import EndpointSettings
 from trunkline.gateway.backend import Backend, BackendOwner, ConnectBackend
+from trunkline.gateway.concurrency import fair_share
 from trunkline.gateway.decision_cache import DecisionCache
 from trunkline.gateway.enforcement import (
     ArgumentChecker,
@@ -214,10 +215,13 @@ def build_upstream_settings(server: ServerSettings, config: Config) -> UpstreamS
     """Return the settings of one upstream.
 
     With several servers each gets at most half of all calls, so that a hanging server leaves room
-    for the others.
+    for the others. With `[auth]`, one principal gets at most three quarters of the calls and
+    sessions of a server. Without it, all clients are one principal.
     """
     share = max_calls_per_server(config)
     at_once = min(server.max_in_flight, share)
+    is_shared = config.auth is not None and config.auth.is_required
+    default_per_principal = fair_share(at_once) if is_shared else None
     return UpstreamSettings(
         name=server.name,
         prefix=server.effective_prefix,
@@ -225,7 +229,11 @@ def build_upstream_settings(server: ServerSettings, config: Config) -> UpstreamS
         start_timeout=server.start_timeout,
         max_restarts=server.max_restarts,
         max_in_flight=at_once,
+        max_in_flight_per_principal=server.max_in_flight_per_principal or default_per_principal,
         max_sessions=server.max_sessions,
+        # The primary session counts: it, too, serves one client at a time where requests are
+        # ambiguous.
+        max_sessions_per_principal=fair_share(server.max_sessions + 1) if is_shared else None,
         # Running and queued calls together stay within the share.
         max_queue=min(server.max_queue, share - at_once),
         breaker_threshold=server.breaker_threshold,

@@ -87,6 +87,10 @@ class ServerStatus(Struct, frozen=True):
     suspended_longest: float | None = None
     # Features of the server that clients cannot use, with reasons.
     skipped: tuple[str, ...] = ()
+    # How many of the calls in flight wait for a slot.
+    waiting: int = 0
+    # Calls refused because too many waited.
+    refused: int = 0
 
 
 class SuspendedCallStatus(Struct, frozen=True):
@@ -194,6 +198,8 @@ def server_statuses(app: App) -> tuple[ServerStatus, ...]:
             len(waiting.get(name, ())),
             max(waiting.get(name, ()), default=None),
             tuple(mask_secrets(reason, settings[name]) for reason in now.skipped),
+            now.waiting,
+            now.refused,
         )
 
     return tuple(read_status(upstream.name) for upstream in app.gateway.registry)

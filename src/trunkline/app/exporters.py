@@ -175,6 +175,18 @@ def _register_backend_metrics(exposition: MetricsExposition, registry: Registry)
         ("backend",),
     )
     gauge(
+        "trunkline_backend_calls_waiting",
+        "Calls that wait for a slot of a backend.",
+        each(lambda one: one.waiting),
+        ("backend",),
+    )
+    exposition.counter(
+        "trunkline_backend_queue_refusals_total",
+        "Calls refused because too many calls waited for a backend.",
+        each(lambda one: one.refused),
+        ("backend",),
+    )
+    gauge(
         "trunkline_backend_features",
         "Tools, prompts, resources and templates of a backend.",
         each(lambda one: one.feature_count),

@@ -50,10 +50,11 @@ _PS_COLUMNS = (
     "revision",
     "restarts",
     "in flight",
+    "waiting",
     "suspended",
     "last stderr",
 )
-_PS_NUMERIC = ("pid", "restarts", "in flight", "suspended")
+_PS_NUMERIC = ("pid", "restarts", "in flight", "waiting", "suspended")
 _DURATION_UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
@@ -148,6 +149,7 @@ def _ps_row(server: ServerStatus) -> tuple[str, ...]:
         server.revision or "",
         str(server.restarts),
         str(server.in_flight),
+        str(server.waiting),
         str(server.suspended),
         f"{server.error}{retry}" if has_problem else server.stderr or "",
     )

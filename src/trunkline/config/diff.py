@@ -28,6 +28,7 @@ LIVE_KEYS = frozenset(
         "timeout",
         "start_timeout",
         "max_in_flight",
+        "max_in_flight_per_principal",
         "max_sessions",
         "max_restarts",
         "max_queue",

@@ -157,6 +157,10 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_in_flight: Annotated[
         int, Meta(ge=1, le=65536, description="Calls in flight at the same time.")
     ] = 64
+    max_in_flight_per_principal: Annotated[
+        Annotated[int, Meta(ge=1, le=65536)] | None,
+        Meta(description="Calls in flight of one principal; with [auth], 3/4 of all unless set."),
+    ] = None
     max_queue: Annotated[
         int,
         Meta(ge=0, le=65536, description=("Calls that may wait in addition to those in flight.")),

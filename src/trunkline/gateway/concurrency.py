@@ -2,24 +2,52 @@
 
     submit ──> started at once ──────────────────────────────> ended
            ──> waiting ──> started when another one has ended ──>
-                  └──────────── overdue ──> cancelled with TimeoutError
+                  ├──────────── overdue ──> cancelled with TimeoutError
+                  └── displaced in a full queue ──> refused
 
 The owner passes a function that starts the call. `watch` adds a call that runs or waits. A finish
 hook removes the call when it ends.
 
 One timer serves all calls, because a timer per call would cost more than the rest of the queue. All
 calls have the same timeout, so the oldest call expires first.
+
+Calls are counted per principal only once so many run that one principal could have its share.
+
+Invariants:
+1. A call waits only if no slot is free, or if its principal holds its share of the slots.
+2. Principals with waiting calls take turns. The calls of one principal start in their order.
+3. In a full queue, a new call displaces the newest call of the principal with the most waiting
+   calls, unless the new call's principal would then have as many.
 """
 
 import asyncio
+import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient
-from trunkline.jsonrpc import PendingResult
+from trunkline.jsonrpc import ConnectionLost, PendingResult
 
 StartCall: TypeAlias = Callable[[], PendingResult]
+
+QUEUE_FULL_RETRY_AFTER = 1.0
+"""The `retryAfter`, in seconds, of calls that are refused because the queue is full."""
+
+QUEUE_FULL_REASON = "too many calls wait for it"
+
+
+def fair_share(slots: int) -> int:
+    """Return how many of `slots` one principal may hold: three quarters, but at least one."""
+    return max(1, slots * 3 // 4)
+
+
+class QueueFull(ConnectionLost):
+    """The call was not made: too many calls wait for the upstream."""
+
+    peer_not_at_fault = True
+    retry_after = QUEUE_FULL_RETRY_AFTER
 
 
 class _WaitingCall(NamedTuple):
@@ -37,44 +65,89 @@ class UpstreamQueue:
         max_in_flight: int,
         timeout: float,
         awaiting_client_since: Callable[[DownstreamClient], float | None],
+        max_per_principal: int | None = None,
     ) -> None:
         """Create an empty queue.
 
         `awaiting_client_since` returns when the backend sent the request that a client has not
         answered yet. The time of a call that waits for its client does not count against the
-        backend.
+        backend. `max_per_principal` is how many slots one principal may hold, None for all.
         """
         self.max_in_flight = max_in_flight
+        self._max_per_principal = max_per_principal or sys.maxsize
         self._awaiting_client_since = awaiting_client_since
         self._timeout = timeout
-        # All running and waiting calls; the call that expires first comes first. Calls wait only
-        # while `max_in_flight` calls are running.
+        # All running and waiting calls; the call that expires first comes first.
         self.calls: dict[CallContext, None] = {}
-        self._waiting: dict[CallContext, _WaitingCall] = {}
+        # The waiting calls by principal; the principal whose turn comes next is first.
+        self._waiting: dict[str, dict[CallContext, _WaitingCall]] = {}
+        self.waiting_count = 0
+        self.refused_count = 0
+        """How many calls were refused because the queue was full."""
+        # How many calls each principal has here; None while nobody can have its share.
+        self._counts: Counter[str] | None = None
+        # How many calls of each principal gave up their slots while they wait for the client.
+        self._suspended: Counter[str] = Counter()
         self._is_starting = False
         self._timer: asyncio.TimerHandle | None = None
+        self.unchecked_below = 0
+        """With fewer calls than this, a new call need not wait, whoever makes it."""
+        self._set_unchecked_below()
 
     def __len__(self) -> int:
         return len(self.calls)
 
-    @property
-    def full(self) -> bool:
-        """Whether one more call would have to wait."""
-        return len(self.calls) >= self.max_in_flight
+    def _set_unchecked_below(self) -> None:
+        share = self._max_per_principal + self._suspended.total()
+        self.unchecked_below = min(self.max_in_flight, share)
+
+    def must_wait(self, principal: str) -> bool:
+        """Return whether one more call of a principal would have to wait."""
+        if self._counts is None:
+            self._counts = Counter(context.caller.principal.id for context in self.calls)
+        is_full = len(self.calls) - self.waiting_count >= self.max_in_flight
+        return is_full or self._slots_of(principal) >= self._max_per_principal
+
+    def _slots_of(self, principal: str) -> int:
+        """Return how many slots a principal holds; only while calls are counted."""
+        calls = 0 if self._counts is None else self._counts[principal]
+        return calls - len(self._waiting.get(principal, ())) - self._suspended[principal]
 
     def submit(self, context: CallContext, start: StartCall) -> PendingResult:
-        """Call `start` now, or when a slot is free; raises what `start` raises if called now."""
-        if not self.full:
+        """Call `start` now, or when a slot is free.
+
+        Raises what `start` raises if called now.
+        """
+        principal = context.caller.principal.id
+        if len(self.calls) < self.unchecked_below or not self.must_wait(principal):
             answer = start()
         else:
             context.answer = answer = PendingResult()
-            self._waiting[context] = _WaitingCall(start, answer)
+            self._waiting.setdefault(principal, {})[context] = _WaitingCall(start, answer)
+            self.waiting_count += 1
         if not answer.done:
             self.watch(context)
         return answer
 
+    def make_room(self, principal: str, max_waiting: int) -> bool:
+        """Make room for one more waiting call of a principal; return False if there is none.
+
+        In a full queue, the principal with the most waiting calls loses its newest one, unless
+        the new call's principal would then have as many.
+        """
+        if self.waiting_count < max_waiting:
+            return True
+        self.refused_count += 1
+        own = len(self._waiting.get(principal, ()))
+        most = max(self._waiting.values(), key=len, default=None)
+        if most is None or len(most) <= own + 1:
+            return False
+        newest = next(reversed(most))
+        most[newest].answer.set_exception(QueueFull(f"{QUEUE_FULL_REASON}, most of them yours"))
+        return True
+
     def watch(self, context: CallContext) -> None:
-        """Count a running call, and cancel it when its time is up."""
+        """Count a call that runs or waits, and cancel it when its time is up."""
         # This runs for every call: `_now` saves the lookup of the running loop.
         if self._timer is None:
             self._start_timer()
@@ -82,22 +155,34 @@ class UpstreamQueue:
         context.deadline = now + self._timeout
         self.calls[context] = None
         context.on_finish += (self.remove,)
+        if self._counts is not None:
+            self._counts[context.caller.principal.id] += 1
 
     def _start_timer(self) -> None:
         loop = asyncio.get_running_loop()
         self._now = loop.time
         self._timer = loop.call_at(loop.time() + self._timeout, self._cancel_overdue)
 
-    def adjust_limit(self, change: int) -> None:
-        """Change the number of slots; a call that waits for its client gives up its slot."""
+    def adjust_limit(self, change: int, principal: str) -> None:
+        """Free the slots of calls that wait for their client (1), or take them back (-1)."""
+        self._suspended[principal] += change
+        if not self._suspended[principal]:
+            del self._suspended[principal]
+        self._change_limit(change)
+
+    def _change_limit(self, change: int) -> None:
         self.max_in_flight += change
+        self._set_unchecked_below()
         self._start_waiting()
 
-    def reconfigure(self, limit_change: int, timeout: float) -> None:
-        """Change the number of slots and the timeout.
+    def reconfigure(
+        self, limit_change: int, timeout: float, max_per_principal: int | None = None
+    ) -> None:
+        """Change the number of slots, the timeout, and how many slots one principal may hold.
 
         With a shorter timeout, calls in flight have no more time left than a call that starts now.
         """
+        self._max_per_principal = max_per_principal or sys.maxsize
         self._timeout = timeout
         if self.calls:
             loop = asyncio.get_running_loop()
@@ -107,26 +192,52 @@ class UpstreamQueue:
             self.close()
             first = next(iter(self.calls))
             self._timer = loop.call_at(first.deadline, self._cancel_overdue)
-        self.adjust_limit(limit_change)
+        self._change_limit(limit_change)
 
     def remove(
         self, context: CallContext, result: object = None, error: BaseException | None = None
     ) -> None:
         """Forget a call that has ended, and start the next one."""
         self.calls.pop(context, None)
-        if self._waiting:
-            self._waiting.pop(context, None)
-            self._start_waiting()
+        if self._counts is not None:
+            self._remove_counted(self._counts, context)
+
+    def _remove_counted(self, counts: Counter[str], context: CallContext) -> None:
+        principal = context.caller.principal.id
+        counts[principal] -= 1
+        if not counts[principal]:
+            del counts[principal]
+        own = self._waiting.get(principal)
+        if own is not None and own.pop(context, None) is not None:
+            self.waiting_count -= 1
+            if not own:
+                del self._waiting[principal]
+        self._start_waiting()
+        if not self.waiting_count and len(self.calls) * 2 < self.unchecked_below:
+            self._counts = None  # at half of the number at which counting began, so it is rare
 
     def _start_waiting(self) -> None:
         if self._is_starting:  # a call that fails to start is removed, which leads here again
             return
         self._is_starting = True
         try:
-            while self._waiting and len(self.calls) - len(self._waiting) < self.max_in_flight:
-                self._start_one(*self._waiting.pop(next(iter(self._waiting))))
+            while self._waiting and len(self.calls) - self.waiting_count < self.max_in_flight:
+                share = self._max_per_principal
+                below_share = (p for p in self._waiting if self._slots_of(p) < share)
+                principal = next(below_share, None)
+                if principal is None:
+                    return
+                self._start_next_of(principal)
         finally:
             self._is_starting = False
+
+    def _start_next_of(self, principal: str) -> None:
+        own = self._waiting.pop(principal)
+        waiting = own.pop(next(iter(own)))
+        self.waiting_count -= 1
+        if own:
+            self._waiting[principal] = own  # at the end: all others have their turns first
+        self._start_one(*waiting)
 
     def _start_one(self, start: StartCall, answer: PendingResult) -> None:
         try:
@@ -161,7 +272,7 @@ class UpstreamQueue:
 
     def fail_queued(self, error: BaseException) -> None:
         """Fail all waiting calls."""
-        for waiting in list(self._waiting.values()):
+        for waiting in [each for own in self._waiting.values() for each in own.values()]:
             waiting.answer.set_exception(error)
 
     def close(self) -> None:

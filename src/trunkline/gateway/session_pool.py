@@ -12,12 +12,16 @@ A server with per-call streams says which call each request belongs to. Its sess
 all clients with the features that the session announced. With more sets of features than sessions,
 the remaining clients share the primary session, although it announced other features.
 
+Calls of one principal may occupy only its share of the sessions, so that a call of another
+principal finds one. Sessions that serve calls of several clients at a time do not count.
+
 The pool does not know what a session is: it gets functions to open and to close one. The primary
 session is opened and closed by its owner.
 
 Invariants:
 1. A session in which the server may send requests runs calls of one call group at a time.
-2. Queued calls start in their order, also when they need different sessions.
+2. Queued calls of one principal start in their order, also when they need different sessions.
+   A principal that occupies fewer sessions comes first.
 3. A call that cannot start because its session has ended starts in another one.
 4. A session in which a server learned one client's roots is never shared with other clients.
 5. A server sends requests in a secondary session only during calls, unless the session is one
@@ -25,6 +29,7 @@ Invariants:
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -53,7 +58,7 @@ T = TypeVar("T")
 StartInSession: TypeAlias = Callable[[T], Awaitable[Any]]  # starts a call in a session
 # How long, in seconds, no session is opened after one could not be opened
 OPEN_RETRY_INTERVAL = 5.0
-POOL_EXHAUSTED_MESSAGE = "all its sessions wait for answers of other clients (see max_sessions)"
+POOL_EXHAUSTED_MESSAGE = "its sessions wait for answers of clients (see max_sessions)"
 
 
 class SessionProfile(NamedTuple):
@@ -82,6 +87,8 @@ class PooledSession(Generic[T]):
         self.profile = profile  # the features that the session announced, and whose they are
         self.is_primary = is_primary
         self.call_group: object | None = None
+        # The principal whose calls occupy the session; None if calls of others may run in it
+        self.principal: str | None = None
         self.call_count = 0
         self.idle_since = 0.0
 
@@ -110,6 +117,7 @@ class _QueuedCall(NamedTuple):
     call_group: object
     profile: SessionProfile
     start: StartInSession[Any]
+    principal: str | None
 
 
 class SessionPool(Generic[T]):
@@ -121,12 +129,15 @@ class SessionPool(Generic[T]):
         open_session: Callable[[SessionProfile], Awaitable[T]],
         close_session: Callable[[T], Awaitable[None]],
         idle_timeout: float = 60.0,
+        max_per_principal: int | None = None,
     ) -> None:
         """Start without sessions.
 
         `max_extra` is how many may exist besides the primary one. A session is closed after
-        `idle_timeout` seconds without calls.
+        `idle_timeout` seconds without calls. Calls of one principal may occupy `max_per_principal`
+        sessions, None for all.
         """
+        self._max_per_principal = max_per_principal
         self._idle_timeout = idle_timeout
         self._max_extra = max_extra
         self._open_session = open_session
@@ -154,9 +165,9 @@ class SessionPool(Generic[T]):
         """How many sessions exist besides the primary one."""
         return sum(not pooled.is_primary for pooled in self._sessions)
 
-    def reconfigure(self, max_extra: int) -> None:
+    def reconfigure(self, max_extra: int, max_per_principal: int | None = None) -> None:
         """Change the number of extra sessions; idle ones above it are closed."""
-        self._max_extra = max_extra
+        self._max_extra, self._max_per_principal = max_extra, max_per_principal
         while self.extra_count > max_extra and self._close_idle():
             pass
         if self._queue:
@@ -167,31 +178,53 @@ class SessionPool(Generic[T]):
         self._sessions.insert(0, PooledSession(session, profile, is_primary=True))
 
     def acquire(
-        self, group: object, profile: SessionProfile, start: StartInSession[T], *, urgent: bool
+        self,
+        group: object,
+        profile: SessionProfile,
+        start: StartInSession[T],
+        *,
+        urgent: bool,
+        principal: str | None = None,
     ) -> PendingResult:
         """Start a call in a session that serves only its call group, now or later.
 
         A group that has a session may use it for more calls unless others wait. An `urgent` call
         never waits for that: the end of another call depends on it.
         """
-        group = self._effective_group(group, profile)
+        call = _QueuedCall(self._effective_group(group, profile), profile, start, principal)
         for pooled in list(self._sessions):
-            if pooled.is_available_to(group, profile) and (
+            if self._is_available(pooled, call) and (
                 urgent or pooled.call_group is None or not self._queue
             ):
                 try:
-                    return self._start_in(pooled, group, start)
+                    return self._start_in(pooled, call)
                 except ConnectionLost:
                     if pooled.is_primary:
                         raise  # all other sessions end with the primary one
                     self._remove(pooled)  # it had ended, so the call has not reached the server
-        if group is SHARED_GROUP and not self._may_open():
-            return self._start_in(self._sessions[0], group, start)
+        if call.call_group is SHARED_GROUP and not self._may_open():
+            return self._start_in(self._sessions[0], call)
         answer = PendingResult()
-        self._queue[answer] = _QueuedCall(group, profile, start)
+        self._queue[answer] = call
         answer.add_callback(self._on_queued_done)
-        self._open_for_oldest()
+        self._open_for_next()
         return answer
+
+    def _is_available(self, pooled: PooledSession[T], call: _QueuedCall) -> bool:
+        """Return whether a call may use a session now."""
+        group = call.call_group
+        if not pooled.is_available_to(group, call.profile):
+            return False
+        return pooled.call_group is group or not self._has_share(call)
+
+    def _has_share(self, call: _QueuedCall) -> bool:
+        """Return whether a call must wait until its principal occupies fewer sessions."""
+        if call.call_group in (SHARED_GROUP, NO_INPUT_GROUP) or self._max_per_principal is None:
+            return False
+        return self._occupied_by(call.principal) >= self._max_per_principal
+
+    def _occupied_by(self, principal: str | None) -> int:
+        return sum(pooled.principal == principal for pooled in self._sessions)
 
     def _effective_group(self, group: object, profile: SessionProfile) -> object:
         """Return the group of a call: without a session to match, no features are announced."""
@@ -203,11 +236,11 @@ class SessionPool(Generic[T]):
     def _has_match(self, group: object, profile: SessionProfile) -> bool:
         return any(pooled.matches(group, profile) for pooled in self._sessions)
 
-    def _start_in(
-        self, pooled: PooledSession[T], group: object, start: StartInSession[T]
-    ) -> PendingResult:
-        running: PendingResult = as_pending(start(pooled.session))
-        pooled.call_group = group
+    def _start_in(self, pooled: PooledSession[T], call: _QueuedCall) -> PendingResult:
+        running: PendingResult = as_pending(call.start(pooled.session))
+        pooled.call_group = call.call_group
+        if call.call_group not in (SHARED_GROUP, NO_INPUT_GROUP):
+            pooled.principal = call.principal
         pooled.call_count += 1
         running.add_callback(lambda _: self._on_call_done(pooled))
         return running
@@ -219,27 +252,35 @@ class SessionPool(Generic[T]):
     def _on_call_done(self, pooled: PooledSession[T]) -> None:
         pooled.call_count -= 1
         if not pooled.call_count:
-            pooled.call_group = None
+            pooled.call_group = pooled.principal = None
             pooled.idle_since = asyncio.get_running_loop().time()
             self._start_queued()
             self._close_expired()
 
     def _start_queued(self) -> None:
-        oldest = next(iter(self._queue.values()), None)
-        if oldest and not self._has_match(oldest.call_group, oldest.profile):
+        following = self._next_queued()
+        if following and not self._has_match(following.call_group, following.profile):
             # First, or another call would take the idle session that must make room for it.
-            self._open_for_oldest()
-        for answer in list(self._queue):
+            self._open_for_next()
+        for answer, _ in self._queue_order():
             waiting = self._queue.get(answer)
             if waiting is not None and self._find_available(waiting) is not None:
                 self._start_one(answer, waiting)
         if self._queue:
-            self._open_for_oldest()
+            self._open_for_next()
+
+    def _queue_order(self) -> list[tuple[PendingResult, _QueuedCall]]:
+        """Return the queued calls; principals that occupy fewer sessions come first."""
+        occupied = Counter(pooled.principal for pooled in self._sessions)
+        return sorted(self._queue.items(), key=lambda item: occupied[item[1].principal])
+
+    def _next_queued(self) -> _QueuedCall | None:
+        """Return the queued call that gets the next session that is opened."""
+        return next((call for _, call in self._queue_order() if not self._has_share(call)), None)
 
     def _find_available(self, waiting: _QueuedCall) -> PooledSession[T] | None:
-        group, profile = waiting.call_group, waiting.profile
-        pooled = next((p for p in self._sessions if p.is_available_to(group, profile)), None)
-        if pooled is None and group is SHARED_GROUP and not self._may_open():
+        pooled = next((p for p in self._sessions if self._is_available(p, waiting)), None)
+        if pooled is None and waiting.call_group is SHARED_GROUP and not self._may_open():
             return self._sessions[0]
         return pooled
 
@@ -247,7 +288,7 @@ class SessionPool(Generic[T]):
         del self._queue[answer]
         while (pooled := self._find_available(waiting)) is not None:
             try:
-                running = self._start_in(pooled, waiting.call_group, waiting.start)
+                running = self._start_in(pooled, waiting)
             except Exception as error:
                 if pooled.is_primary or not isinstance(error, ConnectionLost):
                     answer.set_exception(error)
@@ -289,16 +330,21 @@ class SessionPool(Generic[T]):
             return False
         return len(self._sessions) <= self._max_extra or any(p.is_idle for p in self._sessions)
 
-    def _open_for_oldest(self) -> None:
-        """Open a session for the call that has waited longest, if the limit allows."""
+    def _open_for_next(self) -> None:
+        """Open a session for the queued call whose turn it is, if the limits allow."""
         loop = asyncio.get_running_loop()
         if self._opening is not None or not self._sessions or loop.time() < self._pause_until:
+            return
+        is_full = len(self._sessions) > self._max_extra
+        if is_full and not any(pooled.is_idle for pooled in self._sessions):
+            return  # before the search below, since every queued call comes here
+        following = self._next_queued()
+        if following is None:
             return
         while len(self._sessions) > self._max_extra:
             if not self._close_idle():
                 return
-        profile = next(iter(self._queue.values())).profile
-        self._opening = loop.create_task(self._open_pooled(profile))
+        self._opening = loop.create_task(self._open_pooled(following.profile))
 
     async def _open_pooled(self, profile: SessionProfile) -> None:
         try:

@@ -61,6 +61,12 @@ class UpstreamSettings(NamedTuple):
     breaker_threshold: int = 5
     breaker_recovery: float = 30.0
     ping_interval: float = 30.0
+    max_in_flight_per_principal: int | None = None
+    """How many calls in flight one principal may have; None for all."""
+    max_sessions_per_principal: int | None = None
+    """How many sessions the calls of one principal may occupy, the primary one included; None for
+    all.
+    """
     healthy_uptime: float = HEALTHY_UPTIME
     """After how many seconds up the back-off starts anew; no configuration sets it."""
 
@@ -98,5 +104,9 @@ class UpstreamSnapshot(NamedTuple):
     error: str | None
     retry_in: float | None
     extra_sessions: int = 0
+    waiting: int = 0
+    """How many of the calls in flight wait for a slot."""
+    refused: int = 0
+    """How many calls were refused because too many waited."""
     skipped: tuple[str, ...] = ()
     """The features that the gateway dropped from its lists, and why."""

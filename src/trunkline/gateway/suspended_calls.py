@@ -279,7 +279,7 @@ class SuspendedCall:
         """Create it for a request; `round` counts the rounds the client has answered."""
         self.round = round
         # Gives the call's slot at the upstream to other calls, or takes it back
-        self.adjust_limit: Callable[[int], None] = _ignore_limit_change
+        self.adjust_limit: Callable[[int, str], None] = _ignore_limit_change
         # The backend's name and revision; both are known when the call is routed
         self.backend = ""
         self.revision = LATEST_SESSION_REVISION
@@ -413,7 +413,7 @@ class SuspendedCall:
         """Give up the slot at the upstream while the client is away, or take it back."""
         if release is not self._slot_released:
             self._slot_released = release
-            self.adjust_limit(1 if release else -1)
+            self.adjust_limit(1 if release else -1, self._caller.principal.id)
 
     def _new_client_answer(self) -> PendingResult:
         self._client_answer = PendingResult(self._on_client_cancelled)
@@ -533,4 +533,4 @@ def _byte_length(params: object) -> int:
     return len(params) if isinstance(params, Raw) else 0
 
 
-def _ignore_limit_change(change: int) -> None: ...
+def _ignore_limit_change(change: int, principal: str) -> None: ...

@@ -29,7 +29,11 @@ from trunkline.gateway.backend import (
 )
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient, Requester
-from trunkline.gateway.concurrency import UpstreamQueue
+from trunkline.gateway.concurrency import (
+    QUEUE_FULL_REASON,
+    QUEUE_FULL_RETRY_AFTER,
+    UpstreamQueue,
+)
 from trunkline.gateway.health import CircuitBreaker, CircuitOpen, HealthCheck
 from trunkline.gateway.session_pool import (
     NO_INPUT_GROUP,
@@ -62,8 +66,6 @@ from trunkline.routing.catalog import FeatureListing
 
 _READY = UpstreamState.READY  # enum members are slow to look up before Python 3.12
 
-# The `retryAfter`, in seconds, of calls that are refused because the queue is full
-QUEUE_FULL_RETRY_AFTER = 1.0
 RELIST_INTERVAL = 0.1  # for how many seconds after a listing the features are not listed again
 
 
@@ -107,7 +109,10 @@ class Upstream:
         self._changed_capabilities: set[str] = set()
         self._retry_at: float | None = None
         self.queue = UpstreamQueue(
-            settings.max_in_flight, settings.timeout, self._awaiting_client_since
+            settings.max_in_flight,
+            settings.timeout,
+            self._awaiting_client_since,
+            settings.max_in_flight_per_principal,
         )
         self._pool = self._new_pool()
         self._background_tasks: set[asyncio.Task[None]] = set()
@@ -173,6 +178,8 @@ class Upstream:
             error=error,
             retry_in=retry_in,
             extra_sessions=self._pool.extra_count,
+            waiting=self.queue.waiting_count,
+            refused=self.queue.refused_count,
             skipped=self._listed.skipped,
         )
 
@@ -180,8 +187,12 @@ class Upstream:
         """Apply new settings; `connect` is used from the next restart on."""
         before, self.settings = self.settings, settings
         self._connect = connect
-        self.queue.reconfigure(settings.max_in_flight - before.max_in_flight, settings.timeout)
-        self._pool.reconfigure(settings.max_sessions)
+        self.queue.reconfigure(
+            settings.max_in_flight - before.max_in_flight,
+            settings.timeout,
+            settings.max_in_flight_per_principal,
+        )
+        self._pool.reconfigure(settings.max_sessions, settings.max_sessions_per_principal)
         self.subscriptions.reconfigure(settings.timeout)
         self.circuit_breaker.breaker.reconfigure(
             settings.breaker_threshold, settings.breaker_recovery
@@ -319,7 +330,12 @@ class Upstream:
     # Sessions besides the primary one
 
     def _new_pool(self) -> SessionPool[Backend]:
-        return SessionPool(self.settings.max_sessions, self._open_session, _close_session)
+        return SessionPool(
+            self.settings.max_sessions,
+            self._open_session,
+            _close_session,
+            max_per_principal=self.settings.max_sessions_per_principal,
+        )
 
     async def _open_session(self, profile: SessionProfile) -> Backend:
         pool = self._pool
@@ -389,7 +405,11 @@ class Upstream:
     def call(self, context: CallContext, was_queued: bool = False) -> PendingResult:
         """Make a call, and adapt its answer to the caller's revision; raises RpcError."""
         queue, primary, breaker = self.queue, self._primary, self.circuit_breaker.breaker
-        if len(queue.calls) >= queue.max_in_flight and not was_queued:
+        if (
+            len(queue.calls) >= queue.unchecked_below
+            and not was_queued
+            and queue.must_wait(context.caller.principal.id)
+        ):
             return self._enqueue(context)
         revision = context.caller.revision
         if primary is None:
@@ -418,10 +438,8 @@ class Upstream:
         self._require_backend(revision)
         if not self.circuit_breaker.breaker.is_closed:
             raise self._client_error(self.circuit_breaker.open_error(), revision, revision)
-        if len(self.queue) >= self.queue.max_in_flight + self.settings.max_queue:
-            raise self._unavailable(
-                revision, "it has too many calls in flight", QUEUE_FULL_RETRY_AFTER
-            )
+        if not self.queue.make_room(context.caller.principal.id, self.settings.max_queue):
+            raise self._unavailable(revision, QUEUE_FULL_REASON, QUEUE_FULL_RETRY_AFTER)
         answer = self.queue.submit(context, partial(self.call, context, was_queued=True))
         answer.add_callback(partial(self._adapt_queue_error, revision))
         return answer
@@ -439,7 +457,13 @@ class Upstream:
         if shared:
             return self._pool.acquire(SHARED_GROUP, profile, start, urgent=True)
         group = client.call_group if profile.client_features else NO_INPUT_GROUP
-        return self._pool.acquire(group, profile, start, urgent=client.has_pending_requests)
+        return self._pool.acquire(
+            group,
+            profile,
+            start,
+            urgent=client.has_pending_requests,
+            principal=context.caller.principal.id,
+        )
 
     def _start_in_session(
         self, context: CallContext, permit: int, backend: Backend
