@@ -10,6 +10,7 @@ import platform
 import random
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
@@ -138,12 +139,7 @@ def register_gateway_metrics(
 
 
 def _register_backend_metrics(exposition: MetricsExposition, registry: Registry) -> None:
-    gauge = exposition.gauge
-
-    def each(
-        read: Callable[[UpstreamSnapshot], float],
-    ) -> Callable[[], Iterator[LabelledValue]]:
-        return lambda: (((one.name,), read(one)) for one in registry.snapshots())
+    gauge, each = exposition.gauge, partial(_read_each, registry)
 
     def states() -> Iterator[LabelledValue]:
         for one in registry.snapshots():
@@ -169,24 +165,6 @@ def _register_backend_metrics(exposition: MetricsExposition, registry: Registry)
         ("backend",),
     )
     gauge(
-        "trunkline_backend_calls_in_flight",
-        "Calls in flight at a backend, or queued for it.",
-        each(lambda one: one.in_flight),
-        ("backend",),
-    )
-    gauge(
-        "trunkline_backend_calls_waiting",
-        "Calls that wait for a slot of a backend.",
-        each(lambda one: one.waiting),
-        ("backend",),
-    )
-    exposition.counter(
-        "trunkline_backend_queue_refusals_total",
-        "Calls refused because too many calls waited for a backend.",
-        each(lambda one: one.refused),
-        ("backend",),
-    )
-    gauge(
         "trunkline_backend_features",
         "Tools, prompts, resources and templates of a backend.",
         each(lambda one: one.feature_count),
@@ -198,6 +176,36 @@ def _register_backend_metrics(exposition: MetricsExposition, registry: Registry)
         each(lambda one: one.restarts),
         ("backend",),
     )
+    _register_queue_metrics(exposition, registry)
+
+
+def _register_queue_metrics(exposition: MetricsExposition, registry: Registry) -> None:
+    each = partial(_read_each, registry)
+    exposition.gauge(
+        "trunkline_backend_calls_in_flight",
+        "Calls in flight at a backend, or queued for it.",
+        each(lambda one: one.in_flight),
+        ("backend",),
+    )
+    exposition.gauge(
+        "trunkline_backend_calls_waiting",
+        "Calls that wait for a slot of a backend.",
+        each(lambda one: one.waiting),
+        ("backend",),
+    )
+    exposition.counter(
+        "trunkline_backend_queue_refusals_total",
+        "Calls refused because too many calls waited for a backend.",
+        each(lambda one: one.refused),
+        ("backend",),
+    )
+
+
+def _read_each(
+    registry: Registry, read: Callable[[UpstreamSnapshot], float]
+) -> Callable[[], Iterator[LabelledValue]]:
+    """Return a function that reads one value of every backend."""
+    return lambda: (((one.name,), read(one)) for one in registry.snapshots())
 
 
 # The OTLP path, unless the endpoint has a path.

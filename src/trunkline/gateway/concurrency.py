@@ -84,14 +84,14 @@ class UpstreamQueue:
         self.waiting_count = 0
         self.refused_count = 0
         """How many calls were refused because the queue was full."""
-        # How many calls each principal has here; None while nobody can have its share.
+        # How many calls each principal has here; None while no principal can have its share.
         self._counts: Counter[str] | None = None
         # How many calls of each principal gave up their slots while they wait for the client.
         self._suspended: Counter[str] = Counter()
         self._is_starting = False
         self._timer: asyncio.TimerHandle | None = None
         self.unchecked_below = 0
-        """With fewer calls than this, a new call need not wait, whoever makes it."""
+        """With fewer calls than this, no new call has to wait."""
         self._set_unchecked_below()
 
     def __len__(self) -> int:
