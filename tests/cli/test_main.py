@@ -48,6 +48,10 @@ def test_both_parsers_call_the_same_command(monkeypatch: pytest.MonkeyPatch) -> 
 
     def no_fast_path(arguments: object) -> None: ...
 
+    def hide_nothing(keep: object) -> None: ...
+
+    # It acts on the whole process, and this one runs other tests.
+    monkeypatch.setattr(cli, "hide_secrets", hide_nothing)
     monkeypatch.setattr("trunkline.cli.serve.serve", serve)
     assert cli.main(["serve", "--config", "a.toml"]) == 0
     monkeypatch.setattr(cli, "parse_plain_serve", no_fast_path)

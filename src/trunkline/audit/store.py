@@ -69,7 +69,9 @@ def is_running(pid: int, start: str) -> bool:
         return False
     except (PermissionError, OverflowError):
         return True
-    return start == process_start(pid) and not _is_zombie(pid)
+    found = process_start(pid)
+    # With hidepid, /proc does not show a gateway to other processes, but it runs.
+    return not found or (start == found and not _is_zombie(pid))
 
 
 def _is_zombie(pid: int) -> bool:

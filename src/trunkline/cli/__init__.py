@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trunkline import __version__
+from trunkline.process_access import hide_secrets
+from trunkline.stdio.orphan_reaper import TOKEN_VARIABLE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if list(arguments) == ["--version"]:
         print(f"trunkline {__version__}")
         return 0
+    # Before any server starts: they run as the same user, and could read our secrets.
+    hide_secrets(keep=(TOKEN_VARIABLE,))
     plain = parse_plain_serve(arguments)
     if plain is not None:
         from trunkline.cli.serve import serve  # noqa: PLC0415  other commands do not need it

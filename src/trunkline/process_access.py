@@ -1,0 +1,147 @@
+"""What other processes may learn from this one, and which of them are its descendants.
+
+    start ──> hide_secrets ──> /proc/PID/environ has no variables, /proc/PID/mem cannot be opened
+    serve ──> adopt_orphans ──> a descendant stays one when its parent ends
+    connection ──> find_peer_ancestors ──> the processes between a peer and the first process
+
+A server behind a `command` runs as the user of the gateway, so file permissions do not keep it away
+from the gateway's memory. These functions act on the whole process: a library must not call them.
+They have an effect on Linux only.
+
+Invariants:
+1. `os.environ` and `getenv` have the same values before and after `hide_secrets`.
+2. `find_peer_ancestors` fails unless the process that connected is alive and its whole chain of
+   parents was seen. A number that was reused is never taken for the process that had it before.
+"""
+
+import ctypes
+import errno
+import os
+import select
+import socket
+import struct
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+# Options of prctl(2).
+_SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36
+
+# Socket option of Linux 6.5 that `socket` does not know.
+_SO_PEERPIDFD = 77
+
+# Chains of parents are far shorter; a longer one is a fault or an attack.
+MAX_ANCESTORS = 256
+
+# Positions in /proc/PID/stat after the name of the program.
+_PARENT, _START_TIME, _ENVIRON_START, _ENVIRON_END = 1, 19, 47, 48
+
+
+class UnknownPeer(Exception):
+    """It cannot be established which process connected; the message says why."""
+
+
+def hide_secrets(keep: Collection[str] = ()) -> None:
+    """Hide memory and environment of this process from other processes of the same user.
+
+    The variables in `keep` stay visible. Call it before other threads and child processes exist.
+    """
+    if sys.platform == "linux":
+        # The kernel gives /proc/PID/environ, mem and fd to root, and refuses ptrace and core dumps.
+        # A child process is accessible again once it has executed its program.
+        _prctl(_SET_DUMPABLE, 0)
+        _wipe_initial_environment({os.fsencode(name) for name in keep})
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose parent ends, instead of the first process."""
+    if sys.platform == "linux":
+        _prctl(_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    prctl = ctypes.CDLL(None).prctl
+    prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+    prctl(option, value, 0, 0, 0)
+
+
+def _wipe_initial_environment(keep: Collection[bytes]) -> None:
+    """Move all variables to the heap, and overwrite the memory that /proc/PID/environ shows.
+
+    This also holds against processes with CAP_SYS_PTRACE, which may open /proc/PID/environ.
+    """
+    for name, value in os.environb.items():
+        if name:  # else invalid, and not known to getenv
+            os.unsetenv(name)  # without this, some C libraries reuse the old memory
+            os.putenv(name, value)
+    fields = _stat_fields(os.getpid())
+    start, end = int(fields[_ENVIRON_START]), int(fields[_ENVIRON_END])
+    at = start
+    # Some sandboxes do not say where the environment is; then only the first step protects it.
+    for entry in ctypes.string_at(start, end - start).split(b"\0") if start else ():
+        if entry.partition(b"=")[0] not in keep:
+            ctypes.memset(at, 0, len(entry))
+        at += len(entry) + 1
+
+
+def find_peer_ancestors(connection: socket.socket) -> list[int]:
+    """Return the process that connected a Unix socket, its parent, and so on.
+
+    Raises UnknownPeer. The result is empty on systems other than Linux.
+    """
+    if sys.platform != "linux":
+        return []
+    size = struct.calcsize("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    pid = struct.unpack("3i", credentials)[0]
+    if pid <= 0:
+        raise UnknownPeer("it runs in another PID namespace; run it in that of the gateway")
+    try:
+        handle = _open_peer(connection, pid)
+        try:
+            chain = find_ancestors(pid)
+            # The handle is that of the process which connected. While that process lives, no other
+            # one has its number, so the chain that was read is its own.
+            if select.select([handle], [], [], 0)[0]:
+                raise UnknownPeer("it has ended")
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise UnknownPeer(f"it has ended, or cannot be examined ({error})") from error
+    return chain
+
+
+def _open_peer(connection: socket.socket, pid: int) -> int:
+    """Return a pidfd of the process that connected; raises OSError."""
+    try:
+        return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError as error:
+        if error.errno not in {errno.ENOPROTOOPT, errno.EINVAL}:
+            raise
+        # Before Linux 6.5: another process could have got the number since the connection was made.
+        return os.pidfd_open(pid)
+
+
+def find_ancestors(pid: int) -> list[int]:
+    """Return a process, its parent, and so on up to the first process; raises UnknownPeer."""
+    chain: list[int] = []
+    child_start: int | None = None
+    while pid > 0:
+        try:
+            fields = _stat_fields(pid)
+        except OSError:
+            reason = "it has ended, or /proc is mounted with hidepid"
+            raise UnknownPeer(f"the process {pid} cannot be examined: {reason}") from None
+        start = int(fields[_START_TIME])
+        if (child_start is not None and start > child_start) or len(chain) >= MAX_ANCESTORS:
+            raise UnknownPeer(f"the process {pid} ended while its children were examined")
+        chain.append(pid)
+        pid, child_start = int(fields[_PARENT]), start
+    return chain
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; raises OSError."""
+    # The program's name, in parentheses, may contain any character.
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return stat.rpartition(")")[2].split()
