@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pwd
 import socket
 import stat
 import subprocess
@@ -103,20 +104,35 @@ async def test_a_socket_folder_open_to_others_is_refused(folder: Path) -> None:
 
 async def test_a_socket_folder_that_is_a_symlink_is_refused(folder: Path, tmp_path: Path) -> None:
     folder.symlink_to(tmp_path)
-    with pytest.raises(OSError, match="unexpected file type"):
+    with pytest.raises(PermissionError, match="is a symbolic link, which .* did not create; find"):
         async with serve_control(COMMANDS, folder):
             raise AssertionError
 
 
-async def test_a_socket_folder_of_another_user_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_socket_folder_that_is_a_file_is_refused(folder: Path) -> None:
+    folder.touch(mode=0o600)
+    with pytest.raises(PermissionError, match="is of an unexpected file type"):
+        async with serve_control(COMMANDS, folder):
+            raise AssertionError
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_socket_folder_of_another_user_is_refused_by_the_name_of_its_owner(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
     folder.mkdir(mode=0o700)
-    own_uid = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: own_uid + 1)
-    with pytest.raises(PermissionError, match="belongs to another user"):
+    owner = os.getuid()
+    name = f"{pwd.getpwuid(owner).pw_name} ({owner})"
+    if not is_known:
+        monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+        name = str(owner)
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    expected = f"{folder} belongs to the user {name}, so someone else created it or may control it"
+    remedy = f"ask the user {name} or root to remove it, or set XDG_RUNTIME_DIR to a folder of your"
+    with pytest.raises(PermissionError) as refused:
         async with serve_control(COMMANDS, folder):
             raise AssertionError
+    assert str(refused.value).startswith(f"{expected}; {remedy}")
 
 
 async def test_a_socket_path_that_is_too_long_is_an_error_and_leaves_no_file(

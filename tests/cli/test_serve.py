@@ -126,8 +126,9 @@ def test_a_gateway_without_a_control_socket_still_serves_and_warns(tmp_path: Pat
     with serve(tmp_path) as process:
         out, err = process.communicate(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n', timeout=20)
     assert (process.returncode, out) == (0, b'{"jsonrpc":"2.0","id":1,"result":{}}\n')
-    assert err.startswith(b"trunkline: `trunkline ps` will not show this gateway: ")
-    assert err.count(b"will not show") == 1
+    assert err.startswith(b"trunkline: `trunkline kill` and `ps` cannot reach this gateway: ")
+    assert err.count(b"cannot reach") == 1
+    assert b"is open to others (mode 0755)" in err
 
 
 def test_startup_lines_contain_the_notes_of_the_configuration() -> None:

@@ -18,6 +18,7 @@ Invariants:
 
 import asyncio
 import os
+import pwd
 import re
 import socket
 import stat
@@ -267,15 +268,33 @@ def _create_folder(folder: Path) -> None:
 
 
 def _check_private(path: Path, is_kind: Callable[[int], bool]) -> None:
-    """Raise OSError unless `path` is of the right kind, the user's, and closed to others."""
+    """Raise PermissionError unless `path` is of the right kind, the user's, and closed to others.
+
+    The error says who created the path, and what to do.
+    """
     # Not stat: a link could lead to a socket of another user.
     found = path.lstat()
-    if not is_kind(found.st_mode):
-        raise OSError(f"{path} has an unexpected file type; remove it")
+    owner = _user_name(found.st_uid)
     if found.st_uid != os.getuid():
-        raise PermissionError(f"{path} belongs to another user")
-    if found.st_mode & 0o077:
-        raise PermissionError(f"{path} is open to others; remove it, or close it with chmod go=")
+        remedy = f"ask {owner} or root to remove it, or set XDG_RUNTIME_DIR to a folder of your own"
+        reason = f"belongs to {owner}, so someone else created it or may control it"
+    elif not is_kind(found.st_mode):
+        link = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "of an unexpected file type"
+        reason, remedy = f"is {link}, which Trunkline did not create", "find out why, and remove it"
+    elif found.st_mode & 0o077:
+        mode = stat.S_IMODE(found.st_mode)
+        reason = f"is open to others (mode {mode:04o}), so its content may be somebody else's"
+        remedy = "remove it, and Trunkline creates it with the right mode"
+    else:
+        return
+    raise PermissionError(f"{path} {reason}; {remedy}")
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return f"the user {pwd.getpwuid(uid).pw_name} ({uid})"
+    except KeyError:
+        return f"the user {uid}"
 
 
 def _listen_at(path: Path) -> socket.socket:

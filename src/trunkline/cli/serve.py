@@ -110,7 +110,7 @@ async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None
             folder, *_ = control.socket_folders(os.environ)
             await stack.enter_async_context(control.serve_control(commands, folder, app.report))
         except OSError as error:  # serving matters more than the commands for operators
-            announce(f"trunkline: `trunkline ps` will not show this gateway: {error}")
+            announce(f"trunkline: `trunkline kill` and `ps` cannot reach this gateway: {error}")
         if stdio:
             if http is not None:
                 # Before anything is announced: the address may be in use.
