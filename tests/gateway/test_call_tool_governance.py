@@ -13,7 +13,7 @@ from tests.gateway.servers import HeldAnswer, Server, one_tool, session_client
 from tests.gateway.stateless_callers import StatelessCaller, stateless_caller
 from tests.gateway.test_pipeline import record_calls
 from tests.gateway.test_router_call_tool import CALL, direct, wrapped
-from tests.gateway.test_suspended_calls import ASKABLE, FORM, YES, AskingServer, retry
+from tests.gateway.test_suspended_calls import FORM, INPUT_META, YES, AskingServer, retry
 from trunkline.gateway.enforcement import EnforcementChain, PolicyEnforcer, RateLimiter
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.kill_switch import KillSwitchControl
@@ -221,10 +221,10 @@ async def test_a_suspended_wrapped_call_is_not_resumed_while_call_tool_is_killed
     server = AskingServer(("elicitation/create", FORM))
     async with governed_search(server) as (gateway, switches):
         client, records = await stateless_caller(gateway), record_calls(gateway)
-        asked = await client.ask("tools/call", **wrapped("s__t", _meta=ASKABLE))
+        asked = await client.ask("tools/call", **wrapped("s__t", _meta=INPUT_META))
         await switches.kill(CALL_TOOL)
         with pytest.raises(RpcError, match="is disabled"):
-            await client.ask("tools/call", **wrapped("s__t", _meta=ASKABLE), **retry(asked, YES))
+            await client.ask("tools/call", **wrapped("s__t", _meta=INPUT_META), **retry(asked, YES))
         assert [(each.name, each.wrapper, each.status) for each in records] == [
             ("s__t", CALL, "disabled"),  # the suspended call, and its retry
             ("s__t", CALL, "disabled"),
