@@ -180,7 +180,9 @@ async def play(pid: int, port: int, calls: int, input_server: InputHttpServer) -
     now = await until_idle(pid)
     late = await post(port, call(min(left)) | {"requestState": asked[min(left)]["requestState"]})
     assert late["error"]["code"] == -32602, late
-    print(f"{len(left)} left to expire: the server was told {input_server.answers['cancel']} times")
+    print(
+        f"{len(left)} left to expire: the server got {input_server.answers['cancel']} cancellations"
+    )
     print(f"memory of the gateway: {before:.1f} -> {held:.1f} -> {memory(pid):.1f} MB")
     assert set(input_server.runs.values()) == {1}, "a tool ran twice"
     assert len(input_server.runs) == calls - STDIO

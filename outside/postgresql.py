@@ -1,7 +1,7 @@
 """A real PostgreSQL for tests: a separate server in a separate folder.
 
-The programs are the system's or, if it has none, Debian's, unpacked beside the tests. The system's
-databases are not touched. PostgreSQL does not run as root; root runs it as the user `nobody`.
+The programs are the system's. If it has none, `make test-outside` unpacks Debian's. The system's
+databases are not touched. PostgreSQL refuses to run as root, so root starts it as another user.
 """
 
 import asyncio

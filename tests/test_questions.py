@@ -1,4 +1,4 @@
-"""What servers ask where it gets in the way of something: in batches, and when somebody goes."""
+"""Server requests in difficult moments: in batches, and when a client or server disconnects."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ class RequestingServer(Server):
 
 
 class StatelessRequestingServer(StatelessScriptedServer):
-    """The same, of the envelope era: it says what it has to know before it can answer."""
+    """The same for the stateless protocol: it returns `input_required` before it can answer."""
 
     def __init__(self) -> None:
         super().__init__(tools=[tool("t")])

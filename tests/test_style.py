@@ -1,7 +1,9 @@
 """The budgets that keep the code small, and the habits that a linter does not know."""
 
 import ast
+import io
 import re
+import tokenize
 from collections import defaultdict
 from pathlib import Path
 
@@ -13,12 +15,14 @@ from trunkline.mcp.versions import REVISIONS
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PYTHON = [
+PARTS = ("src", "tests", "examples", "bench", "conformance", "fuzz", "outside")
+FILES = [
     p
-    for part in ("src", "tests", "examples", "bench", "conformance", "fuzz", "outside")
-    for p in (ROOT / part).rglob("*.py")
-    if "node_modules" not in p.parts
+    for part in PARTS
+    for p in sorted((ROOT / part).rglob("*"))
+    if p.is_file() and not {"node_modules", "__pycache__"}.intersection(p.parts)
 ]
+PYTHON = [p for p in FILES if p.suffix == ".py"]
 
 MAX_FILE = 800
 MAX_FUNCTION = 60
@@ -29,11 +33,11 @@ FORBIDDEN = {"utils", "util", "helpers", "helper", "common", "manager", "types",
 OLD_WORDS = frozenset(
     """
     askable asker beside bury correspondent crowded departure departures desk desks door doors
-    elsewhere errand errands excuse forwarder fuse fuses guest guests heir heirs inlet inquiry
-    keeper kin ledger journal mirrors nobody onlooker onlookers outbox outlet park parked
-    parking parks passage passages patron patrons poster pulse scribe sheet sheets shelf
-    sighting sightings somebody surroundings tell telling tells thriftily told verdict
-    verdicts vigil visit visits warden whoever wish wishes
+    elsewhere errand errands everybody excuse forwarder fuse fuses guest guests heir heirs inlet
+    inquiry judge judged judges keeper kin ledger journal mirrors nobody nosy onlooker onlookers
+    outbox outlet park parked parking parks passage passages patience patron patrons poster pulse
+    scribe sheet sheets shelf sighting sightings somebody surroundings talk talks tell telling
+    tells thriftily told verdict verdicts vigil visit visits warden whoever wish wishes
     """.split()
 )
 """Words of the project's first vocabulary. `docs/glossary.md` has the words that replace them."""
@@ -41,7 +45,7 @@ OLD_WORDS = frozenset(
 OLD_PHRASES = re.compile(
     r"\b(passages?|wardens?|heirs?|patrons?|errands?|onlookers?|vigil|parked|parking|correspondent"
     r"|forwarder|handshake eras?|envelope eras?|whoever|whomever|doors?|desks?|fuses?|outbox|scribe"
-    r"|sightings?|verdicts?|ledger|journal|nobody|somebody)\b",
+    r"|sightings?|verdicts?|ledger|journal|nobody|somebody|everybody|under way|tells? whether)\b",
     re.IGNORECASE,
 )
 """The same words in prose. Words with an ordinary meaning, such as "visit", are not listed."""
@@ -214,15 +218,41 @@ def identifiers(tree: ast.Module) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
+@pytest.mark.parametrize("path", PYTHON, ids=name)
 def test_an_identifier_uses_the_words_of_the_field(path: Path) -> None:
-    names = {*identifiers(ast.parse(path.read_text(encoding="utf-8"))), path.stem}
+    names = identifiers(ast.parse(path.read_text(encoding="utf-8")))
     assert [one for one in sorted(names) if OLD_WORDS.intersection(words_of(one))] == []
+
+
+def test_a_file_name_uses_the_words_of_the_field() -> None:
+    assert [name(path) for path in FILES if OLD_WORDS.intersection(words_of(path.stem))] == []
+
+
+def prose(text: str) -> str:
+    """Return the docstrings and comments of a module; other strings may be test data."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    docstrings = [
+        str(node.value.value)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ]
+    return "\n".join(comments + docstrings)
+
+
+def old_phrases(text: str) -> set[str]:
+    return {match[0].lower() for match in OLD_PHRASES.finditer(text)}
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *PAGES], ids=name)
 def test_prose_uses_the_words_of_the_field(path: Path) -> None:
-    found = {match[0].lower() for match in OLD_PHRASES.finditer(path.read_text(encoding="utf-8"))}
+    found = old_phrases(path.read_text(encoding="utf-8"))
+    assert found - ALLOWED_PHRASES.get(name(path), set()) == set()
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=name)
+def test_docstrings_and_comments_use_the_words_of_the_field(path: Path) -> None:
+    found = old_phrases(prose(path.read_text(encoding="utf-8")))
     assert found - ALLOWED_PHRASES.get(name(path), set()) == set()
 
 

@@ -3,7 +3,7 @@
     npm, PyPI ──installed by hand under FOLDER──> Trunkline's own gateway ──> tools/NAME.json
 
 The lists are data of the benchmark, with the version and the licence of the package that each came
-from. What a server wants an account for gets a made-up one: nothing is called, only listed.
+from. Servers that require an account get a made-up one: tools are only listed, never called.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Server(NamedTuple):
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     pypi: str = ""
-    """The virtual environment that has it; "" for what comes from npm."""
+    """The virtual environment with the package; "" for npm packages."""
 
 
 NPM = "@modelcontextprotocol/server-"

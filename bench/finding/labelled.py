@@ -19,7 +19,7 @@ class Query(NamedTuple):
 
     @property
     def held_out(self) -> bool:
-        """Return whether it is of the half that was held out; see docs/explain/finding.md."""
+        """Return whether a query belongs to the held-out half; see docs/explain/finding.md."""
         return sha256(self.text.encode()).digest()[0] % 2 == 1
 
 

@@ -1,4 +1,4 @@
-"""Ten thousand tools, made of the real ones under other names, and what an index of them costs.
+"""Ten thousand tools, copied from the real ones under other names, and the cost of their index.
 
 Every copy has its own backend, its own noun in the name, and its real description and parameters.
 So texts have realistic lengths, and the vocabulary is large.
@@ -26,18 +26,18 @@ class Cost(NamedTuple):
     """The cost of an index: seconds and bytes."""
 
     builds: list[float]
-    """Every building, fastest first: on a busy machine they differ by a half."""
+    """The time of each build, fastest first; on a busy machine they differ by half."""
     query_p50: float
     query_p95: float
     misspelt_p50: float
     update: float
     memory: int
     million: float
-    """How long the machine took for a million additions: how fast it was at the time."""
+    """How long a million additions took: the speed of the machine at that time."""
 
 
 def many(real: list[CatalogEntry], count: int = TOOLS) -> list[CatalogEntry]:
-    """Return as many tools, the same each time."""
+    """Return this many tools, the same each time."""
     chance = random.Random(1)
     found: list[CatalogEntry] = []
     while len(found) < count:

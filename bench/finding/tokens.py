@@ -1,7 +1,7 @@
 """Tokens in the context of a client: the full list, or the search tools.
 
-Tokens are counted as a quarter of the bytes of the compact JSON, which is what the providers' own
-rules of thumb say of English; tokenizers differ by a fifth either way, and the ratio hardly does.
+A token counts as four bytes of compact JSON, the rule of thumb of providers for English. Real
+tokenizers differ by up to a fifth, which hardly changes the ratio.
 """
 
 import asyncio

@@ -139,7 +139,7 @@ class _RunningContestant:
 
     async def wait_ready(self) -> None:
         """Wait for its first list of tools; raises BadResponse if none comes."""
-        began, why = perf_counter(), "nobody listens"
+        began, why = perf_counter(), "no connection"
         while self._session is None:
             if self._program.has_ended:
                 raise BadResponse(f"it ended: {self._program.last_output()}")

@@ -206,7 +206,7 @@ def fastmcp(shared: bool) -> Contestant:
 
     def version() -> str:
         if importlib.util.find_spec("fastmcp") is None:
-            raise LookupError("fastmcp is not installed beside trunkline")
+            raise LookupError("fastmcp is not installed in the environment of trunkline")
         return distribution("fastmcp")
 
     return Contestant(name, start, version, eras=tuple(Era))

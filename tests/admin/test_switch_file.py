@@ -1,4 +1,4 @@
-"""Kill switches survive a restart; an unreadable file stops everything."""
+"""Kill switches survive a restart; an unreadable file disables everything."""
 
 import asyncio
 import json

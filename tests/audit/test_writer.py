@@ -1,4 +1,4 @@
-"""The writer thread: whatever happens to the store, no queued record is lost."""
+"""The writer thread: no queued record is lost, even if the store fails."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Backends are tested with no more patience than the gateway."""
+"""Tests of backends use the delays of the gateway tests."""
 
 from tests.gateway.conftest import no_delays
 

@@ -1,4 +1,4 @@
-"""Links to MCP servers over HTTP for tests, with hardly any patience."""
+"""Connections to MCP servers over HTTP for tests, with short timeouts."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
@@ -38,7 +38,7 @@ SHORT_LIMITS = BackendLimits(streams=SHORT_STREAM_LIMITS, answer_drain_timeout=0
 
 
 class RecordingHandler:
-    """Hears what the server says, in order, and answers its questions as the test says."""
+    """Records the server's messages in order, and answers its requests as the test says."""
 
     def __init__(self) -> None:
         self.received: list[str] = []
@@ -65,7 +65,7 @@ class RecordingHandler:
         self.received.append("taken in")
 
     def violated(self, violation: Exception) -> None:
-        raise AssertionError("expected nobody to be told")
+        raise AssertionError("expected no notification")
 
 
 @asynccontextmanager
@@ -75,7 +75,7 @@ async def connected_client(
     *headers: tuple[bytes, bytes],
     limits: StreamLimits = SHORT_STREAM_LIMITS,
 ) -> AsyncGenerator[StreamableHttpClient]:
-    """Speak to a server for a moment, and see to it that nothing is left afterwards."""
+    """Connect to a server, and check that nothing is left afterwards."""
     remapper = IdRemapper()
     async with scripted_server(web.play) as server:
         client = HttpClient(server.url, headers)
@@ -95,7 +95,7 @@ async def client_in_session(
     ear: RecordingHandler | None = None,
     limits: StreamLimits = SHORT_STREAM_LIMITS,
 ) -> AsyncGenerator[StreamableHttpClient]:
-    """The same, once hands are shaken."""
+    """The same, after `initialize`."""
     async with connected_client(web, limits=limits) as link:
         await link.call("initialize", EMPTY)
         link.on_session_opened(negotiate_revision(web.version), ear or RecordingHandler())

@@ -4,7 +4,7 @@ web = Web()
 web.reactions["tools/call"] = streams(progress, answer)      # or any `Reaction` of its own
 async with faulty(web.play) as server:
     HttpClient(server.url) …
-web.asked …                                                  # all that it was asked, in order
+web.asked …                                                  # all requests, in order
 """
 
 import asyncio
@@ -20,14 +20,14 @@ JSON = b"content-type: application/json"
 
 
 class ReceivedMessage(NamedTuple):
-    """What the server was asked."""
+    """One message that the server received."""
 
     http_request: ReceivedRequest
     message: Any
 
     @property
     def method(self) -> str:
-        """The method of JSON-RPC, "answer" for one, or the method of HTTP."""
+        """The JSON-RPC method, "answer" for a response, or else the HTTP method."""
         if self.http_request.method != "POST":
             return self.http_request.method
         return self.message.get("method", "answer")
@@ -90,7 +90,7 @@ def chunk(piece: bytes) -> bytes:
 
 
 def sends_raw(raw: bytes) -> Reaction:
-    """Answer to the byte."""
+    """Send exactly these bytes."""
 
     async def react(connection: ScriptedConnection, message: ReceivedMessage) -> None:
         await connection.send(raw)
@@ -115,7 +115,7 @@ def fails(
     status: str = "200 OK",
     misaddressed: bool = False,
 ) -> Reaction:
-    """Answer with an error of JSON-RPC; `misaddressed` is one without the id of what was asked."""
+    """Answer with a JSON-RPC error; a `misaddressed` one does not have the id of the request."""
 
     async def react(connection: ScriptedConnection, request: ReceivedMessage) -> None:
         body = encode(failure(None if misaddressed else request.id, code, message, data))
@@ -125,12 +125,12 @@ def fails(
 
 
 def rejects(status: str, body: bytes = b"", *headers: bytes) -> Reaction:
-    """Answer with a status, and nothing that means anything."""
+    """Answer with a status and a meaningless body."""
     return sends_raw(ok(body, *headers, status=status.encode()))
 
 
 def streams(*items: Any, end: bool = True) -> Reaction:
-    """Answer with a stream: of messages, of events, and of what asks for the request's id."""
+    """Answer with a stream of messages, events, and functions that get the request's id."""
 
     async def react(connection: ScriptedConnection, message: ReceivedMessage) -> None:
         await connection.send(STREAM)
@@ -146,12 +146,12 @@ def streams(*items: Any, end: bool = True) -> Reaction:
 
 
 def result(value: Any = None) -> Callable[[Any], JsonObject]:
-    """Return what makes the answer for a stream."""
+    """Return a function that makes the response in a stream."""
     return lambda id: response(id, {} if value is None else value)
 
 
 class InSequence:
-    """Reacts otherwise each time; the last reaction stays."""
+    """Reacts differently to each request; the last reaction stays."""
 
     def __init__(self, *reactions: Reaction) -> None:
         self._reactions = list(reactions)
@@ -164,7 +164,7 @@ class InSequence:
 
 
 class BlockedReply:
-    """Says nothing until the test says so, and knows when its client has gone."""
+    """Sends nothing until the test allows it, and notices when its client disconnects."""
 
     def __init__(self, then: Reaction | None = None) -> None:
         self.started = asyncio.Event()
@@ -186,7 +186,7 @@ class BlockedReply:
 
 
 class FakeSessionServer:
-    """A server of the handshake era, with sessions."""
+    """A server of the session protocol."""
 
     def __init__(self, version: str = "2025-11-25", **lists: list[JsonObject]) -> None:
         self.version = version
@@ -205,7 +205,7 @@ class FakeSessionServer:
             await self.respond(connection, self.record(await connection.request()))
 
     def record(self, http_request: ReceivedRequest) -> ReceivedMessage:
-        """Note what was asked."""
+        """Record a message."""
         message = ReceivedMessage(
             http_request, json.loads(http_request.body) if http_request.body else {}
         )
@@ -214,11 +214,11 @@ class FakeSessionServer:
         return message
 
     async def respond(self, connection: ScriptedConnection, message: ReceivedMessage) -> None:
-        """Do what the test says, or else what a server should."""
+        """Respond as the test says, or else as a correct server does."""
         await (self.reactions.get(message.method) or self.react)(connection, message)
 
     async def react(self, connection: ScriptedConnection, message: ReceivedMessage) -> None:
-        """Do what a server should."""
+        """Respond as a correct server does."""
         method = message.method
         if method == "initialize":
             await self.initialize(connection, message)
@@ -267,7 +267,7 @@ class FakeSessionServer:
         return [message.method for message in self.received]
 
     async def wait_for(self, method: str) -> ReceivedMessage:
-        """Return the next request of this method that was not waited for yet."""
+        """Return the next request of this method that no earlier call has returned."""
         while True:
             message = await self.arrived.get()
             if message.method == method:
@@ -275,7 +275,7 @@ class FakeSessionServer:
 
 
 class FakeStatelessServer(FakeSessionServer):
-    """A server of the envelope era."""
+    """A server of the stateless protocol."""
 
     def __init__(self, **lists: list[JsonObject]) -> None:
         super().__init__("2026-07-28", **lists)
@@ -318,6 +318,6 @@ class FakeStatelessServer(FakeSessionServer):
         self.listening.remove(connection)
 
     async def notify_listeners(self, kind: str, **params: Any) -> None:
-        """Tell whoever listened last."""
+        """Notify the last subscriber."""
         params["_meta"] = {"io.modelcontextprotocol/subscriptionId": self.ids[-1]}
         await self.listening[-1].send(event(notification(f"notifications/{kind}", params)))

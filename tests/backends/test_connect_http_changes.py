@@ -111,7 +111,7 @@ async def test_a_server_with_a_changed_version_is_probed_again() -> None:
         there.web = newer = old(fails(-32601))
         newer.server = {"name": "web", "version": "9"}
         assert await place.era() == "session"
-        assert newer.received_for("server/discover") == []  # it is not bothered: it works as it is
+        assert newer.received_for("server/discover") == []  # its session works, so it is not probed
         assert await place.era() == "session"
         assert await place.era() == "session"
         assert len(newer.received_for("server/discover")) == 1

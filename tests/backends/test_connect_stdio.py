@@ -42,7 +42,7 @@ LATE = error(-32022, {"supported": ["2026-07-28"], "requested": "2025-11-25"})
 
 
 class InTurn:
-    """Gives its answers in turn."""
+    """Returns its answers in turn."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
@@ -162,7 +162,7 @@ async def running(
     assert withdrawn == []
 
 
-# What it answers
+# Answers
 
 
 @tidy
@@ -291,7 +291,7 @@ async def test_a_slow_starting_childs_answer_to_the_probe_counts(
         opening = asyncio.create_task(place.open())
         await until(script.has_heard(DISCOVER, INITIALIZE))
         assert not opening.done()
-        # It reads one after the other, and answers likewise.
+        # The server reads and answers one message after the other.
         await script.answer(DISCOVER, MODERN if modern else NO)
         await script.answer(INITIALIZE, LATE if modern else WELCOME)
         backend = await opening
@@ -403,7 +403,7 @@ async def test_a_cancelled_detection_leaves_no_child(heard: list[str]) -> None:
         await stop(opening)
 
 
-# What else it says
+# Other messages
 
 
 @tidy

@@ -227,7 +227,7 @@ async def test_a_restarted_server_is_reconnected_through_the_whole_chain(way: Wa
             made = front(origin + path, wanted)
             made.registry.start()
             await made.registry.wait_complete()
-        # Nobody is at home now.
+        # The server is gone now.
         async with closing(made), session_client(made) as client:
             await client.unavailable("up__in_back__one")
             port = int(origin.rpartition(":")[2])

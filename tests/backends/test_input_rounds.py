@@ -82,7 +82,7 @@ async def test_a_client_that_cannot_be_asked_gets_an_error_at_once() -> None:
             "requiredCapabilities": {"elicitation": {}},
         }
         assert server.calls[0]["_meta"][CAPABILITIES] == {}
-        # One that asks all the same gets nowhere, either.
+        # A server that asks anyway gets an error, too.
         server.results = [asks(ok=ELICIT)]
         again: Any = await user.expect_error("tools/call", {"name": "s__t"})
         assert (again.code, again.data["upstreamCode"]) == (-32603, -32021)

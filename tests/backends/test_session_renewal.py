@@ -172,7 +172,7 @@ async def test_a_server_with_another_error_for_a_lost_session_gets_a_new_one() -
     web.reactions["tools/call"] = InSequence(complaint, web.react)
     async with connected_backend(web, listener) as (backend, _):
         with pytest.raises(RpcError, match="No valid session ID"):
-            await run(backend, listener)  # which it may have carried out, for all we know
+            await run(backend, listener)  # the server may have carried it out
         assert await run(backend, listener) == TEXT
     assert [a.header(SESSION) for a in web.received_for("tools/call")] == ["s1", "s2"]
 

@@ -294,7 +294,7 @@ async def test_progress_and_log_messages_go_to_the_caller_and_requests_to_no_cli
     async with connected_backend(web, listener) as backend:
         call = a_call({"name": "t", "_meta": {"progressToken": "mine"}}, client=client)
         assert from_raw(await start_call(backend, call), object) == {}
-    assert web.received_for("answer") == []  # in this era a client answers nothing
+    assert web.received_for("answer") == []  # in this protocol a client sends no responses
     assert client.notifications.get_nowait()[1] == {"progressToken": "mine", "progress": 1}
     assert client.notifications.get_nowait()[1] == {"level": "info"}
     assert client.notifications.empty()
@@ -348,7 +348,7 @@ async def test_a_stateless_server_on_a_transport_gets_envelopes_without_headers(
 
     server.methods["tools/call"] = work
     async with on_channel(server, listener) as backend:
-        # There are no headers, and so none that make no sense.
+        # Without HTTP there are no headers, so invalid ones do not matter.
         assert [(o.kind, o.key) for o in (await backend.list_features()).features] == [
             (FeatureKind.TOOL, "t"),
             (FeatureKind.TOOL, "marked"),
@@ -399,7 +399,7 @@ async def test_a_server_that_denies_having_tools_is_checked() -> None:
             ).code == -32601
         await until(lambda: len(web.received_for("server/discover")) > 1)
         await settle()
-        assert not ended.done()  # it is what it was, but for that tool
+        assert not ended.done()  # only that tool is missing
         web.reactions["server/discover"] = fails(-32601)
         assert (
             await loss(start_call(backend, a_call({"name": "t"}, client=listener)))

@@ -26,7 +26,7 @@ from tests.backends.http_servers import (
 )
 from tests.backends.test_session_server import Recorder
 from tests.backends.test_stateless_server import LISTEN, Listener, a_call, loss, until
-from tests.backends.test_stateless_server import connected_backend as talk_with_limits
+from tests.backends.test_stateless_server import connected_backend as connected_with_limits
 from tests.contexts import start_call
 from tests.gateway.servers import tool
 from tests.http.scripted_server import ScriptedConnection
@@ -42,7 +42,7 @@ def connected_backend(
     web: FakeStatelessServer, listener: Listener, limits: BackendLimits = LIMITS
 ) -> AbstractAsyncContextManager[StatelessServer]:
     """Connect with hardly any pause before a subscription is renewed."""
-    return talk_with_limits(web, listener, limits)
+    return connected_with_limits(web, listener, limits)
 
 
 def listening() -> FakeStatelessServer:
@@ -87,7 +87,9 @@ async def test_the_old_subscription_ends_when_the_new_one_is_acknowledged() -> N
         web.reactions["subscriptions/listen"] = hold
         following = asyncio.create_task(backend.subscribe("a:c"))
         await hold.started.wait()
-        await web.notify_listeners("tools/list_changed")  # on the old one, which stands
+        await web.notify_listeners(
+            "tools/list_changed"
+        )  # on the old subscription, which is still open
         assert await listener.changed.get() == "tools"
         hold.unblocked.set()
         await following

@@ -267,7 +267,7 @@ async def test_a_lost_session_is_recognized_and_kept_until_the_next() -> None:
         assert not lost.maybe_processed
         web.reactions["initialize"] = InSequence(rejects("503 Later"), web.initialize)
         assert (await error_of(call(link, "initialize"))).status == 503
-        # Without it the server would complain of something else.
+        # Without it the server would report another error.
         assert isinstance(await error_of(call(link)), SessionLost)
         await call(link, "initialize")
         await call(link)

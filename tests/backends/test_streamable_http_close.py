@@ -88,7 +88,7 @@ async def test_initialize_is_never_cancelled() -> None:
     assert web.methods == ["initialize"]
 
 
-# What comes outside of calls
+# Messages outside of calls
 
 
 @tidy
@@ -208,7 +208,7 @@ class Fickle(HttpClient):
     async def request(self, *given: Any, **options: Any) -> HttpResponse:
         if self.down:
             self.refused += 1
-            raise ServerUnreachable("nobody is at home")
+            raise ServerUnreachable("no server is there")
         return await super().request(*given, **options)
 
     def try_post(self, headers: Headers, body: bytes, sink: PostSink) -> bool:
@@ -353,7 +353,7 @@ async def test_after_closing_no_call_starts() -> None:
         await link.aclose()
         before = asyncio.all_tasks()
         link.on_session_opened(V2025_11_25, RecordingHandler())
-        assert asyncio.all_tasks() == before  # at once: one that began would not last
+        assert asyncio.all_tasks() == before  # before it connects: a connection would not last
         calling = asyncio.create_task(call(link))
         await asyncio.sleep(0)
         calling.cancel()

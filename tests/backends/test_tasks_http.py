@@ -21,7 +21,7 @@ from tests.backends.http_servers import (
 from tests.backends.test_session_renewal import connected_backend
 from tests.backends.test_session_server import Recorder
 from tests.backends.test_stateless_server import Listener, a_call
-from tests.backends.test_stateless_server import connected_backend as talk_in_envelopes
+from tests.backends.test_stateless_server import connected_backend as stateless_backend
 from tests.backends.test_tasks import DONE, NO_INTERVALS, RELATED, Worker
 from tests.contexts import start_call
 from tests.gateway.servers import tool
@@ -47,7 +47,7 @@ async def test_headers_name_the_task_of_a_request() -> None:
         rejects("503 Service Unavailable"),
         answers({"resultType": "complete", "status": "completed", "result": DONE}),
     )
-    async with talk_in_envelopes(web, Listener(), LIMITS) as backend:
+    async with stateless_backend(web, Listener(), LIMITS) as backend:
         assert (
             from_raw(await start_call(backend, a_call({"name": "work"}, client=Recorder()))) == DONE
         )

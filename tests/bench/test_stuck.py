@@ -22,7 +22,7 @@ async def test_the_stuck_server_responds_until_the_first_call_and_then_hangs() -
         stuck.stdin.write(initialize_message(1) + b"\n")
         assert json.loads(await stuck.stdout.readline())["id"] == 1
         stuck.stdin.write(call + b"\n" + message("ping", {}, Era.SESSION, 3) + b"\n")
-        # More than it can have read ahead and than a pipe holds: somebody who reads takes it all.
+        # More than it can have read ahead and than a pipe holds: only a reader could take it all.
         stuck.stdin.write(b"\n" * 2**20)
         stuck.stdin.close()
         stuck.terminate()

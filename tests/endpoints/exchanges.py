@@ -26,7 +26,7 @@ META: dict[str, Any] = {
 
 
 class FakeExchange:
-    """An Exchange: as strict as a real one, and its client reads as the test says."""
+    """An exchange that is as strict as a real one; the test controls its client."""
 
     def __init__(self, request: HttpRequest | None = None) -> None:
         self.request = request or make_request()
@@ -77,7 +77,7 @@ class FakeExchange:
         raise RuntimeError("expected no upgrade")
 
     def disconnect(self) -> None:
-        """Have the client go."""
+        """Disconnect the client."""
         self.disconnected = True
         self.room.set()
         for callback in self._callbacks:
@@ -115,7 +115,7 @@ class FakeExchange:
 
     @property
     def data(self) -> list[Any]:
-        """What the events say."""
+        """The data of the events."""
         return [json.loads(event.data) for event in self.events if event.data]
 
     @property
@@ -142,7 +142,7 @@ def make_request(
 
 
 def with_head(request: HttpRequest, **members: Any) -> HttpRequest:
-    """Return a request whose head says something else."""
+    """Return a request with a changed head."""
     return HttpRequest(structs.replace(request.head, **members), request.body)
 
 

@@ -133,7 +133,7 @@ ANN = Principal("ann")
 
 
 class Guard:
-    """Knows Ann at once, and Bob when it has thought about it."""
+    """Authenticates Ann at once, and Bob later."""
 
     def cached_principal(self, request: HttpRequest) -> Principal | None:
         return ANN if request.headers.get(b"authorization") == b"ann" else None

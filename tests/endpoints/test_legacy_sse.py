@@ -24,7 +24,7 @@ JSON = {b"content-type": b"application/json"}
 
 
 class RecordingExchange:
-    """An Exchange that remembers what it was answered."""
+    """An exchange that records its response."""
 
     def __init__(self, request: HttpRequest, stream: ByteStream | None = None) -> None:
         self.request = request

@@ -69,10 +69,10 @@ async def opened(
 
 
 class Payload(bytearray):
-    """Something that can be seen to go."""
+    """An object whose deletion can be observed."""
 
 
-# Who is let in
+# Access
 
 
 @tidy
@@ -86,7 +86,7 @@ async def test_heads_that_differ_in_nothing_relevant_are_classified_once() -> No
         for request in asked_for:
             server.send(request)
         classes = [request.head.app_data for request in asked_for]
-        assert len({id(request_class) for request_class in classes}) == 3  # each may note more
+        assert len({id(request_class) for request_class in classes}) == 3  # each has its own caches
         classes[0].session = classes[0].header_check = "something"
         server.send(last := make_request(rpc_request(1, "ping"), host="here", origin=page))
         assert (last.head.app_data.session, last.head.app_data.header_check) == (None, None)
@@ -224,7 +224,7 @@ async def test_only_an_envelope_makes_a_session_request_stateless() -> None:
         session = {"mcp_session_id": server.begin()}
         version = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
         for params in (
-            {"name": "a", "arguments": version},  # as bare as those of most calls
+            {"name": "a", "arguments": version},  # without `_meta`, as in most calls
             {"name": "a", "arguments": {"_meta": version}},
             {"name": "a", "arguments": {}, "_meta": {"progressToken": "protocolVersion"}},
             version,
@@ -237,7 +237,7 @@ async def test_only_an_envelope_makes_a_session_request_stateless() -> None:
         listed = rpc_request(2, "ping")
         assert server.post(listed | {"params": ["x"]}, **session).json["result"] == {}
         assert server.service.refusals == []
-        exchange = server.post(listed | {"params": [version]}, **session)  # of neither protocol
+        exchange = server.post(listed | {"params": [version]}, **session)  # in neither protocol
         assert (exchange.status, exchange.code, exchange.json["id"]) == (400, -32602, 2)
         assert [(id, code) for id, _, code in server.service.refusals] == [(2, -32602)]
 
@@ -296,7 +296,7 @@ async def test_a_session_is_opened_used_streamed_and_deleted() -> None:
         assert listening.ended
 
 
-# Beside the one address
+# Other paths
 
 
 @tidy
@@ -435,7 +435,7 @@ async def test_a_new_request_is_not_pinged() -> None:
         exchange = server.post(rpc_request(1, _meta=META), mcp_method="wait", **MODERN)
         await until_swept(server)
         await settle()
-        assert not exchange.begun  # it was looked at for the first time
+        assert not exchange.begun  # it was checked for the first time
         await until_swept(server)
         await until_comments(exchange, 1)
         blocked.unblocked.set()
@@ -472,7 +472,7 @@ async def test_an_exception_does_not_stop_housekeeping(
 
 @tidy
 async def test_rejected_requests_are_freed_at_once() -> None:
-    """Not when the collector comes round to it: it may be large, and there may be many."""
+    """Without the garbage collector: requests may be large and many."""
     seen: list[ref[Payload]] = []
 
     def reject(request: Any, stream: Any) -> Any:

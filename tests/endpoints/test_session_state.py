@@ -58,7 +58,7 @@ async def test_a_request_is_cancelled_by_its_exact_id() -> None:
     strangers: list[Any] = ["1", 2, True, 1.0, None, [1], {}]
     for other in strangers:
         assert not made.cancel_request(other)
-    assert made.cancel_request(1)  # before it had a chance to begin: it begins, and then it stops
+    assert made.cancel_request(1)  # before its first step: it starts, and then stops
     await call
     assert stopped.is_set()
     del made.in_progress[1]
@@ -204,7 +204,7 @@ async def test_a_ping_turns_a_slow_response_into_a_stream() -> None:
     assert exchange.data == [{"id": 1}]
 
 
-# Coming back
+# Resuming
 
 
 @tidy

@@ -1,4 +1,4 @@
-"""What the session endpoint keeps in its store: who finds a session, for how long, and how many."""
+"""The session endpoint and its store: ownership, expiry and limits of stored sessions."""
 
 import asyncio
 import re
@@ -38,7 +38,7 @@ async def stored(store: SessionStore, **settings: Any) -> AsyncGenerator[Endpoin
 
 
 class WatchedStore(MemorySessionStore):
-    """A store that counts what it is asked, and returns the records for tests."""
+    """A store that counts its calls, and returns the records for tests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def ping(client: EndpointClient, session: str, principal: str = "p") -> int:
     return client.post(rpc_request(1, "ping"), session, principal).status
 
 
-# Who finds a session
+# Ownership
 
 
 @pytest.mark.holds("S3.10", "C25")
@@ -134,7 +134,7 @@ async def test_a_session_is_removed_once() -> None:
         client.begin()  # there is room again
 
 
-# For how long
+# Expiry
 
 
 @pytest.mark.holds("C26")
@@ -142,7 +142,7 @@ async def test_a_session_is_removed_once() -> None:
 async def test_a_session_expires_when_it_is_idle() -> None:
     async with opened(session_idle=9.0) as client:
         session = client.begin()
-        for client.now in (9.0, 18.0):  # in use: it lives on
+        for client.now in (9.0, 18.0):  # in use: it does not expire
             assert ping(client, session) == 200
         client.now = 27.1
         assert ping(client, session) == 404

@@ -1,4 +1,4 @@
-"""A method is one row: with its row in its table it works, from either protocol to either one."""
+"""A method is one row: with its row in its table it works between both protocols."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable

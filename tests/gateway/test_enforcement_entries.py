@@ -23,7 +23,7 @@ pytestmark = pytest.mark.at_once
 
 
 class FakeSwitches:
-    """Kill switches that stop everything while `stops` is set."""
+    """Kill switches that disable everything while `stops` is set."""
 
     active = True
     stops = False

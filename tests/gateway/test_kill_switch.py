@@ -1,4 +1,4 @@
-"""The kill switch: it stops calls at once, in both protocols and for every calling method."""
+"""The kill switch: it cancels and refuses calls at once, in both protocols and for every method."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -183,7 +183,7 @@ async def test_killing_a_subject_stops_its_open_sessions_and_no_others() -> None
         with pytest.raises(RpcError):
             await server.ask("roots/list")
         assert anna.take_notifications() == []
-        # A new session of the same subject is stopped as well.
+        # A new session of the same subject is disabled as well.
         async with session_client(gateway) as second_session:
             assert (await refusal(second_session)).message == "Subject is disabled: local"
 
@@ -395,7 +395,7 @@ async def test_a_call_stopped_before_it_is_sent_is_not_sent() -> None:
 
 
 class StoppingEnforcer(EnforcementChain):
-    """An enforcer that stops a call right after it was allowed."""
+    """An enforcer that disables the target of a call right after it was allowed."""
 
     def checks_for(
         self,

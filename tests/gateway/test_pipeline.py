@@ -71,7 +71,7 @@ class ScriptedEnforcer:
         return None if self.response is None else Denied(result=self.response)
 
     def check_disabled(self, caller: Caller, entry: CatalogEntry) -> None:
-        """Stop nothing."""
+        """Disable nothing."""
 
     def hiding_rule(self, caller: Caller, entry: CatalogEntry) -> str | None:
         return None

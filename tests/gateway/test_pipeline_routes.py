@@ -54,7 +54,7 @@ async def test_kill_switches_apply_to_cached_routes() -> None:
         await client.call("a__echo")
         route = cached_route(gateway, "a__echo")
         assert route is not None
-        assert route.checks == ()  # no check runs while nothing is stopped
+        assert route.checks == ()  # no check runs while nothing is disabled
         await switches.kill(ECHO)
         assert (await refusal(client)).message == "Tool is disabled: a__echo"
         await switches.revive(ECHO)

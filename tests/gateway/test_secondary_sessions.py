@@ -1,4 +1,4 @@
-"""Sessions besides the primary one: which calls need one, and their messages."""
+"""Secondary sessions: which calls need one, and their messages."""
 
 import asyncio
 from typing import Any
@@ -84,7 +84,7 @@ ANYTHING = read_client_features(BOTH)
 @pytest.mark.parametrize(
     ("announced", "per_call_streams", "revision", "capabilities", "needed"),
     [
-        (None, True, V2026_07_28, BOTH, False),  # it never asks on the way
+        (None, True, V2026_07_28, BOTH, False),  # it sends no requests during calls
         (frozenset[str](), False, V2026_07_28, {}, False),  # no announced features
         (frozenset[str](), False, V2025_11_25, SAMPLING, True),
         (ANYTHING, False, V2025_11_25, {}, True),

@@ -1,4 +1,4 @@
-"""Both protocols on one pipe: stateless requests before and beside a session."""
+"""Both protocols on one pipe: stateless requests before and during a session."""
 
 import asyncio
 import json

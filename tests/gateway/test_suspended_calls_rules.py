@@ -1,7 +1,7 @@
 """Server requests in any order of events: both protocols, all kinds of retries, lost servers, time.
 
-A machine interleaves them before two scripted servers, one of each era, and checks that every tool
-runs once, that every question and every answer is its own call's, and that nothing is left.
+A state machine interleaves the events of two scripted servers, one of each protocol. It checks that
+every tool runs once, that questions and answers belong to their call, and that nothing is left.
 """
 
 import asyncio

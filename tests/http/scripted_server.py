@@ -102,7 +102,7 @@ class ScriptedConnection:
                 pass
 
     def shut_down(self) -> None:
-        """Say that no more will come, and stay."""
+        """Send EOF, and keep the connection open."""
         self._writer.write_eof()
 
     def reset(self) -> None:
@@ -112,7 +112,7 @@ class ScriptedConnection:
         self.abort()
 
     def abort(self) -> None:
-        """End the connection, whatever was not sent yet."""
+        """End the connection, and drop unsent data."""
         self._writer.transport.abort()
 
     def close(self) -> None:
@@ -205,13 +205,13 @@ def answers(*raws: bytes) -> Script:
 
 
 def ok(body: bytes = b"", *headers: bytes, status: bytes = b"200 OK") -> bytes:
-    """Return an answer without fault."""
+    """Return a correct response."""
     lines = [b"HTTP/1.1 " + status, *headers, b"content-length: %d" % len(body), b"", body]
     return b"\r\n".join(lines)
 
 
 def server_tls(folder: Path) -> ssl.SSLContext:
-    """Return what a server of this machine needs to speak TLS; `folder` is for the key."""
+    """Return the TLS context of a server on this machine; `folder` is for the key."""
     path = folder / "faulty.pem"
     path.write_text(CERTIFICATE + KEY)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -220,7 +220,7 @@ def server_tls(folder: Path) -> ssl.SSLContext:
 
 
 def client_tls() -> ssl.SSLContext:
-    """Return what a client needs to trust such a server."""
+    """Return the TLS context of a client that trusts such a server."""
     return ssl.create_default_context(cadata=CERTIFICATE)
 
 

@@ -1,4 +1,4 @@
-"""The ASGI application, before a server that is the test."""
+"""The ASGI application; the test is its server."""
 
 import asyncio
 from collections import deque
@@ -16,7 +16,7 @@ GONE = {"type": "http.disconnect"}
 
 
 class Server:
-    """The two callables of a server: what it gives, and what it got."""
+    """The two callables of a server: the messages that it sends, and those that it got."""
 
     def __init__(self, *messages: AsgiMessage) -> None:
         self.got: list[AsgiMessage] = []
@@ -75,7 +75,7 @@ def body(piece: bytes = b"", more: bool = False) -> AsgiMessage:
 
 
 class QueueingHandler:
-    """An Answerer that keeps exchanges, so that the test can answer them."""
+    """An exchange handler that keeps exchanges, so that the test can respond to them."""
 
     def __init__(self) -> None:
         self.exchanges: list[HttpExchange] = []
@@ -137,7 +137,7 @@ async def test_a_client_without_an_address_has_an_empty_one(client: Any) -> None
         ("/gw", "/gw", b"/gw", "/"),
         ("/gw/gw", "/gw", b"/gw/gw", "/gw"),
         ("/gw2/mcp", "/gw", b"/gw2/mcp", "/gw2/mcp"),
-        # Mounted, as older frameworks have it.
+        # Mounted, as older frameworks pass the path.
         ("/mcp", "/gw", b"/gw/mcp", "/mcp"),
         ("/mcp", "/gw", None, "/mcp"),
         ("/gw", "/gw", b"/gw/gw", "/gw"),
@@ -145,7 +145,7 @@ async def test_a_client_without_an_address_has_an_empty_one(client: Any) -> None
         ("/mcp", "/api", b"/mcp", "/mcp"),
         ("/gw/mcp", "/api/gw", b"/gw/mcp", "/mcp"),
         ("/gw/mcp", "/a/p/i/gw", None, "/mcp"),
-        # Not as it was sent, but so that it means the same.
+        # Not as it was sent, but equivalent.
         ("/ä b", "", b"/%C3%A4%20b", "/%C3%A4%20b"),
         ("/a:b@c", "", b"/a%3Ab@c", "/a:b@c"),
     ],
@@ -330,7 +330,7 @@ async def test_a_disconnect_is_noticed() -> None:
     exchange.on_disconnect(lambda: calls.append(1))
     exchange.on_disconnect(lambda: calls.append(2))
     exchange.begin(200)
-    server.give(body(), GONE)  # a server should say that once
+    server.give(body(), GONE)  # a server should report that once
     await call
     await settle()
     assert calls == [1, 2]
@@ -396,7 +396,7 @@ async def test_a_disconnect_after_the_response_is_not_reported() -> None:
     server.room.clear()
     exchange.respond(200)
     await settle()
-    server.give(GONE)  # servers say so as soon as all is sent
+    server.give(GONE)  # servers report it as soon as all is sent
     await settle()
     server.room.set()
     await call

@@ -1,4 +1,4 @@
-"""WebSockets as an ASGI server gives them, before a server that is the test."""
+"""WebSockets over ASGI; the test is the server."""
 
 import asyncio
 from typing import Any
@@ -31,7 +31,7 @@ def no_answer(exchange: HttpExchange) -> None:
 
 
 async def parrot(request: HttpRequest, transport: Transport) -> None:
-    """Say everything again."""
+    """Echo every message."""
     while (payload := await transport.receive()) is not None:
         await transport.send(payload)
 

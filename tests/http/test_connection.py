@@ -35,7 +35,7 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """A client to the byte."""
+    """A client that sends and receives bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -66,11 +66,11 @@ class Client:
         assert await self.reader.readexactly(2) == b"\r\n"
 
     async def rest(self) -> bytes:
-        """Return all that comes until the server closes."""
+        """Return everything that the server sends until it closes."""
         return await self.reader.read(-1)
 
     async def cut(self) -> bytes:
-        """Return all that comes until the server cuts the connection, in whichever way."""
+        """Return everything that the server sends until it ends the connection."""
         found = b""
         with suppress(ConnectionResetError):
             while piece := await self.reader.read(65536):
@@ -229,7 +229,7 @@ async def test_a_rejected_client_that_goes_on_sending_can_read_the_reason() -> N
 
 
 class Transport(asyncio.Transport):
-    """One that does nothing, and notes what it should have done."""
+    """A transport that only records calls."""
 
     def __init__(self) -> None:
         super().__init__({"peername": (HOST, 1)})

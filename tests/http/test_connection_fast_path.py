@@ -30,7 +30,7 @@ async def regular(
 
 async def test_a_connection_waits_for_responses_and_requests_in_turn() -> None:
     server, transport, handler, exchange = await regular()
-    server.expire(server.deadline)  # it was that of the request, and that is here
+    server.expire(server.deadline)  # it was the deadline of the request, which has arrived
     assert server.deadline == math.inf
     for body in (b"2", b"x" * 10**6, b"", b"3"):
         exchange.respond(200, (), body)

@@ -1,4 +1,4 @@
-"""One connection and all that can happen to it, in any order: no request is lost or out of turn."""
+"""One connection and random events: no request is lost or handled out of order."""
 
 import asyncio
 import math
@@ -34,7 +34,7 @@ ENDS = ["eof", "drain", "abort", "lost", "expire", "upgrade"]
 
 
 class Scene:
-    """A connection, a client that sends requests, and a handler that responds when it is told."""
+    """A connection, a client that sends requests, and a handler that the test controls."""
 
     def __init__(self, requests: Sequence[bytes], *, at_once: bool = False) -> None:
         self.coalescer = WriteCoalescer(asyncio.get_running_loop())
@@ -99,7 +99,7 @@ class Scene:
                 pass
 
     def end(self, step: str) -> None:
-        """Let one of the things happen that can end a connection."""
+        """Trigger one of the events that can end a connection."""
         server, state = self.server, self.server.state
         match step:
             case "eof" if self.transport.reading and not state.has_eof:
@@ -122,7 +122,7 @@ class Scene:
                 pass
 
     def compare(self) -> None:
-        """Compare what can be seen with the state that the connection says it is in."""
+        """Compare the observed behaviour with the state of the connection."""
         state = self.server.state
         running = {Activity.HANDLING_SINGLE, Activity.HANDLING}
         assert (state.activity in running) == bool(self.running) or state.is_ending

@@ -34,7 +34,7 @@ def knowing(max_body: int = 1000) -> HeadCache[str]:
 def test_a_cached_head_is_found_with_another_body(body: bytes, other: bytes) -> None:
     heads = knowing()
     if heads.find(piece(body)) is None:
-        heads.store(piece(body), "another")  # it has more digits, and says the same
+        heads.store(piece(body), "another")  # more digits, but the same length
         assert len(b"%d" % len(body)) > 1
     for known in (body, b"{}", body[::-1]):
         assert heads.find(piece(known)) == ("kept", known)
@@ -53,7 +53,7 @@ def test_format_directives_in_a_head_are_literal() -> None:
 def test_a_length_is_never_negative() -> None:
     heads = HeadCache[str](1000)
     heads.store(piece(bytes(100)), "kept")
-    assert heads.find(piece(b"", b"-1")) is None  # as much shorter as it says
+    assert heads.find(piece(b"", b"-1")) is None  # shorter by as much as its length says
     assert heads.find(piece(b"")) == ("kept", b"")
 
 
@@ -180,7 +180,7 @@ ORDINARY = [
     POST + b"expect: 100-continue\r\ncontent-length: 2\r\n\r\nhi",
     b"\r\n" + POST + b"content-length: 2\r\n\r\nhi",
 ]
-"""Requests that say the same in part."""
+"""Requests with partly equal heads."""
 
 
 @given(st.lists(st.sampled_from(ORDINARY), max_size=12), st.data())
@@ -198,7 +198,7 @@ def test_a_cached_head_equals_the_parsed_one(sent: list[bytes], data: st.DataObj
 
 
 def take(reader: RequestReader, piece: bytes) -> None:
-    """Have a piece read, or recalled where that may be done."""
+    """Read a request with the parser, or from the cache where possible."""
     found = reader.head_cache.find(piece) if reader.phase is ReaderPhase.IDLE else None
     if found is None:
         reader.feed(piece)

@@ -1,4 +1,4 @@
-"""A listener with clients that disconnect, stall, come in numbers, or stay too long."""
+"""A listener with clients that disconnect, stall, are too many, or stay too long."""
 
 import asyncio
 import datetime
@@ -38,7 +38,7 @@ async def emptied(listener: HttpListener) -> None:
         await asyncio.sleep(0)
 
 
-# Clients that go.
+# Clients that disconnect.
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -71,7 +71,7 @@ async def test_a_client_that_closes_is_disconnected_soon() -> None:
     ) as client:
         client.get()
         exchange = await handler.next()
-        client.writer.close()  # with nothing left to be read, which would make it a reset
+        client.writer.close()  # without unread bytes, which would cause a reset
         await handler.disconnected.wait()
         exchange.begin(200)
         with pytest.raises(ConnectionLost):
@@ -231,7 +231,7 @@ async def test_a_rejected_client_cannot_stay() -> None:
             await asyncio.sleep(0)
 
 
-# Clients in numbers.
+# Many clients.
 
 
 @on_both_loops
@@ -398,7 +398,7 @@ async def test_a_stream_is_cut_off_when_closing_takes_too_long() -> None:
         assert await stream.receive() is None
 
 
-# Whoever answers may fail.
+# The handler may fail.
 
 
 @on_both_loops

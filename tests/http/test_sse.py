@@ -74,7 +74,7 @@ def show(found: Found) -> list[SseEvent | str]:
         (b"id\n\n", [SseEvent(b"", id="")]),
         (b"retry: 5\nevent: a\n\n", [SseEvent(b"", "a", retry=5)]),
         (b"id: a\x00\n\nretry: x\n\n", []),
-        # What does not end is none.
+        # An unfinished event is ignored.
         (b"data: a", []),
         (b"data: a\n", []),
         (b"data: a\r\n", []),
@@ -122,7 +122,7 @@ def test_the_last_event_id_is_kept() -> None:
         (b"id:12345678\ndata:x\n\ndata: a\n\n", [TOO_LONG, SseEvent(b"a")]),
         (b"event:1234567\nid\n\nid\n\n", [SseEvent(b"", "1234567", ""), SseEvent(b"", id="")]),
         (b"data\n" * 5 + b"\n" + b"data\n" * 4 + b"\n", [TOO_LONG, SseEvent(b"\n\n\n")]),
-        # What is not kept does not count, but no line may be longer than an event.
+        # Ignored lines do not count, but no line may be longer than an event.
         (b": 7890123456\nfoo: bar\nretry:1\n" * 9 + b"data: a\n\n", [SseEvent(b"a", retry=1)]),
         (b": " + b"x" * 15 + b"\ndata: a\n\ndata: b\n\n", [TOO_LONG, SseEvent(b"b")]),
         # It is reported once, and its fields are ignored.
@@ -165,7 +165,7 @@ def test_an_oversized_event_takes_no_more_memory_than_the_limit() -> None:
     assert parser.buffered_bytes == 0
 
 
-# What the specification says, in other words: slow, unbounded, and all at once.
+# A second implementation of the specification: slow, unbounded, without chunks.
 
 
 def read(stream: bytes) -> list[SseEvent]:

@@ -1,4 +1,4 @@
-"""The tables of states: what is listed happens, all else is an error, and nothing is forgotten."""
+"""The tables of states: listed transitions work, all others are errors, and no state is missing."""
 
 from collections.abc import Mapping
 from enum import StrEnum

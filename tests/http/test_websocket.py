@@ -58,7 +58,7 @@ class Wire:
         self._arrival.set()
 
     def frames(self) -> list[tuple[Opcode, bytes]]:
-        """Take what was sent, as a client sees it."""
+        """Parse the sent frames as a client does."""
         client = ClientProtocol(parse_uri(), state=State.OPEN, max_size=None)
         client.receive_data(self.sent)
         self.sent = b""
@@ -95,7 +95,7 @@ def channel_on(wire: Wire, limits: WebSocketLimits | None = None) -> WebSocketTr
 
 
 async def received(transport: WebSocketTransport) -> list[bytes]:
-    """Receive until nothing more comes, for whichever reason."""
+    """Receive until the end of the stream."""
     found: list[bytes] = []
     try:
         while (payload := await transport.receive()) is not None:

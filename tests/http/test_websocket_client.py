@@ -108,7 +108,7 @@ Serve = Callable[[WebSocketTransport], Awaitable[None]]
 
 @asynccontextmanager
 async def listening(serve: Serve, limits: WebSocketLimits | None = None) -> AsyncGenerator[int]:
-    """Listen on a free port; at the end wait until everybody has been served."""
+    """Listen on a free port; at the end wait until all clients are served."""
     serving: list[asyncio.Task[None]] = []
 
     async def attend(transport: WebSocketTransport) -> None:
@@ -139,7 +139,7 @@ def reach(port: int, *subprotocols: str) -> connect:
 
 
 async def parrot(transport: WebSocketTransport) -> None:
-    """Say everything again."""
+    """Echo every message."""
     while (payload := await transport.receive()) is not None:
         await transport.send(payload)
 

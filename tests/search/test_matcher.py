@@ -1,4 +1,4 @@
-"""Matcher: the best match first, whatever the order of documents."""
+"""Matcher: the best match first, for any order of documents."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Registries of others: polled, read leniently, trusted as far as their keys go."""
+"""Registries of other curators: polled, read leniently, and trusted by their keys."""
 
 import asyncio
 import json
@@ -175,7 +175,7 @@ async def test_a_slow_peer_times_out() -> None:
 
 
 class CountingPoller(PeerPoller):
-    """Tells how many fetches there were after each poll."""
+    """Records the number of fetches after each poll."""
 
     def __init__(self, web: FakeWeb, limits: PeerLimits) -> None:
         super().__init__(SETTINGS, web.fetch, limits)

@@ -27,7 +27,7 @@ async def version(cache: RegistryCache) -> str:
 
 
 def rewrite(path: Path, value: Any) -> None:
-    """Rewrite a file with a new modification time, whatever the resolution of the clock."""
+    """Rewrite a file with a new modification time, even if the clock is coarse."""
     old = path.stat().st_mtime_ns
     path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
     os.utime(path, ns=(old + 1_000_000, old + 1_000_000))

@@ -40,7 +40,7 @@ OLDER, NEWER = V2025_06_18, V2025_11_25
 
 
 class ObservedPoller(PeerPoller):
-    """Tells when the first poll, which the backend starts, is over."""
+    """Signals when the first poll, which the backend starts, is over."""
 
     def __init__(self, web: FakeWeb) -> None:
         super().__init__(MatchSettings(), web.fetch)

@@ -1,4 +1,4 @@
-"""What the process uses is shown under the names that everybody knows."""
+"""Process metrics have the names that Prometheus clients use."""
 
 import asyncio
 from pathlib import Path
