@@ -143,6 +143,21 @@ def test_every_link_to_a_file_of_the_repository_leads_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub and MkDocs make them."""
+    titles = re.findall(r"^#+ +(.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles]
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", title).strip()) for title in plain}
+
+
+def test_every_link_to_a_heading_leads_to_one() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", text):
+            linked = page.parent / target if target else page
+            assert anchor in anchors(linked), f"{page.name}: {target}#{anchor}"
+
+
 def test_the_changelog_and_the_package_are_of_one_version() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"\n## [{trunkline.__version__}] - " in changelog
