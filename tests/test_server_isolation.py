@@ -109,3 +109,33 @@ async def test_a_reload_still_resolves_variables_of_the_gateway(tmp_path: Path) 
                 pass
         assert await status_with(url, token()) == 200
         assert await status_with(url, "nonsense") == 401
+
+
+REBEL = Path(__file__).parent / "children" / "rebel.py"
+REVIVE = [sys.executable, "-m", "trunkline", "revive", "server", "small"]
+
+
+def rebel(report: Path, way: str, folder: Path) -> str:
+    os.mkfifo(report)
+    arguments = json.dumps([str(REBEL), str(report), way, *REVIVE])
+    table = f"[servers.rebel]\ncommand = {json.dumps(sys.executable)}\nargs = {arguments}\n"
+    return f"{table}env = {{ CONTROL_FOLDER = {json.dumps(str(folder))} }}\n"
+
+
+@pytest.mark.parametrize("way", ["directly", "detached"])
+async def test_a_server_cannot_send_commands_to_its_gateway_but_its_user_can(
+    tmp_path: Path, way: str
+) -> None:
+    report = tmp_path / "report"
+    tables = (HTTP, child("small", "echo"), rebel(report, way, tmp_path))
+    async with gateway(tmp_path, *tables) as (process, _):
+        environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": ""}
+        found = await read_report(report)
+        assert (found["code"], "servers must not control gateways" in found["err"]) == (1, True)
+        assert f"was started by the gateway {process.pid}" in found["err"]
+        if way == "detached":
+            assert found["parent"] == process.pid
+        done = await asyncio.to_thread(
+            subprocess.run, [*REVIVE[:3], "status"], env=environ, capture_output=True, check=False
+        )
+        assert (done.returncode, b"small" in done.stdout) == (0, True)

@@ -84,20 +84,21 @@ def _wipe_initial_environment(keep: Collection[bytes]) -> None:
         at += len(entry) + 1
 
 
-def find_peer_ancestors(connection: socket.socket) -> list[int]:
+def find_peer_ancestors(descriptor: int) -> list[int]:
     """Return the process that connected a Unix socket, its parent, and so on.
 
     Raises UnknownPeer. The result is empty on systems other than Linux.
     """
     if sys.platform != "linux":
         return []
-    size = struct.calcsize("3i")
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    pid = struct.unpack("3i", credentials)[0]
-    if pid <= 0:
-        raise UnknownPeer("it runs in another PID namespace; run it in that of the gateway")
     try:
-        handle = _open_peer(connection, pid)
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
+            size = struct.calcsize("3i")
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+            pid: int = struct.unpack("3i", credentials)[0]
+            if pid <= 0:
+                raise UnknownPeer("it is in another PID namespace than the gateway")
+            handle = _open_peer(connection, pid)
         try:
             chain = find_ancestors(pid)
             # The handle is that of the process which connected. While that process lives, no other
@@ -107,7 +108,7 @@ def find_peer_ancestors(connection: socket.socket) -> list[int]:
         finally:
             os.close(handle)
     except OSError as error:
-        raise UnknownPeer(f"it has ended, or cannot be examined ({error})") from error
+        raise UnknownPeer(f"it has ended, or cannot be examined ({error})") from None
     return chain
 
 

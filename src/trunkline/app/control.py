@@ -14,9 +14,11 @@ Invariants:
    removed by the next gateway or command.
 3. Values of `env` and `headers` are masked in errors and stderr lines of servers.
 4. Connections, request sizes and waiting times are limited.
+5. On Linux, descendants of a gateway, such as its servers, can send no command to any gateway.
 """
 
 import asyncio
+import logging
 import os
 import pwd
 import re
@@ -32,7 +34,7 @@ from msgspec import Struct
 
 from trunkline import __version__
 from trunkline.admin.service import ActiveSwitchInfo
-from trunkline.app.application import App
+from trunkline.app.application import REFUSED_CODE, App
 from trunkline.app.telemetry import mask_secrets
 from trunkline.audit.log import AuditStatus
 from trunkline.jsonrpc import (
@@ -44,6 +46,7 @@ from trunkline.jsonrpc import (
     from_raw,
 )
 from trunkline.jsonrpc.errors import IncidentReporter, print_incident
+from trunkline.process_access import UnknownPeer, find_peer_ancestors
 from trunkline.stdio.stream import StreamTransport, listen_unix, open_unix
 
 # Seconds that a gateway has to carry out a command.
@@ -55,6 +58,8 @@ MAX_REQUEST_BYTES = 64 * 1024
 FALLBACK_FOLDER = Path("/tmp")  # noqa: S108  folder and sockets are checked before use
 
 _FOLDER_VARIABLES = ("XDG_RUNTIME_DIR", "TMPDIR")
+_log = logging.getLogger(__name__)
+
 _SOCKET_NAME = re.compile(r"([1-9][0-9]*)\.sock")
 
 
@@ -65,6 +70,10 @@ class ControlLimits(Struct, frozen=True):
     status_timeout: float = 2.0
     # Further connections are closed.
     max_connections: int = 64
+    # The same, for connections that are refused: they must not displace others.
+    max_refused: int = 8
+    # Seconds between two log lines about refused connections.
+    refusal_log_interval: float = 60.0
 
 
 class ServerStatus(Struct, frozen=True):
@@ -131,12 +140,14 @@ class GatewayStatus(Struct, frozen=True):
 
 
 class RunningGateway(NamedTuple):
-    """A gateway found by its socket; `status` is None if it does not answer."""
+    """A gateway found by its socket; `status` is None if it does not answer, or refuses to."""
 
     pid: int
     status: GatewayStatus | None
     # Its socket.
     path: Path | None = None
+    # Why it refuses to answer.
+    refused: str | None = None
 
 
 # Commands by name: functions, sync or async, as a Dispatcher takes them.
@@ -215,28 +226,13 @@ async def serve_control(
 ) -> AsyncGenerator[Path]:
     """Serve `commands` on a control socket in `folder`; raises OSError if it cannot be created."""
     limits = limits or ControlLimits()
-    max_connections, close_timeout = limits.max_connections, limits.status_timeout
     _create_folder(folder)
     _remove_dead(folder)
     path = folder / f"{os.getpid()}.sock"
     listener = _listen_at(path)
-    dispatcher = Dispatcher(report=report)
-    for name, function in commands.items():
-        dispatcher.method(name)(function)
-    connections: set[Connection] = set()
-
-    async def serve_client(channel: StreamTransport) -> None:
-        if len(connections) >= max_connections:
-            return
-        connection = Connection(channel, dispatcher, report=report, close_timeout=close_timeout)
-        connections.add(connection)
-        try:
-            await connection.run()
-        finally:
-            connections.discard(connection)
-
+    control = _ControlServer(commands, folder, report, limits)
     try:
-        server = await listen_unix(listener, serve_client, MAX_REQUEST_BYTES)
+        server = await listen_unix(listener, control.serve_client, MAX_REQUEST_BYTES)
     except BaseException:
         listener.close()
         path.unlink(missing_ok=True)
@@ -246,6 +242,84 @@ async def serve_control(
     finally:
         server.close()
         path.unlink(missing_ok=True)
+        await control.aclose()
+
+
+class _ControlServer:
+    """Serves the connections of one control socket."""
+
+    def __init__(
+        self,
+        commands: ControlCommands,
+        folder: Path,
+        report: IncidentReporter,
+        limits: ControlLimits,
+    ) -> None:
+        self._commands = commands
+        self._folder = folder
+        self._report = report
+        self._limits = limits
+        self._connections: set[Connection] = set()
+        self._refused: set[Connection] = set()
+        self._log_after = 0.0
+
+    async def serve_client(self, channel: StreamTransport) -> None:
+        """Carry out the commands of one connection, or refuse them with the reason."""
+        limits = self._limits
+        reason = self._find_refusal(channel)
+        if reason is None:
+            if len(self._connections) < limits.max_connections:
+                await self._run(channel, self._commands, self._connections)
+            return
+        self._log_refusal(reason)
+        if len(self._refused) < limits.max_refused:
+
+            def refuse(**_: Any) -> None:
+                raise RpcError(REFUSED_CODE, reason)
+
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limits.status_timeout):
+                    await self._run(channel, dict.fromkeys(self._commands, refuse), self._refused)
+
+    async def _run(
+        self, channel: StreamTransport, commands: ControlCommands, connections: set[Connection]
+    ) -> None:
+        dispatcher = Dispatcher(report=self._report)
+        for name, function in commands.items():
+            dispatcher.method(name)(function)
+        connection = Connection(
+            channel, dispatcher, report=self._report, close_timeout=self._limits.status_timeout
+        )
+        connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            connections.discard(connection)
+
+    def _find_refusal(self, channel: StreamTransport) -> str | None:
+        """Return why a connection may not send commands, or None."""
+        try:
+            peer, *ancestors = find_peer_ancestors(channel.fileno()) or (0,)
+        except UnknownPeer as error:
+            return f"the process that sent this command is unknown: {error}"
+        gateways = {os.getpid(), *(pid for pid, _ in _sockets(self._folder))}
+        for pid in ancestors:
+            if pid in gateways:
+                return (
+                    f"the process {peer} was started by the gateway {pid}, and servers must not "
+                    "control gateways; run the command in your own shell"
+                )
+        return None
+
+    def _log_refusal(self, reason: str) -> None:
+        now = time.monotonic()
+        if now >= self._log_after:
+            self._log_after = now + self._limits.refusal_log_interval
+            _log.warning("trunkline: control socket: refused a connection: %s", reason)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        connections = (*self._connections, *self._refused)
         await asyncio.gather(*(connection.aclose() for connection in connections))
 
 
@@ -367,7 +441,9 @@ async def _query_gateway(pid: int, path: Path, timeout: float) -> RunningGateway
     except ConnectionRefusedError:
         _remove_socket(path)  # the PID belongs to another process now
         return None
-    except (OSError, ConnectionLost, RpcError, ValueError):
+    except RpcError as error:
+        return RunningGateway(pid, None, path, error.message)
+    except (OSError, ConnectionLost, ValueError):
         return RunningGateway(pid, None, path)
 
 

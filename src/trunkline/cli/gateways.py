@@ -68,13 +68,21 @@ def run_ps(as_json: bool) -> None:
         _print_gateways(found)
     # Shown last: an unsafe folder must not hide the gateways in other folders.
     problems = [f"skipped an unsafe socket folder: {reason}" for reason in unsafe]
-    problems += _silent_lines(gateway.pid for gateway in found if gateway.status is None)
+    problems += _silent_lines(found)
     if problems:
         fail(EXIT_FAILURE, *problems)
 
 
-def _silent_lines(pids: Iterable[int]) -> list[str]:
-    return [f"the gateway with pid {pid} does not answer" for pid in pids]
+def _silent_lines(found: Iterable[RunningGateway]) -> list[str]:
+    return [
+        _silent_line(each.pid) if each.refused is None else f"{each.pid}  {each.refused}"
+        for each in found
+        if each.status is None
+    ]
+
+
+def _silent_line(pid: int) -> str:
+    return f"the gateway with pid {pid} does not answer"
 
 
 async def list_gateways(folders: Iterable[Path]) -> list[RunningGateway]:
@@ -256,7 +264,7 @@ def run_status(pid: int | None, as_json: bool) -> None:
         for each in found:
             if each.status is not None:
                 _print_status(each.status)
-    if silent := _silent_lines(each.pid for each in found if each.status is None):
+    if silent := _silent_lines(found):
         fail(EXIT_FAILURE, *silent)
 
 
@@ -305,9 +313,9 @@ def _run_command(
                 print_lines(f"{each.pid}  {each.result.message}")
                 print_message(*(f"{each.pid}  note: {note}" for note in each.result.notes))
     refused = [f"{each.pid}  {each.refused}" for each in outcomes if each.refused]
-    problems = _silent_lines(
-        each.pid for each in outcomes if each.result is None and each.refused is None
-    )
+    problems = [
+        _silent_line(each.pid) for each in outcomes if each.result is None and each.refused is None
+    ]
     if not any(each.result for each in outcomes):
         fail(EXIT_FAILURE, *refused, *problems)
     # A refusal is no failure if another gateway carried out the command.

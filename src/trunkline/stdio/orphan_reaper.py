@@ -39,6 +39,11 @@ _MAX_POLL_INTERVAL = 0.1
 _INITIAL_DELAY = 0.01
 _MAX_RESTART_DELAY = 60.0
 
+_REAP_INTERVAL = 1.0
+
+_MAX_KILL_ROUNDS = 100
+"""How often adopted processes are killed at the end, every 10 ms."""
+
 
 # Finding and signalling processes; the gateway uses this too when a child has ended.
 
@@ -75,6 +80,16 @@ def find_descendants(
     """Return all live descendants with their session and group, as `match_descendant` does."""
     matches = {pid: match_descendant(pid, sessions, tokens) for pid in list_processes()}
     return {pid: match for pid, match in matches.items() if match is not None}
+
+
+def find_children(parent: int) -> list[int]:
+    """Return the children of a process, ended ones included."""
+    found: list[int] = []
+    for pid in list_processes():
+        fields = _read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        if len(fields) > 1 and int(fields[1]) == parent:
+            found.append(pid)
+    return found
 
 
 def signal_group(group: int, number: int) -> bool:
@@ -237,6 +252,10 @@ class OrphanReaper:
         elif group is not None:
             self._send_line(f"-{group}\n")
 
+    def children(self) -> list[int]:
+        """Return the pids of the registered children, and of the reaper process."""
+        return [*self._groups.values(), *([] if self.pid is None else [self.pid])]
+
     def _start(self) -> None:
         reading, self._pipe = os.pipe()
         try:
@@ -301,6 +320,52 @@ class OrphanReaper:
             os.waitpid(pid, 0)
         # Only now: a live reaper would take the closed pipe for our death and end the children.
         os.close(self._pipe)
+
+
+class AdoptedProcesses:
+    """Processes that became children of the gateway because their own parents ended.
+
+    `process_access.adopt_orphans` makes the kernel do that. Then the gateway must reap them, which
+    is otherwise done by the first process of the system. Only for a process that has no children
+    besides those of this package: others would lose their exit codes.
+    """
+
+    def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
+        """Reap every second until `aclose`: uvloop leaves SIGCHLD to nobody else."""
+        self._loop = loop
+        self._timer = loop.call_later(_REAP_INTERVAL, self.reap)
+
+    def reap(self) -> None:
+        """Reap all that have ended."""
+        self._timer.cancel()
+        self._timer = self._loop.call_later(_REAP_INTERVAL, self.reap)
+        own = {pid for reaper in _reapers.values() for pid in reaper.children()}
+        with suppress(ChildProcessError):
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if ended.si_pid in own:
+                    # ChildProcess reaps it when its group is empty. Until then it hides others.
+                    return
+                os.waitpid(ended.si_pid, 0)
+
+    async def aclose(self) -> None:
+        """Kill all that are left, and stop reaping; call it when all servers have ended."""
+        try:
+            # The children of a process that is killed here come to us in the next round.
+            for _ in range(_MAX_KILL_ROUNDS):
+                left = find_children(os.getpid())
+                for pid in left:
+                    with suppress(OSError):
+                        os.kill(pid, signal.SIGKILL)
+                self.reap()
+                if not left:
+                    return
+                await self._sleep(_INITIAL_DELAY)
+        finally:
+            self._timer.cancel()
+
+    async def _sleep(self, seconds: float) -> None:
+        # Without importing asyncio, which would delay the start of the reaper process.
+        await self._loop.run_in_executor(None, time.sleep, seconds)
 
 
 _LOADER_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")

@@ -136,6 +136,9 @@ class _LineWriter(asyncio.Protocol):
         self._closed.set()
         self._writable.set()
 
+    def fileno(self) -> int:
+        return cast("int", self._transport.get_extra_info("socket").fileno())
+
     def try_write(self, line: bytes) -> bool:
         if not self._writable.is_set() or self._transport.is_closing():
             return False
@@ -194,6 +197,10 @@ class StreamTransport:
     def __init__(self, reader: LineReader, writer: _LineWriter) -> None:
         self._reader = reader
         self._writer = writer
+
+    def fileno(self) -> int:
+        """Return the descriptor of the socket; stdin and stdout have none."""
+        return self._writer.fileno()
 
     async def receive(self) -> bytes | None:
         """Return the next payload, or None at the end of the stream."""
