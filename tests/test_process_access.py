@@ -1,10 +1,18 @@
 """Hiding a process from others of the same user, and recognising its descendants."""
 
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 import pytest
+
+from trunkline import process_access
+from trunkline.process_access import UnknownPeer, find_ancestors, find_peer_ancestors
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -50,3 +58,104 @@ print(open('/proc/self/stat').read().split()[0] == str(os.getpid()))
 def test_a_program_started_by_a_hidden_process_is_not_hidden() -> None:
     program = "print(subprocess.check_output(['cat', '/proc/self/environ'], env={'A': 'b'}))"
     assert "A=b" in run_hidden(program)
+
+
+@contextmanager
+def listening(folder: Path) -> Generator[tuple[socket.socket, str]]:
+    path = str(folder / "s")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        yield listener, path
+
+
+CONNECT = """
+import socket, sys
+peer = socket.socket(socket.AF_UNIX)
+peer.connect(sys.argv[1])
+print("connected", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("option", [77, 9999])  # 9999: as with a kernel that lacks the option
+def test_a_peer_is_found_with_all_its_ancestors_until_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: int
+) -> None:
+    monkeypatch.setattr(process_access, "_SO_PEERPIDFD", option)
+    command = [sys.executable, "-c", CONNECT]
+    with listening(tmp_path) as (listener, path):
+        process = subprocess.Popen([*command, path], stdin=PIPE, stdout=PIPE)
+        with process, listener.accept()[0] as accepted:
+            chain = find_peer_ancestors(accepted.fileno())
+            assert chain[:3] == [process.pid, os.getpid(), os.getppid()]
+            assert chain == find_ancestors(process.pid)
+            process.communicate()
+            with pytest.raises(UnknownPeer, match="has ended"):
+                find_peer_ancestors(accepted.fileno())
+
+
+def test_a_peer_that_has_ended_but_is_not_reaped_is_unknown(tmp_path: Path) -> None:
+    with listening(tmp_path) as (listener, path):
+        command = [sys.executable, "-c", CONNECT, path]
+        with subprocess.Popen(command, stdin=DEVNULL, stdout=PIPE) as process:
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            with listener.accept()[0] as accepted, pytest.raises(UnknownPeer, match="has ended"):
+                find_peer_ancestors(accepted.fileno())
+
+
+def test_a_peer_of_an_unknown_namespace_and_a_closed_descriptor_are_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(UnknownPeer, match="cannot be examined"):
+        find_peer_ancestors(10**6)
+    one, two = socket.socketpair()
+
+    def unpack(*_: object) -> tuple[int, int, int]:
+        return 0, 0, 0
+
+    with one, two:
+        assert find_peer_ancestors(one.fileno())[0] == os.getpid()
+        monkeypatch.setattr("struct.unpack", unpack)
+        with pytest.raises(UnknownPeer, match="another PID namespace"):
+            find_peer_ancestors(one.fileno())
+
+
+def test_a_parent_that_is_younger_than_its_child_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stat_fields(pid: int) -> list[str]:
+        parent, start = {7: ("6", "100"), 6: ("1", "101")}[pid]
+        return ["S", parent, *["0"] * 17, start]
+
+    monkeypatch.setattr(process_access, "_stat_fields", stat_fields)
+    with pytest.raises(UnknownPeer, match="the process 6 ended"):
+        find_ancestors(7)
+
+
+ADOPT = """
+import asyncio, os, subprocess, sys
+from trunkline.process_access import adopt_orphans
+from trunkline.stdio.orphan_reaper import AdoptedProcesses, find_children
+
+async def main():
+    adopt_orphans()
+    adopted = AdoptedProcesses(asyncio.get_running_loop())
+    # The shell ends at once; `true` does too, and `cat` reads until it is killed.
+    subprocess.run(["sh", "-c", "setsid true & setsid cat <&3 &"], pass_fds=[3])
+    while len(left := find_children(os.getpid())) != 1:
+        adopted.reap()
+    print(open(f"/proc/{left[0]}/comm").read().strip())
+    await adopted.aclose()
+    print(find_children(os.getpid()))
+
+reading, writing = os.pipe()
+os.dup2(reading, 3)
+asyncio.run(main())
+"""
+
+
+def test_orphans_are_adopted_reaped_and_killed_at_the_end() -> None:
+    command = [sys.executable, "-c", ADOPT]
+    result = subprocess.run(command, stdout=PIPE, text=True, timeout=30, check=True)
+    assert result.stdout.split("\n") == ["cat", "[]", ""]

@@ -357,7 +357,7 @@ def _check_private(path: Path, is_kind: Callable[[int], bool]) -> None:
         reason, remedy = f"is {link}, which Trunkline did not create", "find out why, and remove it"
     elif found.st_mode & 0o077:
         mode = stat.S_IMODE(found.st_mode)
-        reason = f"is open to others (mode {mode:04o}), so its content may be that of another user"
+        reason = f"is open to others (mode {mode:04o}), so other users may have put files into it"
         remedy = "remove it, and Trunkline creates it with the right mode"
     else:
         return

@@ -331,7 +331,7 @@ class AdoptedProcesses:
     """
 
     def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
-        """Reap every second until `aclose`: uvloop leaves SIGCHLD to nobody else."""
+        """Reap every second until `aclose`; uvloop allows no handler of SIGCHLD."""
         self._loop = loop
         self._timer = loop.call_later(_REAP_INTERVAL, self.reap)
 
