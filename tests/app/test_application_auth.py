@@ -82,6 +82,27 @@ async def test_rejected_requests_emit_events() -> None:
     ]
 
 
+@pytest.mark.parametrize("reloaded", [False, True])
+async def test_behind_a_trusted_proxy_failures_count_for_the_client(
+    reloaded: bool, tmp_path: Path
+) -> None:
+    auth = AUTH.replace("[auth.jwt]", "[auth]\nmax_failures = 1\n[auth.jwt]")
+    listen, trusted = '[http]\nlisten = "127.0.0.1:0"\n', 'trusted_proxies = ["127.0.0.1"]'
+    environ = {"SECRET": SECRET.decode()}
+    first = listen if reloaded else listen + trusted
+    harness = AppHarness(tmp_path, first, auth, OPERATOR, environ=environ)
+    async with running_over_http(harness) as origin:
+        if reloaded:
+            assert (await harness.reload(listen + trusted, auth, OPERATOR)).problem is None
+
+        async def status(client: str) -> int:
+            headers = {**bearer(aud="x"), "x-forwarded-for": f"1.1.1.1, {client}"}
+            return (await fetch(f"{origin}/mcp", hello(), headers)).status
+
+        assert [await status("192.0.2.1") for _ in range(2)] == [401, 429]
+        assert await status("192.0.2.2") == 401
+
+
 async def test_a_reload_replaces_the_authenticator(tmp_path: Path) -> None:
     harness = AppHarness(tmp_path, AUTH, OPERATOR, environ={"SECRET": SECRET.decode()})
     bad = tmp_path / "keys.json"

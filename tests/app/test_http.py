@@ -32,7 +32,7 @@ def test_every_http_setting_reaches_the_rules_or_the_limits() -> None:
     values = {key: getattr(part, key) for part in (rules, limits) for key in part.__struct_fields__}
     other_keys = {
         *("listen", "tls_cert", "tls_key", "allowed_hosts", "allowed_origins"),
-        "allow_remote_without_auth",
+        *("allow_remote_without_auth", "trusted_proxies"),
     }
     for key in set(HttpSettings.__struct_fields__) - other_keys:
         assert values[key] == getattr(settings, key), key

@@ -19,12 +19,12 @@ from tests.tasks import settle, tidy
 from trunkline.auth.api_keys import ApiKeyFile, add_key, revoke_key
 from trunkline.auth.authenticator import (
     WELL_KNOWN_PATH,
+    AttemptLimiter,
     AuthenticatorLimits,
-    FailureLimiter,
     ProtectedResource,
     TokenAuthenticator,
 )
-from trunkline.auth.claims import AuthErrorCode, ClaimsValidator
+from trunkline.auth.claims import AuthErrorCode, ClaimsValidator, VerifiedIdentity
 from trunkline.auth.key_sets import KeySource, RemoteKeySet, SharedSecret
 from trunkline.auth.signatures import secret_key
 from trunkline.auth.tokens import JwtVerifier, TokenVerifier
@@ -36,7 +36,7 @@ from trunkline.mcp.identity import Principal
 
 def test_a_burst_of_failures_then_one_at_a_time() -> None:
     clock = Clock()
-    counted = FailureLimiter(3, 60.0, clock)
+    counted = AttemptLimiter(3, 60.0, clock)
     for _ in range(3):
         assert counted.retry_after("a") == 0
         counted.record("a")
@@ -53,7 +53,7 @@ def test_a_burst_of_failures_then_one_at_a_time() -> None:
 @given(st.lists(st.floats(0, 30)))
 def test_failures_never_exceed_the_limit(pauses: list[float]) -> None:
     clock, times = Clock(0.0), list[float]()
-    counted = FailureLimiter(5, 60.0, clock)
+    counted = AttemptLimiter(5, 60.0, clock)
     for pause in pauses:
         clock.now += pause
         if counted.retry_after("a") == 0:
@@ -65,7 +65,7 @@ def test_failures_never_exceed_the_limit(pauses: list[float]) -> None:
 
 
 def test_the_failure_table_is_bounded() -> None:
-    counted = FailureLimiter(1, 60.0, Clock(), max_addresses=3)
+    counted = AttemptLimiter(1, 60.0, Clock(), max_addresses=3)
     for address in ("a", "b", "a", "c", "d"):
         counted.record(address)
     assert len(counted) == 3
@@ -197,9 +197,9 @@ class AuthenticatorSetup:
         self.rejections: list[tuple[str, str]] = []
         expected = ClaimsValidator(issuer=ISSUER, audiences=frozenset((AUDIENCE,)))
         tokens = JwtVerifier(expected, source or SharedSecret(secret_key(SECRET)))
-        verifier = TokenVerifier(tokens, ApiKeyFile(keys) if keys else None, self.clock)
+        self.verifier = TokenVerifier(tokens, ApiKeyFile(keys) if keys else None, self.clock)
         self.authenticator = TokenAuthenticator(
-            verifier,
+            self.verifier,
             ProtectedResource(),
             max_failures,
             lambda address, reason: self.rejections.append((address, reason)),
@@ -330,9 +330,7 @@ async def test_a_request_without_credentials_gets_no_error_code_and_does_not_cou
     assert setup.rejections == [("127.0.0.1", "no token")] * 2  # not more often than one may fail
 
 
-async def test_repeated_failures_delay_only_their_address(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_repeated_failures_delay_only_their_address() -> None:
     time = Clock()
     setup = AuthenticatorSetup(max_failures=3, failure_clock=time)
     bad = with_token(token(iss="https://evil.example"))
@@ -340,23 +338,136 @@ async def test_repeated_failures_delay_only_their_address(
         result = await setup.authenticate(bad)
         assert isinstance(result, Challenge)
         assert result.status == 401
-    for request in (
-        bad,
-        with_token(token()),
-    ):  # a valid one waits as well, unverified
-        result = await setup.authenticate(request)
-        assert isinstance(result, Challenge)
-        assert (result.status, result.headers) == (429, ((b"retry-after", b"20"),))
-    assert isinstance(
-        await setup.authenticate(with_head(with_token(token()), address="192.0.2.9")),
-        Principal,
-    )
-    assert isinstance(
-        await setup.authenticate(with_token(token())), Principal
-    )  # it is cached by now
+    result = await setup.authenticate(bad)
+    assert isinstance(result, Challenge)
+    assert (result.status, result.headers) == (429, ((b"retry-after", b"20"),))
+    elsewhere = await setup.authenticate(with_head(bad, address="192.0.2.9"))
+    assert isinstance(elsewhere, Challenge)
+    assert elsewhere.status == 401
     time.now += 20
-    assert isinstance(await setup.authenticate(with_token(token(sub="other"))), Principal)
-    assert setup.rejections == [("127.0.0.1", "the token is from another issuer")] * 3
+    result = await setup.authenticate(bad)
+    assert isinstance(result, Challenge)
+    assert result.status == 401
+    reason = "the token is from another issuer"
+    assert setup.rejections.count(("127.0.0.1", reason)) == 4
+
+
+@pytest.mark.parametrize("api_key", [False, True])
+async def test_a_valid_token_is_accepted_from_an_address_that_sent_invalid_ones(
+    api_key: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "keys.json"
+    key = add_key(path, "one", "Ada", ("dev",), None)
+    setup = AuthenticatorSetup(path, max_failures=3, failure_clock=Clock())
+    for _ in range(10):
+        await setup.authenticate(with_token("tlk_nonsense"))
+        await setup.authenticate(with_token(token(iss="https://evil.example")))
+    good = with_token(key if api_key else token())
+    assert isinstance(await setup.authenticate(good), Principal)
+
+
+async def test_the_signature_checks_of_a_throttled_address_are_limited() -> None:
+    time, limits = Clock(), AuthenticatorLimits(max_throttled_checks=5)
+    setup = AuthenticatorSetup(max_failures=3, failure_clock=time, limits=limits)
+    known = with_token(token(sub="known"))
+    assert isinstance(await setup.authenticate(known), Principal)
+    for number in range(3 + 5):
+        await setup.authenticate(with_token(token(iss="https://evil.example", sub=str(number))))
+    checks = count_checks(setup)
+    refused = await setup.authenticate(with_token(token(sub="new")))
+    assert isinstance(refused, Challenge)
+    assert (refused.status, refused.headers) == (429, ((b"retry-after", b"1"),))
+    assert checks == []
+    elsewhere = with_head(with_token(token(sub="new")), address="192.0.2.9")
+    assert isinstance(await setup.authenticate(elsewhere), Principal)
+    time.now += 0.2
+    assert isinstance(await setup.authenticate(with_token(token(sub="next"))), Principal)
+    assert len(checks) == 2
+
+
+async def test_the_signature_checks_of_all_throttled_addresses_are_limited() -> None:
+    limits = AuthenticatorLimits(max_total_throttled_checks=5)
+    setup = AuthenticatorSetup(max_failures=1, failure_clock=Clock(0.0), limits=limits)
+    bad = with_token(token(iss="https://evil.example"))
+    addresses = [f"192.0.2.{number}" for number in range(10)]
+    for address in addresses:
+        await setup.authenticate(with_head(bad, address=address))
+    checks = count_checks(setup)
+    for address in addresses:
+        await setup.authenticate(with_head(bad, address=address))
+    assert len(checks) == 5
+
+
+async def test_after_a_key_change_known_clients_of_a_throttled_address_go_on(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "keys.json"
+    keys = [add_key(path, name, "Ada", ("dev",), None) for name in ("one", "two")]
+    limits = AuthenticatorLimits(max_throttled_checks=1, key_poll_interval=0.001)
+    setup = AuthenticatorSetup(path, max_failures=1, failure_clock=Clock(), limits=limits)
+    requests = [with_token(key) for key in keys]
+    for request in requests:
+        assert isinstance(await setup.authenticate(request), Principal)
+    for _ in range(3):
+        await setup.authenticate(with_token(token(aud="x")))
+    async with polling(setup):
+        revoke_key(path, "two")
+        await wait_until_cached(setup, requests[1], known=False)
+        assert isinstance(await setup.authenticate(requests[0]), Principal)
+        checks = count_checks(setup)
+        for _ in range(2):  # the second time the revoked key is not known any more
+            result = await setup.authenticate(requests[1])
+            assert isinstance(result, Challenge)
+            assert result.status == 429
+        assert len(checks) == 1
+
+
+async def test_the_token_of_an_open_stream_is_never_throttled() -> None:
+    setup = AuthenticatorSetup(
+        max_failures=1, failure_clock=Clock(), limits=AuthenticatorLimits(max_throttled_checks=1)
+    )
+    stream, expired = with_token(token()), with_token(token(exp=int(NOW) - 100))
+    for number in range(3):
+        await setup.authenticate(with_token(token(aud="x", sub=str(number))))
+    for _ in range(3):
+        assert isinstance(await setup.authenticator.reauthenticate(stream), Principal)
+        result = await setup.authenticator.reauthenticate(expired)
+        assert isinstance(result, Challenge)
+        assert result.status == 401
+
+
+async def test_the_tokens_known_from_before_a_key_change_are_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    limits = AuthenticatorLimits(
+        max_cached_tokens=3, max_throttled_checks=1, key_poll_interval=0.001
+    )
+    setup = AuthenticatorSetup(path, max_failures=1, failure_clock=Clock(), limits=limits)
+    requests = [with_token(token(sub=f"s{number}")) for number in range(4)]
+    for request in requests[:3]:
+        await setup.authenticate(request)
+    async with polling(setup):
+        add_key(path, "one", "Ada", (), None)
+        await wait_until_cached(setup, requests[2], known=False)
+        await setup.authenticate(requests[3])
+        add_key(path, "two", "Ada", (), None)
+        await wait_until_cached(setup, requests[3], known=False)
+        for number in range(3):
+            await setup.authenticate(with_token(token(aud="x", sub=str(number))))
+        results = [await setup.authenticate(request) for request in requests]
+    assert [isinstance(result, Principal) for result in results] == [False, True, True, True]
+
+
+def count_checks(setup: AuthenticatorSetup) -> list[str]:
+    """Return a list to which each verified token is added from now on."""
+    checks, verifier = list[str](), setup.verifier
+    verify = verifier.verify
+
+    async def count(token: str) -> VerifiedIdentity:
+        checks.append(token)
+        return await verify(token)
+
+    verifier.verify = count
+    return checks
 
 
 async def test_a_rejected_token_is_verified_again() -> None:

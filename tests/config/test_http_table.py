@@ -72,6 +72,7 @@ WRONG: list[tuple[str, str]] = [
     ("max_body = 0.5", "expected a whole number, got a number"),
     ("session_max_age = 0", "expected more than 0"),
     ("session_max_age = 99999999", "expected more than 0 and at most 31622400"),
+    ('trusted_proxies = "10.0.0.0/8"', "expected a list"),
     ("allow_remote_without_auth = 1", "expected true or false"),
     ("tls_cert = 1", "expected text"),
     ('tls_key = ""', "expected text that is not blank"),
@@ -185,6 +186,20 @@ def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
 def test_a_host_or_origin_that_can_never_match_is_refused(line: str, tmp_path: Path) -> None:
     (error,) = errors_of(tmp_path, line)
     assert "[0]: expected " in error
+
+
+@pytest.mark.parametrize(
+    ("network", "why"),
+    [
+        ("proxy.example", "expected an address or a network"),
+        ("10.0.0.1/8", "10.0.0.1/8 has host bits set; write a network as 10.0.0.0/8"),
+        ("10.0.0.0/99", "does not appear to be an IPv4 or IPv6 network"),
+    ],
+)
+def test_a_trusted_proxy_must_be_a_network(network: str, why: str, tmp_path: Path) -> None:
+    (error,) = errors_of(tmp_path, f'trusted_proxies = ["{network}"]')
+    assert why in error
+    assert load_http(tmp_path, 'trusted_proxies = ["::1"]').trusted_proxies == ("::1",)
 
 
 def test_the_messages_path_of_the_sse_endpoint_is_reserved() -> None:

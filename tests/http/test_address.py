@@ -6,6 +6,7 @@ import pytest
 
 from trunkline.http.address import (
     HttpUrl,
+    TrustedProxies,
     check_target,
     client_network,
     is_loopback_address,
@@ -158,3 +159,49 @@ def test_a_loopback_address_is_on_this_machine(address: str) -> None:
 )
 def test_other_and_unknown_addresses_are_not_on_this_machine(address: str) -> None:
     assert not is_loopback_address(address)
+
+
+PROXIES = TrustedProxies(["127.0.0.1", "10.0.0.0/8", "fd00::/8"])
+FORWARDED_FOR, FORWARDED = b"x-forwarded-for", b"forwarded"
+
+
+@pytest.mark.parametrize(
+    ("peer", "headers", "client"),
+    [
+        ("10.0.0.1", {}, "10.0.0.1"),
+        ("10.0.0.1", {FORWARDED_FOR: b"192.0.2.1"}, "192.0.2.1"),
+        ("::ffff:10.0.0.1", {FORWARDED_FOR: b"192.0.2.1"}, "192.0.2.1"),
+        ("192.0.2.9", {FORWARDED_FOR: b"192.0.2.1"}, "192.0.2.9"),
+        ("", {FORWARDED_FOR: b"192.0.2.1"}, ""),
+        # From right to left, over trusted hops only: the client wrote the rest.
+        ("10.0.0.1", {FORWARDED_FOR: b"127.0.0.1, 192.0.2.1 ,10.0.0.2"}, "192.0.2.1"),
+        ("10.0.0.1", {FORWARDED_FOR: b"nonsense, 192.0.2.1"}, "192.0.2.1"),
+        ("10.0.0.1", {FORWARDED_FOR: b"10.0.0.3, 10.0.0.2"}, "10.0.0.3"),
+        ("fd00::1", {FORWARDED_FOR: b"2001:db8::1"}, "2001:db8::1"),
+        # With ports.
+        ("10.0.0.1", {FORWARDED_FOR: b"192.0.2.1:4711"}, "192.0.2.1"),
+        ("10.0.0.1", {FORWARDED_FOR: b"[2001:db8::1]:4711"}, "2001:db8::1"),
+        # No address: never that of the proxy, which may be a local one.
+        ("127.0.0.1", {FORWARDED_FOR: b"unknown"}, ""),
+        ("127.0.0.1", {FORWARDED_FOR: b""}, ""),
+        ("127.0.0.1", {FORWARDED: b"by=10.0.0.1"}, ""),
+        ("127.0.0.1", {FORWARDED: b"for=_hidden"}, ""),
+        ("127.0.0.1", {FORWARDED_FOR: b"10.0.0.2," * 40 + b"10.0.0.2"}, ""),
+        # RFC 7239.
+        ("10.0.0.1", {FORWARDED: b'for=192.0.2.1;proto=https, For="[fd00::2]:80"'}, "192.0.2.1"),
+        ("10.0.0.1", {FORWARDED: b'for="127.0.0.1, for=192.0.2.1'}, "192.0.2.1"),
+        ("10.0.0.1", {FORWARDED: b"for=127.0.0.1", FORWARDED_FOR: b"192.0.2.1"}, "192.0.2.1"),
+    ],
+)
+def test_a_trusted_proxy_names_the_address_of_the_client(
+    peer: str, headers: dict[bytes, bytes], client: str
+) -> None:
+    assert PROXIES.client_address(peer, headers) == client
+
+
+def test_only_networks_can_be_trusted() -> None:
+    assert "10.1.2.3" in PROXIES
+    assert "11.1.2.3" not in PROXIES
+    assert "" not in PROXIES
+    with pytest.raises(ValueError, match="host bits set"):
+        TrustedProxies(["10.0.0.1/8"])

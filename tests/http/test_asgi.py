@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.tasks import is_stuck, settle, stop, tidy
+from trunkline.http.address import TrustedProxies
 from trunkline.http.asgi import AsgiApp, AsgiLimits, AsgiMessage
 from trunkline.http.exchange import HttpExchange, HttpRequest, RequestHead
 from trunkline.jsonrpc import ConnectionLost
@@ -124,6 +125,20 @@ async def test_a_client_without_an_address_has_an_empty_one(client: Any) -> None
     call = server.start(AsgiApp(handler), http(client=client))
     assert (await handler.first()).request.address == ""
     await stop(call)
+
+
+@tidy
+async def test_a_trusted_proxy_names_the_address_of_the_client() -> None:
+    handler = QueueingHandler()
+    app = AsgiApp(handler, proxies=TrustedProxies(["192.0.2.1"]))
+    headers = [(b"x-forwarded-for", b"198.51.100.1"), (b"X-Forwarded-For", b"198.51.100.2")]
+    calls = [Server(body()).start(app, http(headers))]
+    assert (await handler.first()).request.address == "198.51.100.2"
+    app.reconfigure(10, 1.0)
+    calls.append(Server(body()).start(app, http(headers)))
+    await settle()
+    assert handler.exchanges[1].request.address == "192.0.2.1"
+    await stop(*calls)
 
 
 @pytest.mark.parametrize(

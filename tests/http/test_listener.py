@@ -23,7 +23,7 @@ from tests.http.test_connection import (
     serving,
 )
 from tests.tasks import is_stuck, settle
-from trunkline.http.address import client_network
+from trunkline.http.address import TrustedProxies, client_network
 from trunkline.http.exchange import HttpExchange
 from trunkline.http.listener import HttpListener
 from trunkline.http.message import HttpLimits
@@ -285,6 +285,26 @@ async def test_addresses_of_one_ipv6_network_share_a_connection_limit(
         one.get()
         other.get()
         assert [(await each.answer()).status for each in (one, two, other)] == [200, 503, 200]
+
+
+async def test_a_trusted_proxy_has_no_limit_per_address() -> None:
+    listener = HttpListener(echo, HttpLimits(max_connections_per_address=1))
+    listener.reconfigure(
+        HttpLimits(max_connections_per_address=1, max_connections=3),
+        proxies=TrustedProxies(["127.0.0.2"]),
+    )
+    await listener.listen(HOST, 0)
+    try:
+        async with connected(listener, "127.0.0.2") as one, connected(listener, "127.0.0.2") as two:
+            for client in (one, two):
+                client.get()
+                assert (await client.answer()).status == 200
+            async with connected(listener) as three, connected(listener) as four:
+                three.get()
+                assert (await three.answer()).status == 200
+                assert (await four.answer()).status == 503
+    finally:
+        await listener.aclose(0)
 
 
 # Upgraded connections

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trunkline.http.address import TrustedProxies
 from trunkline.http.exchange import HttpRequest, RequestHead
 from trunkline.http.message import (
     PARSE_SLICE_BYTES,
@@ -49,6 +50,18 @@ def rejection_of(raw: bytes, limits: HttpLimits = DEFAULTS) -> RequestRejected:
 
 def statuses(arrivals: list[ParsedRequest | RequestRejected]) -> list[int | str]:
     return [a.status if isinstance(a, RequestRejected) else a.request.path for a in arrivals]
+
+
+def test_each_proxy_may_add_a_forwarding_header_of_its_own() -> None:
+    raw = POST + b"X-Forwarded-For: 10.0.0.9\r\nx-forwarded-for: 192.0.2.9, 10.0.0.1\r\n"
+    raw += b"Content-Length: 0\r\n\r\n"
+    assert request(raw).head.address == "192.0.2.1"  # it is no proxy
+    reader = RequestReader("10.0.0.2", DEFAULTS, TrustedProxies(["10.0.0.0/8"]))
+    reader.feed(raw)
+    (arrival,) = reader.parsed
+    assert isinstance(arrival, ParsedRequest)
+    assert arrival.request.address == "192.0.2.9"
+    assert arrival.request.headers[b"x-forwarded-for"] == b"10.0.0.9,192.0.2.9, 10.0.0.1"
 
 
 def test_a_request_is_parsed_in_full() -> None:

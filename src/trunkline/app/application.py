@@ -345,7 +345,12 @@ class App:
         """Prepare the HTTP settings and the certificate, if HTTP is served."""
         if self._router is None and self._asgi is None:
             return lambda: None
-        from trunkline.app.build import build_http_limits, build_http_rules, build_tls_context  # noqa: PLC0415  see above
+        from trunkline.app.build import (  # noqa: PLC0415  see above
+            build_http_limits,
+            build_http_rules,
+            build_proxies,
+            build_tls_context,
+        )
 
         http, tls, certificate = change.new.http, None, self._tls_digest
         change.postpone("http.listen")
@@ -358,16 +363,20 @@ class App:
                 "http.tls_cert", "http.tls_key"
             ):
                 change.note("http.tls_cert: the file has a new certificate")
-        rules, limits = build_http_rules(http), build_http_limits(http)
+        rules, limits, proxies = (
+            build_http_rules(http),
+            build_http_limits(http),
+            build_proxies(http),
+        )
 
         def apply() -> None:
             self._tls_digest = certificate
             if self._router is not None:
                 self._router.reconfigure(rules)
             if self._listener is not None:
-                self._listener.reconfigure(limits, tls)
+                self._listener.reconfigure(limits, tls, proxies)
             if self._asgi is not None:
-                self._asgi.reconfigure(http.max_body, http.body_timeout)
+                self._asgi.reconfigure(http.max_body, http.body_timeout, proxies)
 
         return apply
 
@@ -429,7 +438,11 @@ class App:
 
         Raises OSError, ValueError, and ConfigErrors for a server whose url is this gateway.
         """
-        from trunkline.app.build import build_http_limits, build_tls_context  # noqa: PLC0415
+        from trunkline.app.build import (  # noqa: PLC0415
+            build_http_limits,
+            build_proxies,
+            build_tls_context,
+        )
         from trunkline.http.listener import HttpListener  # noqa: PLC0415  see above
 
         place = split_address(str(http.listen), self._auth.is_required)
@@ -440,7 +453,7 @@ class App:
         self._tls_digest = b"" if tls is None else _tls_files_digest(http)
         router = self._router = self._router or self._create_router(http)
         self._listener = listener = HttpListener(
-            router.handle, build_http_limits(http), self.report
+            router.handle, build_http_limits(http), self.report, build_proxies(http)
         )
         try:
             await _listen_on(listener, place, tls)
@@ -460,6 +473,7 @@ class App:
         forward them to mounted applications: use `running` in the lifespan of the outermost
         application.
         """
+        from trunkline.app.build import build_proxies  # noqa: PLC0415
         from trunkline.http.asgi import (  # noqa: PLC0415
             AsgiApp,
             AsgiLimits,
@@ -495,7 +509,9 @@ class App:
 
         http = self.config.http
         limits = AsgiLimits(max_body=http.max_body, body_timeout=http.body_timeout)
-        self._asgi = AsgiApp(answer, accept, limits, startup=start, shutdown=stop)
+        self._asgi = AsgiApp(
+            answer, accept, limits, proxies=build_proxies(http), startup=start, shutdown=stop
+        )
         return self._asgi
 
     @property

@@ -76,6 +76,7 @@ from trunkline.stdio.child import ChildProcess
 
 if TYPE_CHECKING:
     from trunkline.backends.connect import ClientIdentity
+    from trunkline.http.address import TrustedProxies
     from trunkline.http.message import HttpLimits
     from trunkline.telemetry.otlp import ExportLimits
 
@@ -186,6 +187,13 @@ def build_http_limits(http: HttpSettings) -> "HttpLimits":
         max_connections=http.max_connections,
         max_connections_per_address=http.max_connections_per_address,
     )
+
+
+def build_proxies(http: HttpSettings) -> "TrustedProxies":
+    """Return the proxies whose forwarding headers are believed."""
+    from trunkline.http.address import NO_PROXIES, TrustedProxies  # noqa: PLC0415  only for HTTP
+
+    return TrustedProxies(http.trusted_proxies) if http.trusted_proxies else NO_PROXIES
 
 
 def build_tls_context(http: HttpSettings) -> ssl.SSLContext | None:

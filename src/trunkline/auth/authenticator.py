@@ -10,12 +10,15 @@ URL are not accepted, because URLs end up in logs.
 Invariants:
 1. Every request is authenticated. The cache is bounded, never outlives a token by the wall clock,
    and is cleared as soon as a key source changes.
-2. Failures are not cached. After `max_failures` failures in 60 s an address has to wait, and its
-   requests cost no signature check meanwhile.
-3. An IPv6 network of 64 bits counts as one address: a customer gets at least that much.
-4. A request with two Authorization headers is rejected: a proxy may have checked the other one.
-5. Rejections are reported without the token, at most `max_failures` times in 60 s per address.
-6. A request without credentials gets no error code (RFC 6750, 3). Responses repeat nothing that a
+2. Failures are not cached. After `max_failures` failures in 60 s an address is throttled: its
+   invalid tokens get 429.
+3. A throttled address has a limited number of signature checks per second, and so have all of them
+   together. A token that was valid before does not count there, nor does that of an open stream.
+   So failures of others never end a stream, nor reject a client that the gateway knows.
+4. An IPv6 network of 64 bits counts as one address: a customer gets at least that much.
+5. A request with two Authorization headers is rejected: a proxy may have checked the other one.
+6. Rejections are reported without the token, at most `max_failures` times in 60 s per address.
+7. A request without credentials gets no error code (RFC 6750, 3). Responses repeat nothing that a
    client sent, except the Host header, which the endpoint has checked.
 """
 
@@ -34,7 +37,7 @@ from trunkline.auth.api_keys import ApiKeyFile
 from trunkline.auth.claims import AuthenticationError, AuthErrorCode, VerifiedIdentity
 from trunkline.auth.key_sets import KeySource
 from trunkline.auth.tokens import TokenVerifier
-from trunkline.endpoints.auth import Challenge
+from trunkline.endpoints.auth import AUTH_UNAVAILABLE, Challenge
 from trunkline.endpoints.pages import HttpPage, HttpPages
 from trunkline.http.address import client_network
 from trunkline.http.exchange import HttpRequest
@@ -65,6 +68,9 @@ class AuthenticatorLimits(Struct, frozen=True, kw_only=True):
 
     max_cached_tokens: int = 4096
     max_tracked_addresses: int = 10_000
+    # How many unknown tokens are verified per second from one throttled address, and from all.
+    max_throttled_checks: int = 100
+    max_total_throttled_checks: int = 1000
     # How many seconds pass between two checks of the key sources.
     key_poll_interval: float = 1.0
 
@@ -72,21 +78,21 @@ class AuthenticatorLimits(Struct, frozen=True, kw_only=True):
 _DEFAULT_LIMITS = AuthenticatorLimits()
 
 
-class FailureLimiter:
-    """Limits failed attempts by client address; one is forgiven every `period / max_failures` s."""
+class AttemptLimiter:
+    """Limits attempts by client address; one is forgiven every `period / max_attempts` seconds."""
 
     def __init__(
         self,
-        max_failures: int,
+        max_attempts: int,
         period: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
         max_addresses: int = _DEFAULT_LIMITS.max_tracked_addresses,
     ) -> None:
-        self._max_failures = max_failures
+        self._max_attempts = max_attempts
         self._max_addresses = max_addresses
-        self._interval = period / max_failures
+        self._interval = period / max_attempts
         self._now = clock
-        # When all failures of a network are forgiven; the network that failed last is last.
+        # When all attempts of a network are forgiven; the network that tried last is last.
         self._recovered_at: dict[str, float] = {}
 
     def __len__(self) -> int:
@@ -97,15 +103,20 @@ class FailureLimiter:
         recovered_at = self._recovered_at.get(client_network(address))
         if recovered_at is None:
             return 0.0
-        return max(0.0, recovered_at - self._now() - (self._max_failures - 1) * self._interval)
+        return max(0.0, recovered_at - self._now() - (self._max_attempts - 1) * self._interval)
 
     def record(self, address: str) -> None:
-        """Count a failure."""
+        """Count an attempt."""
         network, now = client_network(address), self._now()
         recovered_at = max(self._recovered_at.pop(network, now), now) + self._interval
         if len(self._recovered_at) >= self._max_addresses:
             del self._recovered_at[next(iter(self._recovered_at))]
         self._recovered_at[network] = recovered_at
+
+
+def _throttled(delay: float) -> Challenge:
+    retry_header = (b"retry-after", b"%d" % math.ceil(delay))
+    return Challenge(429, "too many invalid tokens; try again later", (retry_header,))
 
 
 class ProtectedResource(Struct, frozen=True, kw_only=True):
@@ -188,11 +199,17 @@ class TokenAuthenticator:
         self._now = verifier.clock
         self._limits = limits
         self._failure_limiter, self._report_limiter = (
-            FailureLimiter(max_failures, 60.0, failure_clock, limits.max_tracked_addresses)
+            AttemptLimiter(max_failures, 60.0, failure_clock, limits.max_tracked_addresses)
             for _ in range(2)
+        )
+        self._check_limiter, self._total_check_limiter = (
+            AttemptLimiter(number, 1.0, failure_clock, limits.max_tracked_addresses)
+            for number in (limits.max_throttled_checks, limits.max_total_throttled_checks)
         )
         self._on_rejected = on_rejected
         self._identities: dict[bytes | None, VerifiedIdentity] = {}
+        # The headers of tokens that were valid before the key sources changed, oldest first.
+        self._verified_before: dict[bytes | None, None] = {}
         self._generation = verifier.generation
         self._watch_tasks: list[asyncio.Task[None]] = []
 
@@ -218,15 +235,42 @@ class TokenAuthenticator:
                 request, "expected an Authorization header: Bearer TOKEN"
             )
         delay = self._failure_limiter.retry_after(request.address)
-        if delay > 0:
-            retry_header = (b"retry-after", b"%d" % math.ceil(delay))
-            return Challenge(429, "too many invalid tokens; try again later", (retry_header,))
+        if delay == 0:
+            return await self._verify(request, counts=True)
+        # Others may have sent the invalid tokens from this address, so a valid one is accepted.
+        if not self._may_verify(request.address, header):
+            return _throttled(1.0)
+        result = await self._verify(request, counts=False)
+        is_invalid = isinstance(result, Challenge) and result.status != AUTH_UNAVAILABLE
+        return _throttled(delay) if is_invalid else result
+
+    async def reauthenticate(self, request: HttpRequest) -> Principal | Challenge:
+        """Authenticate the request of an open stream again; it is never throttled."""
+        return self.cached_principal(request) or await self._verify(request, counts=False)
+
+    def _may_verify(self, address: str, header: bytes | None) -> bool:
+        """Return whether a token from a throttled address is verified: see invariant 3."""
+        if header in self._identities or header in self._verified_before:
+            return True
+        limiters = ((self._check_limiter, address), (self._total_check_limiter, ""))
+        if any(limiter.retry_after(key) > 0 for limiter, key in limiters):
+            return False
+        for limiter, key in limiters:
+            limiter.record(key)
+        return True
+
+    async def _verify(self, request: HttpRequest, *, counts: bool) -> Principal | Challenge:
+        """Verify the token of a request; with `counts`, a failure counts for its address."""
+        header = request.headers.get(_AUTHORIZATION_HEADER)
         try:
             identity = await self._verifier.verify(_bearer_token(request))
         except AuthenticationError as error:
             if error.code != "unavailable":
                 # A failure of the issuer is no fault of the client.
-                self._failure_limiter.record(request.address)
+                self._identities.pop(header, None)
+                self._verified_before.pop(header, None)
+                if counts:
+                    self._failure_limiter.record(request.address)
             self._report_rejection(request, error.reason)
             return self.resource.challenge(request, error.reason, error.code)
         finally:
@@ -237,9 +281,10 @@ class TokenAuthenticator:
     def _store(self, header: bytes | None, identity: VerifiedIdentity) -> None:
         # Inserted anew: the dict is ordered by verification, and the oldest entry is evicted first.
         self._identities.pop(header, None)
-        if len(self._identities) >= self._limits.max_cached_tokens:
-            del self._identities[next(iter(self._identities))]
         self._identities[header] = identity
+        self._verified_before.pop(header, None)
+        if len(self._identities) > self._limits.max_cached_tokens:
+            del self._identities[next(iter(self._identities))]
 
     def _report_rejection(self, request: HttpRequest, reason: str) -> None:
         if self._report_limiter.retry_after(request.address) == 0:
@@ -273,7 +318,11 @@ class TokenAuthenticator:
         generation = self._verifier.generation
         if generation != self._generation:
             self._generation = generation
+            self._verified_before |= dict.fromkeys(self._identities)
             self._identities.clear()
+            excess = len(self._verified_before) - self._limits.max_cached_tokens
+            for header in list(self._verified_before)[: max(0, excess)]:
+                del self._verified_before[header]
 
     def stop(self) -> None:
         """Stop polling and clear the cache."""
@@ -281,6 +330,7 @@ class TokenAuthenticator:
             task.cancel()
         self._watch_tasks = []
         self._identities.clear()
+        self._verified_before.clear()
 
 
 def _bearer_token(request: HttpRequest) -> str:

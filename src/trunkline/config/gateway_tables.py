@@ -13,8 +13,9 @@ Invariants:
 
 import re
 from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, cast
 
 from msgspec import Meta, Struct
 
@@ -125,6 +126,13 @@ AllowedOrigin = Annotated[
 ]
 
 
+NETWORK_PATTERN = r"^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$"
+ProxyNetwork = Annotated[
+    str,
+    text_format(NETWORK_PATTERN, 'an address or a network, such as "10.0.0.0/8" or "::1"'),
+]
+
+
 class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How clients reach the gateway over HTTP; without `listen` they cannot."""
 
@@ -151,6 +159,10 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     allowed_origins: Annotated[
         tuple[AllowedOrigin, ...],
         Meta(description="Accepted origins of web pages, in addition to loopback."),
+    ] = ()
+    trusted_proxies: Annotated[
+        tuple[ProxyNetwork, ...],
+        Meta(description="Proxies whose X-Forwarded-For or Forwarded header names the client."),
     ] = ()
     allow_remote_without_auth: Annotated[
         bool,
@@ -227,6 +239,7 @@ def check_http(tree: Table, report: ErrorCollector) -> None:
         if given in table and missing not in table:
             add_error(("http", given), f"{missing} is missing", "TLS needs both")
     _check_http_paths(table, add_error)
+    _check_proxies(table, add_error)
 
 
 def _note_network_risks(table: Table, report: ErrorCollector) -> None:
@@ -238,6 +251,17 @@ def _note_network_risks(table: Table, report: ErrorCollector) -> None:
     if not table.get("allowed_hosts"):
         fix = "list the gateway's names in allowed_hosts"
         report.add_note(("http", "listen"), "requests for other than loopback names get 421", fix)
+
+
+def _check_proxies(table: Table, add_error: AddError) -> None:
+    networks = table.get("trusted_proxies")
+    for network in cast("list[object]", networks) if isinstance(networks, list) else ():
+        # The type reports everything else that is no network.
+        if isinstance(network, str) and re.fullmatch(NETWORK_PATTERN, network):
+            try:
+                ip_network(network)
+            except ValueError as error:
+                add_error(("http", "trusted_proxies"), str(error), "write a network as 10.0.0.0/8")
 
 
 def _check_http_paths(table: Table, add_error: AddError) -> None:

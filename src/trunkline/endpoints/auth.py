@@ -144,6 +144,10 @@ class Authenticator(Protocol):
         """Authenticate a request; this may take time, bounded by the implementation."""
         ...
 
+    async def reauthenticate(self, request: HttpRequest) -> Principal | Challenge:
+        """Authenticate the request of an open stream again; never refuses by a rate limit."""
+        ...
+
 
 _REMOTE_CLIENT = Challenge(
     403,
@@ -170,6 +174,10 @@ class AllowAll:
         if _AUTHORIZATION in request.repeated:
             return Challenge(400, "expected one Authorization header, got several")
         return self.cached_principal(request) or _REMOTE_CLIENT
+
+    async def reauthenticate(self, request: HttpRequest) -> Principal | Challenge:
+        """Do as `authenticate` does."""
+        return await self.authenticate(request)
 
 
 # The status of an authenticator that cannot decide now; open streams stay open.
@@ -214,7 +222,7 @@ class StreamReauthenticator:
         """Authenticate a stream again; close it unless the principal and its roles are the same."""
         stream.is_checking = True
         try:
-            result = await authenticator.authenticate(stream.request)
+            result = await authenticator.reauthenticate(stream.request)
         finally:
             stream.is_checking = False
         # An unreachable key server is no reason to disconnect a client.

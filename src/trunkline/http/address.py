@@ -1,4 +1,7 @@
-"""HTTP addresses: parse URLs, resolve hosts, and tell what is known of an IP address.
+"""HTTP addresses: parse URLs, resolve hosts, classify IP addresses, and find those of clients.
+
+Behind a trusted proxy, the address of a client is read from right to left: each trusted hop names
+the one before it. What stands further left may be written by the client, and is never used.
 
 Only http and https URLs are accepted. Credentials in a URL are rejected, since URLs end up in logs.
 """
@@ -6,7 +9,15 @@ Only http and https URLs are accepted. Credentials in a URL are rejected, since 
 import asyncio
 import re
 import socket
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from collections.abc import Iterable, Mapping
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -36,6 +47,12 @@ _NON_PUBLIC_V4 = [
         "240.0.0.0/4",  # reserved, and broadcast
     )
 ]
+# Headers to which each proxy adds a value, perhaps in a line of its own.
+FORWARDING_HEADERS = frozenset((b"forwarded", b"x-forwarded-for"))
+
+# How many forwarding hops of one request are looked at.
+_MAX_HOPS = 32
+
 _GLOBAL_V6 = IPv6Network("2000::/3")
 _NON_PUBLIC_V6 = [
     IPv6Network(net)
@@ -145,6 +162,82 @@ def client_network(address: str) -> str:
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
     return str(IPv6Network((int(parsed) >> 64 << 64, 64)))
+
+
+class TrustedProxies:
+    """The proxies whose forwarding headers are believed, as networks."""
+
+    def __init__(self, networks: Iterable[str] = ()) -> None:
+        """Parse the networks, such as `10.0.0.0/8` or `::1`; raises ValueError."""
+        self._networks = [ip_network(network) for network in networks]
+
+    def __contains__(self, address: str) -> bool:
+        """Return whether the connection of this address is one of a proxy."""
+        hop = _parse_hop(address) if self._networks else None
+        return hop is not None and self._trusts(hop)
+
+    def client_address(self, peer: str, headers: Mapping[bytes, bytes]) -> str:
+        """Return the client's address for a request that came from `peer`.
+
+        It is the last hop that no trusted proxy has. The result is "" if a proxy names no address,
+        so that nothing the client wrote can make it a local or a known one.
+        """
+        if peer not in self:
+            return peer
+        found = peer
+        for count, text in enumerate(reversed(_forwarding_hops(headers))):
+            hop = _parse_hop(text) if count < _MAX_HOPS else None
+            if hop is None:
+                return ""
+            found = str(hop)
+            if not self._trusts(hop):
+                break
+        return found
+
+    def _trusts(self, hop: IPv4Address | IPv6Address) -> bool:
+        return any(hop in network for network in self._networks)
+
+
+# Believes no forwarding header.
+NO_PROXIES = TrustedProxies()
+
+
+def _forwarding_hops(headers: Mapping[bytes, bytes]) -> list[str]:
+    """Return the hops that the headers name, from the client to the last proxy but one.
+
+    X-Forwarded-For comes first: proxies that set it often pass on a Forwarded of the client.
+    """
+    forwarded_for = headers.get(b"x-forwarded-for")
+    if forwarded_for is not None:
+        return forwarded_for.decode("latin-1").split(",")
+    forwarded = headers.get(b"forwarded")
+    if forwarded is None:
+        return []
+    return [_forwarded_client(element) for element in forwarded.decode("latin-1").split(",")]
+
+
+def _forwarded_client(element: str) -> str:
+    """Return the client in an element of a Forwarded header (RFC 7239), "" if it names none."""
+    for pair in element.split(";"):
+        name, _, value = pair.partition("=")
+        if name.strip().lower() == "for":
+            return value.strip().strip('"')
+    return ""
+
+
+def _parse_hop(text: str) -> IPv4Address | IPv6Address | None:
+    """Parse an address with or without a port; None for a name, as in `for=unknown`."""
+    text = text.strip()
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
 
 
 def _embedded_v4(address: IPv6Address) -> list[IPv4Address]:

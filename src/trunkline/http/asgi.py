@@ -28,6 +28,7 @@ from urllib.parse import quote, unquote
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trunkline.http.address import FORWARDING_HEADERS, NO_PROXIES, TrustedProxies
 from trunkline.http.exchange import (
     TEXT_PLAIN,
     BodyParts,
@@ -289,16 +290,21 @@ class AsgiApp:
         handle_websocket: WebSocketHandler | None = None,
         limits: AsgiLimits = _DEFAULT_LIMITS,
         *,
+        proxies: TrustedProxies = NO_PROXIES,
         startup: LifespanHook | None = None,
         shutdown: LifespanHook | None = None,
     ) -> None:
         self._handle = handle
         self._handle_websocket = handle_websocket
         self._limits = limits
+        self._proxies = proxies
         self._hooks = {"startup": startup, "shutdown": shutdown}
 
-    def reconfigure(self, max_body: int, body_timeout: float) -> None:
-        """Use other limits for bodies from now on."""
+    def reconfigure(
+        self, max_body: int, body_timeout: float, proxies: TrustedProxies = NO_PROXIES
+    ) -> None:
+        """Use other limits for bodies, and other proxies, from now on."""
+        self._proxies = proxies
         self._limits = replace(self._limits, max_body=max_body, body_timeout=body_timeout)
 
     async def __call__(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
@@ -334,7 +340,8 @@ class AsgiApp:
                 await _send_rejection(rejection, scope, receive, send, limits.linger_timeout)
             return
         if body is not None:
-            request = _build_request(scope, scope["method"], headers, repeated, body)
+            head = _build_head(scope, scope["method"], headers, repeated, self._proxies)
+            request = HttpRequest(head, body)
             exchange = AsgiExchange(request, limits)
             self._handle(exchange)
             await exchange.run(receive, send)
@@ -358,9 +365,8 @@ class AsgiApp:
             if not accepts_subprotocol(offered):
                 reason = f"expected the subprotocol {MCP_SUBPROTOCOL!r}, got {', '.join(offered)!r}"
                 raise AsgiRejected(400, reason)
-            await self._handle_websocket(
-                _build_request(scope, "GET", *_collect_headers(scope)), transport
-            )
+            head = _build_head(scope, "GET", *_collect_headers(scope), self._proxies)
+            await self._handle_websocket(HttpRequest(head, b""), transport)
         except AsgiRejected as rejection:
             transport.reject(rejection)
         except Exception:
@@ -516,23 +522,22 @@ async def _send_rejection(
 # Scopes
 
 
-def _build_request(
+def _build_head(
     scope: AsgiScope,
     method: str,
     headers: dict[bytes, bytes],
     repeated: frozenset[bytes],
-    body: bytes = b"",
-) -> HttpRequest:
+    proxies: TrustedProxies,
+) -> RequestHead:
     client = scope.get("client")
-    head = RequestHead(
+    return RequestHead(
         method=method,
         path=quote(_mounted_path(scope), safe=_SAFE_PATH_CHARACTERS),
         query=scope.get("query_string", b"").decode("latin-1"),
         headers=headers,
         repeated=repeated,
-        address=client[0] if client and client[0] else "",
+        address=proxies.client_address(client[0] if client and client[0] else "", headers),
     )
-    return HttpRequest(head, body)
 
 
 def _collect_headers(scope: AsgiScope) -> tuple[dict[bytes, bytes], frozenset[bytes]]:
@@ -543,6 +548,8 @@ def _collect_headers(scope: AsgiScope) -> tuple[dict[bytes, bytes], frozenset[by
         lower = name.lower()
         if lower in found:
             repeated.add(lower)
+            if lower in FORWARDING_HEADERS:
+                found[lower] += b"," + value
         else:
             found[lower] = value.strip(b" \t")
     return found, frozenset(repeated)

@@ -37,6 +37,7 @@ from typing import NamedTuple, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trunkline.http.address import NO_PROXIES, TrustedProxies
 from trunkline.http.exchange import (
     BodyPart,
     BodyParts,
@@ -239,6 +240,8 @@ class ConnectionContext(NamedTuple):
     """Called when a connection is closed."""
     write_coalescer: WriteCoalescer
     """Writes the responses; its `pending_writers` is the number of unanswered exchanges."""
+    proxies: TrustedProxies = NO_PROXIES
+    """The proxies that may name the addresses of clients."""
 
 
 class UpgradedStream:
@@ -300,6 +303,7 @@ class HttpConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._reader: RequestReader
+        # Of the other end, which may be a proxy.
         self.address = ""
         self.state = connection_state(Activity.NEW, InputFlow.OPEN, OutputFlow.OPEN)
         # When to call `expire`, in the loop's time.
@@ -324,7 +328,7 @@ class HttpConnection(asyncio.Protocol):
         peer: object = transport.get_extra_info("peername")
         if isinstance(peer, tuple):  # a Unix socket has no such address
             self.address = cast("tuple[str, int]", peer)[0]
-        self._reader = RequestReader(self.address, self._limits)
+        self._reader = RequestReader(self.address, self._limits, self._context.proxies)
         self._find_cached = self._reader.head_cache.find
         if self._context.admit(self):
             self._set_deadline()

@@ -44,11 +44,14 @@ class RequestHead(Struct):
     """The path as sent (percent-encoded), without the query."""
     query: str
     headers: dict[bytes, bytes]
-    """The first value of each header. There is no Content-Length: the body is complete."""
+    """The first value of each header. There is no Content-Length: the body is complete.
+
+    Forwarded and X-Forwarded-For have all their values, with commas between them.
+    """
     repeated: frozenset[bytes]
     """The names of headers that were sent more than once."""
     address: str
-    """The client's IP address, or "" if it is not known."""
+    """The client's IP address, or "" if it is not known; a trusted proxy may name it."""
     app_data: Any = None
     """A slot in which the handler caches what it derived from this head; all else is constant."""
 

@@ -7,7 +7,7 @@ It gives requests no meaning and starts no tasks: the handler decides whether it
 
 Invariants:
 1. Connections are limited in total and per address, where an IPv6 /64 counts as one address.
-   Further clients get status 503 with Retry-After.
+   Further clients get status 503 with Retry-After. A trusted proxy has the limit in total only.
 2. Slow clients cannot keep a connection: every deadline is checked, by one timer for all.
 3. `aclose` ends within its timeout and leaves no socket, connection or timer behind.
 """
@@ -18,7 +18,7 @@ from collections import Counter
 from contextlib import suppress
 from uuid import uuid4
 
-from trunkline.http.address import client_network
+from trunkline.http.address import NO_PROXIES, TrustedProxies, client_network
 from trunkline.http.connection import ConnectionContext, HttpConnection
 from trunkline.http.exchange import ExchangeHandler, HttpRequest
 from trunkline.http.message import HttpLimits
@@ -40,13 +40,23 @@ class HttpListener:
         handle: ExchangeHandler,
         limits: HttpLimits = _DEFAULT_LIMITS,
         report: IncidentReporter = print_incident,
+        proxies: TrustedProxies = NO_PROXIES,
     ) -> None:
-        """Create a listener; `handle` is called for each request, and `report` if it raises."""
+        """Create a listener; `handle` is called for each request, and `report` if it raises.
+
+        `proxies` may name the addresses of clients, and have no limit per address.
+        """
         self._limits = limits
         self._report = report
         write_coalescer = WriteCoalescer(asyncio.get_running_loop())
         self._context = ConnectionContext(
-            handle, limits, self._describe_error, self._admit, self._release, write_coalescer
+            handle,
+            limits,
+            self._describe_error,
+            self._admit,
+            self._release,
+            write_coalescer,
+            proxies,
         )
         self._servers: list[asyncio.Server] = []
         self._tls: ssl.SSLContext | None = None
@@ -89,10 +99,15 @@ class HttpListener:
             )
         )
 
-    def reconfigure(self, limits: HttpLimits, tls: ssl.SSLContext | None = None) -> None:
-        """Use other limits, and another certificate if one is given, for new connections."""
+    def reconfigure(
+        self,
+        limits: HttpLimits,
+        tls: ssl.SSLContext | None = None,
+        proxies: TrustedProxies = NO_PROXIES,
+    ) -> None:
+        """Use other limits and proxies, and a certificate if one is given, for new connections."""
         self._limits = limits
-        self._context = self._context._replace(limits=limits)
+        self._context = self._context._replace(limits=limits, proxies=proxies)
         self._tls = tls or self._tls
 
     def _set_tls(self, tls: ssl.SSLContext | None) -> None:
@@ -150,7 +165,8 @@ class HttpListener:
         limits, network = self._limits, client_network(connection.address)
         if self._closing or len(self._connections) >= limits.max_connections:
             return False
-        if network and self._by_network[network] >= limits.max_connections_per_address:
+        is_full = self._by_network[network] >= limits.max_connections_per_address
+        if network and is_full and connection.address not in self._context.proxies:
             return False
         self._connections.add(connection)
         self._by_network[network] += 1

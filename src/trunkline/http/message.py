@@ -32,6 +32,7 @@ from typing import Generic, NoReturn, TypeVar
 import httptools
 from msgspec import Struct
 
+from trunkline.http.address import FORWARDING_HEADERS, NO_PROXIES, TrustedProxies
 from trunkline.http.exchange import HeaderTuple, HttpRequest, RequestHead
 from trunkline.http.states import ReaderPhase
 
@@ -270,6 +271,7 @@ class RequestReader:
         "_length",
         "_limits",
         "_parser",
+        "_proxies",
         "_rejection",
         "_repeated",
         "_target",
@@ -282,9 +284,12 @@ class RequestReader:
         "trailing_data",
     )
 
-    def __init__(self, address: str, limits: HttpLimits) -> None:
+    def __init__(
+        self, address: str, limits: HttpLimits, proxies: TrustedProxies = NO_PROXIES
+    ) -> None:
         self._address = address
         self._limits = limits
+        self._proxies = proxies
         self._parser = httptools.HttpRequestParser(self)
         self._rejection: RequestRejected | None = None
         # Whether the connection closes after the request that is being read.
@@ -398,6 +403,8 @@ class RequestReader:
         if name in headers:
             self._repeated |= {name}
             self._duplicate_count += 1
+            if name in FORWARDING_HEADERS:
+                headers[name] += b"," + value
             self._check_count()
         else:
             headers[name] = value.rstrip(b" \t")
@@ -458,9 +465,10 @@ class RequestReader:
         target = self._target
         if target[0] != _SLASH:  # absolute form (RFC 9112, section 3.2.2)
             target = strip_origin(target, headers.get(b"host", b""))
-        self._head = RequestHead(
-            method, *split_target(target), headers, self._repeated, self._address
-        )
+        address = self._address
+        if self._proxies is not NO_PROXIES:
+            address = self._proxies.client_address(address, headers)
+        self._head = RequestHead(method, *split_target(target), headers, self._repeated, address)
         self._headers = {}  # trailers go into a dict of their own, which is ignored
         self.phase = _BODY
 
