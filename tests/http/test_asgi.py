@@ -138,7 +138,8 @@ async def test_a_trusted_proxy_names_the_address_of_the_client() -> None:
     calls.append(Server(body()).start(app, http(headers)))
     await settle()
     assert handler.exchanges[1].request.address == "192.0.2.1"
-    await stop(*calls)
+    for call in calls:
+        await stop(call)
 
 
 @pytest.mark.parametrize(
