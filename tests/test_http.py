@@ -240,11 +240,15 @@ async def test_liveness_differs_from_readiness() -> None:
         assert (await here.ask(None, "GET", "/healthz")).json == {"status": "ok"}
         early = await here.ask(None, "GET", "/readyz")
         assert (early.status, early.json["status"]) == (503, "not_ready")
-        assert early.json["degraded"] == [{"server": "s", "state": "starting"}]
+        assert early.json["servers"] == {"ready": 0, "degraded": 1}
+        assert "degraded" not in early.json
         hold.released.set()
         await here.gateway.registry.wait_complete()
         ready = await here.ask(None, "GET", "/readyz")
-        assert (ready.status, ready.json) == (200, {"status": "ready"})
+        assert (ready.status, ready.json) == (
+            200,
+            {"status": "ready", "servers": {"ready": 1, "degraded": 0}},
+        )
         here.router.drain()
         assert (await here.ask(None, "GET", "/readyz")).status == 503
         assert (await here.ask(None, "GET", "/healthz")).status == 200

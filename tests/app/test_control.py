@@ -283,7 +283,7 @@ async def test_the_status_lists_the_servers_without_their_secrets(
         *("ready", "2025-11-25"),
         *(0, 0),
     )
-    assert small.stderr == "the secret is …"
+    assert small.stderr == "the secret is [redacted]"
     assert (broken.state, broken.pid, broken.stderr) == ("waiting", None, None)
     assert broken.retry_in is not None
     assert (me.state, me.pid) == ("ready", None)

@@ -11,7 +11,6 @@ import pytest
 from trunkline.app.telemetry import OpenLog, open_log
 from trunkline.config import LogSettings
 from trunkline.gateway.events import AuthRejected, BackendStateChanged
-from trunkline.gateway.registry import mask_nothing
 
 REJECTED = AuthRejected("192.0.2.1", "no token")
 STATE_CHANGED = BackendStateChanged("fs", "waiting", None, None)
@@ -38,7 +37,7 @@ def read(near: int, far: int, log: OpenLog) -> list[str]:
 def test_over_stdio_fewer_events_are_logged_by_default(
     pipe: tuple[int, int], stdio: bool, level: Any, count: int
 ) -> None:
-    log = open_log(LogSettings(level=level), stdio, mask_nothing, pipe[1])
+    log = open_log(LogSettings(level=level), stdio, str, pipe[1])
     log.log(REJECTED)
     log.log(STATE_CHANGED)
     assert len(read(*pipe, log)) == count
@@ -60,7 +59,7 @@ def test_the_log_is_text_on_a_terminal_or_over_stdio_and_json_otherwise(
     format_name, stdio, terminal = reader
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    log = open_log(LogSettings(format=format_name), stdio, mask_nothing, pipe[1])
+    log = open_log(LogSettings(format=format_name), stdio, str, pipe[1])
     log.log(STATE_CHANGED)
     (line,) = read(*pipe, log)
     assert line.startswith("{") == is_json
@@ -70,14 +69,14 @@ def test_the_log_is_text_on_a_terminal_or_over_stdio_and_json_otherwise(
 
 
 def test_announcements_are_logged_at_any_level(pipe: tuple[int, int]) -> None:
-    log = open_log(LogSettings(format="json", level="off"), False, mask_nothing, pipe[1])
+    log = open_log(LogSettings(format="json", level="off"), False, str, pipe[1])
     log.announce("MCP at http://127.0.0.1:1/mcp", "", "  more")
     messages = [json.loads(line)["message"] for line in read(*pipe, log)]
     assert messages == ["MCP at http://127.0.0.1:1/mcp", "more"]
 
 
 def test_dropped_log_lines_are_reported(pipe: tuple[int, int]) -> None:
-    log = open_log(LogSettings(format="json"), False, mask_nothing, pipe[1])
+    log = open_log(LogSettings(format="json"), False, str, pipe[1])
     log.queue.dropped = 3
     log.log(STATE_CHANGED)
     _, last = read(*pipe, log)

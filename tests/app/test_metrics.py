@@ -125,8 +125,13 @@ async def test_the_metrics_address_requires_its_token_except_for_health(
         token = {"authorization": "Bearer s3cret"}
         assert (await fetch(f"{metrics_url}/metrics", headers=token)).status == 200
         assert json.loads((await fetch(f"{metrics_url}/health")).body) == {"status": "ok"}
-        ready = json.loads((await fetch(f"{metrics_url}/ready")).body)
-        assert ready["status"] == "ready"
+        public = json.loads((await fetch(f"{metrics_url}/ready")).body)
+        assert public == {"status": "ready", "servers": {"ready": 2, "degraded": 1}}
+        for url in (metrics_url, origin):
+            wrong = await fetch(f"{url}/readyz", headers={"authorization": "Bearer other"})
+            assert json.loads(wrong.body) == public
+            ready = json.loads((await fetch(f"{url}/readyz", headers=token)).body)
+            assert ready.keys() == {*public, "degraded"}
         (degraded,) = ready["degraded"]
         assert (degraded["server"], degraded["state"]) == ("broken", "failed")
         assert "no such file" in degraded["reason"].lower()

@@ -81,7 +81,7 @@ def test_a_server_that_exits_at_once_is_shown_with_its_stderr_and_masked_secrets
     )
     result = run("check", "--config", config(tmp_path, dying))
     assert result.exit_code == 1
-    assert "dying: stderr: my token is …" in result.stdout
+    assert "dying: stderr: my token is [redacted]" in result.stdout
     assert "hunter22" not in result.output
 
 
@@ -98,7 +98,7 @@ def test_check_with_json_prints_a_report_without_secrets(tmp_path: Path) -> None
         2,
         1,
     )
-    assert small["stderr"] == "the secret is …"
+    assert small["stderr"] == "the secret is [redacted]"
     assert 0 < small["seconds"] < 20
     assert broken["state"] == "waiting"
     assert "hunter22" not in result.output

@@ -67,7 +67,7 @@ def test_ps_shows_a_gateway_and_its_servers_without_secrets(runtime: Path, tmp_p
     columns_of_small = small.split()
     assert columns_of_small[:2] == ["small", "ready"]
     assert columns_of_small[3:7] == ["2025-11-25", "0", "0", "0"]
-    assert small.endswith("the secret is …")
+    assert small.endswith("the secret is [redacted]")
     assert "waiting" in broken
     assert "cannot start '/nonexistent/program'" in broken
     assert "(again in " in broken

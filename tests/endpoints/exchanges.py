@@ -199,7 +199,7 @@ class FakeMcpService:
         self.served: list[tuple[Transport, Principal]] = []
         self.refusals: list[tuple[Any, str, int]] = []
 
-    def readiness(self) -> dict[str, Any]:
+    def readiness(self, detailed: bool = False) -> dict[str, Any]:
         return {"status": "ready" if self.ready else "not_ready"}
 
     def open_session(self, stream: Any, principal: Principal) -> FakeMcpSession:

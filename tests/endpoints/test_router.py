@@ -514,7 +514,7 @@ async def test_closing_ends_everything() -> None:
 
 
 def test_liveness_is_always_ok() -> None:
-    health = HealthPages(lambda: {"status": "not_ready"})
+    health = HealthPages(lambda detailed: {"status": "not_ready"})
     health.is_draining = True
     for path in ("/healthz", "/health"):
         page = health.page(make_request(method="GET", path=path))
@@ -524,7 +524,7 @@ def test_liveness_is_always_ok() -> None:
 
 def test_readiness_is_reported_and_ends_first() -> None:
     message: dict[str, Any] = {"status": "ready", "degraded": []}
-    health = HealthPages(lambda: message)
+    health = HealthPages(lambda detailed: message)
     for path in ("/readyz", "/ready"):
         page = health.page(make_request(method="GET", path=path))
         assert (page.status, json.loads(page.body)) == (200, message)

@@ -257,7 +257,7 @@ class BlockedServer:
         made.gauge("reads", "Reads.", self._read)
         pages: HttpPages = {
             "/metrics": MetricsPage(made, None, self.encoder),
-            "/health": HealthPages(dict).page,
+            "/health": HealthPages(lambda detailed: {}).page,
         }
         self.server = MetricsServer(pages, EndpointSettings())
 

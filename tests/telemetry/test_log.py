@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 import pytest
 
 from tests.calls import ended_call
-from trunkline.gateway.events import AuthRejected, BackendStateChanged, SkippedFeatures
+from trunkline.gateway.events import AuthRejected, BackendStateChanged
 from trunkline.jsonrpc import Incident
 from trunkline.telemetry.log import (
     LINE_LIMIT_INTERVAL,
@@ -116,17 +116,6 @@ async def test_suppressed_count_is_written_by_a_timer() -> None:
     for _ in range(MAX_LINES_PER_KIND + 1):
         log(AuthRejected("192.0.2.1", "no token"))
     assert len(lines) == MAX_LINES_PER_KIND
-
-
-def test_secrets_of_a_server_are_masked() -> None:
-    lines: list[LogLine] = []
-    log = EventLog(
-        lines.append, mask_secrets=lambda name, text: text.replace("s3cret", f"<{name}>")
-    )
-    log(BackendStateChanged("fs", "waiting", "bad key s3cret", None))
-    assert lines[0].text == "server fs is waiting: bad key <fs>"
-    log(SkippedFeatures("fs", ("tools[0].s3cret: why",)))
-    assert lines[1].text == "server fs lists unusable features: tools[0].<fs>: why"
 
 
 AUDIT_LOGGER = logging.getLogger("trunkline.audit.writer")

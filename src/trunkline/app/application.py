@@ -45,7 +45,7 @@ from trunkline.app.reload import (
     ReloadResult,
     files_digest,
 )
-from trunkline.app.telemetry import EventReporter, HttpGauges, Telemetry, mask_secrets
+from trunkline.app.telemetry import ConfiguredSecrets, EventReporter, HttpGauges, Telemetry
 from trunkline.backends.builtin import BuiltinSettings
 from trunkline.config import (
     AuthSettings,
@@ -56,9 +56,11 @@ from trunkline.config import (
     split_address,
 )
 from trunkline.config.diff import enabled_servers
+from trunkline.gateway.backend import ConnectBackend
 from trunkline.gateway.events import AuthRejected, ConfigReloaded
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.kill_switch import KillSwitchControl, SwitchError
+from trunkline.gateway.settings import UpstreamSettings
 from trunkline.http.exchange import HttpExchange, HttpRequest
 from trunkline.jsonrpc import RpcError, Transport
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
@@ -155,15 +157,11 @@ REFUSED_CODE = 1
 
 
 def build_admin_service(
-    config: Callable[[], Config], gateway: Gateway, switches: KillSwitchControl
+    config: Config, gateway: Gateway, switches: KillSwitchControl
 ) -> AdminService:
-    """Return the admin service; it masks the secrets of the current configuration."""
-
-    def hide(text: str) -> str:
-        return mask_secrets(text, *config().servers)
-
-    admin = AdminService(gateway, switches, mask_secrets=hide)
-    update_event_listening(admin, config())
+    """Return the admin service."""
+    admin = AdminService(gateway, switches, mask_secrets=gateway.mask_secrets)
+    update_event_listening(admin, config)
     return admin
 
 
@@ -232,8 +230,7 @@ class App:
         `state` is the state directory unless the configuration sets one. The default stores are in
         memory and in files there.
         """
-        # The configuration in use; a reload replaces it.
-        self.config = config
+        self.config = config  # the one in use: a reload replaces it
         state = state_folder(config, state)
         self._stores = stores = stores or build_stores(config, state)
         self._limits = limits = limits or AppLimits()
@@ -246,7 +243,10 @@ class App:
             limits=limits.gateway,
             listings=stores.listings,
         )
-        self.telemetry = Telemetry(lambda: self.config, self.gateway, self.report, limits.export)
+        # Masks what is secret in this configuration, wherever text is shown.
+        self.secrets = ConfiguredSecrets(lambda: self.config)
+        self.gateway.mask_secrets = self.secrets.mask
+        self.telemetry = Telemetry(config, self.gateway, self.report, limits.export)
         self.telemetry.enable(HttpGauges(lambda: self.http_sessions, lambda: self.http_streams))
         # Scheme, host and port of each address that we listen on.
         self.origins: tuple[str, ...] = ()
@@ -259,9 +259,9 @@ class App:
         self._folder = config.source.parent if config.source else None
         self.switches = build_kill_switches(config, self.gateway, stores.switches)
         prepare_enforcement(self.gateway, config, self.switches, stores.limits)()
-        self.admin = build_admin_service(lambda: self.config, self.gateway, self.switches)
+        self.admin = build_admin_service(config, self.gateway, self.switches)
         self.commands: dict[str, Callable[..., Any]] = build_commands(self.admin)
-        self.audit_log = build_audit_log(config, state)
+        self.audit_log = build_audit_log(config, state, self.secrets.mask_json)
         # Run in order once no call is left.
         self.close_steps: list[Callable[[], Awaitable[None]]] = [*stores.close_steps]
         if self.audit_log is not None:
@@ -276,10 +276,17 @@ class App:
             limits.shutdown.child_exit,
             limits=limits.backends,
         )
-        for server in enabled_servers(config).values():
-            self.gateway.add_upstream(
-                build_upstream_settings(server, config), self.servers.connect(server)
-            )
+        self._add_upstreams(config)
+
+    def _add_upstreams(self, config: Config) -> None:
+        for settings, connect in self._backends(config):
+            self.gateway.add_upstream(settings, connect)
+
+    def _backends(self, config: Config) -> list[tuple[UpstreamSettings, ConnectBackend]]:
+        return [
+            (build_upstream_settings(server, config), self.servers.connect(server))
+            for server in enabled_servers(config).values()
+        ]
 
     def create_reloader(
         self, environ: Mapping[str, str], on_result: Callable[[ReloadResult], None] | None = None
@@ -305,10 +312,7 @@ class App:
         new, gateway, diff = change.new, self.gateway, change.diff
         change.postpone("gateway.state_dir", "audit.url", "metrics", "traces", "log")
         servers = enabled_servers(new)
-        backends = [
-            (build_upstream_settings(server, new), self.servers.connect(server))
-            for server in servers.values()
-        ]
+        backends = self._backends(new)
         identity, limits = build_identity(new), build_suspension_limits(new)
         switches, exempt = configured_switches(new), admin_servers(new)
         enforce = prepare_enforcement(gateway, new, self.switches, self._stores.limits)
@@ -546,6 +550,7 @@ class App:
             authenticator,
             pages,
             sessions=self._stores.sessions,
+            health_token=self.config.metrics.token,
         )
 
     def _emit_auth_rejected(self, address: str, reason: str) -> None:

@@ -4,6 +4,7 @@ Without `audit.url` it is a SQLite file in the state directory, shared by all ga
 """
 
 import hashlib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -68,14 +69,23 @@ def build_store(location: AuditLocation) -> AuditStore:
     return PostgresStore(location.url, location.display_url)
 
 
-def build_audit_log(config: Config, state: Path | None) -> AuditLog | None:
-    """Return the audit log, not started yet; None if there is none."""
+def build_audit_log(
+    config: Config, state: Path | None, mask: Callable[[bytes], bytes] = bytes
+) -> AuditLog | None:
+    """Return the audit log, not started yet; None if there is none.
+
+    `mask` removes configured secrets from arguments.
+    """
     location = find_audit_log(config, state)
     if location is None:
         return None
     settings = build_audit_options(config.audit)
     return AuditLog(
-        config.gateway.name, location.display_url, partial(_open_chain, location), settings
+        config.gateway.name,
+        location.display_url,
+        partial(_open_chain, location),
+        settings,
+        mask=mask,
     )
 
 

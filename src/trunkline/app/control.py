@@ -12,7 +12,7 @@ Invariants:
    with wrong owner, kind or mode is not used.
 2. A socket exists under its name only while a process listens. Sockets of dead processes are
    removed by the next gateway or command.
-3. Values of `env` and `headers` are masked in errors and stderr lines of servers.
+3. Configured secrets are masked in errors and stderr lines of servers.
 4. Connections, request sizes and waiting times are limited.
 5. On Linux, descendants of a gateway, such as its servers, can send no command to any gateway.
 """
@@ -35,7 +35,6 @@ from msgspec import Struct
 from trunkline import __version__
 from trunkline.admin.service import ActiveSwitchInfo
 from trunkline.app.application import REFUSED_CODE, App
-from trunkline.app.telemetry import mask_secrets
 from trunkline.audit.log import AuditStatus
 from trunkline.jsonrpc import (
     Connection,
@@ -185,7 +184,6 @@ def status_reader(app: App) -> Callable[[], GatewayStatus]:
 
 def server_statuses(app: App) -> tuple[ServerStatus, ...]:
     """Return the status of every backend, with secrets masked."""
-    settings = {server.name: server for server in app.config.servers}
     waiting: dict[str, list[float]] = {}
     for call in app.gateway.stateless.suspended_calls.snapshot():
         waiting.setdefault(call.backend, []).append(call.waiting)
@@ -203,13 +201,13 @@ def server_statuses(app: App) -> tuple[ServerStatus, ...]:
             now.restarts,
             now.in_flight,
             now.feature_count,
-            None if now.error is None else mask_secrets(now.error, settings[name]),
+            now.error,
             now.retry_in,
-            None if last is None else mask_secrets(last, settings[name]),
+            None if last is None else app.secrets.mask(last),
             now.extra_sessions,
             len(waiting.get(name, ())),
             max(waiting.get(name, ()), default=None),
-            tuple(mask_secrets(reason, settings[name]) for reason in now.skipped),
+            now.skipped,
             now.waiting,
             now.refused,
         )

@@ -28,6 +28,7 @@ from trunkline.http.client import ClientLimits, HttpClient
 from trunkline.http.listener import HttpListener
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.jsonrpc.errors import IncidentReporter, to_rpc_error
+from trunkline.printable import SecretMask
 from trunkline.telemetry import metrics
 from trunkline.telemetry.exposition import (
     LabelledValue,
@@ -67,7 +68,7 @@ class GatewayMetrics:
         self.calls = CallMetrics(config.metrics.max_series)
         self.lag = LoopLagMonitor()
         self.page = MetricsPage(self.exposition, config.metrics.token)
-        self.health = HealthPages(gateway.readiness)
+        self.health = HealthPages(gateway.readiness, config.metrics.token)
         self._config = config
         self._report = report
         self.calls.register(self.exposition)
@@ -247,8 +248,15 @@ class TraceExport:
         self.exporter: SpanExporter[SpanFactory] = SpanExporter(
             self.deliver, on_delivery, random.random, limits
         )
-        places = {server.name: server.backend.span_attributes for server in config.servers}
-        self.tracer = Tracer(self.exporter.enqueue, settings.sample, places, report)
+        mask = SecretMask(config.secrets)
+        places = {
+            server.name: {
+                key: mask(value) if isinstance(value, str) else value
+                for key, value in server.backend.span_attributes.items()
+            }
+            for server in config.servers
+        }
+        self.tracer = Tracer(self.exporter.enqueue, settings.sample, places, report, mask=mask)
 
     def register(self, exposition: MetricsExposition) -> None:
         """Register the metrics of the export."""

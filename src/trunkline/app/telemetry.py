@@ -1,4 +1,4 @@
-"""Telemetry of a gateway: log, metrics and traces as configured, and secret masking.
+"""Telemetry of a gateway: log, metrics and traces as configured, and masking of its secrets.
 
     Telemetry ──> pages for the HTTP router
               ──running──> log, metrics address, trace exporter: from start to end
@@ -15,11 +15,11 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from trunkline.audit.log import AuditLog
-from trunkline.config import Config, LogSettings, ServerSettings
+from trunkline.config import Config, LogSettings
 from trunkline.gateway.events import GatewayEvent
 from trunkline.gateway.gateway import Gateway
-from trunkline.gateway.registry import MaskSecrets
 from trunkline.jsonrpc import Incident, print_incident
+from trunkline.printable import NO_SECRETS, SecretMask
 from trunkline.telemetry.log import (
     WRITER_STOP_TIMEOUT,
     EventLog,
@@ -27,43 +27,46 @@ from trunkline.telemetry.log import (
     LogWriter,
     capture_logging,
 )
-from trunkline.telemetry.log_lines import LogLine, format_json, format_text, trace_delivery_line
+from trunkline.telemetry.log_lines import (
+    LogLine,
+    format_json,
+    format_text,
+    mask_line,
+    trace_delivery_line,
+)
 
 if TYPE_CHECKING:
     from trunkline.app.exporters import GatewayMetrics, TraceExport
     from trunkline.endpoints.pages import HttpPages
     from trunkline.telemetry.otlp import ExportLimits
 
-# Shorter values are not masked: they are no secrets, and masking them would garble the text.
-_MIN_SECRET_LENGTH = 4
 
+class ConfiguredSecrets:
+    """Masks the secrets of the current configuration, and of the one before the last reload.
 
-def mask_secrets(text: str, *servers: ServerSettings) -> str:
-    """Return `text` without the secrets of `servers`."""
-    words = {
-        word
-        for server in servers
-        for value in server.backend.secrets
-        # Also each word: in `Bearer TOKEN`, the token alone is the secret.
-        for word in (value, *value.split())
-        if len(word) >= _MIN_SECRET_LENGTH
-    }
-    # Longest first: a value may contain a shorter one.
-    for word in sorted(words, key=len, reverse=True):
-        text = text.replace(word, "…")
-    return text
+    A server that a reload replaces may still report an error with the secrets of the old one.
+    """
 
+    def __init__(self, config: Callable[[], Config]) -> None:
+        """Prepare; `config` returns the current configuration."""
+        self._config = config
+        self._masked: Config | None = None  # the configuration whose secrets `_mask` has
+        self._mask = NO_SECRETS
 
-def secret_masker(config: Callable[[], Config]) -> Callable[[str, str], str]:
-    """Return a function that masks the secrets of one server under the current configuration."""
+    def _current(self) -> SecretMask:
+        config, before = self._config(), self._masked
+        if config is not before:
+            old = () if before is None else before.secrets
+            self._mask, self._masked = SecretMask((*old, *config.secrets)), config
+        return self._mask
 
-    def mask(name: str, text: str) -> str:
-        for server in config().servers:
-            if server.name == name:
-                text = mask_secrets(text, server)
-        return text
+    def mask(self, text: str) -> str:
+        """Return a text without secrets."""
+        return self._current()(text)
 
-    return mask
+    def mask_json(self, data: bytes) -> bytes:
+        """Return encoded JSON without secrets: see `SecretMask.mask_json`."""
+        return self._current().mask_json(data)
 
 
 STDERR_DESCRIPTOR = 2
@@ -100,17 +103,27 @@ def uses_json(settings: LogSettings, stdio: bool) -> bool:
 
 
 def open_log(
-    settings: LogSettings, stdio: bool, mask: MaskSecrets, descriptor: int = STDERR_DESCRIPTOR
+    settings: LogSettings,
+    stdio: bool,
+    mask: Callable[[str], str] = str,
+    descriptor: int = STDERR_DESCRIPTOR,
 ) -> OpenLog:
-    """Open the log; over stdio its default level is warning, because clients show every line."""
+    """Open the log; over stdio its default level is warning, because clients show every line.
+
+    `mask` is applied to every line, on the thread that writes it.
+    """
     is_json = uses_json(settings, stdio)
     coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     format_line = format_json if is_json else partial(format_text, coloured=coloured)
+
+    def format_masked(line: LogLine, now: float) -> bytes:
+        return format_line(mask_line(line, mask), now)
+
     level = settings.level or ("warning" if stdio else "info")
     queue = LogQueueHandler()
-    writer = LogWriter(queue, descriptor, format_line)
+    writer = LogWriter(queue, descriptor, format_masked)
     writer.start()
-    return OpenLog(EventLog(queue.write_line, level, mask), queue, writer, is_json)
+    return OpenLog(EventLog(queue.write_line, level), queue, writer, is_json)
 
 
 class HttpGauges(NamedTuple):
@@ -140,20 +153,19 @@ class Telemetry:
 
     def __init__(
         self,
-        config: Callable[[], Config],
+        config: Config,
         gateway: Gateway,
         report: EventReporter,
         export_limits: "ExportLimits | None" = None,
     ) -> None:
-        """Start with nothing enabled; secrets are masked by the current `config()`."""
+        """Start with nothing enabled."""
         self.metrics: GatewayMetrics | None = None
         self.traces: TraceExport | None = None
         self.log: OpenLog | None = None
-        self._config = config()
+        self._config = config
         self._gateway = gateway
         self._report = report
         self._export_limits = export_limits
-        gateway.mask_secrets = secret_masker(config)
 
     def enable(self, gauges: HttpGauges) -> None:
         """Enable the configured metrics and traces."""

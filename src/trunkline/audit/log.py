@@ -63,15 +63,20 @@ class AuditLog:
         options: AuditOptions,
         *,
         times: WriterTimes = DEFAULT_TIMES,
+        mask: Callable[[bytes], bytes] = bytes,
     ) -> None:
-        """Prepare; the store is opened by `start`, or by the first event."""
+        """Prepare; the store is opened by `start`, or by the first event.
+
+        `mask` removes secrets from encoded arguments.
+        """
         self._url = url
         self._queue = EventQueue(options.queue_size, options.when_full)
         self._pipeline: Pipeline | None = None
-        self._encoder = RecordEncoder(writer_label(name), Redactor(options.rules))
+        self._mask = mask
+        self._encoder = RecordEncoder(writer_label(name), Redactor(options.rules, mask))
         # Used on the event loop; `_encoder` belongs to the writer thread.
         self._batch_encoder = CallBatchEncoder(
-            RecordEncoder(self._encoder.gateway, Redactor(options.rules))
+            RecordEncoder(self._encoder.gateway, Redactor(options.rules, mask))
         )
         self._writer = AuditWriter(
             self._queue,
@@ -96,8 +101,8 @@ class AuditLog:
         """Apply new options."""
         self._queue.limit, self._queue.when_full = options.queue_size, options.when_full
         self._writer.retention = options.retention
-        self._encoder.redactor = Redactor(options.rules)
-        self._batch_encoder.encoder.redactor = Redactor(options.rules)
+        self._encoder.redactor = Redactor(options.rules, self._mask)
+        self._batch_encoder.encoder.redactor = Redactor(options.rules, self._mask)
         self._set_admission_check()
 
     def _set_admission_check(self) -> None:

@@ -155,7 +155,7 @@ class RecordEncoder:
         principal, rule, name = caller.principal, context.rule, context.name
         # Most names are short and have no colon: skip the search for credentials.
         if len(name) > MAX_NAME_LENGTH or "\0" in name or ":" in name:
-            name = _clean_name(name)
+            name = _clean_name(self.redactor.mask_text(name))
         client, version = self._client_info(caller.client_info)
         return CallRecord(
             context.wall_time,

@@ -15,7 +15,7 @@ Invariants:
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 import msgspec
@@ -97,9 +97,18 @@ class RedactionRules(Struct, frozen=True):
 class Redactor:
     """Redacts arguments by one set of rules."""
 
-    def __init__(self, rules: RedactionRules, small_bytes: int = SMALL_BYTES) -> None:
-        """`small_bytes` is the size up to which nodes are not counted; the result is the same."""
+    def __init__(
+        self,
+        rules: RedactionRules,
+        mask: Callable[[bytes], bytes] = bytes,
+        small_bytes: int = SMALL_BYTES,
+    ) -> None:
+        """Prepare; `mask` removes further secrets from encoded arguments, whatever the mode.
+
+        `small_bytes` is the size up to which nodes are not counted; the result is the same.
+        """
         self._rules = rules
+        self._mask = mask
         self._small_bytes = small_bytes
         self._patterns = SECRET_KEY_PATTERNS + tuple(
             _normalise_key(pattern) for pattern in rules.patterns
@@ -119,7 +128,7 @@ class Redactor:
         if arguments is None or len(arguments) > self._inline_limit:
             return self.redact(arguments)
         try:
-            return self._redact_small_object(_decode_object(arguments), 0)
+            return self._redact_small_object(_decode_object(self._mask(bytes(arguments))), 0)
         except (ValueError, RecursionError):  # not an object, or not JSON
             return self.redact(arguments)
 
@@ -130,8 +139,10 @@ class Redactor:
             return None
         try:
             if mode == "full":
-                return self._keep_full(arguments)
+                return self._keep_full(Raw(self._mask(bytes(arguments))))
             size = len(arguments)
+            if size <= _MAX_SCANNED_BYTES:
+                arguments = Raw(self._mask(bytes(arguments)))
             if size <= self._small_bytes:
                 value = self._redact_small(_decode(arguments), 0)
             elif size <= _MAX_SCANNED_BYTES:
@@ -146,6 +157,11 @@ class Redactor:
             return Raw(kept)
         except (ValueError, RecursionError):  # not JSON, too deep, or numbers out of range
             return _size_note(arguments)
+
+    def mask_text(self, text: str) -> str:
+        """Return a text that is not part of the arguments without the further secrets."""
+        masked = self._mask(text.encode("utf-8", "surrogatepass"))
+        return masked.decode("utf-8", "surrogatepass")
 
     def _keep_full(self, arguments: Raw) -> Raw | None:
         kept = (

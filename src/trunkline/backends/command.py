@@ -9,6 +9,7 @@ from msgspec import Meta, field
 from trunkline.backends.kind import BackendSettings, ConnectContext, ProtocolKey
 from trunkline.documents.formats import EnvName, NonBlankText
 from trunkline.gateway.backend import Backend, BackendOwner, ConnectBackend
+from trunkline.printable import PLAIN_VARIABLES, secrets_in_arguments
 
 
 class CommandSettings(BackendSettings, frozen=True, kw_only=True):
@@ -51,8 +52,9 @@ class CommandSettings(BackendSettings, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The values of its variables."""
-        return tuple(self.env.values())
+        """The values of its variables, and arguments that look like secrets."""
+        variables = (value for name, value in self.env.items() if name not in PLAIN_VARIABLES)
+        return (*variables, *secrets_in_arguments(self.args))
 
     @property
     def span_attributes(self) -> dict[str, str | int]:

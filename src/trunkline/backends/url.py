@@ -8,6 +8,7 @@ from msgspec import Meta, Struct, field
 from trunkline.backends.kind import BackendSettings, ConnectContext, ProtocolKey
 from trunkline.documents.formats import EnvName, HeaderName, NonBlankText
 from trunkline.gateway.backend import Backend, BackendOwner, ConnectBackend
+from trunkline.printable import secrets_in_arguments
 
 if TYPE_CHECKING:
     from trunkline.backends.oauth import ClientCredentials, OAuthCredentials
@@ -76,9 +77,10 @@ class UrlSettings(BackendSettings, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The values of its headers, and its OAuth secret."""
+        """The values of its headers, its OAuth secret, and what looks like a secret in its URL."""
         secret = self.oauth.client_secret if self.oauth else None
-        return (*self.headers.values(), *([secret] if secret else []))
+        in_url = secrets_in_arguments((self.url,))
+        return (*self.headers.values(), *([secret] if secret else []), *in_url)
 
     @property
     def span_attributes(self) -> dict[str, str | int]:

@@ -38,7 +38,7 @@ LIVE_KEYS = frozenset(
     )
 )
 
-_SEPARATE_FIELDS = ("servers", "source", "notes")
+_SEPARATE_FIELDS = ("servers", "source", "notes", "resolved")
 # Line numbers do not count as a change.
 _LINES_FIELD = "lines"
 

@@ -25,7 +25,7 @@ from msgspec import Struct
 from trunkline.backends.url import UrlSettings
 from trunkline.config.addresses import AddressError, is_loopback, split_address, split_url
 from trunkline.config.client_files import parse_client_servers
-from trunkline.config.model import TABLE_HOOKS, Config, ConfigTable
+from trunkline.config.model import TABLE_HOOKS, Config, ConfigTable, ResolvedValues
 from trunkline.config.references import ResolveContext
 from trunkline.config.server_table import (
     ServerEntry,
@@ -167,7 +167,8 @@ def load_config(
         "source": path,
         "notes": report.notes(),
     }
-    return msgspec.convert(raw.tables | resolved | resolved_servers, Config)
+    config = msgspec.convert(raw.tables | resolved | resolved_servers, Config)
+    return msgspec.structs.replace(config, resolved=ResolvedValues(context.resolved))
 
 
 def read_raw_config(path: Path) -> RawConfig:

@@ -14,7 +14,7 @@ Invariants:
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -82,10 +82,17 @@ from trunkline.documents.parser import Table
 from trunkline.documents.validation import drop_null
 
 
+class ResolvedValues(frozenset[str]):
+    """The values of the references in a configuration; its repr shows none of them."""
+
+    def __repr__(self) -> str:
+        return f"ResolvedValues({len(self)} values)"
+
+
 class Config(Struct, frozen=True, kw_only=True):
     """The configuration of a gateway; `Config()` has only defaults.
 
-    `notes` are warnings about a valid file, one line each.
+    `notes` are warnings about a valid file, one line each. `resolved` has the values of `${…}`.
     """
 
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
@@ -101,6 +108,19 @@ class Config(Struct, frozen=True, kw_only=True):
     policy: PolicySettings = field(default_factory=PolicySettings)
     source: Path | None = None
     notes: tuple[str, ...] = ()
+    resolved: ResolvedValues = ResolvedValues()
+
+    @property
+    def secrets(self) -> Iterator[str]:
+        """Everything in it that may be secret, to be masked in logs and errors."""
+        yield from self.resolved
+        for server in self.servers:
+            yield from server.backend.secrets
+        yield from self.traces.headers.values()
+        yield self.metrics.token or ""
+        yield self.audit.url or ""
+        if self.auth is not None and self.auth.jwt is not None:
+            yield (self.auth.jwt.secret or b"").decode("utf-8", "replace")
 
 
 class ConfigTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

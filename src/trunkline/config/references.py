@@ -30,6 +30,7 @@ from msgspec import Struct, field
 
 from trunkline.documents.errors import AddError, KeyPath, quote
 from trunkline.documents.parser import Table, as_table
+from trunkline.printable import PLAIN_VARIABLES
 
 # Called with the reason and the fix of a problem.
 ReportProblem = Callable[[str, str], None]
@@ -41,7 +42,8 @@ _PROJECT_FOLDERS = (".vscode", ".cursor")
 class ResolveContext(Struct, frozen=True):
     """What references are resolved against: environment, folder, and VS Code inputs.
 
-    Files that are read are appended to `files`; a reload watches them.
+    Files that are read are appended to `files`; a reload watches them. Values from outside of the
+    configuration are appended to `resolved`; they are masked in logs and errors.
     """
 
     environ: Mapping[str, str]
@@ -49,6 +51,7 @@ class ResolveContext(Struct, frozen=True):
     inputs: Mapping[str, str | None] = {}
     is_client: bool = False
     files: list[Path] = field(default_factory=list[Path])
+    resolved: list[str] = field(default_factory=list[str])
 
     @property
     def home(self) -> str | None:
@@ -280,7 +283,9 @@ def _resolve_reference(
         case "variable":
             return _resolve_variable(name, reference.default, context, problem)
         case "file":
-            return _resolve_file(name, context, problem)
+            value = _resolve_file(name, context, problem)
+            context.resolved.append(value)
+            return value
         case "input":
             return _resolve_input(name, context, problem)
         case "place":
@@ -301,6 +306,8 @@ def _resolve_variable(
     name: str, default: str | None, context: ResolveContext, problem: ReportProblem
 ) -> str:
     value = context.environ.get(name)
+    if value and name not in PLAIN_VARIABLES:
+        context.resolved.append(value)
     if default is not None:
         # As in a shell, `:-` also replaces an empty value.
         return value or default
@@ -315,6 +322,7 @@ def _resolve_input(id: str, context: ResolveContext, problem: ReportProblem) -> 
     value, default = context.environ.get(name), context.inputs.get(id)
     if value is None and default is None:
         problem(f"the input {quote(id)} has no value", f"set the variable {name}")
+    context.resolved.append(value or "")
     return value or default or ""
 
 

@@ -9,9 +9,11 @@ Invariants:
 1. A request for a page gets one response, also when its coroutine fails (status 500, with the id of
    the incident) or is cancelled because the server closes (status 503).
 2. A closed PageResponder has no task.
+3. Without the token of the metrics, a page shows no names, addresses and errors of servers.
 """
 
 import asyncio
+import hmac
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeAlias
@@ -52,19 +54,30 @@ _CLOSING_PAGE = HttpPage(
 )
 
 
+def bears_token(request: HttpRequest, token: str) -> bool:
+    """Return whether a request has a bearer token; the comparison takes constant time."""
+    given = request.headers.get(b"authorization", b"")
+    return hmac.compare_digest(given, b"Bearer " + token.encode())
+
+
 class HealthPages:
     """The pages for liveness and readiness checks."""
 
-    def __init__(self, readiness: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, readiness: Callable[[bool], dict[str, Any]], token: str | None = None
+    ) -> None:
+        """Show `readiness(True)`, which has details, to requests with `token`, if there is one."""
         # Whether the gateway is shutting down.
         self.is_draining = False
         self._readiness = readiness
+        self._token = token
 
     def page(self, request: HttpRequest) -> HttpPage:
         """Return the page for a request to one of HEALTH_PATHS."""
         if request.path in LIVENESS_PATHS:
             return _ALIVE_PAGE
-        body = _DRAINING_BODY if self.is_draining else self._readiness()
+        detailed = self._token is not None and bears_token(request, self._token)
+        body = _DRAINING_BODY if self.is_draining else self._readiness(detailed)
         status = 200 if body["status"] == "ready" else 503
         return HttpPage(status, (JSON_CONTENT_TYPE,), msgspec.json.encode(body))
 

@@ -79,8 +79,11 @@ class McpSession(Protocol):
 class McpService(Protocol):
     """The gateway, as the endpoints use it."""
 
-    def readiness(self) -> dict[str, Any]:
-        """Return the readiness report; its `status` is "ready" or "not_ready"."""
+    def readiness(self, detailed: bool = False) -> dict[str, Any]:
+        """Return the readiness report; its `status` is "ready" or "not_ready".
+
+        Only with `detailed` it names servers.
+        """
         ...
 
     def open_session(self, stream: SessionStream, principal: Principal) -> McpSession:

@@ -93,8 +93,12 @@ class HttpRouter:
         pages: HttpPages | None = None,
         *,
         sessions: SessionStore | None = None,
+        health_token: str | None = None,
     ) -> None:
-        """Create the router in a running loop; only `pages` need no authentication."""
+        """Create the router in a running loop; only `pages` need no authentication.
+
+        Health pages show details to requests with `health_token`.
+        """
         self.settings = settings or EndpointSettings()
         # Identifies this router and its current settings; cached request classes refer to it.
         self._settings_version = object()
@@ -114,7 +118,7 @@ class HttpRouter:
         self._tasks: set[asyncio.Task[None]] = set()
         self._pinging: set[PingedStream] = set()
         self._reauthenticator = StreamReauthenticator()
-        self._health = HealthPages(service.readiness)
+        self._health = HealthPages(service.readiness, health_token)
         self._page_responder = PageResponder(report)
         self._spawn(self._run_housekeeping())
 

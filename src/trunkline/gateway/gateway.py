@@ -15,7 +15,7 @@ from trunkline.gateway.backend import ConnectBackend
 from trunkline.gateway.client import PrincipalWatcher, Requester, RequestStream, SessionStream
 from trunkline.gateway.events import BackendStateChanged, EventBus, SkippedFeatures
 from trunkline.gateway.pipeline import Pipeline
-from trunkline.gateway.registry import MaskSecrets, Registry, mask_nothing, readiness
+from trunkline.gateway.registry import Registry, readiness
 from trunkline.gateway.request_state import KeyRing, StateCipher
 from trunkline.gateway.router import Router
 from trunkline.gateway.session import GatewayIdentity, Session
@@ -74,8 +74,8 @@ class Gateway:
         self.router = Router(self.registry, self.pipeline)
         self.remapper = IdRemapper()
         self.client_capabilities: dict[str, Any] = {}
-        self.mask_secrets: MaskSecrets = mask_nothing
-        """Removes configured secrets from what an upstream reports."""
+        self.mask_secrets: Callable[[str], str] = str
+        """Removes configured secrets from what upstreams report; set it before adding them."""
         self._jitter = jitter
         self.report = report
         """Receives incidents: unexpected exceptions."""
@@ -108,6 +108,7 @@ class Gateway:
             listener,
             self._jitter,
             on_state_changed=self._on_state_changed,
+            mask=self.mask_secrets,
         )
 
     def set_identity(self, identity: GatewayIdentity) -> None:
@@ -218,9 +219,9 @@ class Gateway:
         """Whether every upstream has been ready or has failed once."""
         return self.registry.started
 
-    def readiness(self) -> dict[str, Any]:
-        """Return whether clients can be served, as `status`, and which upstreams are degraded."""
-        return readiness(self.registry, self.mask_secrets)
+    def readiness(self, detailed: bool = False) -> dict[str, Any]:
+        """Return whether clients can be served, as `status`; with `detailed`, who is degraded."""
+        return readiness(self.registry, detailed)
 
     async def close_session(self, session: Session) -> None:
         """Close a session."""

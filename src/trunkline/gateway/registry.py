@@ -379,14 +379,6 @@ class Registry:
 MAX_REASON_CHARS = 200
 """How many characters of an upstream's error are shown."""
 
-MaskSecrets = Callable[[str, str], str]
-"""Takes the name of an upstream and a text; returns the text without its secrets."""
-
-
-def mask_nothing(_: str, text: str) -> str:
-    """Return the text unchanged."""
-    return text
-
 
 class UpstreamOverview(Protocol):
     """What readiness needs of the registry."""
@@ -401,21 +393,17 @@ class UpstreamOverview(Protocol):
         ...
 
 
-def readiness(
-    backends: UpstreamOverview, mask_secrets: MaskSecrets = mask_nothing
-) -> dict[str, Any]:
-    """Return `status`, `reasons` if it is not ready, and `degraded` upstreams, if any."""
+def readiness(backends: UpstreamOverview, detailed: bool = False) -> dict[str, Any]:
+    """Return `status`, `reasons` if it is not ready, and how many upstreams are ready or degraded.
+
+    With `detailed`, also the `degraded` upstreams with their names and errors.
+    """
     snapshots = tuple(backends.snapshots())
-    degraded = [
-        _describe_degraded(each, mask_secrets)
-        for each in snapshots
-        if each.state is not UpstreamState.READY
-    ]
+    degraded = [each for each in snapshots if each.state is not UpstreamState.READY]
     if not snapshots:
         reasons = ["no servers are configured"]
     elif not backends.started:
-        names = [each["server"] for each in degraded if each["state"] in ("idle", "starting")]
-        reasons = ["the catalogue has not been published yet: waiting for " + ", ".join(names)]
+        reasons = ["the catalogue has not been published yet: servers are starting"]
     elif len(degraded) == len(snapshots):
         reasons = ["no server is ready"]
     else:
@@ -423,15 +411,16 @@ def readiness(
     found: dict[str, Any] = {"status": "not_ready" if reasons else "ready"}
     if reasons:
         found["reasons"] = reasons
-    if degraded:
-        found["degraded"] = degraded
+    found["servers"] = {"ready": len(snapshots) - len(degraded), "degraded": len(degraded)}
+    if detailed and degraded:
+        found["degraded"] = [_describe_degraded(each) for each in degraded]
     return found
 
 
-def _describe_degraded(backend: UpstreamSnapshot, mask_secrets: MaskSecrets) -> dict[str, Any]:
+def _describe_degraded(backend: UpstreamSnapshot) -> dict[str, Any]:
     found: dict[str, Any] = {"server": backend.name, "state": backend.state.value}
     if backend.error is not None:
-        found["reason"] = mask_secrets(backend.name, backend.error)[:MAX_REASON_CHARS]
+        found["reason"] = backend.error[:MAX_REASON_CHARS]
     if backend.retry_in is not None:
         found["retryIn"] = backend.retry_in
     return found

@@ -21,6 +21,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from msgspec import UnsetType
+
 from trunkline.gateway.backend import (
     Backend,
     BackendFeatures,
@@ -55,7 +57,7 @@ from trunkline.gateway.settings import (
     UpstreamState,
 )
 from trunkline.gateway.upstream_subscriptions import UpstreamSubscriptions
-from trunkline.jsonrpc import ConnectionLost, PendingResult, Raw, RpcError
+from trunkline.jsonrpc import UNSET, ConnectionLost, PendingResult, Raw, RpcError, from_raw
 from trunkline.mcp.capabilities import features_to_capabilities
 from trunkline.mcp.compat import adapt_error, adapt_result
 from trunkline.mcp.errors import ErrorKind, gateway_error
@@ -81,12 +83,13 @@ class Upstream:
         jitter: Callable[[], float],
         *,
         on_state_changed: Callable[[UpstreamSnapshot], None] | None = None,
+        mask: Callable[[str], str] = str,
     ) -> None:
         """Prepare; `run` connects.
 
         `on_changed` is called when features or the state change, with the capabilities whose lists
         the backend announced as changed. `on_state_changed` is called with the new status when the
-        state changes.
+        state changes. `mask` removes secrets from every error text of the backend.
         """
         self.settings = settings
         self.state = UpstreamState.IDLE
@@ -102,6 +105,7 @@ class Upstream:
         self._listener = listener
         self._jitter = jitter
         self._on_state_changed = on_state_changed
+        self._mask = mask
         self.has_listed = False
         """Whether its features have been listed since it was created."""
         self._listed = BackendFeatures()
@@ -167,7 +171,7 @@ class Upstream:
         state, error, retry_in = self.effective_state, self.error, self._retry_in()
         if state is not self.state:
             circuit_open = self.circuit_breaker.open_error()
-            error, retry_in = str(circuit_open), circuit_open.retry_after
+            error, retry_in = self._mask(str(circuit_open)), circuit_open.retry_after
         return UpstreamSnapshot(
             name=self.name,
             state=state,
@@ -251,7 +255,7 @@ class Upstream:
         except TimeoutError:
             self.error = f"it did not start within {self.settings.start_timeout:g} s"
         except Exception as error:
-            self.error = str(error) or type(error).__name__
+            self.error = self._mask(str(error)) or type(error).__name__
         finally:
             await self._close_backend()
         return 0.0 if ready_at is None else loop.time() - ready_at
@@ -275,7 +279,8 @@ class Upstream:
 
     async def _list_features(self, backend: Backend) -> None:
         self._features_stale.clear()  # first: a change during the listing needs one more
-        self._listed = await backend.list_features()
+        listed = await backend.list_features()
+        self._listed = listed._replace(skipped=tuple(map(self._mask, listed.skipped)))
         self.has_listed = True
 
     async def _relist(self, backend: Backend) -> None:
@@ -285,7 +290,8 @@ class Upstream:
                 await self._list_features(backend)
             self.error = None
         except Exception as error:
-            self.error = f"it could not be listed again: {str(error) or type(error).__name__}"
+            reason = self._mask(str(error)) or type(error).__name__
+            self.error = f"it could not be listed again: {reason}"
         self._on_changed(capabilities)
 
     async def _wait_before_restart(self, seconds: float) -> None:
@@ -518,13 +524,25 @@ class Upstream:
         self, error: BaseException, server_revision: Revision, revision: Revision
     ) -> BaseException:
         if isinstance(error, RpcError):
-            return adapt_error(error, server_revision, revision)
+            return adapt_error(self._mask_error(error), server_revision, revision)
         if isinstance(error, TimeoutError):
             text = f"{self.name} did not answer within {self.settings.timeout:g} s"
             return gateway_error(ErrorKind.UPSTREAM_TIMEOUT, text, revision, server=self.name)
         if isinstance(error, ConnectionLost):
             return self._unavailable(revision, str(error), getattr(error, "retry_after", None))
         return error
+
+    def _mask_error(self, error: RpcError) -> RpcError:
+        """Return the error of a backend without secrets, in its message and its data."""
+        data, message = error.data, self._mask(error.message)
+        if isinstance(data, Raw):
+            text = bytes(data).decode("utf-8", "replace")
+            masked = self._mask(text)
+            if masked != text:
+                data = _json_or_unset(masked.encode())
+        if message == error.message and data is error.data:
+            return error
+        return RpcError(error.code, message, data)
 
     async def subscribe(self, uri: str, revision: Revision) -> None:
         """Subscribe one more client to a resource; raises RpcError."""
@@ -555,13 +573,22 @@ class Upstream:
         retry_in = self._retry_in() if retry_after is None else retry_after
         if retry_in is not None:
             data["retryAfter"] = retry_in
-        text = f"Upstream unavailable: {self.name}: {reason}"
+        text = f"Upstream unavailable: {self.name}: {self._mask(reason)}"
         return gateway_error(ErrorKind.UPSTREAM_UNAVAILABLE, text, revision, **data)
 
     def _retry_in(self) -> float | None:
         if self._retry_at is None:
             return None
         return round(max(0.0, self._retry_at - asyncio.get_running_loop().time()), 1)
+
+
+def _json_or_unset(data: bytes) -> bytes | UnsetType:
+    """Return the data of an error unless masking a number has made it invalid JSON."""
+    try:
+        from_raw(data)
+    except ValueError:
+        return UNSET
+    return data
 
 
 async def _close_session(backend: Backend) -> None:

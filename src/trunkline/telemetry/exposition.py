@@ -16,7 +16,6 @@ Invariants:
 """
 
 import asyncio
-import hmac
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -31,7 +30,13 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 
 from trunkline.endpoints.auth import EndpointSettings
-from trunkline.endpoints.pages import HttpPage, HttpPages, PageResponder, PendingPage
+from trunkline.endpoints.pages import (
+    HttpPage,
+    HttpPages,
+    PageResponder,
+    PendingPage,
+    bears_token,
+)
 from trunkline.endpoints.request_context import RETRY_AFTER_1_S, SERVICE_UNAVAILABLE
 from trunkline.http.exchange import TEXT_PLAIN, HttpExchange, HttpRequest
 from trunkline.http.media_types import accepts
@@ -199,15 +204,14 @@ class MetricsPage:
     ) -> None:
         """Show the metrics as `encode` returns them; it is called in a thread."""
         self._exposition = exposition
-        self._expected = None if token is None else b"Bearer " + token.encode()
+        self._token = token
         self._encode = encode
         self._scrapes = 0
         self._encoding = asyncio.Lock()
 
     def __call__(self, request: HttpRequest) -> PendingPage:
         """Return the page in the format that the request accepts."""
-        given = request.headers.get(b"authorization", b"")
-        if self._expected is not None and not hmac.compare_digest(given, self._expected):
+        if self._token is not None and not bears_token(request, self._token):
             return _UNAUTHORIZED_PAGE
         accept = request.headers.get(b"accept", b"").lower()
         # A range such as `*/*` means text: only a header that names OpenMetrics asks for it.

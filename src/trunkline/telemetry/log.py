@@ -33,13 +33,10 @@ from typing import Any, Literal, cast
 
 from trunkline.gateway.call_context import COMPLETED_STATUSES
 from trunkline.gateway.events import (
-    BackendStateChanged,
     CallFilter,
     CallSummary,
     GatewayEvent,
-    SkippedFeatures,
 )
-from trunkline.gateway.registry import MaskSecrets, mask_nothing
 from trunkline.printable import printable
 from trunkline.telemetry.log_lines import (
     LOG_LEVELS,
@@ -72,14 +69,12 @@ class EventLog:
         self,
         write: Callable[[LogLine], None],
         level: LogLevel | Literal["off"] = "info",
-        mask_secrets: MaskSecrets = mask_nothing,
         clock: Callable[[], float] = time.monotonic,
         call_later: Callable[[float, Callable[[], None]], Any] = _call_later,
     ) -> None:
         """Prepare; lines below `level` are not written."""
         self._write = write
         self._min_level = len(LOG_LEVELS) if level == "off" else LOG_LEVELS.index(level)
-        self._mask_secrets = mask_secrets
         self._now = clock
         self._call_later = call_later
         # The number of lines of each kind in the current interval
@@ -95,16 +90,10 @@ class EventLog:
 
     def __call__(self, event: GatewayEvent) -> None:
         """Write the line of an event."""
-        if type(event) is CallSummary:
-            # Checked first: most events are calls, and most of them are below the level.
-            if self._min_level > (0 if event.status in COMPLETED_STATUSES else 1):
-                return
-        elif isinstance(event, BackendStateChanged) and event.error is not None:
-            error = self._mask_secrets(event.name, event.error)
-            event = BackendStateChanged(event.name, event.state, error, event.retry_in)
-        elif isinstance(event, SkippedFeatures):
-            reasons = tuple(self._mask_secrets(event.backend, each) for each in event.reasons)
-            event = SkippedFeatures(event.backend, reasons)
+        if type(event) is CallSummary and self._min_level > (
+            0 if event.status in COMPLETED_STATUSES else 1
+        ):
+            return  # checked first: most events are calls, and most of them are below the level
         self.write_line(event_line(event))
 
     def write_line(self, line: LogLine) -> None:

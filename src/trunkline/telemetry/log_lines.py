@@ -11,10 +11,11 @@ Invariants:
 2. Text from clients and servers is cut.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import PurePath
 from traceback import StackSummary, walk_tb
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct
@@ -61,6 +62,20 @@ class LogLine(Struct, frozen=True):
     kind: str  # kind of event; lines of one kind share a rate limit
     text: str
     fields: dict[str, Any] = {}
+
+
+def mask_line(line: LogLine, mask: Callable[[str], str]) -> LogLine:
+    """Return a line with its text and the texts in its fields masked."""
+    fields = {key: _mask_field(value, mask) for key, value in line.fields.items()}
+    return LogLine(line.level, line.kind, mask(line.text), fields)
+
+
+def _mask_field(value: object, mask: Callable[[str], str]) -> object:
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, list):
+        return [_mask_field(each, mask) for each in cast("list[object]", value)]
+    return value
 
 
 def clean_text(text: str) -> str:

@@ -114,13 +114,19 @@ class Tracer:
         addresses: Mapping[str, Attributes],
         report: IncidentReporter,
         random_fraction: Callable[[], float] = random.random,
+        *,
+        mask: Callable[[str], str] = str,
     ) -> None:
-        """Prepare; `sink` gets the spans, `addresses` are the attributes of each backend."""
+        """Prepare; `sink` gets the spans, `addresses` are the attributes of each backend.
+
+        `mask` removes secrets from URIs.
+        """
         self.sink = sink
         self.addresses = {backend: tuple(address.items()) for backend, address in addresses.items()}
         self.report = report
         self._sample = sample
         self._random_fraction = random_fraction
+        self.mask = mask
 
     def start_span(self, context: CallContext) -> None:
         """Give a call its span, if it is sampled."""
@@ -216,7 +222,9 @@ class RecordedSpan:
     def _finished_call(self, summary: CallSummary) -> "FinishedCall":
         parent, context, head = self._parent, summary.context, self._head
         backend = None if context.entry is None else context.entry.backend
-        sent = None
+        sent, target = None, call_target(summary, MAX_ATTRIBUTE_LENGTH)
+        if context.method.target != "name":
+            target = self._tracer.mask(target)
         if context.sent_at is not None and backend is not None:
             sent = context.sent_at - context.started_at
         return FinishedCall(
@@ -224,7 +232,7 @@ class RecordedSpan:
             None if parent is None else parent.span,
             self._tracestate or "",
             context.method,
-            call_target(summary, MAX_ATTRIBUTE_LENGTH),
+            target,
             context.id,
             context.request.id,
             summary.status,
