@@ -341,9 +341,9 @@ async def test_repeated_failures_delay_only_their_address() -> None:
     result = await setup.authenticate(bad)
     assert isinstance(result, Challenge)
     assert (result.status, result.headers) == (429, ((b"retry-after", b"20"),))
-    elsewhere = await setup.authenticate(with_head(bad, address="192.0.2.9"))
-    assert isinstance(elsewhere, Challenge)
-    assert elsewhere.status == 401
+    from_other_address = await setup.authenticate(with_head(bad, address="192.0.2.9"))
+    assert isinstance(from_other_address, Challenge)
+    assert from_other_address.status == 401
     time.now += 20
     result = await setup.authenticate(bad)
     assert isinstance(result, Challenge)
@@ -378,8 +378,8 @@ async def test_the_signature_checks_of_a_throttled_address_are_limited() -> None
     assert isinstance(refused, Challenge)
     assert (refused.status, refused.headers) == (429, ((b"retry-after", b"1"),))
     assert checks == []
-    elsewhere = with_head(with_token(token(sub="new")), address="192.0.2.9")
-    assert isinstance(await setup.authenticate(elsewhere), Principal)
+    from_other_address = with_head(with_token(token(sub="new")), address="192.0.2.9")
+    assert isinstance(await setup.authenticate(from_other_address), Principal)
     time.now += 0.2
     assert isinstance(await setup.authenticate(with_token(token(sub="next"))), Principal)
     assert len(checks) == 2

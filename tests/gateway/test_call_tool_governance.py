@@ -140,7 +140,7 @@ async def test_a_wrapped_call_counts_once_for_its_subject() -> None:
         ("s__echo", "args.path.startsWith('/etc')", "s__echo"),
     ],
 )
-async def test_a_conditional_rule_of_either_tool_judges_its_own_arguments(
+async def test_a_conditional_rule_of_either_tool_reads_its_own_arguments(
     pattern: str, condition: str, refused: str
 ) -> None:
     policy = Policy([deny(pattern, condition=Condition(condition), location="p[0]"), allow()])
@@ -191,7 +191,7 @@ async def test_a_record_names_both_tools_and_a_direct_call_only_its_own() -> Non
     ]
 
 
-async def test_a_wrapped_call_that_waited_is_judged_again_as_both_tools() -> None:
+async def test_a_wrapped_call_that_waited_is_checked_again_as_both_tools() -> None:
     server = one_tool()
     async with governed_search(server) as (gateway, switches), session_client(gateway) as client:
         started, decided = asyncio.Event(), asyncio.Event()
@@ -231,7 +231,7 @@ async def test_a_suspended_wrapped_call_is_not_resumed_while_call_tool_is_killed
         ]
 
 
-async def test_a_retry_of_no_suspended_call_is_judged_as_both_tools() -> None:
+async def test_a_retry_of_no_suspended_call_is_checked_as_both_tools() -> None:
     async with governed_search(one_tool()) as (gateway, switches):
         client = await stateless_caller(gateway)
         await switches.kill(CALL_TOOL)

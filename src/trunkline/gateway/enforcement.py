@@ -408,13 +408,13 @@ class EnforcementChain:
         With `wrapper`, the checks of both, except that the wrapper's arguments fit already.
         """
         switches, limiter, policy = self.kill_switches, self.rate_limiter, self.policy_enforcer
-        judged = [(entry, caller_rules)]
+        governed = [(entry, caller_rules)]
         if wrapper is not None:
-            judged.insert(0, (wrapper.entry, wrapper.caller_rules))
+            governed.insert(0, (wrapper.entry, wrapper.caller_rules))
         checks: list[CallCheck] = []
         # Calls do not look at inactive kill switches: activating one invalidates the routes.
         if switches is not None and switches.active:
-            checks += [partial(_check_switches, switches, *each) for each in judged]
+            checks += [partial(_check_switches, switches, *each) for each in governed]
         if limiter is not None and not is_counted:
             if wrapper is None:
                 checks.append(partial(_check_limits, limiter, entry, caller_rules))
@@ -423,7 +423,7 @@ class EnforcementChain:
                     partial(_check_both_limits, limiter, entry, caller_rules, wrapper.caller_rules)
                 )
         if policy is not None:
-            checks += [partial(_check_policy, policy, *each) for each in judged]
+            checks += [partial(_check_policy, policy, *each) for each in governed]
         checker = self.argument_checker
         if checker is not None and (check := checker.check_for(entry)) is not None:
             checks.append(check)
