@@ -108,19 +108,19 @@ def main() -> None:
         if "method" not in message:
             if (call := asked.pop(message["id"], None)) is not None:
                 answer = message.get("result") or message.get("error")
-                say(result(call[0], tool_result(call[1], answer)))
+                send_line(result(call[0], tool_result(call[1], answer)))
         elif message["method"] == "tools/call":
             number = message["params"]["arguments"]["n"]
             asked[f"q{number}"] = (message["id"], number)
-            say(question(f"q{number}"))
+            send_line(question(f"q{number}"))
         elif "id" in message and message["method"] == "server/discover":
             error = {"code": -32601, "message": "no"}
-            say({"jsonrpc": "2.0", "id": message["id"], "error": error})
+            send_line({"jsonrpc": "2.0", "id": message["id"], "error": error})
         elif "id" in message:
-            say(result(message["id"], answer_plain(message)))
+            send_line(result(message["id"], answer_plain(message)))
 
 
-def say(message: dict[str, Any]) -> None:
+def send_line(message: dict[str, Any]) -> None:
     """Write a line."""
     print(json.dumps(message), flush=True)
 

@@ -106,8 +106,8 @@ async def mint(config: Path, environment: Mapping[str, str]) -> str:
         env={**os.environ, **environment},
         stdout=asyncio.subprocess.PIPE,
     )
-    said, _ = await process.communicate()
-    return said.decode().strip()
+    output, _ = await process.communicate()
+    return output.decode().strip()
 
 
 async def begin(variant: Variant, folder: Path, core: int | None) -> Running:

@@ -66,8 +66,8 @@ class Client:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams
         params = {"name": name, "arguments": {"size": 1}, "_meta": META}
-        said = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        body = json.dumps(said).encode()
+        request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        body = json.dumps(request).encode()
         head = (
             f"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:{self._port}\r\n"
             "content-type: application/json\r\naccept: application/json, text/event-stream\r\n"
@@ -85,13 +85,13 @@ async def timed(clients: list[Client], name: str, rounds: int) -> list[float]:
 
     async def one(client: Client) -> float:
         began = time.perf_counter()
-        said = await client.call(name)
+        reply = await client.call(name)
         taken = time.perf_counter() - began
         if name == "stuck__echo":
-            assert said["error"]["data"]["type"] == "upstream_unavailable", said
-            assert said["error"]["data"]["retryAfter"] > 0, said
+            assert reply["error"]["data"]["type"] == "upstream_unavailable", reply
+            assert reply["error"]["data"]["retryAfter"] > 0, reply
         else:
-            assert "isError" not in said["result"], said
+            assert "isError" not in reply["result"], reply
         return taken
 
     found: list[float] = []

@@ -58,8 +58,13 @@ def memory(pid: int) -> float:
 
 async def post(port: int, params: dict[str, Any]) -> dict[str, Any]:
     """Call a tool as a client of 2026-07-28; return the message."""
-    said = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {**params, "_meta": META}}
-    body = json.dumps(said).encode()
+    request = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {**params, "_meta": META},
+    }
+    body = json.dumps(request).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = (
         f"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
@@ -96,10 +101,10 @@ def call(number: int) -> dict[str, Any]:
 
 async def suspend(port: int, calls: int) -> dict[int, dict[str, Any]]:
     """Make all calls at once; return the questions of each."""
-    said = await asyncio.gather(*(post(port, call(n)) for n in range(calls)))
-    failed = Counter(str(each["error"]) for each in said if "error" in each)
+    replies = await asyncio.gather(*(post(port, call(n)) for n in range(calls)))
+    failed = Counter(str(each["error"]) for each in replies if "error" in each)
     assert not failed, failed
-    return {n: each["result"] for n, each in enumerate(said)}
+    return {n: each["result"] for n, each in enumerate(replies)}
 
 
 async def answer(port: int, asked: dict[int, dict[str, Any]], chosen: list[int]) -> None:
@@ -108,10 +113,10 @@ async def answer(port: int, asked: dict[int, dict[str, Any]], chosen: list[int])
     async def one(number: int) -> None:
         required = asked[number]
         (key,) = required["inputRequests"]
-        said = {"action": "accept", "content": {"n": number}}
-        retry = {"inputResponses": {key: said}, "requestState": required["requestState"]}
+        accepted = {"action": "accept", "content": {"n": number}}
+        retry = {"inputResponses": {key: accepted}, "requestState": required["requestState"]}
         got = await post(port, call(number) | retry)
-        assert got["result"]["structuredContent"] == {"n": number, "answer": said}, got
+        assert got["result"]["structuredContent"] == {"n": number, "answer": accepted}, got
 
     await asyncio.gather(*map(one, chosen))
 

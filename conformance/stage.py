@@ -40,7 +40,7 @@ class Started(NamedTuple):
     process: Process
     log: Path
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return its output so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
@@ -107,7 +107,7 @@ async def ready(started: Started, port: int, path: str, status: int | None = Non
                 if await _status(port, path) in ({status} if status else range(100, 600)):
                     return
                 await asyncio.sleep(0.1)
-    raise Unready(f"{started.log.stem} is not ready at port {port}:\n{started.said()[-2000:]}")
+    raise Unready(f"{started.log.stem} is not ready at port {port}:\n{started.output()[-2000:]}")
 
 
 async def _status(port: int, path: str) -> int | None:

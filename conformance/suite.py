@@ -79,10 +79,10 @@ async def outcomes(subject: Subject, url: str, folder: Path) -> Outcomes:
                 await started.process.wait()
         except TimeoutError:
             raise Unready(f"the suite did not end in {MAX_SECONDS} s") from None
-    said = started.said()
-    summary = _SUMMARY.findall(said)
+    output = started.output()
+    summary = _SUMMARY.findall(output)
     if not summary:
-        raise Unready(f"expected a summary of the suite, got {said[-2000:]!r}")
+        raise Unready(f"expected a summary of the suite, got {output[-2000:]!r}")
     found = {scenario: Outcome(Counter(), ["did not run"], []) for scenario, _, _ in summary}
     for path in results.glob("*/checks.json"):
         if name := _FOLDER.fullmatch(path.parent.name):

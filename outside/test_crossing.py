@@ -135,11 +135,11 @@ async def test_server_everything_notifies_subscribers(site: Gateway, server: str
 
 
 async def test_server_everything_logs_during_a_call(site: Gateway) -> None:
-    heard: asyncio.Queue[Any] = asyncio.Queue()
-    options = {"logging_callback": heard.put, "log_level": "debug"}
+    received: asyncio.Queue[Any] = asyncio.Queue()
+    options = {"logging_callback": received.put, "log_level": "debug"}
     async with client(site.mcp, STATELESS_REVISION, **options) as made:
         await text(made, "every__toggle-simulated-logging")
-        assert "message" in (await heard.get()).data
+        assert "message" in (await received.get()).data
         await text(made, "every__toggle-simulated-logging")
 
 

@@ -120,10 +120,10 @@ async def test_concurrent_calls_get_their_own_results(config: Path) -> None:
 
 
 async def test_progress_reaches_its_call(config: Path) -> None:
-    heard: list[float] = []
+    received: list[float] = []
 
     async def progressed(progress: float, total: float | None, message: str | None) -> None:
-        heard.append(progress)
+        received.append(progress)
 
     async with client(config) as made:
         await made.call_tool(
@@ -131,7 +131,7 @@ async def test_progress_reaches_its_call(config: Path) -> None:
             {"duration": 1, "steps": 4},
             progress_callback=progressed,
         )
-        assert heard == [1, 2, 3, 4]
+        assert received == [1, 2, 3, 4]
 
 
 async def test_a_server_requests_sampling_from_the_client(config: Path) -> None:

@@ -66,11 +66,11 @@ async def test_five_servers_appear_as_one_and_a_broken_one_affects_no_other(
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_progress_reaches_its_call(site: Gateway, mode: str) -> None:
-    heard: dict[str, list[float]] = {}
+    received: dict[str, list[float]] = {}
 
     async def call(made: Client, tool: str, arguments: dict[str, Any]) -> None:
         async def progressed(progress: float, total: float | None, message: str | None) -> None:
-            heard.setdefault(tool, []).append(progress)
+            received.setdefault(tool, []).append(progress)
 
         await made.call_tool(tool, arguments, progress_callback=progressed)
 
@@ -81,8 +81,8 @@ async def test_progress_reaches_its_call(site: Gateway, mode: str) -> None:
             call(made, "web__trigger-long-running-operation", slow),
             call(made, "sdk__steps", {"count": 4}),
         )
-    assert len(heard) == 3
-    assert set(map(tuple, heard.values())) == {(1, 2, 3, 4)}
+    assert len(received) == 3
+    assert set(map(tuple, received.values())) == {(1, 2, 3, 4)}
 
 
 @pytest.mark.parametrize("server", ["everything", "web"])
@@ -105,30 +105,30 @@ async def test_a_server_requests_input_of_a_stateless_client(site: Gateway) -> N
 
 
 async def test_a_session_client_gets_logs_from_its_level_on(site: Gateway) -> None:
-    heard: asyncio.Queue[Any] = asyncio.Queue()
-    async with client(site.mcp, "legacy", logging_callback=heard.put) as made:
+    received: asyncio.Queue[Any] = asyncio.Queue()
+    async with client(site.mcp, "legacy", logging_callback=received.put) as made:
         await made.set_logging_level("debug")
         # Over stdio a message after the response would belong to no call.
         await text(made, "everything__toggle-simulated-logging")
         try:
-            while "-level message" not in (await heard.get()).data:
+            while "-level message" not in (await received.get()).data:
                 pass  # servers may also log outside of calls
         finally:
             await text(made, "everything__toggle-simulated-logging")
 
 
 async def test_a_stateless_client_gets_the_logs_of_its_own_calls(site: Gateway) -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
 
     async def note(params: Any) -> None:
-        heard.append(params.data)
+        received.append(params.data)
 
     async with client(site.mcp, "auto", logging_callback=note, log_level="warning") as made:
         assert await text(made, "sdk__say") == "said"
-        assert heard == ["a shout"]
+        assert received == ["a shout"]
     async with client(site.mcp, "auto", logging_callback=note) as made:
         assert await text(made, "sdk__say") == "said"
-    assert heard == ["a shout"]
+    assert received == ["a shout"]
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
@@ -149,18 +149,18 @@ async def test_a_cancelled_call_is_cancelled_at_the_server(site: Gateway, mode: 
 
 @pytest.mark.parametrize("server", ["everything", "web"])
 async def test_a_session_client_subscribes_to_a_resource(site: Gateway, server: str) -> None:
-    heard: asyncio.Queue[Any] = asyncio.Queue()
+    received: asyncio.Queue[Any] = asyncio.Queue()
 
     async def listen(message: Any) -> None:
         if isinstance(message, types.ResourceUpdatedNotification):
-            await heard.put(message.params.uri)
+            await received.put(message.params.uri)
 
     uri = DOCUMENT if server == "everything" else WEB_DOCUMENT
     async with client(site.mcp, "legacy", message_handler=listen) as made:
         await made.subscribe_resource(uri)
         await text(made, f"{server}__toggle-subscriber-updates")
         try:
-            assert await heard.get() == uri
+            assert await received.get() == uri
         finally:
             await text(made, f"{server}__toggle-subscriber-updates")
             await made.unsubscribe_resource(uri)

@@ -67,13 +67,13 @@ async def test_servers_of_every_protocol_and_transport_are_detected(tmp_path: Pa
 async def test_a_server_on_sdk_1_sends_notifications_and_requests(
     tmp_path: Path, transport: str
 ) -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
 
     async def progressed(progress: float, *_: Any) -> None:
-        heard.append(progress)
+        received.append(progress)
 
     async def log(params: Any) -> None:
-        heard.append(params.data)
+        received.append(params.data)
 
     options = {"elicitation_callback": accept, "logging_callback": log}
     async with (
@@ -83,7 +83,7 @@ async def test_a_server_on_sdk_1_sends_notifications_and_requests(
         await made.call_tool("old__steps", {"count": 3}, progress_callback=progressed)
         assert await text(made, "old__say") == "said"
         assert await text(made, "old__order") == "accept 42"
-        assert heard == [1, 2, 3, "a shout"]
+        assert received == [1, 2, 3, "a shout"]
 
 
 async def come_back(made: Client, tool: str) -> str:

@@ -92,18 +92,18 @@ async def test_an_unlisted_tool_is_found_described_and_called(
 async def test_a_wrapped_call_has_progress_and_can_be_cancelled(
     hub: Hub, way: str, mode: str
 ) -> None:
-    heard: list[float] = []
+    received: list[float] = []
     begun = asyncio.Event()
 
     async def progressed(progress: float, total: float | None, message: str | None) -> None:
-        heard.append(progress)
+        received.append(progress)
         begun.set()
 
     async with client(hub.server(way), mode) as made:
         await find(made, "steps")
         inside = {"name": "sdk__steps", "arguments": {"count": 3}}
         await made.call_tool(THREE[2], inside, progress_callback=progressed)
-        assert heard == [1, 2, 3]
+        assert received == [1, 2, 3]
         begun.clear()
         held = {"name": "sdk__hold", "arguments": {}}
         holding = asyncio.create_task(made.call_tool(THREE[2], held, progress_callback=progressed))

@@ -93,8 +93,8 @@ class Scripted:
             else owner.client_capabilities
         )
         client = {"name": "gateway", "version": "0"}
-        said = ClientIdentity(name, gateway.remapper, owner, declared, client)
-        return await connect_transport(near, self.era, said)
+        shown = ClientIdentity(name, gateway.remapper, owner, declared, client)
+        return await connect_transport(near, self.era, shown)
 
     async def _listen(self, channel: Transport) -> None:
         while (payload := await channel.receive()) is not None:
@@ -175,8 +175,8 @@ class ConversationRunner:
                 await self._channel(name).send(text.encode())
             else:
                 heard = await (self.servers[name].heard.get() if name else self.client.receive())
-                said = CHANCE.sub(self._hide, (heard or b"(the end)").decode())
-                return f"{name + ' ' if name else ''}<- {said}"
+                shown = CHANCE.sub(self._hide, (heard or b"(the end)").decode())
+                return f"{name + ' ' if name else ''}<- {shown}"
         elif line and not line.startswith("#"):
             raise ValueError(f"cannot read {line!r}")
         return line

@@ -127,10 +127,10 @@ async def test_client_credentials_are_never_passed_on(
         }
         assert {request.header("authorization") for request in new.received} == {None}
         assert {request.header("x-key") for request in new.received} == {GATEWAY_SECRET}
-        said = setup.received_file.read_text()
-        assert "tools/call" in said
-        assert CANARY not in said
-        assert GATEWAY_SECRET not in said  # one server's secret does not reach another
+        received = setup.received_file.read_text()
+        assert "tools/call" in received
+        assert CANARY not in received
+        assert GATEWAY_SECRET not in received  # one server's secret does not reach another
         assert GATEWAY_SECRET not in str(setup.app.gateway.registry.snapshots())
 
 

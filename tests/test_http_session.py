@@ -132,12 +132,12 @@ async def test_batches_belong_to_one_revision_and_contain_no_initialize() -> Non
     server = one_tool()
     async with site(make_gateway(s=server), server) as here:
         client = await here.session_client("2025-03-26")
-        said = [
+        entries = [
             rpc_request(1, "ping"),
             rpc_notification("a"),
             rpc_request("x", "tools/call", name="s__echo"),
         ]
-        reply = await client.post([*said, rpc_request(3, "initialize", **hello())])
+        reply = await client.post([*entries, rpc_request(3, "initialize", **hello())])
         assert [each["id"] for each in reply.json] == [1, "x", 3]
         assert [each.get("error", {}).get("code") for each in reply.json] == [None, None, -32600]
         assert (await client.post([rpc_notification("a"), rpc_notification("b")])).status == 202

@@ -145,12 +145,12 @@ async def collect(name: str) -> None:
     tools = [from_raw(entry.definition, dict) for entry in entries]
     registry = "PyPI" if server.pypi else "npm"
     known = {"server": name, "package": server.package, "registry": registry}
-    said = provenance(server)
-    licence = NOTED.get(server.package) or NOTED.get(said["licence"], said["licence"])
-    head = json.dumps(known | said | {"licence": licence})[:-1]
+    stated = provenance(server)
+    licence = NOTED.get(server.package) or NOTED.get(stated["licence"], stated["licence"])
+    head = json.dumps(known | stated | {"licence": licence})[:-1]
     lines = ",\n".join(msgspec.json.encode(tool).decode() for tool in tools)
     (TOOLS / f"{name}.json").write_text(f'{head}, "tools": [\n{lines}\n]}}\n')
-    print(f"{name:12} {len(tools):4} tools, {server.package} {said['version']}, {licence}")
+    print(f"{name:12} {len(tools):4} tools, {server.package} {stated['version']}, {licence}")
 
 
 async def main() -> None:

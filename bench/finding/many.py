@@ -48,8 +48,8 @@ def many(real: list[CatalogEntry], count: int = TOOLS) -> list[CatalogEntry]:
         native = f"{entry.native_name}_{noun}"
         backend = f"{entry.backend}{copy}"
         definition["name"] = public = f"{backend}__{native}"
-        if isinstance(said := definition.get("description"), str):
-            definition["description"] = f"{said[:40]} {noun} {said[40:]}"
+        if isinstance(text := definition.get("description"), str):
+            definition["description"] = f"{text[:40]} {noun} {text[40:]}"
         found.append(CatalogEntry(FeatureKind.TOOL, public, backend, native, to_raw(definition)))
     return found
 

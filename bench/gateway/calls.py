@@ -87,8 +87,8 @@ def message(method: str, params: dict[str, Any], era: Era, id: int | None = None
             META_PREFIX + "clientCapabilities": {},
         }
         params = params | {"_meta": meta}
-    said: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params}
-    return msgspec.json.encode(said if id is None else said | {"id": id})
+    body: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params}
+    return msgspec.json.encode(body if id is None else body | {"id": id})
 
 
 def initialize_message(id: int) -> bytes:

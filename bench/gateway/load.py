@@ -88,7 +88,7 @@ class Lane(ClientProtocol):
         """Find the response among the events of a reply."""
         found = messages(body)
         if len(found) > 1:
-            found = [said for said in found if read(said).id == self.id]
+            found = [payload for payload in found if read(payload).id == self.id]
         return found[0] if found else body
 
 

@@ -35,7 +35,7 @@ from bench.hop.peers import peers
 from trunkline.mcp.versions import Era
 
 RESULTS = Path(__file__).parents[1] / "results"
-QUIET = 0.5
+MAX_LOAD = 0.5
 """A higher load average distorts the figures."""
 
 FULL = Settings(plan=Plan(seconds=1.0, warm_up=0.3), rounds=3)
@@ -54,12 +54,14 @@ def main() -> None:
     if options.rounds:
         settings = msgspec.structs.replace(settings, rounds=options.rounds)
     if cores() is None:
-        say("two cores and taskset are wanted: without them, all share what there is")
+        report_line("two cores and taskset are wanted: without them, all share what there is")
     busy = load_average()
-    if busy > QUIET:
-        say(f"the load average is {busy:.1f}: others are at work here, so figures are rough")
+    if busy > MAX_LOAD:
+        report_line(
+            f"the load average is {busy:.1f}: others are at work here, so figures are rough"
+        )
     began = perf_counter()
-    found = run(report=say, entrants=entrants, settings=settings)
+    found = run(report=report_line, entrants=entrants, settings=settings)
     found.about |= {
         "seconds": f"{perf_counter() - began:.0f}",
         "load average before": f"{busy:.2f}",
@@ -68,7 +70,7 @@ def main() -> None:
     }
     results = targets.compare(found.rows)
     if not options.quick and any(one is TRUNKLINE for one, _ in entrants):
-        say("trunkline at rest, with many sessions and streams")
+        report_line("trunkline at rest, with many sessions and streams")
         results += idle.run()
     show(found, results)
     if not options.no_store:
@@ -111,7 +113,7 @@ def file_name(options: argparse.Namespace) -> str:
     return "hop.json" if options.era == Era.SESSION.value else f"hop-{options.era}.json"
 
 
-def say(text: str) -> None:
+def report_line(text: str) -> None:
     now = datetime.datetime.now(datetime.UTC).strftime("%H:%M:%S")
     print(f"{now} {text}", file=sys.stderr, flush=True)
 

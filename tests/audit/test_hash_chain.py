@@ -104,10 +104,10 @@ def test_calls_lost_with_a_process_are_recorded_by_the_next(tmp_path: Path) -> N
     other.store.close()
     found = stored_rows(tmp_path)
     assert row_kinds(found) == ["started", "call", "lost", "started"]
-    said = from_raw(found[2].body.encode(), dict[str, object])
-    assert said["in_flight"] == 2
-    assert said["calls"] == [{"id": "c9", "name": "fs__slow"}]
-    assert said["seen"] == 1003.0
+    fields = from_raw(found[2].body.encode(), dict[str, object])
+    assert fields["in_flight"] == 2
+    assert fields["calls"] == [{"id": "c9", "name": "fs__slow"}]
+    assert fields["seen"] == 1003.0
     assert "2 calls were in flight" in verify_chain(tmp_path).notes[0]
 
 

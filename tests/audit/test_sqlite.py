@@ -122,10 +122,10 @@ def test_unwritable_file_is_reported(tmp_path: Path) -> None:
         "except sqlite.StoreError as error: print(error)\n"
     )
     file = tmp_path / "good" / "audit.db"
-    said = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, "-c", script, file], capture_output=True, text=True, timeout=30, check=True
     )
-    assert "attempt to write a readonly database" in said.stdout
+    assert "attempt to write a readonly database" in finished.stdout
 
 
 def test_locked_file_is_waited_for_until_the_timeout(tmp_path: Path) -> None:
@@ -157,12 +157,12 @@ def test_full_disk_loses_no_committed_rows(tmp_path: Path) -> None:
                     made.append(make_entries(100, count + 1))
                     count += 100
             except StoreError as why:
-                (tmp_path / "said").write_text(f"{count} {why}")
+                (tmp_path / "result").write_text(f"{count} {why}")
                 code = 0
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
-    count, _, why = (tmp_path / "said").read_text().partition(" ")
+    count, _, why = (tmp_path / "result").read_text().partition(" ")
     assert "full" in why or "i/o error" in why
     made = make_chain(tmp_path)
     made.open(HEARTBEAT, 2000.0)

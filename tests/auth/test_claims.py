@@ -166,10 +166,10 @@ def test_principal_ids_are_unique_per_issuer_and_subject(
 
 
 @given(st.dictionaries(st.sampled_from(list(claims())), JSON) | JSON)
-def test_any_claims_are_accepted_or_rejected(said: Any) -> None:
-    given_claims: Any = said
-    if isinstance(said, dict):
-        given_claims = claims() | cast("dict[str, Any]", said)
+def test_any_claims_are_accepted_or_rejected(payload: Any) -> None:
+    given_claims: Any = payload
+    if isinstance(payload, dict):
+        given_claims = claims() | cast("dict[str, Any]", payload)
     try:
         identity = EXPECTED.validate(json.dumps(given_claims).encode(), NOW)
     except AuthenticationError as why:

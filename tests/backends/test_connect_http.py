@@ -71,10 +71,10 @@ class Place:
         self.url = url
         self.remapper = IdRemapper()
         self.target = HttpConnector(url, HEADERS, wanted, limits=limits)
-        self.said = ClientIdentity("s", self.remapper, Listener(), {"roots": {}}, GATEWAY)
+        self.identity = ClientIdentity("s", self.remapper, Listener(), {"roots": {}}, GATEWAY)
 
     async def open(self) -> Backend:
-        return await self.target.connect(self.said)
+        return await self.target.connect(self.identity)
 
     async def era(self) -> str:
         """Connect, and return the detected protocol."""
@@ -382,9 +382,9 @@ async def test_other_initialize_errors_are_final(status: str) -> None:
 async def on_channel(server: Server, era: Era) -> AsyncGenerator[Backend]:
     near, far = memory_pipe()
     remapper = IdRemapper()
-    said = ClientIdentity("s", remapper, Listener(), {}, GATEWAY)
+    identity = ClientIdentity("s", remapper, Listener(), {}, GATEWAY)
     async with Connection(far, server, close_timeout=0.0) as server.connection:
-        backend = await connect_transport(near, era, said, SHORT_LIMITS)
+        backend = await connect_transport(near, era, identity, SHORT_LIMITS)
         yield backend
         await backend.aclose()
     assert remapper.pending_count() == 0
@@ -420,7 +420,7 @@ async def test_a_transport_whose_server_refuses_is_closed(era: Era) -> None:
     for method in ("initialize", "server/discover"):
         server.methods[method] = lambda _: 1 / 0
     near, far = memory_pipe()
-    said = ClientIdentity("s", IdRemapper(), Listener(), {}, GATEWAY)
+    identity = ClientIdentity("s", IdRemapper(), Listener(), {}, GATEWAY)
     async with Connection(far, server, close_timeout=0.0, report=lambda _: None) as connection:
-        await refused(connect_transport(near, era, said, SHORT_LIMITS))
+        await refused(connect_transport(near, era, identity, SHORT_LIMITS))
         await connection.wait_ended()

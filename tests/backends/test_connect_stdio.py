@@ -58,37 +58,37 @@ class Script:
             "tools/list": {"tools": [tool("t")]},
         }
         self.before: list[bytes] = []
-        self.heard: list[list[str]] = []
-        self.said: list[dict[str, Any]] = []
+        self.methods: list[list[str]] = []
+        self.messages: list[dict[str, Any]] = []
         self.running: list[asyncio.Task[None]] = []
         self.ids: dict[str, Any] = {}
         self.line: Transport
 
     async def start(self) -> Transport:
         near, self.line = memory_pipe()
-        self.heard.append([])
-        self.running.append(asyncio.create_task(self._run(self.line, self.heard[-1])))
+        self.methods.append([])
+        self.running.append(asyncio.create_task(self._run(self.line, self.methods[-1])))
         return near
 
-    async def _run(self, line: Transport, heard: list[str]) -> None:
+    async def _run(self, line: Transport, methods: list[str]) -> None:
         for payload in self.before:
             await line.send(payload)
         while (payload := await line.receive()) is not None:
-            said = json.loads(payload)
-            self.said.append(said)
-            if "method" not in said:
+            message = json.loads(payload)
+            self.messages.append(message)
+            if "method" not in message:
                 continue
-            heard.append(said["method"])
-            if "id" not in said:
+            methods.append(message["method"])
+            if "id" not in message:
                 continue
-            self.ids[said["method"]] = said["id"]
-            answer = self.answers.get(said["method"], {})
+            self.ids[message["method"]] = message["id"]
+            answer = self.answers.get(message["method"], {})
             if isinstance(answer, InTurn):
                 answer = answer.answers.pop(0)
             if answer == EXIT:
                 break
             if answer != SILENT:
-                await self.answer(said["method"], answer)
+                await self.answer(message["method"], answer)
         await line.aclose()
 
     async def answer(self, method: str, answer: Any) -> None:
@@ -103,8 +103,8 @@ class Script:
     async def notify(self, method: str, **more: Any) -> None:
         await self.line.send(json.dumps({"jsonrpc": "2.0", "method": method, **more}).encode())
 
-    def has_heard(self, *methods: str) -> Callable[[], bool]:
-        return lambda: bool(self.heard) and self.heard[-1] == list(methods)
+    def has_received(self, *methods: str) -> Callable[[], bool]:
+        return lambda: bool(self.methods) and self.methods[-1] == list(methods)
 
 
 class Place:
@@ -116,7 +116,7 @@ class Place:
         self.script = script
         self.remapper = IdRemapper()
         self.listener = Listener()
-        self.said = ClientIdentity("s", self.remapper, self.listener, {"roots": {}}, GATEWAY)
+        self.identity = ClientIdentity("s", self.remapper, self.listener, {"roots": {}}, GATEWAY)
         limits = BackendLimits(probe_timeouts=timeouts, answer_drain_timeout=0.0)
         self.target = StdioConnector(self._start, wanted, memory, limits)
 
@@ -124,7 +124,7 @@ class Place:
         return await self.script.start()
 
     async def open(self) -> Backend:
-        return await self.target.connect(self.said)
+        return await self.target.connect(self.identity)
 
     async def era(self) -> str:
         """Connect, check a call, and return the detected protocol."""
@@ -158,7 +158,9 @@ async def running(
         if file is not None:
             await file.aclose()
     assert place.remapper.pending_count() == 0
-    withdrawn = [said for said in script.said if said.get("method") == "notifications/cancelled"]
+    withdrawn = [
+        message for message in script.messages if message.get("method") == "notifications/cancelled"
+    ]
     assert withdrawn == []
 
 
@@ -171,8 +173,8 @@ async def test_a_stateless_child_gets_no_initialize() -> None:
     async with running(script) as place:
         assert await place.era() == "stateless"
         assert await place.era() == "stateless"
-    assert script.heard == [[DISCOVER, "tools/list"]] * 2
-    meta = script.said[0]["params"]["_meta"]
+    assert script.methods == [[DISCOVER, "tools/list"]] * 2
+    meta = script.messages[0]["params"]["_meta"]
     assert meta["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
     assert meta["io.modelcontextprotocol/clientInfo"] == GATEWAY
     assert meta["io.modelcontextprotocol/clientCapabilities"] == {}
@@ -206,8 +208,8 @@ async def test_a_child_without_the_stateless_protocol_gets_initialize_on_the_sam
         assert await place.era() == "session"
         assert await place.era() == "session"  # which is remembered
     opened = [INITIALIZE, "notifications/initialized", "tools/list"]
-    assert script.heard == [[DISCOVER, *opened], opened]
-    (hello,) = [s for s in script.said[:2] if s["method"] == INITIALIZE]
+    assert script.methods == [[DISCOVER, *opened], opened]
+    (hello,) = [s for s in script.messages[:2] if s["method"] == INITIALIZE]
     assert hello["params"]["protocolVersion"] == "2025-11-25"
     assert hello["params"]["capabilities"] == {"roots": {}}
     assert "_meta" not in hello["params"]
@@ -224,7 +226,7 @@ async def test_a_child_with_a_configured_protocol_that_refuses_it_gets_nothing_e
     script = Script(discover=error(*code_and_data), initialize=WELCOME)
     async with running(script) as place:
         assert str(code_and_data[0]) in await place.refusal()
-    assert script.heard == [[DISCOVER]]
+    assert script.methods == [[DISCOVER]]
 
 
 @tidy
@@ -243,11 +245,11 @@ async def test_a_configured_protocol_is_not_probed(wanted: ProtocolSetting, tmp_
     script = Script(discover=MODERN, initialize=WELCOME)
     async with running(script, wanted, tmp_path) as place:
         assert await place.era() == wanted
-    assert script.heard[0][0] == (INITIALIZE if wanted == "session" else DISCOVER)
+    assert script.methods[0][0] == (INITIALIZE if wanted == "session" else DISCOVER)
     script = Script()
     async with running(script, wanted, tmp_path) as place:
         await place.refusal()
-    assert len(script.heard[0]) == 1
+    assert len(script.methods[0]) == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -265,7 +267,7 @@ async def test_a_silent_child_is_usable_soon_and_not_written_to_the_file(
             assert await place.era() == "session"
             assert await place.era() == "session"
     opened = [INITIALIZE, "notifications/initialized", "tools/list"]
-    assert script.heard == [[DISCOVER, *opened], opened] * 2
+    assert script.methods == [[DISCOVER, *opened], opened] * 2
     assert list(tmp_path.iterdir()) == []
 
 
@@ -275,7 +277,7 @@ async def test_a_silent_child_delays_no_other_server() -> None:
     silent = Script(discover=SILENT, initialize=WELCOME)
     async with running(silent) as place, running(Script(discover=MODERN)) as other:
         opening = asyncio.create_task(place.open())
-        await until(silent.has_heard(DISCOVER))
+        await until(silent.has_received(DISCOVER))
         assert await other.era() == "stateless"
         assert not opening.done()
         await stop(opening)
@@ -289,7 +291,7 @@ async def test_a_slow_starting_childs_answer_to_the_probe_counts(
     script = Script(discover=SILENT, initialize=SILENT)
     async with running(script, folder=tmp_path, timeouts=SHORT_TIMEOUTS) as place:
         opening = asyncio.create_task(place.open())
-        await until(script.has_heard(DISCOVER, INITIALIZE))
+        await until(script.has_received(DISCOVER, INITIALIZE))
         assert not opening.done()
         # The server reads and answers one message after the other.
         await script.answer(DISCOVER, MODERN if modern else NO)
@@ -306,7 +308,7 @@ async def test_a_late_discovery_counts_although_initialize_was_refused() -> None
     script = Script(discover=SILENT, initialize=LATE)
     async with running(script, timeouts=SHORT_TIMEOUTS) as place:
         opening = asyncio.create_task(place.open())
-        await until(script.has_heard(DISCOVER, INITIALIZE))
+        await until(script.has_received(DISCOVER, INITIALIZE))
         await script.answer(DISCOVER, MODERN)
         backend = await opening
         assert isinstance(backend, StatelessServer)
@@ -318,7 +320,7 @@ async def test_a_child_that_stays_silent_and_refuses_fails_at_its_timeout() -> N
     script = Script(discover=SILENT, initialize=error(-32603))
     async with running(script, timeouts=SHORT_TIMEOUTS) as place:
         assert "-32603" in await place.refusal()
-    assert script.heard == [[DISCOVER, INITIALIZE]]
+    assert script.methods == [[DISCOVER, INITIALIZE]]
 
 
 @tidy
@@ -337,7 +339,7 @@ async def test_a_child_that_turns_out_to_be_stateless_is_probed_once_more() -> N
     script = Script(discover=InTurn(NO, MODERN), initialize=LATE)
     async with running(script) as place:
         assert await place.era() == "stateless"
-    assert script.heard == [[DISCOVER, INITIALIZE, DISCOVER, "tools/list"]]
+    assert script.methods == [[DISCOVER, INITIALIZE, DISCOVER, "tools/list"]]
 
 
 # Ends
@@ -354,7 +356,7 @@ async def test_a_child_that_exits_on_the_probe_is_restarted_and_gets_initialize(
         assert await place.era() == "session"
     async with running(script, folder=tmp_path) as place:
         assert await place.era() == "session"  # and is not made to exit again
-    assert script.heard == [[DISCOVER], opened, opened]
+    assert script.methods == [[DISCOVER], opened, opened]
 
 
 @tidy
@@ -363,7 +365,7 @@ async def test_a_child_that_refuses_and_then_exits_is_restarted_too() -> None:
     script = Script(discover=NO, initialize=InTurn(EXIT, WELCOME))
     async with running(script) as place:
         assert await place.era() == "session"
-    assert [heard[0] for heard in script.heard] == [DISCOVER, INITIALIZE]
+    assert [methods[0] for methods in script.methods] == [DISCOVER, INITIALIZE]
 
 
 @tidy
@@ -374,7 +376,7 @@ async def test_a_child_that_always_exits_is_started_twice(tmp_path: Path) -> Non
             await place.refusal()
             == "the server ended before it answered with its protocol revision"
         )
-    assert script.heard == [[DISCOVER], [INITIALIZE]]
+    assert script.methods == [[DISCOVER], [INITIALIZE]]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -383,7 +385,7 @@ async def test_a_child_that_cannot_be_restarted_fails_with_the_reason() -> None:
     script = Script(discover=EXIT)
 
     async def start() -> Transport:
-        if script.heard:
+        if script.methods:
             raise ConnectionLost("no such program")
         return await script.start()
 
@@ -393,13 +395,13 @@ async def test_a_child_that_cannot_be_restarted_fails_with_the_reason() -> None:
 
 
 @tidy
-@pytest.mark.parametrize("heard", [[DISCOVER], [DISCOVER, INITIALIZE]])
-async def test_a_cancelled_detection_leaves_no_child(heard: list[str]) -> None:
-    timeouts = PATIENT_TIMEOUTS if len(heard) == 1 else SHORT_TIMEOUTS
+@pytest.mark.parametrize("methods", [[DISCOVER], [DISCOVER, INITIALIZE]])
+async def test_a_cancelled_detection_leaves_no_child(methods: list[str]) -> None:
+    timeouts = PATIENT_TIMEOUTS if len(methods) == 1 else SHORT_TIMEOUTS
     script = Script(discover=SILENT, initialize=SILENT)
     async with running(script, timeouts=timeouts) as place:
         opening = asyncio.create_task(place.open())
-        await until(script.has_heard(*heard))
+        await until(script.has_received(*methods))
         await stop(opening)
 
 
@@ -424,7 +426,7 @@ async def test_messages_before_the_answer_of_a_child_are_handled() -> None:
         await backend.aclose()
         method, _ = await place.listener.notifications.get()
         assert method == "notifications/message"
-    answers = {said["id"]: said for said in script.said if "method" not in said}
+    answers = {message["id"]: message for message in script.messages if "method" not in message}
     assert answers[7]["result"] == {}
     assert answers[8]["error"]["code"] == -32601
 
@@ -434,7 +436,7 @@ async def test_a_child_that_prints_without_an_answer_counts_as_silent() -> None:
     script = Script(discover=SILENT, initialize=WELCOME)
     async with running(script, timeouts=SHORT_TIMEOUTS) as place:
         opening = asyncio.create_task(place.open())
-        await until(lambda: bool(script.heard))
+        await until(lambda: bool(script.methods))
         while not opening.done():
             await script.line.send(b"still starting")
             await asyncio.sleep(0)

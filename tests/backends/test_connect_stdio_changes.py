@@ -32,8 +32,8 @@ async def test_an_upgraded_or_rolled_back_child_is_detected_at_once(
     for script, era in ((old, "session"), (new, "stateless"), (old, "session")):
         async with running(script, folder=tmp_path) as place:
             assert await place.era() == era
-    assert new.heard == [[INITIALIZE, DISCOVER, "tools/list"]]
-    assert [heard[:2] for heard in old.heard] == [[DISCOVER, INITIALIZE]] * 2
+    assert new.methods == [[INITIALIZE, DISCOVER, "tools/list"]]
+    assert [methods[:2] for methods in old.methods] == [[DISCOVER, INITIALIZE]] * 2
 
 
 @tidy
@@ -58,7 +58,7 @@ async def test_a_cancelled_connection_attempt_invalidates_the_cache() -> None:
         assert await place.era() == "session"
         script.answers |= {INITIALIZE: SILENT, DISCOVER: MODERN}
         opening = asyncio.create_task(place.open())
-        await until(script.has_heard(INITIALIZE))
+        await until(script.has_received(INITIALIZE))
         await stop(opening)
         assert await place.era() == "stateless"
 

@@ -29,8 +29,8 @@ from trunkline.jsonrpc import Raw
 from trunkline.mcp.versions import Era
 
 OLD, NEW = CachedEra(Era.SESSION, "s", "1"), CachedEra(Era.STATELESS, "s", "2")
-SAID = Raw(b'{"name":"s","version":"1"}')
-SAID_LATER = Raw(b'{"name":"s","version":"2"}')
+SERVER_INFO = Raw(b'{"name":"s","version":"1"}')
+LATER_SERVER_INFO = Raw(b'{"name":"s","version":"2"}')
 
 LOCK = f".{ERA_FILE}.lock"
 
@@ -250,7 +250,7 @@ def test_different_servers_have_different_keys_without_secrets(
 
 
 @pytest.mark.parametrize(
-    ("said", "name", "version"),
+    ("server_info", "name", "version"),
     [
         (b'{"name":"a","version":"1","title":"A"}', "a", "1"),
         (b'{"name":7}', "7", ""),
@@ -259,8 +259,10 @@ def test_different_servers_have_different_keys_without_secrets(
         (b'{"name":"' + b"x" * 999 + b'"}', "x" * module.MAX_NAME_CHARS, ""),
     ],
 )
-def test_a_servers_name_and_version_are_truncated(said: bytes, name: str, version: str) -> None:
-    assert cached_era(Era.SESSION, Raw(said)) == CachedEra(Era.SESSION, name, version)
+def test_a_servers_name_and_version_are_truncated(
+    server_info: bytes, name: str, version: str
+) -> None:
+    assert cached_era(Era.SESSION, Raw(server_info)) == CachedEra(Era.SESSION, name, version)
 
 
 # One server
@@ -270,9 +272,9 @@ async def test_a_conclusive_protocol_is_remembered_and_written(tmp_path: Path) -
     async with kept(tmp_path) as store:
         memory = EraCache(store, "k")
         assert await memory.get() is None
-        memory.record(Era.SESSION, SAID, conclusive=True)
+        memory.record(Era.SESSION, SERVER_INFO, conclusive=True)
         assert await memory.get() is Era.SESSION
-        memory.record(Era.SESSION, SAID, conclusive=False)  # as it was remembered
+        memory.record(Era.SESSION, SERVER_INFO, conclusive=False)  # as it was remembered
     async with kept(tmp_path) as store:
         assert await EraCache(store, "k").get() is Era.SESSION
         assert await EraCache(store, "other").get() is None
@@ -282,22 +284,24 @@ async def test_a_protocol_detected_by_timeout_is_never_written(tmp_path: Path) -
     async with kept(tmp_path) as store:
         memory = EraCache(store, "k")
         await memory.get()
-        memory.record(Era.SESSION, SAID, conclusive=False)
+        memory.record(Era.SESSION, SERVER_INFO, conclusive=False)
         assert await memory.get() is Era.SESSION
     assert not (tmp_path / ERA_FILE).exists()
 
 
 @pytest.mark.holds("T108")
-@pytest.mark.parametrize(("era", "said"), [(Era.SESSION, SAID_LATER), (Era.STATELESS, SAID)])
+@pytest.mark.parametrize(
+    ("era", "server_info"), [(Era.SESSION, LATER_SERVER_INFO), (Era.STATELESS, SERVER_INFO)]
+)
 async def test_an_entry_of_another_version_is_forgotten(
-    era: Era, said: Raw, tmp_path: Path
+    era: Era, server_info: Raw, tmp_path: Path
 ) -> None:
     async with kept(tmp_path) as store:
-        EraCache(store, "k").record(Era.SESSION, SAID, conclusive=True)
+        EraCache(store, "k").record(Era.SESSION, SERVER_INFO, conclusive=True)
     async with kept(tmp_path) as store:
         memory = EraCache(store, "k")
         assert await memory.get() is Era.SESSION
-        memory.record(era, said, conclusive=False)
+        memory.record(era, server_info, conclusive=False)
         assert await memory.get() is None
     assert await recalled(tmp_path) is None
 
@@ -307,11 +311,11 @@ async def test_an_invalidated_era_is_in_memory_until_the_next_detection(
 ) -> None:
     async with kept(tmp_path) as store:
         memory = EraCache(store, "k")
-        memory.record(Era.SESSION, SAID, conclusive=True)
+        memory.record(Era.SESSION, SERVER_INFO, conclusive=True)
         memory.invalidate()
         assert await memory.get() is None
     assert await recalled(tmp_path) == OLD
     memory = EraCache()
     memory.invalidate()
-    memory.record(Era.STATELESS, SAID, conclusive=True)
+    memory.record(Era.STATELESS, SERVER_INFO, conclusive=True)
     assert await memory.get() is Era.STATELESS

@@ -163,8 +163,8 @@ def test_only_objects_are_structured_content(value: Any) -> None:
 
 @pytest.mark.holds("S1.11")
 def test_a_tool_result_has_its_own_text_and_structured_content() -> None:
-    said = from_raw(tool_result(ToolResult("three", Point(3)), V2025_11_25), dict[str, Any])
-    assert said == {
+    result = from_raw(tool_result(ToolResult("three", Point(3)), V2025_11_25), dict[str, Any])
+    assert result == {
         "content": [{"type": "text", "text": "three"}],
         "structuredContent": {"x": 3, "y": 0},
     }

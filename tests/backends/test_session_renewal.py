@@ -314,21 +314,21 @@ async def test_a_request_outside_of_calls_goes_to_the_listener() -> None:
     async with connected_backend(web, listener):
         answers = {(await web.wait_for("answer")).id for _ in range(2)}
     assert answers == {"q", "p"}
-    said = {asked.id: asked.message["result"] for asked in web.received_for("answer")}
-    assert said == {"q": {"by": "listener"}, "p": {}}
+    sent = {asked.id: asked.message["result"] for asked in web.received_for("answer")}
+    assert sent == {"q": {"by": "listener"}, "p": {}}
 
 
 @tidy
 async def test_progress_and_log_messages_go_to_their_call_before_its_answer() -> None:
     async def work(line: ScriptedConnection, asked: ReceivedMessage) -> None:
         token = asked.meta["progressToken"]
-        said = [
+        sent = [
             notification("notifications/progress", {"progressToken": token, "progress": 1}),
             notification("notifications/message", {"level": "info"}),
             notification("notifications/progress", {"progressToken": "unknown", "progress": 2}),
             notification("notifications/tools/list_changed"),
         ]
-        await streams(*said, result({"done": 1}))(line, asked)
+        await streams(*sent, result({"done": 1}))(line, asked)
 
     web, listener, client, other = (
         FakeSessionServer(),

@@ -238,8 +238,8 @@ async def test_a_tool_with_new_header_arguments_gets_them_in_headers() -> None:
                 await start_call(
                     backend, a_call({"name": "t", "arguments": {"region": "x"}}, client=Recorder())
                 )
-    said = [call.header("mcp-param-region") for call in web.received_for("tools/call")]
-    assert said == [None, None, "x", "x", None, None]
+    sent = [call.header("mcp-param-region") for call in web.received_for("tools/call")]
+    assert sent == [None, None, "x", "x", None, None]
 
 
 @tidy
@@ -280,14 +280,14 @@ async def test_the_servers_own_error_is_the_answer(code: int) -> None:
 async def test_progress_and_log_messages_go_to_the_caller_and_requests_to_no_client() -> None:
     async def work(line: ScriptedConnection, asked: ReceivedMessage) -> None:
         token = asked.meta["progressToken"]
-        said = [
+        sent = [
             notification("notifications/progress", {"progressToken": token, "progress": 1}),
             server_request("q", "roots/list"),
             notification("notifications/message", {"level": "info"}),
             notification("notifications/progress", {"progressToken": 99}),
             notification("vendor/whatever"),
         ]
-        await streams(*said, result())(line, asked)
+        await streams(*sent, result())(line, asked)
 
     web, client, listener = FakeStatelessServer(tools=[]), Recorder(), Listener()
     web.reactions["tools/call"] = work

@@ -155,7 +155,7 @@ async def test_an_error_about_the_gateways_access_does_not_go_to_the_caller(stat
 
 @tidy
 @pytest.mark.parametrize(
-    ("said", "seconds"),
+    ("retry_after", "seconds"),
     [
         ("120", 120.0),
         ("0", 0.0),
@@ -167,9 +167,11 @@ async def test_an_error_about_the_gateways_access_does_not_go_to_the_caller(stat
         ("", None),
     ],
 )
-async def test_a_retry_after_is_read_unless_it_is_invalid(said: str, seconds: float | None) -> None:
+async def test_a_retry_after_is_read_unless_it_is_invalid(
+    retry_after: str, seconds: float | None
+) -> None:
     web = FakeSessionServer()
-    web.reactions["m"] = rejects("429 Slow", b"", f"retry-after: {said}".encode())
+    web.reactions["m"] = rejects("429 Slow", b"", f"retry-after: {retry_after}".encode())
     async with connected_client(web) as link:
         error = await error_of(call(link, "m"))
         assert (error.status, error.retry_after, error.error) == (429, seconds, None)

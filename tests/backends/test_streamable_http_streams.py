@@ -271,9 +271,9 @@ async def test_a_pending_answer_of_a_client_blocks_no_other_request() -> None:
 # Streams that break
 
 
-def primed(*said: Any) -> Reaction:
+def primed(*messages: Any) -> Reaction:
     """Start a stream that can be resumed after event "e0", and end it too early."""
-    return streams(event(None, "e0", retry=1), *said)
+    return streams(event(None, "e0", retry=1), *messages)
 
 
 @tidy

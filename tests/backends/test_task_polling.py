@@ -32,7 +32,10 @@ class Script:
         **answers: list[Any],
     ) -> None:
         self.asked: list[tuple[str, Any]] = []
-        self.answers = {f"tasks/{method}": in_turn(*said) for method, said in answers.items()}
+        self.answers = {
+            f"tasks/{method}": in_turn(*answers_in_turn)
+            for method, answers_in_turn in answers.items()
+        }
         self.ended = asyncio.Event()
         self.tasks = TaskTracker(era, self._wait_ended, limits or CancelLimits(), NO_INTERVALS)
 
@@ -53,7 +56,7 @@ class Script:
         return from_raw(found)
 
 
-SAID: list[Any] = [
+ANSWERS: list[Any] = [
     {},
     polled("working"),
     polled("input_required"),
@@ -144,12 +147,18 @@ async def test_a_lost_connection_does_not_end_the_task() -> None:
     assert [method for method, _ in script.asked].count("tasks/result") == 3
 
 
-@given(st.sampled_from(Era), st.lists(st.sampled_from(SAID), max_size=6))
+@given(st.sampled_from(Era), st.lists(st.sampled_from(ANSWERS), max_size=6))
 def test_a_task_ends_with_any_answers_and_is_cancelled_unless_the_server_ended_it(
-    era: Era, said: list[Any]
+    era: Era, answers_in_turn: list[Any]
 ) -> None:
     async def run() -> None:
-        script = Script(era, result=[*said, DONE], get=[*said, done()], cancel=[{}], update=[{}])
+        script = Script(
+            era,
+            result=[*answers_in_turn, DONE],
+            get=[*answers_in_turn, done()],
+            cancel=[{}],
+            update=[{}],
+        )
         (outcome,) = await asyncio.gather(script.run(), return_exceptions=True)
         await script.tasks.aclose()
         assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -89,11 +89,11 @@ async def test_a_server_that_requires_tasks_gets_the_extension_and_is_polled() -
 
 async def test_a_client_that_declares_tasks_gets_none_either() -> None:
     server = Extended()
-    said: Any = {CAPABILITIES: {"sampling": {}, "extensions": {TASKS_EXTENSION: {}}}}
+    declared: Any = {CAPABILITIES: {"sampling": {}, "extensions": {TASKS_EXTENSION: {}}}}
     async with serving(s=server) as made:
         client = await stateless_caller(made)
-        assert text_of(await client.call("s__plain", _meta=said)) == "declared: False"
-        answer = await client.call("s__work", _meta=said)
+        assert text_of(await client.call("s__plain", _meta=declared)) == "declared: False"
+        answer = await client.call("s__work", _meta=declared)
         assert answer["resultType"] == "complete"
         assert text_of(answer) == "done"
 

@@ -93,12 +93,12 @@ async def streaming(answer_first: bool = False) -> AsyncGenerator[Address]:
                 writer.write(EVENTS + event("endpoint", b"/post?session=1"))
                 continue
             assert line.startswith("POST /post?session=1 ")
-            said = b"".join(answer(body, EVERY_ERA))
-            if said and answer_first:
-                streams[-1].write(event("message", said))
+            payload = b"".join(answer(body, EVERY_ERA))
+            if payload and answer_first:
+                streams[-1].write(event("message", payload))
             writer.write(reply(b"", "202 Accepted"))
-            if said and not answer_first:
-                streams[-1].write(event("message", said))
+            if payload and not answer_first:
+                streams[-1].write(event("message", payload))
 
     async with listening(attend) as port:
         yield Address(port, "/sse", events=True)

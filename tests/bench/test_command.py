@@ -37,14 +37,14 @@ def test_the_results_are_printed(
 ) -> None:
     found(monkeypatch, python="3.11")
     assert command.main(20.0, as_json=False) == 0
-    said = capsys.readouterr()
-    assert said.out.splitlines()[1:4] == [
+    output = capsys.readouterr()
+    assert output.out.splitlines()[1:4] == [
         "results of 200 B",
         "           requests/s",
         "direct              9",
     ]
-    assert "python 3.11" in said.out
-    assert said.err == "measuring\n"
+    assert "python 3.11" in output.out
+    assert output.err == "measuring\n"
 
 
 def test_json_output_has_nothing_else(
@@ -52,9 +52,9 @@ def test_json_output_has_nothing_else(
 ) -> None:
     found(monkeypatch, python="3.11")
     assert command.main(20.0, as_json=True) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["about"] == {"python": "3.11"}
-    assert said.err == ""
+    output = capsys.readouterr()
+    assert json.loads(output.out)["about"] == {"python": "3.11"}
+    assert output.err == ""
 
 
 def test_a_contestant_that_fails_makes_the_exit_code_fail(

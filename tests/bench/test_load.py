@@ -51,9 +51,9 @@ async def test_responses_may_arrive_on_a_stream(answer_first: bool) -> None:
 
 async def test_responses_may_arrive_as_events() -> None:
     def script(line: str, body: bytes) -> bytes:
-        said = b"data: " + b"".join(answer(body, EVERY_ERA)) + b"\n\n"
+        payload = b"data: " + b"".join(answer(body, EVERY_ERA)) + b"\n\n"
         news = b'data: {"method":"notifications/message"}\n\n'
-        return EVENTS + chunk(news) + chunk(said) + b"0\r\n\r\n"
+        return EVENTS + chunk(news) + chunk(payload) + b"0\r\n\r\n"
 
     async with asyncio.timeout(10), scripted(script) as address:
         assert is_sound(await measure(session(address), 2, 200, SHORT), 2)

@@ -69,8 +69,8 @@ async def test_it_serves_stdio_until_stdin_ends() -> None:
         message("server/discover", {}, Era.STATELESS, 3),
     ]
     async with asyncio.timeout(20):
-        said, _ = await child.communicate(b"\n".join((*lines, b"")))
-    answers = [json.loads(line) for line in said.splitlines()]
+        output, _ = await child.communicate(b"\n".join((*lines, b"")))
+    answers = [json.loads(line) for line in output.splitlines()]
     assert [answer["id"] for answer in answers] == [1, 2, 3]
     assert len(answers[1]["result"]["content"][0]["text"]) == 100_000
     assert "error" in answers[2]

@@ -29,9 +29,11 @@ async def test_a_session_over_a_stream_is_opened(answer_first: bool) -> None:
 
 async def test_later_requests_carry_the_session_id() -> None:
     def script(line: str, body: bytes) -> bytes:
-        said = b"".join(answer(body, EVERY_ERA))
-        head = b"HTTP/1.1 200 OK\r\nMcp-Session-Id: abc\r\ncontent-length: %d\r\n\r\n" % len(said)
-        return head + said
+        payload = b"".join(answer(body, EVERY_ERA))
+        head = b"HTTP/1.1 200 OK\r\nMcp-Session-Id: abc\r\ncontent-length: %d\r\n\r\n" % len(
+            payload
+        )
+        return head + payload
 
     async with asyncio.timeout(5), scripted(script) as address:
         session = await open_session(address)
@@ -41,11 +43,11 @@ async def test_later_requests_carry_the_session_id() -> None:
 
 async def test_responses_as_events_are_parsed() -> None:
     def script(line: str, body: bytes) -> bytes:
-        said = b"".join(answer(body, EVERY_ERA)).replace(b'"echo"', b'"fast_echo"')
-        if not said:
+        payload = b"".join(answer(body, EVERY_ERA)).replace(b'"echo"', b'"fast_echo"')
+        if not payload:
             return reply(b"", "202 Accepted")
         news = b'data: {"jsonrpc":"2.0","method":"notifications/message"}\n\ndata: []\n\n'
-        return EVENTS + chunk(news + b"event: message\ndata: " + said + b"\n\n") + b"0\r\n\r\n"
+        return EVENTS + chunk(news + b"event: message\ndata: " + payload + b"\n\n") + b"0\r\n\r\n"
 
     async with asyncio.timeout(5), scripted(script) as address:
         assert (await open_session(address)).tool == "fast_echo"

@@ -430,11 +430,11 @@ async def test_a_reaper_holds_only_its_pipe_and_ignores_signals() -> None:
 async def test_a_reaper_gets_every_registration_and_unregistration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said: list[bytes] = []
+    lines: list[bytes] = []
     write = os.write
 
     def record(pipe: int, line: bytes) -> int:
-        said.append(line)
+        lines.append(line)
         return write(pipe, line)
 
     monkeypatch.setattr(os, "write", record)
@@ -443,9 +443,9 @@ async def test_a_reaper_gets_every_registration_and_unregistration(
     with pytest.raises(ChildStartError):
         await ChildProcess.start(["no-such-command"])
     await second.aclose()
-    said = [line.split()[0] for line in said]
+    lines = [line.split()[0] for line in lines]
     groups = [b"+%d" % first.pid, b"+0", b"+%d" % second.pid, b"-%d" % first.pid]
-    assert said == [b"+0", *groups, b"+0", b"-0"]
+    assert lines == [b"+0", *groups, b"+0", b"-0"]
 
 
 @leaves_nothing_behind
