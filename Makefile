@@ -93,7 +93,14 @@ outside/postgresql/.ready:
 		&& for package in *.deb; do dpkg -x $$package . || exit 1; done)
 	touch $@
 
-test-outside: .venv-outside/.ready .venv-outside1/.ready outside/node_modules/.package-lock.json outside/postgresql/.ready
+# The same for bubblewrap, which needs libcap and libselinux; every Debian has those two.
+outside/bubblewrap/.ready:
+	mkdir -p outside/bubblewrap
+	command -v bwrap || (cd outside/bubblewrap && apt-get download bubblewrap && dpkg -x bubblewrap_*.deb .)
+	touch $@
+
+test-outside: .venv-outside/.ready .venv-outside1/.ready outside/node_modules/.package-lock.json outside/postgresql/.ready \
+		outside/bubblewrap/.ready
 	.venv-outside/bin/python -m pytest outside -p no:cacheprovider $(ARGS)
 
 conformance/node_modules/.package-lock.json: conformance/package-lock.json

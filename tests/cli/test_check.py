@@ -155,3 +155,20 @@ def test_invalid_keys_are_reported_and_exit_with_one(tmp_path: Path) -> None:
     report = json.loads(run("check", "--json", "--config", file).stdout)
     assert (report["ok"], [each["ok"] for each in report["keys"]]) == (False, [False, True])
     assert report["servers"][0]["state"] == "ready"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory need Linux")
+def test_check_says_how_a_server_is_restricted_and_why_another_one_cannot_be(
+    tmp_path: Path,
+) -> None:
+    limited = child("limited", "echo", more="sandbox = { memory_mib = 512 }")
+    refused = child("refused", "echo", more='sandbox = { user = "no-such-user" }')
+    file = config(tmp_path, limited, refused, child("free", "echo"))
+    result = run("check", "--config", file)
+    assert result.exit_code == 1
+    how = "no new privileges, 512 MiB per process"
+    assert f"sandbox: limited: {how}" in result.stdout, result.stdout
+    assert "sandbox.user: there is no user 'no-such-user'; create the user" in result.stdout
+    servers = json.loads(run("check", "--json", "--config", file).stdout)["servers"]
+    assert [each["state"] for each in servers] == ["ready", "waiting", "ready"]
+    assert [each["sandbox"] for each in servers] == [how, None, None]

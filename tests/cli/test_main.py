@@ -98,4 +98,6 @@ def test_serve_imports_only_the_modules_it_needs() -> None:
         "trunkline.stdio.child",
         "trunkline.stdio.stream",
         "trunkline.stdio.orphan_reaper",
+        "trunkline.stdio.sandbox",
+        "trunkline.stdio.sandbox_launcher",
     }

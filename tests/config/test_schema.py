@@ -41,6 +41,7 @@ def keys() -> list[str]:
     )
     tables = {name: name for name in names}
     tables |= {"servers.NAME": "server", "servers.NAME.oauth": "oauth"}
+    tables |= {"servers.NAME.sandbox": "sandbox"}
     tables |= {"roles.NAME": "role", "policy": "rule"}
     return [
         f"{table}.{key}"
@@ -69,6 +70,7 @@ def test_every_key_has_a_description(key: str) -> None:
     definition_names = {
         "servers.NAME": "server",
         "servers.NAME.oauth": "oauth",
+        "servers.NAME.sandbox": "sandbox",
         "roles.NAME": "role",
     }
     table = key.rpartition(".")[0]
@@ -105,6 +107,8 @@ VALUES: st.SearchStrategy[Any] = JSON.filter(
         *("none", ["jwt"], ["api_key", "jwt"], {"issuer": "x"}, {"audience": ["a"]}, {"file": "x"}),
         {"token_url": "https://a.example", "client_id": "g", "client_secret_env": "S"},
         {"token_url": "https://a.example", "client_id": "g"},
+        *({"no_new_privs": False}, {"read_only": ["/a"], "network": False}, {"user": "a b"}),
+        *({"no_new_privs": False, "network": False}, {"no_new_privs": False, "writable": []}),
         *("*", ["*"], ["tool"], ["tools.read"], {"readOnlyHint": True}, {"readOnly": True}),
     ]
 )

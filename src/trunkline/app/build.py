@@ -73,6 +73,7 @@ from trunkline.routing.limits import Limit, LimitStore, LimitTables, MemoryLimit
 from trunkline.routing.policy import Policy, Role, Rule
 from trunkline.routing.visibility import Visibility, VisibilityPolicy
 from trunkline.stdio.child import ChildProcess
+from trunkline.stdio.sandbox import SandboxSettings
 
 if TYPE_CHECKING:
     from trunkline.backends.connect import ClientIdentity
@@ -381,10 +382,16 @@ class _ServerContext(NamedTuple):
         )
 
     async def start_child(
-        self, command: list[str], env: dict[str, str], folder: Path | None
+        self,
+        command: list[str],
+        env: dict[str, str],
+        folder: Path | None,
+        sandbox: SandboxSettings | None,
     ) -> ChildProcess:
         children, timeout = self.servers.children, self.servers.child_exit_timeout
-        child = await ChildProcess.start(command, env=env, cwd=folder, exit_timeout=timeout)
+        child = await ChildProcess.start(
+            command, env=env, cwd=folder, sandbox=sandbox, exit_timeout=timeout
+        )
         known = children.get(self.server.name)
         if known is None or known.returncode is not None:  # else it is a further session
             children[self.server.name] = child

@@ -100,6 +100,8 @@ class ServerStatus(Struct, frozen=True):
     waiting: int = 0
     # Calls refused because too many waited.
     refused: int = 0
+    # How its process is restricted; None without a sandbox or a process.
+    sandbox: str | None = None
 
 
 class SuspendedCallStatus(Struct, frozen=True):
@@ -210,6 +212,7 @@ def server_statuses(app: App) -> tuple[ServerStatus, ...]:
             now.skipped,
             now.waiting,
             now.refused,
+            child.sandbox if child and child.returncode is None else None,
         )
 
     return tuple(read_status(upstream.name) for upstream in app.gateway.registry)

@@ -10,6 +10,7 @@ from trunkline.backends.kind import BackendSettings, ConnectContext, ProtocolKey
 from trunkline.documents.formats import EnvName, NonBlankText
 from trunkline.gateway.backend import Backend, BackendOwner, ConnectBackend
 from trunkline.printable import PLAIN_VARIABLES, secrets_in_arguments
+from trunkline.stdio.sandbox import SandboxSettings
 
 
 class CommandSettings(BackendSettings, frozen=True, kw_only=True):
@@ -33,13 +34,16 @@ class CommandSettings(BackendSettings, frozen=True, kw_only=True):
     cwd: Annotated[
         NonBlankText | None, Meta(description="The working directory of the command.")
     ] = None
+    sandbox: Annotated[SandboxSettings | None, Meta(description="What the command may use.")] = None
     protocol: ProtocolKey = "auto"
 
     def connector(self, context: ConnectContext) -> ConnectBackend:
         """Return a function that starts the program and connects to it."""
         folder, command = Path(self.cwd) if self.cwd else context.folder, [self.command, *self.args]
         era_cache = context.era_cache(*command, str(folder))
-        start = partial(context.start_child, command, self.env, folder)
+        if self.sandbox and self.cwd is None:
+            folder = self.sandbox.default_folder(folder)
+        start = partial(context.start_child, command, self.env, folder, self.sandbox)
 
         async def connect(owner: BackendOwner) -> Backend:
             from trunkline.backends.connect import StdioConnector  # noqa: PLC0415

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trunkline.backends.connect import ClientIdentity
     from trunkline.backends.era_cache import EraCache
     from trunkline.backends.limits import BackendLimits
+    from trunkline.stdio.sandbox import SandboxSettings
 
 ProtocolSetting: TypeAlias = Literal["auto", "session", "stateless"]
 
@@ -60,7 +61,11 @@ class ConnectContext(Protocol):
         ...
 
     async def start_child(
-        self, command: list[str], env: dict[str, str], folder: Path | None
+        self,
+        command: list[str],
+        env: dict[str, str],
+        folder: Path | None,
+        sandbox: "SandboxSettings | None",
     ) -> Transport:
         """Start a program; raises ChildStartError."""
         ...

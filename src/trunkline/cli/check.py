@@ -45,6 +45,7 @@ class ServerReport(Struct, frozen=True, kw_only=True):
     error: str | None = None
     stderr: str | None = None
     skipped: tuple[str, ...] = ()
+    sandbox: str | None = None
 
 
 class CheckReport(Struct, frozen=True):
@@ -129,6 +130,7 @@ def _server_report(
         error=error,
         stderr=status.stderr,
         skipped=status.skipped,
+        sandbox=status.sandbox,
     )
 
 
@@ -160,6 +162,8 @@ def _print_report(report: CheckReport) -> None:
     if any(server.templates for server in report.servers):
         print("resources: listed + templates")
     for server in report.servers:
+        if server.sandbox:
+            print(f"sandbox: {server.name}: {server.sandbox}")
         if server.stderr and server.state not in {_READY, _DISABLED}:
             print(f"{server.name}: stderr: {first_line(server.stderr)}")
         for reason in server.skipped:

@@ -199,6 +199,9 @@ class _EntryTranslation:
         elif key == "oauth":
             # Clients log a person in; ours are client credentials of the gateway.
             self._note(key, "ignored", "write [servers.NAME.oauth] in a trunkline.toml")
+        elif key == "sandbox":
+            # VS Code, for one, has another one.
+            self._note(key, "ignored", "write [servers.NAME.sandbox] in a trunkline.toml")
         elif key in _HANDLED_KEYS:
             return
         elif own_key not in server_keys():

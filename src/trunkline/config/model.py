@@ -80,6 +80,7 @@ from trunkline.config.telemetry_tables import (
 from trunkline.documents.errors import ErrorCollector
 from trunkline.documents.parser import Table
 from trunkline.documents.validation import drop_null
+from trunkline.stdio.sandbox import SandboxSettings
 
 
 class ResolvedValues(frozenset[str]):
@@ -202,6 +203,7 @@ _SCHEMA_TITLES = {
     SubjectLimitTable: "own limit",
     ServerTable: "server",
     OAuthSettings: "oauth",
+    SandboxSettings: "sandbox",
     MetricsTable: "metrics",
     TracesSettings: "traces",
     LogSettings: "log",
@@ -222,6 +224,11 @@ def config_schema() -> dict[str, Any]:
         definitions[title] = found.pop(kind.__name__) | {"title": title}
     secrets = ("client_secret", "client_secret_env")
     definitions["oauth"]["oneOf"] = [{"required": [key]} for key in secrets]
+    # Repeats check_sandbox.
+    needs_no_new_privs = [{"required": [key]} for key in SandboxSettings.PATH_KEYS]
+    offline = {"required": ["network"], "properties": {"network": {"const": False}}}
+    definitions["sandbox"]["if"] = {"anyOf": [*needs_no_new_privs, offline]}
+    definitions["sandbox"]["then"] = {"properties": {"no_new_privs": {"const": True}}}
     _add_backend_kinds(definitions["server"], kinds)
     definitions |= found  # the inner tables of further kinds
     whole = definitions.pop("trunkline.toml")

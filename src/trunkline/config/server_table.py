@@ -17,8 +17,9 @@ Invariants:
 7. Errors and reprs show no value: it may be a secret.
 """
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
@@ -56,6 +57,7 @@ from trunkline.documents.formats import (
 )
 from trunkline.documents.parser import Table, as_table
 from trunkline.documents.validation import validate
+from trunkline.stdio.sandbox import SandboxSettings
 
 _SECRET_KEYS = ("client_secret", "client_secret_env")
 
@@ -101,6 +103,43 @@ def resolve_oauth(table: Table, context: ResolveContext, add_error: AddError) ->
     elif isinstance(url, str) and not (url.isascii() and is_http_url(url) and is_confidential(url)):
         reason = "expected https:// and a host, or http:// on this machine"
         add_error(("oauth", "token_url"), reason, "write the whole address")
+
+
+def check_sandbox(table: Table, add_error: AddError) -> None:
+    """Report settings that exclude each other."""
+    sandbox = as_table(table.get("sandbox"))
+    if sandbox is None or sandbox.get("no_new_privs") is not False:
+        return
+    needs_it = [key for key in SandboxSettings.PATH_KEYS if key in sandbox]
+    needs_it += ["network"] if sandbox.get("network") is False else []
+    if needs_it:
+        reason = f"{needs_it[0]} cannot be enforced for programs that gain privileges"
+        add_error(("sandbox", "no_new_privs"), reason, "remove one of the two")
+
+
+def resolve_sandbox(
+    table: Table,
+    context: ResolveContext,
+    resolve: Callable[[str, KeyPath], str],
+    add_error: AddError,
+) -> None:
+    """Make the paths absolute, and report paths that are listed twice."""
+    sandbox = as_table(table.get("sandbox"))
+    if sandbox is None:
+        return
+    table["sandbox"] = sandbox = dict(sandbox)
+    seen: set[str] = set()
+    for key in (key for key in SandboxSettings.PATH_KEYS if isinstance(sandbox.get(key), list)):
+        paths: list[object] = map_text(sandbox[key], ("sandbox", key), resolve)
+        for index, name in enumerate(paths):
+            if isinstance(name, str):
+                # normpath, not resolve: the command uses the path as it is written.
+                paths[index] = path = os.path.normpath(resolve_path(name, context))
+                if path in seen:
+                    place = ("sandbox", key, index)
+                    add_error(place, "the same path is listed before", "keep one of the two")
+                seen.add(path)
+        sandbox[key] = paths
 
 
 MAX_NAME_LENGTH = 40
@@ -353,6 +392,7 @@ def check_server(entry: ServerEntry, add_error: AddError) -> None:
             add_error((key,), f"belongs to a server with a {owner}", "leave it out")
     _check_server_headers(table.get("headers"), add_error)
     check_oauth(table, add_error)
+    check_sandbox(table, add_error)
 
 
 def is_gateway_header(header: str) -> bool:
@@ -409,6 +449,7 @@ def resolve_server(entry: ServerEntry, context: ResolveContext, add_error: AddEr
     for key in path_keys():
         if isinstance(name := table.get(key), str) and (key,) not in broken:
             table[key] = str(resolve_path(name, context))
+    resolve_sandbox(table, context, resolve, add_error)
     if ("env_file",) not in broken:
         _read_env_file(table, context, add_error)
     _check_weights(table, add_error)
@@ -441,7 +482,7 @@ def _find_invalid(text: str, key: str) -> tuple[str, str] | None:
     if key == "url" and has_credentials(text):
         fix = "set headers.Authorization with ${VAR}, or use oauth"
         return CREDENTIALS_IN_URL, fix
-    if key in {*BACKEND_KINDS, *path_keys()} and not text.strip():
+    if key in {*BACKEND_KINDS, *path_keys(), "sandbox"} and not text.strip():
         return "it is blank", "set a value, or remove the key"
     return None
 

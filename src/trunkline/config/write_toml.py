@@ -32,12 +32,13 @@ from trunkline.config.server_table import (
 )
 from trunkline.documents.errors import KeyPath, quote
 from trunkline.documents.parser import Table, as_table
+from trunkline.stdio.sandbox import SandboxSettings
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _DOLLAR_SIGNS = re.compile(r"\$+(?=\{)|\$\$+")  # a single one before other text needs no escape
 _DOLLAR_SIGNS_BEFORE = re.compile(rf"{_DOLLAR_SIGNS.pattern}|\$+\Z")
 _SECRET_NAME = re.compile(r"token|key|secret|password|authorization", re.IGNORECASE)
-_INNER_TABLES = ("env", "headers", "oauth")
+_INNER_TABLES = ("env", "headers", "oauth", "sandbox")
 _BRACES = re.compile(r"[{}]")
 
 
@@ -78,17 +79,23 @@ def _portable_server(entry: ServerEntry, config: RawConfig) -> Table:
     table = {key: entry.table[key] for key in server_keys() if key in entry.table}
 
     own, paths = server_variables(table, context.is_client), path_keys()
+    sandbox_paths = SandboxSettings.PATH_KEYS
 
     def write(text: str, path: KeyPath) -> str:
         found = parse_references(text, context.is_client)
         # A client leaves these variables to the server, so they must stay text.
         if path[0] == "args":
             found = keep_server_variables(found, own)
-        return _write_template(found, path[0] in paths, context)
+        is_path = path[0] in paths or (path[0] == "sandbox" and path[1] in sandbox_paths)
+        return _write_template(found, is_path, context)
 
     for key in key_owners():
         if key in table:
             table[key] = map_text(table[key], (key,), write)
+    if sandbox := as_table(table.get("sandbox")):
+        lists = {key: sandbox[key] for key in sandbox_paths if key in sandbox}
+        lists = {key: map_text(each, ("sandbox", key), write) for key, each in lists.items()}
+        table["sandbox"] = sandbox | lists
     return table
 
 
@@ -172,10 +179,12 @@ def _write_server(name: str, table: Table) -> list[str]:
         *_write_pairs({k: v for k, v in table.items() if k not in _INNER_TABLES}),
     ]
     for key in _INNER_TABLES:
-        inner: dict[str, str] = table.get(key, {})
-        lines += ["", f"[{header}.{key}]"] if inner else []
+        inner: dict[str, Any] = table.get(key, {})
+        # An empty sandbox still drops privileges.
+        is_written = bool(inner) or (key == "sandbox" and key in table)
+        lines += ["", f"[{header}.{key}]"] if is_written else []
         for each, value in inner.items():
-            if _SECRET_NAME.search(each) and not _has_reference(value):
+            if key != "sandbox" and _SECRET_NAME.search(each) and not _has_reference(value):
                 variable = variable_name(each if key == "env" else f"{name}_{each}")
                 lines.append(f'# could be "${{{variable}}}": then this file has no secret')
             lines += _write_pairs({each: value})

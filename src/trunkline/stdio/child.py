@@ -1,6 +1,7 @@
 """Child processes as transports: newline-delimited payloads over stdin and stdout.
 
     argv, variables ──> spawn ──> Popen, in a session of its own, registered with the orphan reaper
+    with a sandbox: argv ──> the launcher, which restricts itself and executes argv
 
     send ──> frame ──> stdin │ the child and its       │ stdout ──> Framer ──> receive
                              │ descendants, in a       │ stderr ──> the last lines, for messages
@@ -23,11 +24,13 @@ import asyncio
 import ctypes
 import errno
 import fcntl
+import json
 import os
 import re
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import termios
 from collections import deque
@@ -40,7 +43,9 @@ from typing import IO, Any, Self, cast
 
 from trunkline.jsonrpc import ConnectionLost, RemoteProtocolError, frame
 from trunkline.jsonrpc.framing import MAX_LINE_BYTES
+from trunkline.stdio import sandbox_launcher
 from trunkline.stdio.orphan_reaper import (
+    LOADER_PATHS,
     TOKEN_VARIABLE,
     OrphanReaper,
     find_descendants,
@@ -49,6 +54,7 @@ from trunkline.stdio.orphan_reaper import (
     signal_descendant,
     signal_group,
 )
+from trunkline.stdio.sandbox import SandboxError, SandboxPlan, SandboxSettings, plan_sandbox
 from trunkline.stdio.stream import LineReader
 from trunkline.write_coalescer import WriteCoalescer
 
@@ -81,9 +87,16 @@ def _is_inherited(name: str, value: str) -> bool:
 
 
 def spawn(
-    argv: list[str], env: dict[str, str], cwd: str | os.PathLike[str] | None, token: str
+    argv: list[str],
+    env: dict[str, str],
+    cwd: str | os.PathLike[str] | None,
+    token: str,
+    launch: "_SandboxLaunch | None" = None,
 ) -> "Popen[bytes]":
-    """Start a process that is registered with the orphan reaper; raises ChildStartError."""
+    """Start a process that is registered with the orphan reaper; raises ChildStartError.
+
+    With `launch` this is the launcher, which becomes the program in `_SandboxLaunch.finish`.
+    """
     if not argv:
         raise ChildStartError("", "expected a command, got none", "name a program to run")
     reaper = OrphanReaper.for_loop(asyncio.get_running_loop())
@@ -96,14 +109,15 @@ def spawn(
         raise ChildStartError(argv[0], reason, f"can {sys.executable!r} be run?") from error
     try:
         process = Popen(  # noqa: S603  running what was configured is the point
-            argv,
+            argv if launch is None else launch.command,
             bufsize=0,
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env=env,
+            env=env if launch is None else launch.environment(token),
             cwd=cwd,
             start_new_session=True,
+            pass_fds=() if launch is None else (launch.descriptor,),
             preexec_fn=partial(_before_exec, os.getpid()),  # noqa: PLW1509  it takes no lock
         )
     except Exception as error:
@@ -152,6 +166,67 @@ def _diagnose(
     return str(error), "check its arguments and environment, and the limits of this system"
 
 
+class _SandboxLaunch:
+    """The gateway's end of the socket to the launcher of one child."""
+
+    def __init__(self, plan: SandboxPlan) -> None:
+        self.description = plan.description
+        self._launch = plan.launch
+        self._ours, self._theirs = socket.socketpair()
+        self._ours.setblocking(False)
+
+    @classmethod
+    async def prepare(
+        cls, sandbox: SandboxSettings, argv: list[str], env: Mapping[str, str], cwd: str
+    ) -> Self:
+        """Plan the sandbox of a program; raises ChildStartError if it cannot be enforced."""
+        inherited = child_environment(os.environ, {})
+        try:
+            # In a thread: it reads files, and may run bubblewrap to see whether it works.
+            return cls(await asyncio.to_thread(plan_sandbox, sandbox, argv, inherited, env, cwd))
+        except SandboxError as error:
+            raise ChildStartError(argv[0], error.reason, error.fix) from error
+
+    @property
+    def command(self) -> list[str]:
+        """The command of the launcher."""
+        file = sandbox_launcher.__file__
+        return [sys.executable, "-I", "-S", "-E", file, str(self.descriptor)]
+
+    @property
+    def descriptor(self) -> int:
+        """The launcher's end of the socket."""
+        return self._theirs.fileno()
+
+    def environment(self, token: str) -> dict[str, str]:
+        """Return the variables of the launcher itself, which may run as root."""
+        loader = {name: os.environ[name] for name in LOADER_PATHS if name in os.environ}
+        return {**loader, TOKEN_VARIABLE: token}
+
+    async def finish(self, argv0: str, cwd: str) -> None:
+        """Let the launcher become the program; raises ChildStartError if it cannot."""
+        loop = asyncio.get_running_loop()
+        self._theirs.close()
+        report = b""
+        with suppress(ConnectionError):  # the launcher has ended
+            await loop.sock_sendall(self._ours, json.dumps(self._launch).encode())
+            self._ours.shutdown(socket.SHUT_WR)
+            while part := await loop.sock_recv(self._ours, 65536):
+                report += part
+        if not report:
+            return  # the program runs, or ended at once
+        fields = json.loads(report)
+        if (number := fields.get("errno")) is not None:
+            error = OSError(number, os.strerror(number))
+            raise ChildStartError(argv0, *_diagnose(argv0, self._launch["env"], cwd, error))
+        raise ChildStartError(argv0, fields["reason"], "allow it, or remove the setting")
+
+    def close(self) -> None:
+        """Close both ends."""
+        self._theirs.close()
+        self._ours.close()
+
+
 EXIT_TIMEOUT = 2.0
 """How many seconds a child has to exit after its stdin closes, and again after SIGTERM."""
 
@@ -187,6 +262,8 @@ class ChildProcess:
         max_stderr_lines: int,
         stderr_close_timeout: float,
     ) -> None:
+        self.sandbox: str | None = None
+        """How it is restricted; None without a sandbox."""
         self._process = process
         self._name = name
         self._token = token
@@ -210,14 +287,23 @@ class ChildProcess:
         *,
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
+        sandbox: SandboxSettings | None = None,
         exit_timeout: float = EXIT_TIMEOUT,
         max_stderr_lines: int = MAX_STDERR_LINES,
         stderr_close_timeout: float = STDERR_CLOSE_TIMEOUT,
     ) -> Self:
         """Start a program with `env` added to what it inherits; raises ChildStartError."""
         token = secrets.token_hex(16)
-        environment = {**child_environment(os.environ, env or {}), TOKEN_VARIABLE: token}
-        process = spawn(argv, environment, cwd, token)
+        own, folder = {**(env or {}), TOKEN_VARIABLE: token}, os.fspath(cwd or ".")
+        launch = None
+        if sandbox is not None and argv:
+            launch = await _SandboxLaunch.prepare(sandbox, argv, own, folder)
+        try:
+            process = spawn(argv, child_environment(os.environ, own), cwd, token, launch)
+        except BaseException:
+            if launch is not None:
+                launch.close()
+            raise
         child = cls(
             process,
             argv[0],
@@ -228,11 +314,17 @@ class ChildProcess:
         )
         try:
             await _run_uninterrupted(child._open_pipes())
+            if launch is not None:
+                child.sandbox = launch.description
+                await launch.finish(argv[0], folder)
         except BaseException:
             child._kill_descendants()
             child._reap()
             child._close_pipes()
             raise
+        finally:
+            if launch is not None:
+                launch.close()
         child._supervisor = asyncio.create_task(child._supervise())
         return child
 

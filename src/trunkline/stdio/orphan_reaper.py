@@ -264,7 +264,7 @@ class OrphanReaper:
                 [sys.executable, "-I", "-S", "-E", __file__],
                 # Not our own token, if we are the child of another gateway: its reaper must not end
                 # ours before it has done its work.
-                {name: os.environ[name] for name in _LOADER_PATHS if name in os.environ},
+                {name: os.environ[name] for name in LOADER_PATHS if name in os.environ},
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, reading, 0),
                     (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
@@ -368,7 +368,7 @@ class AdoptedProcesses:
         await self._loop.run_in_executor(None, time.sleep, seconds)
 
 
-_LOADER_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+LOADER_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """Some Python builds need these to find their own shared library."""
 
 _reapers: "dict[asyncio.AbstractEventLoop, OrphanReaper]" = {}
