@@ -118,12 +118,12 @@ async def test_privileges_are_dropped_unless_configured() -> None:
 @linux
 @leaves_nothing_behind
 async def test_a_child_runs_as_another_user() -> None:
-    nobody = pwd.getpwnam("nobody")
+    account = pwd.getpwnam("nobody")
     shell = "echo $(id -u) $(id -g) $(id -G) $HOME $USER; cat /proc/$PPID/environ | wc -c"
     argv, sandbox = ["sh", "-c", shell], SandboxSettings(user="nobody")
     child = await ChildProcess.start(argv, cwd="/", sandbox=sandbox)
-    ids = f"{nobody.pw_uid} {nobody.pw_gid} {nobody.pw_gid}"
-    assert await child.receive() == f"{ids} {nobody.pw_dir} nobody".encode()
+    ids = f"{account.pw_uid} {account.pw_gid} {account.pw_gid}"
+    assert await child.receive() == f"{ids} {account.pw_dir} nobody".encode()
     assert await child.receive() == b"0"
     await child.aclose()
     child = await ChildProcess.start(["id", "-u"], cwd="/", sandbox=SandboxSettings(user="64999"))
