@@ -256,7 +256,7 @@ async def site(
     gateway.client_capabilities = {"sampling": {}, "elicitation": {"form": {}, "url": {}}}
     async with running(gateway, *servers):
         router = HttpRouter(gateway, EndpointSettings(**settings))
-        listener = HttpListener(router.handle, limits)
+        listener = HttpListener(router.handle, limits, check_body=router.check_body)
         await listener.listen(HOST, 0)
         here = GatewaySite(gateway, router, listener)
         gateway.registry.start()

@@ -69,6 +69,7 @@ WRONG: list[tuple[str, str]] = [
     ('allowed_hosts = "a.example"', "expected a list"),
     ('allowed_origins = "https://a.example"', "expected a list"),
     ("max_body = 1000", "expected at least 1024 and at most 1073741824"),
+    ("max_receive_buffer = 1", "expected at least 2048 and at most"),
     ("max_body = 0.5", "expected a whole number, got a number"),
     ("session_max_age = 0", "expected more than 0"),
     ("session_max_age = 99999999", "expected more than 0 and at most 31622400"),
@@ -200,6 +201,18 @@ def test_a_trusted_proxy_must_be_a_network(network: str, why: str, tmp_path: Pat
     (error,) = errors_of(tmp_path, f'trusted_proxies = ["{network}"]')
     assert why in error
     assert load_http(tmp_path, 'trusted_proxies = ["::1"]').trusted_proxies == ("::1",)
+
+
+def test_the_receive_buffer_has_room_for_two_bodies(tmp_path: Path) -> None:
+    (error,) = errors_of(tmp_path, "max_body = 1073741824")
+    assert error == (
+        "2: http.max_body: two bodies of max_body = 1073741824 bytes exceed max_receive_buffer = "
+        "268435456; set max_receive_buffer to at least 2147483648"
+    )
+    (error,) = errors_of(tmp_path, "max_receive_buffer = 4096")
+    assert error.startswith("2: http.max_receive_buffer: two bodies of max_body = 4194304 bytes")
+    both = "max_body = 2048\nmax_receive_buffer = 4096"
+    assert load_http(tmp_path, both).max_receive_buffer == 4096
 
 
 def test_the_messages_path_of_the_sse_endpoint_is_reserved() -> None:

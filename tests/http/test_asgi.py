@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from tests.tasks import is_stuck, settle, stop, tidy
 from trunkline.http.address import TrustedProxies
 from trunkline.http.asgi import AsgiApp, AsgiLimits, AsgiMessage
+from trunkline.http.bodies import BodyBudget, BodyDecision, text_response
 from trunkline.http.exchange import HttpExchange, HttpRequest, RequestHead
 from trunkline.jsonrpc import ConnectionLost
 
@@ -140,6 +141,59 @@ async def test_a_trusted_proxy_names_the_address_of_the_client() -> None:
     assert handler.exchanges[1].request.address == "192.0.2.1"
     for call in calls:
         await stop(call)
+
+
+@tidy
+async def test_a_body_is_not_read_before_it_is_allowed() -> None:
+    budget, decides = BodyBudget(100, 10), list[Callable[[BodyDecision], None]]()
+    lengths: list[int | None] = []
+
+    def check(
+        request: HttpRequest, length: int | None, decide: Callable[[BodyDecision], None]
+    ) -> None:
+        lengths.append(length)
+        decides.append(decide)
+
+    handler, server = QueueingHandler(), Server(body(b"x" * 5, more=True), body(b"x" * 5))
+    app = AsgiApp(handler, check_body=check)
+    call = server.start(app, http([(b"content-length", b"10")]))
+    await settle()
+    assert (lengths, server.receive_calls) == ([10], 0)
+    reservation = budget.reserve("a", 10)
+    assert reservation is not None
+    decides[0](reservation)
+    assert (await handler.first()).request.body == b"x" * 10
+    assert budget.reserved == 0
+    await stop(call)
+
+    refused = Server(body(b"x"))
+    call = refused.start(app, http([(b"content-length", b"10")]))
+    await settle()
+    decides[1](text_response(401, "no token", ((b"www-authenticate", b"Bearer"),)))
+    await call
+    assert refused.got[0]["status"] == 401
+    assert (b"www-authenticate", b"Bearer") in refused.got[0]["headers"]
+
+    growing = Server(body(b"x" * 20, more=True), body(b"x" * 20, more=True), body())
+    call = growing.start(app, http(http_version="2"))
+    await settle()
+    reservation = budget.reserve("a", 0)
+    assert reservation is not None
+    decides[2](reservation)
+    await call
+    assert (growing.got[0]["status"], budget.reserved, lengths[2]) == (503, 0, None)
+
+    gone = Server().start(app, http([(b"content-length", b"10")]))
+    await settle()
+    await stop(gone)
+    reservation = budget.reserve("a", 10)
+    assert reservation is not None
+    decides[3](reservation)
+    assert budget.reserved == 0
+    call = Server(body()).start(app, http([]))  # without a body
+    await settle()
+    assert len(decides) == 4
+    await stop(call)
 
 
 @pytest.mark.parametrize(

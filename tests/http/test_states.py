@@ -142,6 +142,7 @@ TIMEOUTS = {
     Activity.NEW: Timeout.FIRST_REQUEST,
     Activity.IDLE: Timeout.IDLE,
     Activity.READING_HEAD: Timeout.HEAD,
+    Activity.CHECKING_BODY: Timeout.NONE,
     Activity.READING_BODY: Timeout.BODY,
     Activity.DISPATCHING: Timeout.NONE,
     Activity.HANDLING_SINGLE: Timeout.NONE,

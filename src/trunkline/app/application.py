@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from trunkline.endpoints.pages import HttpPages
     from trunkline.endpoints.router import HttpRouter
     from trunkline.http.asgi import AsgiApp
+    from trunkline.http.bodies import BodyDecision
     from trunkline.http.listener import HttpListener
 
 # The authenticator is rebuilt only if one of these differs.
@@ -457,7 +458,11 @@ class App:
         self._tls_digest = b"" if tls is None else _tls_files_digest(http)
         router = self._router = self._router or self._create_router(http)
         self._listener = listener = HttpListener(
-            router.handle, build_http_limits(http), self.report, build_proxies(http)
+            router.handle,
+            build_http_limits(http),
+            self.report,
+            build_proxies(http),
+            router.check_body,
         )
         try:
             await _listen_on(listener, place, tls)
@@ -489,6 +494,11 @@ class App:
         def answer(exchange: HttpExchange) -> None:
             self._get_router(self.config.http).handle(exchange)
 
+        def check_body(
+            request: HttpRequest, length: int | None, decide: "Callable[[BodyDecision], None]"
+        ) -> None:
+            self._get_router(self.config.http).check_body(request, length, decide)
+
         async def accept(request: HttpRequest, channel: Transport) -> None:
             router = self._get_router(self.config.http)
             refusal, ws_path = router.check_access(request), router.settings.ws_path
@@ -514,7 +524,13 @@ class App:
         http = self.config.http
         limits = AsgiLimits(max_body=http.max_body, body_timeout=http.body_timeout)
         self._asgi = AsgiApp(
-            answer, accept, limits, proxies=build_proxies(http), startup=start, shutdown=stop
+            answer,
+            accept,
+            limits,
+            proxies=build_proxies(http),
+            check_body=check_body,
+            startup=start,
+            shutdown=stop,
         )
         return self._asgi
 

@@ -167,6 +167,8 @@ def build_http_rules(http: HttpSettings) -> EndpointSettings:
         ws_path=http.ws_path,
         allowed_hosts=frozenset(name.lower() for name in http.allowed_hosts),
         allowed_origins=frozenset(name.lower() for name in http.allowed_origins),
+        max_body=http.max_body,
+        max_receive_buffer=http.max_receive_buffer,
         session_idle=http.session_idle,
         session_max_age=http.session_max_age,
         max_sessions=http.max_sessions,

@@ -192,6 +192,14 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_body: Annotated[
         int, Meta(ge=1024, le=1024 * MIB, description="The longest request body, in bytes.")
     ] = 4 * MIB
+    max_receive_buffer: Annotated[
+        int,
+        Meta(
+            ge=2048,
+            le=1024 * 1024 * MIB,
+            description="Bytes of bodies and WebSocket messages that are still arriving, in total.",
+        ),
+    ] = 256 * MIB
     max_connections: Annotated[
         int, Meta(ge=1, le=1_000_000, description=("Connections in total."))
     ] = 16384
@@ -240,6 +248,7 @@ def check_http(tree: Table, report: ErrorCollector) -> None:
             add_error(("http", given), f"{missing} is missing", "TLS needs both")
     _check_http_paths(table, add_error)
     _check_proxies(table, add_error)
+    _check_buffer(table, add_error)
 
 
 def _note_network_risks(table: Table, report: ErrorCollector) -> None:
@@ -262,6 +271,16 @@ def _check_proxies(table: Table, add_error: AddError) -> None:
                 ip_network(network)
             except ValueError as error:
                 add_error(("http", "trusted_proxies"), str(error), "write a network as 10.0.0.0/8")
+
+
+def _check_buffer(table: Table, add_error: AddError) -> None:
+    """Report a buffer that one principal could fill with a single body."""
+    max_body = table.get("max_body", _HTTP_DEFAULTS.max_body)
+    buffer = table.get("max_receive_buffer", _HTTP_DEFAULTS.max_receive_buffer)
+    if isinstance(max_body, int) and isinstance(buffer, int) and buffer < 2 * max_body:
+        key = "max_receive_buffer" if "max_receive_buffer" in table else "max_body"
+        reason = f"two bodies of max_body = {max_body} bytes exceed max_receive_buffer = {buffer}"
+        add_error(("http", key), reason, f"set max_receive_buffer to at least {2 * max_body}")
 
 
 def _check_http_paths(table: Table, add_error: AddError) -> None:

@@ -50,6 +50,9 @@ class EndpointSettings(Struct, frozen=True, kw_only=True):
     allowed_hosts: frozenset[str] = frozenset()
     """Host names of this gateway in addition to loopback ones, with or without a port."""
     allowed_origins: frozenset[str] = frozenset()
+    max_body: int = 4 * 1024 * 1024
+    max_receive_buffer: int = 256 * 1024 * 1024
+    """How many bytes of bodies and WebSocket messages may be arriving, in total."""
     session_idle: float = 1800.0
     session_max_age: float = 86400.0
     max_sessions: int = 10_000

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from trunkline.gateway.client import PrincipalWatcher, RequestStream, SessionStream
 from trunkline.gateway.stores import ClientRecord
+from trunkline.http.bodies import EarlyResponse
 from trunkline.http.exchange import TEXT_PLAIN, BodyParts, HeaderTuple, HttpExchange
 from trunkline.jsonrpc import (
     INVALID_REQUEST,
@@ -169,8 +170,7 @@ class RequestContext(Struct, frozen=True, gc=False):
         self, status: int, error: RpcError, id: Id = None, *headers: tuple[bytes, bytes]
     ) -> None:
         """Respond with a JSON-RPC error."""
-        payload = ErrorResponse(id, error).encode()
-        self.exchange.respond(status, (JSON_CONTENT_TYPE, *headers, *self.headers), payload)
+        self.exchange.respond(*error_response(status, error, (*headers, *self.headers), id))
 
     def respond_invalid(self, status: int, message: str) -> None:
         """Respond with the JSON-RPC error "invalid request"."""
@@ -245,6 +245,14 @@ class InFlightLimiter:
                 del self._per_owner[owner]
             if len(self._owners) < self._lower_limit // 2:  # with hysteresis
                 self._per_owner, self._unchecked_below = None, self._lower_limit
+
+
+def error_response(
+    status: int, error: RpcError, headers: HeaderTuple = (), id: Id = None
+) -> EarlyResponse:
+    """Return a response with a JSON-RPC error."""
+    payload = ErrorResponse(id, error).encode()
+    return EarlyResponse(status, (JSON_CONTENT_TYPE, *headers), payload)
 
 
 def retry_after_header(error: RpcError) -> tuple[tuple[bytes, bytes], ...]:

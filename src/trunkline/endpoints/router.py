@@ -13,7 +13,9 @@ Invariants:
 2. The body decides which of the two protocols applies. A header can only contradict it, and gets an
    error then.
 3. A request that is rejected here does not reach the gateway, and leaves no state.
-4. Every request is authenticated, and open streams are authenticated again and again.
+4. Every request is authenticated before its body is read, unless both arrive together. Bodies that
+   are still arriving are limited, in total and per principal.
+5. Every request is authenticated, and open streams are authenticated again and again.
 """
 
 import asyncio
@@ -41,12 +43,20 @@ from trunkline.endpoints.request_context import (
     PrincipalWatcher,
     RequestClass,
     RequestContext,
+    error_response,
 )
 from trunkline.endpoints.session import SessionEndpoint
 from trunkline.endpoints.session_state import ResumableEventStream, SessionResponseWriter
 from trunkline.endpoints.stateless import StatelessEndpoint, StatelessResponseWriter
 from trunkline.gateway.stores import SessionStore
-from trunkline.http.exchange import HttpExchange, HttpRequest, RequestHead
+from trunkline.http.bodies import (
+    BodyBudget,
+    BodyDecision,
+    BodyReservation,
+    overloaded_response,
+    text_response,
+)
+from trunkline.http.exchange import HeaderTuple, HttpExchange, HttpRequest, RequestHead
 from trunkline.http.media_types import accepts, is_json
 from trunkline.http.websocket import open_websocket
 from trunkline.jsonrpc import (
@@ -69,6 +79,9 @@ from trunkline.mcp.params import Params
 from trunkline.mcp.versions import find_revision, find_session_revision
 
 PingedStream: TypeAlias = StatelessResponseWriter | SessionResponseWriter | ResumableEventStream
+
+# Owns the bodies of requests for public pages, which are not used.
+_ANONYMOUS = Principal("anonymous:")
 
 _ALLOW_POST = (b"allow", b"POST")
 # The kind of error by the status of a Challenge; all others are UNAUTHENTICATED.
@@ -110,6 +123,7 @@ class HttpRouter:
         settings = self.settings
         limiter = InFlightLimiter(settings.max_in_flight, settings.max_in_flight_per_principal)
         self._limiter = limiter
+        self._body_budget = BodyBudget(settings.max_receive_buffer, settings.max_body)
         self._stateless_endpoint = StatelessEndpoint(
             service, limiter, report, settings.close_timeout
         )
@@ -137,6 +151,7 @@ class HttpRouter:
         self.settings, self._settings_version = settings, object()
         self._classify_cached.cache_clear()
         self._limiter.reconfigure(settings.max_in_flight, settings.max_in_flight_per_principal)
+        self._body_budget.reconfigure(settings.max_receive_buffer, settings.max_body)
         self._session_endpoint.reconfigure(settings)
 
     def handle(self, exchange: HttpExchange) -> None:
@@ -144,7 +159,7 @@ class HttpRouter:
         request = exchange.request
         request_class: RequestClass | None = request.head.app_data
         if request_class is None or request_class.settings_version is not self._settings_version:
-            request_class = request.head.app_data = self._classify(request.head)
+            request_class = self._classify(request.head)
         principal = self.authenticator.cached_principal(request)
         if request_class.is_mcp_post and principal is not None:
             self._handle_post(RequestContext(exchange, principal, request_class), request.body)
@@ -171,9 +186,7 @@ class HttpRouter:
             unauthenticated.respond_error(500, to_rpc_error(exc, "", self._report))
             return
         if isinstance(result, Challenge):
-            version = request.headers.get(b"mcp-protocol-version", b"").decode("latin-1")
-            kind = _ERROR_KINDS.get(result.status, ErrorKind.UNAUTHENTICATED)
-            error = gateway_error(kind, result.reason, find_revision(version))
+            error = _challenge_error(request, result)
             unauthenticated.respond_error(result.status, error, None, *result.headers)
         elif request_class.is_mcp_post:
             self._handle_post(RequestContext(exchange, result, request_class), request.body)
@@ -181,11 +194,14 @@ class HttpRouter:
             self._serve(RequestContext(exchange, result, request_class), request)
 
     def _classify(self, head: RequestHead) -> RequestClass:
-        """Return the class of a head: a copy of the cached one, since it caches more per head."""
+        """Set the class of a head: a copy of the cached one, since it caches more per head."""
         if rejection := check_repeated(head.repeated):
-            return RequestClass((), self._settings_version, rejection)
-        values = map(head.headers.get, _CLASSIFIED_HEADERS)
-        return copy(self._classify_cached(head.method, head.path, *values))
+            found = RequestClass((), self._settings_version, rejection)
+        else:
+            values = map(head.headers.get, _CLASSIFIED_HEADERS)
+            found = copy(self._classify_cached(head.method, head.path, *values))
+        head.app_data = found
+        return found
 
     def _classify_head(self, method: str, path: str, *values: bytes | None) -> RequestClass:
         host, origin, content_type, accept, version = values
@@ -214,6 +230,46 @@ class HttpRouter:
         return check_repeated(request.repeated) or self.settings.check_access(
             headers.get(b"host"), headers.get(b"origin")
         )
+
+    # Bodies that do not arrive with their heads
+
+    def check_body(
+        self, request: HttpRequest, length: int | None, decide: Callable[[BodyDecision], None]
+    ) -> None:
+        """Decide by the head of a request whether its body is read; this is a BodyCheck."""
+        request_class = self._classify(request.head)
+        if request_class.rejection is not None:
+            decide(text_response(*request_class.rejection, request_class.headers))
+            return
+        principal = self.authenticator.cached_principal(request)
+        if principal is None and self._is_public(request):
+            principal = _ANONYMOUS
+        if principal is None:
+            self._spawn(self._authenticate_body(request, length, decide))
+        else:
+            decide(self._reserve_body(principal, length, request_class.headers))
+
+    async def _authenticate_body(
+        self, request: HttpRequest, length: int | None, decide: Callable[[BodyDecision], None]
+    ) -> None:
+        headers = self._classify(request.head).headers
+        try:
+            result = await self.authenticator.authenticate(request)
+        except Exception as exc:
+            decide(error_response(500, to_rpc_error(exc, "", self._report), headers))
+            return
+        if isinstance(result, Challenge):
+            error = _challenge_error(request, result)
+            decide(error_response(result.status, error, (*result.headers, *headers)))
+        else:
+            decide(self._reserve_body(result, length, headers))
+
+    def _reserve_body(
+        self, principal: Principal, length: int | None, headers: HeaderTuple
+    ) -> BodyDecision:
+        """Reserve the length of a body; one of unknown length reserves what has arrived."""
+        reservation = self._body_budget.reserve(principal.id, length or 0)
+        return reservation or overloaded_response(headers)
 
     # Public pages
 
@@ -344,7 +400,8 @@ class HttpRouter:
             await self.serve(exchange.request, transport, principal, transport.watch_principal)
 
     def _open_websocket(self, context: RequestContext) -> None:
-        transport = open_websocket(context.exchange)
+        reservation = BodyReservation(self._body_budget, context.principal.id)
+        transport = open_websocket(context.exchange, reservation=reservation)
         if transport is not None:
             self._spawn(self.serve(context.exchange.request, transport, context.principal))
 
@@ -447,6 +504,13 @@ class HttpRouter:
         exc = None if task.cancelled() else task.exception()
         if exc is not None:
             to_rpc_error(exc, "", self._report)
+
+
+def _challenge_error(request: HttpRequest, challenge: Challenge) -> RpcError:
+    """Return the error for a client that is not authenticated, in the code of its revision."""
+    version = request.headers.get(b"mcp-protocol-version", b"").decode("latin-1")
+    kind = _ERROR_KINDS.get(challenge.status, ErrorKind.UNAUTHENTICATED)
+    return gateway_error(kind, challenge.reason, find_revision(version))
 
 
 def _may_be_stateless(body: bytes) -> bool:

@@ -10,7 +10,8 @@ because for the server that is the end of it. The limits here are those that ser
 Invariants:
 1. The path is the path below the mount point, in each of the ways in which servers and frameworks
    pass it.
-2. A body is limited in size and time, and rejected as soon as it exceeds a limit.
+2. A body is limited in size and time, and rejected as soon as it exceeds a limit. It is not read
+   before `check_body` allows it.
 3. A client that disconnects is noticed while it waits for its response, and not after that.
 4. Messages are queued without waiting and sent in order.
 5. Senders wait while the server is slow, but not for ever, and no more is read from the server than
@@ -29,6 +30,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trunkline.http.address import FORWARDING_HEADERS, NO_PROXIES, TrustedProxies
+from trunkline.http.bodies import (
+    BodyCheck,
+    BodyDecision,
+    BodyReservation,
+    EarlyResponse,
+    overloaded_response,
+    text_response,
+)
 from trunkline.http.exchange import (
     TEXT_PLAIN,
     BodyParts,
@@ -291,6 +300,7 @@ class AsgiApp:
         limits: AsgiLimits = _DEFAULT_LIMITS,
         *,
         proxies: TrustedProxies = NO_PROXIES,
+        check_body: BodyCheck | None = None,
         startup: LifespanHook | None = None,
         shutdown: LifespanHook | None = None,
     ) -> None:
@@ -298,6 +308,7 @@ class AsgiApp:
         self._handle_websocket = handle_websocket
         self._limits = limits
         self._proxies = proxies
+        self._check_body = check_body
         self._hooks = {"startup": startup, "shutdown": shutdown}
 
     def reconfigure(
@@ -333,16 +344,24 @@ class AsgiApp:
     async def _serve_http(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
         limits = self._limits
         headers, repeated = _collect_headers(scope)
+        head = _build_head(scope, scope["method"], headers, repeated, self._proxies)
+        decision: BodyDecision | None = None
         try:
-            body = await _read_body(headers, receive, limits)
-        except AsgiRejected as rejection:
+            length = _body_length(scope, headers, limits)
+            if length != 0 and self._check_body is not None:
+                decision = await _await_decision(self._check_body, HttpRequest(head, b""), length)
+                if isinstance(decision, EarlyResponse):
+                    raise _BodyRejected(decision)
+            body = await _read_body(receive, limits, decision)
+        except _BodyRejected as rejection:
             with suppress(OSError):
-                await _send_rejection(rejection, scope, receive, send, limits.linger_timeout)
+                await _send_rejection(rejection.response, scope, receive, send, limits)
             return
+        finally:
+            if isinstance(decision, BodyReservation):
+                decision.release()
         if body is not None:
-            head = _build_head(scope, scope["method"], headers, repeated, self._proxies)
-            request = HttpRequest(head, body)
-            exchange = AsgiExchange(request, limits)
+            exchange = AsgiExchange(HttpRequest(head, body), limits)
             self._handle(exchange)
             await exchange.run(receive, send)
 
@@ -471,16 +490,52 @@ class AsgiExchange:
         self._send_queue.put(message, len(body), last)
 
 
+class _BodyRejected(Exception):
+    """The body is not read, or not to its end."""
+
+    def __init__(self, response: EarlyResponse) -> None:
+        super().__init__(response.status)
+        self.response = response
+
+
+def _body_length(scope: AsgiScope, headers: dict[bytes, bytes], limits: AsgiLimits) -> int | None:
+    """Return the length of the body, None if it is not known; raises _BodyRejected."""
+    length = headers.get(b"content-length")
+    if length is None:
+        # From HTTP/2 on, a body needs no header.
+        has_none = scope["http_version"].startswith("1") and b"transfer-encoding" not in headers
+        return 0 if has_none else None
+    if not length.isdigit():
+        raise _BodyRejected(text_response(400, "expected a content-length in digits"))
+    if len(length) > 18 or int(length) > limits.max_body:
+        raise _too_long(limits)
+    return int(length)
+
+
+def _too_long(limits: AsgiLimits) -> _BodyRejected:
+    reason = f"expected a body of at most {limits.max_body} bytes"
+    return _BodyRejected(text_response(413, reason))
+
+
+async def _await_decision(
+    check_body: BodyCheck, request: HttpRequest, length: int | None
+) -> BodyDecision:
+    decided: asyncio.Future[BodyDecision] = asyncio.get_running_loop().create_future()
+
+    def decide(decision: BodyDecision) -> None:
+        if not decided.done():
+            decided.set_result(decision)
+        elif isinstance(decision, BodyReservation):  # the server has cancelled the request
+            decision.release()
+
+    check_body(request, length, decide)
+    return await decided
+
+
 async def _read_body(
-    headers: dict[bytes, bytes], receive: AsgiReceive, limits: AsgiLimits
+    receive: AsgiReceive, limits: AsgiLimits, reservation: BodyReservation | None
 ) -> bytes | None:
     """Read the body; return None if the client disconnects before its end."""
-    length = headers.get(b"content-length", b"0")
-    if not length.isdigit():
-        raise AsgiRejected(400, "expected a content-length in digits")
-    too_long = AsgiRejected(413, f"expected a body of at most {limits.max_body} bytes")
-    if len(length) > 18 or int(length) > limits.max_body:
-        raise too_long
     pieces = bytearray()
     try:
         async with asyncio.timeout(limits.body_timeout):
@@ -490,30 +545,33 @@ async def _read_body(
                     return None
                 pieces += message.get("body", b"")
                 if len(pieces) > limits.max_body:
-                    raise too_long
+                    raise _too_long(limits)
                 if not message.get("more_body", False):
                     return bytes(pieces)
+                if reservation is not None and not reservation.grow_to(len(pieces)):
+                    raise _BodyRejected(overloaded_response())
     except TimeoutError:
-        raise AsgiRejected(408, f"expected the body within {limits.body_timeout:g} s") from None
+        reason = f"expected the body within {limits.body_timeout:g} s"
+        raise _BodyRejected(text_response(408, reason)) from None
 
 
 async def _send_rejection(
-    rejection: AsgiRejected,
+    response: EarlyResponse,
     scope: AsgiScope,
     receive: AsgiReceive,
     send: AsgiSend,
-    linger_timeout: float,
+    limits: AsgiLimits,
 ) -> None:
     """Send a rejection, and let the client read it before the connection closes."""
-    body = rejection.reason.encode()
-    headers = [TEXT_PLAIN, (b"content-length", b"%d" % len(body))]
+    status, given, body = response
+    headers = [*given, (b"content-length", b"%d" % len(body))]
     if scope["http_version"].startswith("1"):  # HTTP/2 and later have no such header
         headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": rejection.status, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": True})
     # Closing a connection over unread bytes would reset it and lose our reason.
     with suppress(TimeoutError):
-        async with asyncio.timeout(linger_timeout):
+        async with asyncio.timeout(limits.linger_timeout):
             while (await receive()).get("more_body", False):
                 pass
     await send({"type": "http.response.body", "body": b"", "more_body": False})

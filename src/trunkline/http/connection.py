@@ -20,11 +20,13 @@ Invariants:
    gets the responses that come within `half_closed_timeout` seconds each, and then counts as gone.
    Over TLS it counts as gone at once: a TLS connection cannot stay half-closed.
 4. The next request is not handled while the client is slow to read responses.
-5. A rejected request ends the connection. What the client still sends is discarded for a while:
+5. A body that does not arrive with its head is read only once `check_body` allows it. Until then,
+   at most `MAX_PENDING_BYTES` and one read of it are kept.
+6. A rejected request ends the connection. What the client still sends is discarded for a while:
    closing over unread bytes would lose the response.
-6. An exchange is answered once. A second response is a bug of the handler and raises RuntimeError.
-7. If the client has disconnected, only methods that wait report it to the handler.
-8. While the connection is IDLE or HANDLING_SINGLE, no bytes wait to be parsed and no request waits
+7. An exchange is answered once. A second response is a bug of the handler and raises RuntimeError.
+8. If the client has disconnected, only methods that wait report it to the handler.
+9. While the connection is IDLE or HANDLING_SINGLE, no bytes wait to be parsed and no request waits
    to be handled.
 """
 
@@ -38,6 +40,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trunkline.http.address import NO_PROXIES, TrustedProxies
+from trunkline.http.bodies import (
+    BodyCheck,
+    BodyDecision,
+    BodyReservation,
+    EarlyResponse,
+    overloaded_response,
+)
 from trunkline.http.exchange import (
     BodyPart,
     BodyParts,
@@ -59,6 +68,7 @@ from trunkline.http.message import (
     ParsedRequest,
     RequestReader,
     RequestRejected,
+    closing_response,
     encode_chunk,
     response_head,
     text_response,
@@ -242,6 +252,8 @@ class ConnectionContext(NamedTuple):
     """Writes the responses; its `pending_writers` is the number of unanswered exchanges."""
     proxies: TrustedProxies = NO_PROXIES
     """The proxies that may name the addresses of clients."""
+    check_body: BodyCheck | None = None
+    """Decides whether a body is read that does not arrive with its head; None reads all bodies."""
 
 
 class UpgradedStream:
@@ -310,6 +322,8 @@ class HttpConnection(asyncio.Protocol):
         self.deadline = math.inf
         # When the current body began, in the loop's time.
         self._body_since = 0.0
+        # What is reserved for the body that is being read; None until it may be read.
+        self._reservation: BodyReservation | None = None
         # The exchange that has not finished.
         self._exchange: Http1Exchange | None = None
         # Where bytes go after an upgrade.
@@ -340,6 +354,7 @@ class HttpConnection(asyncio.Protocol):
         """Wake all waiters and end the current exchange."""
         self._context.release(self)
         self._move(ConnectionEvent.CONNECTION_LOST)
+        self._release_body()
         self._reader.stop()
         if self._writable is not None:
             self._writable.set()
@@ -357,6 +372,8 @@ class HttpConnection(asyncio.Protocol):
             found = self._find_cached(data) or self._parse(data)
         elif self.state.parses:
             found = self._parse(data)
+            if found is not None:
+                self._release_body()
         else:
             self._keep(data)
             return
@@ -445,7 +462,11 @@ class HttpConnection(asyncio.Protocol):
         if self._exchange is not None and not self.state.is_ending:
             self._exchange.flags = replace(self._exchange.flags, keep_alive=False)
             self._move(ConnectionEvent.DRAINED)
-        elif activity in {Activity.READING_HEAD, Activity.READING_BODY}:
+        elif activity in {
+            Activity.READING_HEAD,
+            Activity.CHECKING_BODY,
+            Activity.READING_BODY,
+        }:
             self._reader.drain()
         elif activity in {Activity.NEW, Activity.IDLE, Activity.QUEUED}:
             self.close()
@@ -540,6 +561,7 @@ class HttpConnection(asyncio.Protocol):
         self._write_coalescer.flush()  # a closing target drops buffered data
         self._pending.clear()
         self._reader.stop()
+        self._release_body()
         can_linger = not self.state.has_eof and self._transport.can_write_eof()
         if linger and can_linger:
             with suppress(OSError):  # the client has disconnected
@@ -576,9 +598,9 @@ class HttpConnection(asyncio.Protocol):
             if parsed is None:
                 self._wait_for_request()
                 return
+            self._release_body()
             if isinstance(parsed, RequestRejected):
-                self.write(text_response(parsed.status, parsed.reason))
-                self.close(linger=True)
+                self._write_rejection(parsed)
                 return
             self._move(ConnectionEvent.DISPATCHED)
             self._start_exchange(parsed.request, parsed.flags)
@@ -604,11 +626,54 @@ class HttpConnection(asyncio.Protocol):
         if self.state.has_eof:
             self.close()
             return
-        self._move(_INCOMPLETE[self._reader.phase])
+        reader, check_body = self._reader, self._context.check_body
+        if reader.phase is ReaderPhase.BODY and check_body is not None:
+            if self._reservation is None:
+                self._move(ConnectionEvent.BODY_BEGUN)
+                check_body(*reader.unread_request, self._on_body_checked)
+                return
+            if not self._reservation.grow_to(reader.received):
+                self._reject_body(overloaded_response())
+                self._handle_requests()
+                return
+        self._move(_INCOMPLETE[reader.phase])
         self.adjust_reading()
-        if self._reader.expects_continue:
-            self._reader.expects_continue = False
+        if reader.expects_continue:
+            reader.expects_continue = False
             self.write(_CONTINUE_RESPONSE)
+
+    # Bodies
+
+    def _on_body_checked(self, decision: BodyDecision) -> None:
+        """Read the current body, or answer its request without it."""
+        if self.state.activity is not Activity.CHECKING_BODY:  # the client has disconnected
+            if isinstance(decision, BodyReservation):
+                decision.release()
+            return
+        if isinstance(decision, BodyReservation):
+            self._reservation = decision
+        else:
+            self._reject_body(decision)
+        self._move(ConnectionEvent.BODY_CHECKED)
+        self._continue()
+
+    def _reject_body(self, response: EarlyResponse) -> None:
+        self._reader.reject(RequestRejected(response.status, "", response))
+
+    def _release_body(self) -> None:
+        """Give back what was reserved for the current body."""
+        if self._reservation is not None:
+            self._reservation.release()
+            self._reservation = None
+
+    def _write_rejection(self, rejection: RequestRejected) -> None:
+        """Answer a request that is not read to its end, and close."""
+        response = rejection.response
+        if response is None:
+            self.write(text_response(rejection.status, rejection.reason))
+        else:
+            self.write(closing_response(*response))
+        self.close(linger=True)
 
     def _start_exchange(self, request: HttpRequest, flags: ConnectionFlags) -> None:
         """Call the handler."""

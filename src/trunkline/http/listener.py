@@ -19,6 +19,7 @@ from contextlib import suppress
 from uuid import uuid4
 
 from trunkline.http.address import NO_PROXIES, TrustedProxies, client_network
+from trunkline.http.bodies import BodyCheck
 from trunkline.http.connection import ConnectionContext, HttpConnection
 from trunkline.http.exchange import ExchangeHandler, HttpRequest
 from trunkline.http.message import HttpLimits
@@ -41,10 +42,12 @@ class HttpListener:
         limits: HttpLimits = _DEFAULT_LIMITS,
         report: IncidentReporter = print_incident,
         proxies: TrustedProxies = NO_PROXIES,
+        check_body: BodyCheck | None = None,
     ) -> None:
         """Create a listener; `handle` is called for each request, and `report` if it raises.
 
-        `proxies` may name the addresses of clients, and have no limit per address.
+        `proxies` may name the addresses of clients, and have no limit per address. `check_body`
+        decides which bodies are read.
         """
         self._limits = limits
         self._report = report
@@ -57,6 +60,7 @@ class HttpListener:
             self._release,
             write_coalescer,
             proxies,
+            check_body,
         )
         self._servers: list[asyncio.Server] = []
         self._tls: ssl.SSLContext | None = None

@@ -33,6 +33,7 @@ import httptools
 from msgspec import Struct
 
 from trunkline.http.address import FORWARDING_HEADERS, NO_PROXIES, TrustedProxies
+from trunkline.http.bodies import EarlyResponse
 from trunkline.http.exchange import HeaderTuple, HttpRequest, RequestHead
 from trunkline.http.states import ReaderPhase
 
@@ -120,10 +121,12 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
 class RequestRejected(Exception):
     """The request is answered with an error status, and the connection is closed after that."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    def __init__(self, status: int, reason: str, response: EarlyResponse | None = None) -> None:
+        """Create it; without `response`, the client gets the reason as text."""
         super().__init__(reason)
         self.status = status
         self.reason = reason
+        self.response = response
 
 
 def check_head_size(target: bytes, headers: Mapping[bytes, bytes], limits: HttpLimits) -> None:
@@ -315,6 +318,11 @@ class RequestReader:
             if self.phase is _BODY
             else PARSE_SLICE_BYTES
         )
+
+    @property
+    def unread_request(self) -> tuple[HttpRequest, int | None]:
+        """The request whose body is being read, without the body, and its length if known."""
+        return HttpRequest(self._head, b""), self._length
 
     def feed(self, piece: bytes | bytearray) -> None:
         """Parse `piece`; completed requests are appended to `parsed`."""
@@ -549,9 +557,13 @@ def _header_line(name: bytes, value: bytes) -> bytes:
 
 def text_response(status: int, reason: str, headers: HeaderTuple = ()) -> bytes:
     """Render a plain-text response that closes the connection."""
-    body = f"{reason}\n".encode()
+    return closing_response(status, (*TEXT_HEADERS, *headers), f"{reason}\n".encode())
+
+
+def closing_response(status: int, headers: HeaderTuple, body: bytes) -> bytes:
+    """Render a response that closes the connection."""
     ending = b"%bcontent-length: %d\r\n\r\n%b" % (CONNECTION_CLOSE, len(body), body)
-    return response_head(status, (*TEXT_HEADERS, *headers)) + ending
+    return response_head(status, headers) + ending
 
 
 def encode_chunk(piece: bytes) -> tuple[bytes, ...]:

@@ -54,6 +54,8 @@ class Activity(StrEnum):
     """Waits for the next request."""
     READING_HEAD = auto()
     """Waits for the rest of a head."""
+    CHECKING_BODY = auto()
+    """Waits for the decision whether the body is read."""
     READING_BODY = auto()
     """Waits for the rest of a body."""
     DISPATCHING = auto()
@@ -96,8 +98,12 @@ class ConnectionEvent(StrEnum):
 
     HEAD_INCOMPLETE = auto()
     """What has arrived ends within a head."""
+    BODY_BEGUN = auto()
+    """What has arrived ends within a body, and whether it is read is not decided."""
+    BODY_CHECKED = auto()
+    """It is decided whether the body is read."""
     BODY_INCOMPLETE = auto()
-    """What has arrived ends within a body."""
+    """What has arrived ends within a body that is read."""
     ALL_HANDLED = auto()
     """What has arrived is handled."""
     ACCEPTED = auto()
@@ -154,6 +160,7 @@ _ENDS = {
 }
 _RECEIVES = {
     ConnectionEvent.HEAD_INCOMPLETE: Activity.READING_HEAD,
+    ConnectionEvent.BODY_BEGUN: Activity.CHECKING_BODY,
     ConnectionEvent.BODY_INCOMPLETE: Activity.READING_BODY,
     ConnectionEvent.ACCEPTED: Activity.HANDLING_SINGLE,
     ConnectionEvent.DISPATCHED: Activity.DISPATCHING,
@@ -166,6 +173,11 @@ ACTIVITY_TRANSITIONS: Transitions[Activity] = {
     Activity.NEW: {**_RECEIVES, ConnectionEvent.ALL_HANDLED: Activity.NEW},
     Activity.IDLE: {**_RECEIVES, ConnectionEvent.ALL_HANDLED: Activity.IDLE},
     Activity.READING_HEAD: _RECEIVES,
+    Activity.CHECKING_BODY: {
+        ConnectionEvent.RECEIVED: Activity.CHECKING_BODY,
+        ConnectionEvent.BODY_CHECKED: Activity.QUEUED,
+        **_ENDS,
+    },
     Activity.READING_BODY: _RECEIVES,
     Activity.DISPATCHING: {
         ConnectionEvent.DEFERRED: Activity.HANDLING,
@@ -190,6 +202,7 @@ ACTIVITY_TRANSITIONS: Transitions[Activity] = {
     },
     Activity.QUEUED: {
         ConnectionEvent.HEAD_INCOMPLETE: Activity.READING_HEAD,
+        ConnectionEvent.BODY_BEGUN: Activity.CHECKING_BODY,
         ConnectionEvent.BODY_INCOMPLETE: Activity.READING_BODY,
         ConnectionEvent.ALL_HANDLED: Activity.IDLE,
         ConnectionEvent.DISPATCHED: Activity.DISPATCHING,

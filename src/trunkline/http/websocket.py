@@ -11,7 +11,9 @@ Invariants:
 2. A message that is too long, binary or not UTF-8, or a malformed frame, closes the connection with
    code 1009, 1003, 1007 or 1002. Messages before it can still be received.
 3. A silent client is pinged, and disconnected with code 1011 if no pong arrives in time.
-4. Closing is bounded in time, whether the client takes part in the closing handshake or not.
+4. The bytes of a message that is not complete are reserved; without room for them, the connection
+   closes with code 1013.
+5. Closing is bounded in time, whether the client takes part in the closing handshake or not.
 """
 
 import asyncio
@@ -29,6 +31,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import SEND_EOF, State
 from websockets.server import ServerProtocol
 
+from trunkline.http.bodies import BodyReservation
 from trunkline.http.exchange import TEXT_PLAIN, ByteStream, HeaderTuple, HttpExchange, HttpRequest
 from trunkline.jsonrpc import MAX_PAYLOAD_BYTES, ConnectionLost
 
@@ -70,13 +73,21 @@ class WebSocketTransport:
         "_partial",
         "_protocol",
         "_read_lock",
+        "_reservation",
         "_slices",
         "_stream",
     )
 
-    def __init__(self, stream: ByteStream, limits: WebSocketLimits = _DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        stream: ByteStream,
+        limits: WebSocketLimits = _DEFAULT_LIMITS,
+        reservation: BodyReservation | None = None,
+    ) -> None:
+        """Create it; `reservation` is resized to the bytes of the message that is arriving."""
         self._stream = stream
         self._limits = limits
+        self._reservation = reservation
         self._protocol = ServerProtocol(state=State.OPEN, max_size=limits.max_message, logger=_log)
         # Short lists that are read from the front: an empty deque takes about 700 bytes more.
         self._slices: list[bytes] = []
@@ -115,6 +126,8 @@ class WebSocketTransport:
                     await self._close_handshake()
         finally:
             self._closed = True
+            if self._reservation is not None:
+                self._reservation.release()
             await self._stream.aclose()
 
     async def _close_handshake(self) -> None:
@@ -144,6 +157,8 @@ class WebSocketTransport:
         self._collect_messages()
         if self._protocol.parser_exc is not None:
             self._failure = self._failure or str(self._protocol.parser_exc)
+        elif not self._failure:
+            self._reserve_message()
         await self._flush()
         if self._slices:
             await asyncio.sleep(0)  # let other tasks run
@@ -191,6 +206,13 @@ class WebSocketTransport:
                 if frame.fin:
                     self._finish_message()
 
+    def _reserve_message(self) -> None:
+        """Reserve what has arrived of the current message; fail if there is no room for it."""
+        size = len(self._partial) + len(self._protocol.reader.buffer)
+        if self._reservation is not None and not self._reservation.resize(size):
+            self._partial.clear()
+            self._fail(CloseCode.TRY_AGAIN_LATER, "too many messages are arriving; try again")
+
     def _finish_message(self) -> None:
         payload = bytes(self._partial)
         self._partial.clear()
@@ -227,7 +249,10 @@ class _UpgradeRejection(NamedTuple):
 
 
 def open_websocket(
-    exchange: HttpExchange, limits: WebSocketLimits = _DEFAULT_LIMITS
+    exchange: HttpExchange,
+    limits: WebSocketLimits = _DEFAULT_LIMITS,
+    *,
+    reservation: BodyReservation | None = None,
 ) -> WebSocketTransport | None:
     """Upgrade the exchange to a WebSocket, or respond with an error and return None."""
     request = exchange.request
@@ -241,7 +266,7 @@ def open_websocket(
         if offered:
             headers = (*headers, (b"sec-websocket-protocol", MCP_SUBPROTOCOL.encode()))
         try:
-            return WebSocketTransport(exchange.upgrade(headers), limits)
+            return WebSocketTransport(exchange.upgrade(headers), limits, reservation)
         except RuntimeError:
             rejection = _UpgradeRejection(400, "expected a request of HTTP/1.1, and without a body")
     headers = (TEXT_PLAIN, *rejection.headers)
