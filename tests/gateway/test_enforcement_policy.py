@@ -35,7 +35,7 @@ from trunkline.mcp.params import Params
 from trunkline.mcp.versions import V2025_11_25
 from trunkline.routing.catalog import CatalogEntry
 from trunkline.routing.conditions import Condition
-from trunkline.routing.policy import Policy, Role
+from trunkline.routing.policy import Policy, Role, Rule
 
 HIDING = "role dev: denied_tools (trunkline.toml:3)"
 
@@ -368,3 +368,20 @@ async def test_arguments_that_are_no_object_are_recorded_as_invalid(
         None,
         None,
     ]
+
+
+@pytest.mark.parametrize("allows", [True, False])
+async def test_arguments_that_make_a_condition_slow_are_denied_at_once_and_recorded(
+    allows: bool,
+) -> None:
+    slow = Rule(allows, ("fs__*",), "policy[0]", condition=Condition("args.path.contains(args.q)"))
+    fallback = Rule(True, ("*",), "policy[1]")
+    async with governed(Policy((slow, fallback)), fs=files()) as gateway:
+        dev, summaries = GovernedClient(gateway, DEV), record_calls(gateway)
+        arguments = {"path": "a" * 500_000, "q": "a" * 250_000 + "b"}
+        _, why = await dev.expect_error("tools/call", name="fs__read", arguments=arguments)
+        assert why == (
+            "Permission denied for tool: fs__read: its arguments are too large for a rule that"
+            " reads them"
+        )
+        assert [(each.status, each.rule) for each in summaries] == [("denied", "policy[0]")]

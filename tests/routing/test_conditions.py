@@ -14,6 +14,7 @@ from trunkline.routing import conditions
 from trunkline.routing.conditions import (
     MAX_ARGUMENT_BYTES,
     MAX_ARGUMENT_DEPTH,
+    MAX_ARGUMENT_VALUES,
     MAX_CONDITION_LENGTH,
     MAX_ITERATED_VALUES,
     NO_ARGUMENTS,
@@ -23,6 +24,7 @@ from trunkline.routing.conditions import (
     ConditionFailed,
     ConditionsUnavailable,
     StrictArguments,
+    TooExpensive,
     read_strict_arguments,
 )
 
@@ -116,6 +118,11 @@ def test_depth_is_bounded() -> None:
     for depth in (MAX_ARGUMENT_DEPTH + 1, 700, 5000, 100_000):
         with pytest.raises(ValueError, match=r"levels|deeply"):
             read_strict_arguments(Raw(b'{"a":' + b"[" * depth + b"]" * depth + b"}"))
+
+
+def test_the_number_of_values_is_bounded() -> None:
+    with pytest.raises(ValueError, match=f"expected at most {MAX_ARGUMENT_VALUES} values"):
+        read_strict_arguments(to_raw({"a": [1] * MAX_ARGUMENT_VALUES}))
 
 
 def test_size_is_bounded() -> None:
@@ -282,9 +289,73 @@ def test_iterating_over_many_values_fails_but_reading_one_does_not() -> None:
 
 
 def test_endless_iteration_fails() -> None:
-    many = given_args({"xs": list(range(900))}, 902)
+    many = given_args({"xs": list(range(110))}, 112)
     with pytest.raises(ConditionFailed, match="budget"):
-        Condition("args.xs.all(x, args.xs.all(y, x + y >= 0))").holds({}, many)
+        Condition("args.xs.all(x, args.xs.all(y, true))").holds({}, many)
+
+
+# Conditions with arguments for which each needed up to 18 s.
+EXPENSIVE: dict[str, dict[str, Any]] = {
+    "args.a.exists(x, args.b.contains(x))": {"a": ["a" * 500 + "b"] * 900, "b": "a" * 500_000},
+    "args.b.contains(args.c)": {"b": "a" * 500_000, "c": "a" * 250_000 + "b"},
+    "args.a.map(x, x + args.b).size() > 5": {"a": ["x"] * 990, "b": "a" * 900_000},
+    "args.a.map(x, args.a.map(y, y + args.b)).size() > 5": {"a": ["x"] * 990, "b": "a"},
+    "args.a.all(x, args.a.all(y, x + y >= 0))": {"a": list(range(900))},
+    "args.b.matches('(a|b)*a(a|b){200}c')": {"b": "ab" * 250_000},
+    "args['b'].contains(args.c)": {"b": "a" * 500_000, "c": "a" * 250_000 + "b"},
+    "subject.contains(client)": {},
+}
+
+
+@pytest.mark.parametrize("source", EXPENSIVE)
+def test_arguments_that_make_a_condition_slow_are_refused_unevaluated(source: str) -> None:
+    arguments = read_strict_arguments(to_raw(EXPENSIVE[source]))
+    facts = FACTS | {"client": "x" * 100_000} if "client" in source else FACTS
+    with pytest.raises(TooExpensive):
+        Condition(source).holds(facts, arguments)
+
+
+@pytest.mark.parametrize(
+    ("source", "args"),
+    [
+        ("args.path.startsWith('/work/') && args.path.contains('w')", {"content": "x" * 1_000_000}),
+        ("args.path.matches('^/work/[a-z]*$')", {"content": "x" * 1_000_000}),
+        ("args.b.contains('aaab') || true", {"b": "a" * 1_000_000}),
+        ("args.paths.all(x, x.startsWith('/work/'))", {"paths": ["/work/" + "x" * 90] * 900}),
+        ("args.paths.all(x, x.startsWith(args.path))", {"paths": ["/work/xy"] * 300}),
+        ("args.a.all(x, args.b.exists(y, x == y))", {"a": ["tag"] * 60, "b": ["tag"] * 60}),
+        ("args.b.matches('^(select|insert) [a-z]+') || true", {"b": "select " * 10_000}),
+    ],
+)
+def test_large_arguments_are_fine_where_the_condition_reads_each_once(
+    source: str, args: dict[str, Any]
+) -> None:
+    arguments = read_strict_arguments(to_raw({"path": "/work/x", **args}))
+    assert Condition(source).holds(FACTS, arguments)
+
+
+@pytest.mark.parametrize(
+    ("source", "column"),
+    [
+        ("args.a.matches(args.b)", 8),
+        ("true && args.a.matches('x' + args.b)", 16),
+        ("matches(args.a, args.b)", 1),
+        ("args.a.exists(x, 'y'.matches(x))", 22),
+    ],
+)
+def test_callers_cannot_choose_a_regular_expression(source: str, column: int) -> None:
+    with pytest.raises(ConditionError, match="expects a literal text") as raised:
+        Condition(source)
+    assert (raised.value.line, raised.value.column) == (1, column)
+
+
+def test_names_in_texts_and_comments_cost_nothing() -> None:
+    plain = Condition("args.a == 'x' // args.b.contains(args.c)\n").cost
+    assert plain.members == {"a"}
+    assert not plain.compares
+    assert Condition(r"""args.a == r'\d(' && args.b == "it's (args)" """).cost.members == {"a", "b"}
+    assert Condition("size(args) > 3").cost.members is None
+    assert Condition("args.a.matches(')')").cost.depth == 0
 
 
 @pytest.mark.parametrize("name", ["tool", "client", "subject"])

@@ -440,3 +440,23 @@ def test_callers_that_agree_in_all_read_variables_get_equal_decisions(
         same = same._replace(client=a_subject.client)
     one, another = policy.evaluate(a_subject, a_target), policy.evaluate(same, a_target)
     assert (one.final, one.conditional) == (another.final, another.conditional)
+
+
+def test_a_client_whose_name_makes_a_condition_slow_sees_nothing() -> None:
+    rule = Rule(True, ("*",), "policy[0]", condition=Condition("!subject.contains(client)"))
+    policy = Policy((rule, Rule(True, ("*",))))
+    target = Target(FeatureKind.TOOL, "fs__read", "fs")
+    assert policy.evaluate(Subject(client="me"), target).is_visible
+    assert not policy.evaluate(Subject(client="x" * 100_000), target).is_visible
+
+
+def test_arguments_that_make_a_condition_slow_deny_the_call() -> None:
+    slow = Rule(True, ("*",), "policy[0]", condition=Condition("args.a.contains(args.b)"))
+    decision = Policy((slow, Rule(True, ("*",)))).evaluate(
+        Subject(), Target(FeatureKind.TOOL, "fs__read", "fs")
+    )
+    arguments = StrictArguments({"a": "x" * 500_000, "b": "x"}, 3, 500_020)
+    result = decision.resolve(arguments)
+    assert (result.outcome, result.rule) == (PolicyOutcome.DENY, "policy[0]")
+    assert "500016 bytes with 3 values could take too long" in result.note
+    assert result.explanation == "its arguments are too large for a rule that reads them"

@@ -104,7 +104,7 @@ class PolicyEnforcer:
             result = _evaluate(decision, context.arguments)
         context.rule = result.rule
         if result.outcome is not ALLOW:
-            raise _not_allowed_error(context.caller, entry)
+            raise _not_allowed_error(context.caller, entry, result.explanation)
         return None
 
     def check_without_arguments(self, caller: Caller, entry: CatalogEntry) -> None:
@@ -162,8 +162,10 @@ def _without_arguments(decision: PolicyDecision) -> PolicyResult:
     return decision.final
 
 
-def _not_allowed_error(caller: Caller, entry: CatalogEntry) -> RpcError:
+def _not_allowed_error(caller: Caller, entry: CatalogEntry, explanation: str = "") -> RpcError:
     message = f"Permission denied for {KIND_NAMES[entry.kind]}: {entry.public_name}"
+    if explanation:
+        message += f": {explanation}"
     return gateway_error(ErrorKind.NOT_ALLOWED, message, caller.revision)
 
 

@@ -12,8 +12,9 @@ Rules upheld here:
 1. An invalid condition is rejected when it is compiled, with line and column: syntax, names,
    functions, known types, and results that are not boolean.
 2. A condition sees only its inputs: no clock, files or network.
-3. Evaluation is cheap: sources are short, iteration is bounded, arguments are limited in size and
-   depth.
+3. Evaluation takes a bounded time, because the CEL library cannot be interrupted: a condition
+   refuses arguments for which it could need more than MAX_WORK. Callers choose no regular
+   expressions.
 4. Rules and servers read the same arguments: duplicate keys, inexact integers, NUL characters and
    unpaired surrogates are rejected.
 """
@@ -37,6 +38,11 @@ MAX_CONDITION_LENGTH = 2000
 # The most values that the arguments of an iterating condition may contain.
 MAX_ITERATED_VALUES = 1000
 
+MAX_ARGUMENT_VALUES = 20_000
+
+MAX_WORK = 8 * 1024 * 1024
+"""How much work one evaluation may be estimated to need: up to 16 ms (`Cost.estimate`)."""
+
 # The variables of conditions.
 VARIABLES = (
     *("args", "tool", "backend", "kind"),
@@ -45,21 +51,45 @@ VARIABLES = (
 
 _ERROR_POSITION = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (?:Syntax error: )?([^\n]*)")
 _ITERATION = re.compile(r"\b(all|exists|exists_one|map|filter|in)\b")
+_MACROS = frozenset(("all", "exists", "exists_one", "map", "filter"))
+_COLLECTORS = frozenset(("map", "filter"))  # they copy the list for each value
+_MAX_ITERATIONS = 10_000  # the library stops there
+_CHEAP_FUNCTIONS = frozenset(("has", "startsWith", "endsWith"))
+_OPERATORS = frozenset("+=<>")
+_TOKEN = re.compile(
+    r"//[^\n]*"
+    r"|(?P<text>[bB]?(?:[rR][bB]?"
+    r"(?:\"{3}.*?\"{3}|'{3}.*?'{3}|\"[^\"]*\"|'[^']*')"
+    r"|\"{3}(?:\\.|[^\\])*?\"{3}|'{3}(?:\\.|[^\\])*?'{3}"
+    r"|\"(?:\\.|[^\\\"])*\"|'(?:\\.|[^\\'])*'))"
+    r"|(?P<name>[A-Za-z_]\w*)"
+    r"|\S",
+    re.DOTALL,
+)
+_CHARACTER_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_REGEX_PART = re.compile(r"\{(\d+)(?:,(\d*))?\}|.", re.DOTALL)
 
 _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
 _TOO_DEEP = f"expected at most {MAX_ARGUMENT_DEPTH} levels"
 
 _decode_arguments = msgspec.json.Decoder(dict[str, Any]).decode
+_encode = msgspec.json.Encoder().encode
 
 
 # Arguments
 
 
 class StrictArguments(NamedTuple):
-    """Parsed arguments, and how many values they contain at all levels."""
+    """Parsed arguments, how many values they contain at all levels, and their size as JSON."""
 
     members: dict[str, Any]
     value_count: int
+    byte_count: int = 0
+
+    def select(self, names: frozenset[str]) -> "StrictArguments":
+        """Return only the members with these names."""
+        members = {name: self.members[name] for name in names if name in self.members}
+        return StrictArguments(members, _count_values(members)[0], len(_encode(members)))
 
 
 # The arguments of a call without any: the same as an empty object.
@@ -81,7 +111,7 @@ def read_strict_arguments(raw: Raw | None) -> StrictArguments:
     # Each key has one colon, so as many colons as decoded keys prove that no key was a duplicate.
     if text.count(b":") != keys:
         _find_duplicates(text.decode())
-    return StrictArguments(members, size)
+    return StrictArguments(members, size, len(text))
 
 
 def _reject_duplicates(pairs: list[tuple[str, Any]]) -> None:
@@ -110,6 +140,8 @@ def _count_values(members: dict[str, Any]) -> tuple[int, int]:
         if depth > MAX_ARGUMENT_DEPTH:
             raise ValueError(_TOO_DEEP)
         size += len(level)
+        if size > MAX_ARGUMENT_VALUES:
+            raise ValueError(f"expected at most {MAX_ARGUMENT_VALUES} values")
         below: list[Any] = []
         for value in level:
             if isinstance(value, dict):
@@ -151,6 +183,45 @@ class ConditionFailed(Exception):
     """A condition that could not be evaluated. The text is for operators: it may show arguments."""
 
 
+class TooExpensive(ConditionFailed):
+    """A condition that is not evaluated, because these arguments could make it slow."""
+
+
+class Cost(NamedTuple):
+    """What decides how long a condition takes, read from its source."""
+
+    operations: int
+    """Function calls and operators that read all of their operands."""
+    regex_states: int
+    """The size of its regular expressions: for some texts, each character costs as many steps."""
+    depth: int
+    """How deep `all`, `exists`, `map` and `filter` are nested."""
+    input_depth: int
+    """How deep in them a variable such as `args` is read, again for each value."""
+    compares: bool
+    """Whether `contains` searches for a text that is not a literal: quadratic time."""
+    collects: bool
+    """Whether `map` or `filter` builds a list: quadratic time in its length."""
+    members: frozenset[str] | None
+    """The arguments that it reads; None if it could read any."""
+
+    def estimate(self, size: int, values: int) -> int:
+        """Return an upper bound of the work for inputs of `size` bytes with so many values.
+
+        One unit takes up to 2 ns: docs/design/0017-policy.md has the measurements.
+        """
+        # Without `args` in the innermost body, one level of iteration reads each value once.
+        times = min(_MAX_ITERATIONS, values ** max(self.input_depth, self.depth - 1, 0))
+        iterations = min(_MAX_ITERATIONS, values**self.depth)
+        read = times * size + (32 * iterations if self.depth else 64 * values)
+        work = read * (self.operations + 4 * self.regex_states)
+        if self.compares:
+            work = max(work, size * size // 512 * self.operations)
+        if self.collects:
+            work = max(work, 4 * values * values * self.operations)
+        return work
+
+
 class Condition:
     """A compiled condition."""
 
@@ -161,6 +232,7 @@ class Condition:
                 f"expected at most {MAX_CONDITION_LENGTH} characters, got {len(source)}"
             )
         self.source = source
+        self.cost = _read_cost(source)
         self._expression = _compile(source, VARIABLES)
         kind = self._expression.return_type().name()
         if kind.lower() not in {"bool", "dyn"}:
@@ -171,9 +243,10 @@ class Condition:
         self._iterates = _ITERATION.search(source) is not None
 
     def holds(self, facts: Mapping[str, Any], arguments: StrictArguments = NO_ARGUMENTS) -> bool:
-        """Evaluate the condition; raises ConditionFailed."""
+        """Evaluate the condition; raises ConditionFailed, or TooExpensive."""
         if self._iterates and arguments.value_count > MAX_ITERATED_VALUES:
             raise ConditionFailed(f"expected at most {MAX_ITERATED_VALUES} values")
+        self._require_cheap(facts, arguments)
         inputs: dict[str, Any] = {"args": arguments.members}
         for name in self._fact_names:
             fact = inputs[name] = facts[name]
@@ -188,11 +261,91 @@ class Condition:
             raise ConditionFailed(f"expected true or false, got {answer!r}")
         return answer
 
+    def _require_cheap(self, facts: Mapping[str, Any], arguments: StrictArguments) -> None:
+        size = values = 0
+        for name in self._fact_names:
+            fact = facts[name]
+            size += len(fact) if isinstance(fact, str) else sum(map(len, fact))
+            values += 1 if isinstance(fact, str) else len(fact)
+        estimate, read = self.cost.estimate, arguments
+        if estimate(size + read.byte_count, values + read.value_count) > MAX_WORK:
+            if self.cost.members is not None:  # other arguments cost nothing: a file to write
+                read = arguments.select(self.cost.members)
+            if estimate(size + read.byte_count, values + read.value_count) > MAX_WORK:
+                raise TooExpensive(
+                    f"{read.byte_count} bytes with {read.value_count} values could take too long"
+                )
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Condition) and self.source == other.source
 
     def __hash__(self) -> int:
         return hash(self.source)
+
+
+def _read_cost(source: str) -> Cost:
+    """Return the cost of a condition; raises ConditionError for a computed regular expression."""
+    tokens = [token for token in _TOKEN.finditer(source) if not token[0].startswith("//")]
+    texts = ["", *(token[0] for token in tokens), "", "", ""]
+    operations = states = depth = deepest = input_depth = 0
+    compares = collects = False
+    members: set[str] | None = set()
+    opened: list[bool] = []  # for each open parenthesis, whether it is that of a macro
+    for at, token in enumerate(tokens, 1):
+        before, text, after = texts[at - 1 : at + 2]
+        if token["text"] is not None:
+            continue
+        if text == "(":
+            opened.append(before in _MACROS and texts[at - 2] == ".")
+            depth += opened[-1]
+            deepest = max(deepest, depth)
+        elif text == ")" and opened:
+            depth -= opened.pop()
+        elif text in _OPERATORS or text == "in":
+            operations += 1
+        elif token["name"] is not None and after == "(" and text not in _CHEAP_FUNCTIONS:
+            operations += 1
+            has_literal = tokens[at + 1 : at + 2] and tokens[at + 1]["text"] is not None
+            has_literal = has_literal and texts[at + 3] == ")"
+            if text == "matches" and not has_literal:
+                raise _computed_regex_error(source, token.start())
+            if text == "matches":
+                states += _count_regex_states(texts[at + 2])
+            compares = compares or (text == "contains" and not has_literal)
+            collects = collects or text in _COLLECTORS
+        elif text in VARIABLES and before != ".":
+            input_depth = max(input_depth, depth)
+            if text == "args" and members is not None:
+                is_member = after == "." and texts[at + 3] != "("
+                members = members | {texts[at + 2]} if is_member else None
+    found = None if members is None else frozenset(members)
+    return Cost(max(1, operations), states, deepest, input_depth, compares, collects, found)
+
+
+def _computed_regex_error(source: str, at: int) -> ConditionError:
+    line = source.count("\n", 0, at) + 1
+    reason = "matches expects a literal text: callers must not choose a regular expression"
+    return ConditionError(reason, line, at - source.rfind("\n", 0, at))
+
+
+def _count_regex_states(literal: str) -> int:
+    """Return about how many states a regular expression has; `x{100}` has 100."""
+    pattern = _CHARACTER_CLASS.sub("x", literal)
+    totals, last = [0], 0  # of the open groups, and of what a repetition would repeat
+    for part in _REGEX_PART.finditer(pattern):
+        if part[0] == "(":
+            totals.append(0)
+        elif part[0] == ")" and len(totals) > 1:
+            last = totals.pop()
+            totals[-1] += last
+        elif part[1] is not None:
+            more = last * (max(int(part[1]), int(part[2] or 0)) - 1)
+            totals[-1] += max(0, more)
+            last += max(0, more)
+        else:
+            last = 1
+            totals[-1] += 1
+    return sum(totals)
 
 
 def _uses_variable(source: str, name: str) -> bool:

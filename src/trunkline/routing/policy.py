@@ -14,6 +14,7 @@ Rules upheld here:
 1. The first matching rule decides. Later rules change nothing.
 2. With any rule or role, what is not allowed is hidden.
 3. A condition that fails never allows: a denying rule then denies, an allowing rule does not match.
+   A condition that could take too long for these arguments denies the call, whatever its rule says.
 4. A feature is visible if and only if some call of it could be allowed, or a role of the caller may
    read but not execute it.
 5. Equal subjects and targets get equal decisions, independent of earlier ones.
@@ -24,7 +25,13 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
 from trunkline.mcp.features import DEFAULT_HINTS, KIND_NAMES, FeatureKind
-from trunkline.routing.conditions import NO_ARGUMENTS, Condition, ConditionFailed, StrictArguments
+from trunkline.routing.conditions import (
+    NO_ARGUMENTS,
+    Condition,
+    ConditionFailed,
+    StrictArguments,
+    TooExpensive,
+)
 from trunkline.routing.naming import matches_any_pattern
 
 Permission = Literal["*", "tools.read", "tools.execute", "prompts.read", "resources.read"]
@@ -37,6 +44,7 @@ MAX_TARGET_NAME_LENGTH = 8192
 
 NO_RULE_REASON = "no rule allows it"
 NAME_TOO_LONG_REASON = f"its name has more than {MAX_TARGET_NAME_LENGTH} characters"
+TOO_LARGE_EXPLANATION = "its arguments are too large for a rule that reads them"
 OPEN_POLICY_REASON = "there are no rules"
 
 _REQUIRED_PERMISSIONS: Mapping[FeatureKind, Permission] = {
@@ -58,11 +66,12 @@ class PolicyOutcome(StrEnum):
 
 
 class PolicyResult(NamedTuple):
-    """An outcome, the rule that gave it, and a note for operators."""
+    """An outcome, the rule that gave it, a note for operators, and what the caller may know."""
 
     outcome: PolicyOutcome
     rule: str
     note: str = ""
+    explanation: str = ""
 
 
 class Subject(NamedTuple):
@@ -166,7 +175,11 @@ class PolicyDecision(NamedTuple):
         if not self.conditional:
             return self.final
         for rule in self.conditional:
-            matches, note = _rule_matches(rule, self.facts, arguments)
+            try:
+                matches, note = _rule_matches(rule, self.facts, arguments)
+            except TooExpensive as error:
+                note = f"its condition was not evaluated: {error}"
+                return PolicyResult(PolicyOutcome.DENY, rule.location, note, TOO_LARGE_EXPLANATION)
             if matches:
                 outcome = PolicyOutcome.ALLOW if rule.allows else PolicyOutcome.DENY
                 return PolicyResult(outcome, rule.location, note)
@@ -204,7 +217,10 @@ class Policy:
             if _needs_arguments(rule, target):
                 conditional.append(rule)
                 continue
-            matches, note = _rule_matches(rule, facts, NO_ARGUMENTS)
+            try:
+                matches, note = _rule_matches(rule, facts, NO_ARGUMENTS)
+            except TooExpensive as error:  # the client chose a long name
+                return PolicyDecision(PolicyResult(HIDDEN, rule.location, str(error)))
             if matches:
                 outcome = PolicyOutcome.ALLOW if rule.allows else PolicyOutcome.HIDDEN
                 result = PolicyResult(outcome, rule.location, note)
@@ -247,6 +263,8 @@ def _rule_matches(
         return True, ""
     try:
         return rule.condition.holds(facts, arguments), ""
+    except TooExpensive:
+        raise
     except ConditionFailed as error:
         return not rule.allows, f"its condition failed: {error}"
 
