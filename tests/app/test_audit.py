@@ -83,9 +83,9 @@ def test_a_postgresql_url_builds_a_postgresql_store(tmp_path: Path) -> None:
 
 def test_audit_options_come_from_the_settings() -> None:
     options = build_audit_options(
-        AuditSettings(keep_days=0, max_mib=5, queue=200, when_full="refuse")
+        AuditSettings(keep_days=0, max_mib=5, min_days=2, queue=200, when_full="refuse")
     )
-    assert options.retention == Retention(None, 5)
+    assert options.retention == Retention(None, 5, 2)
     assert (options.queue_size, options.when_full, options.rules.mode) == (
         200,
         "refuse",

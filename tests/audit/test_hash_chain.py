@@ -12,7 +12,9 @@ import pytest
 from tests.audit.samples import (
     HEARTBEAT,
     make_batches,
+    make_call,
     make_chain,
+    make_encoder,
     make_entries,
     row_kinds,
     stored_rows,
@@ -153,7 +155,7 @@ def test_old_records_are_pruned_and_the_rest_is_intact(tmp_path: Path) -> None:
 def test_excess_records_are_pruned_oldest_first(tmp_path: Path) -> None:
     made = write_chain(tmp_path, 3000)
     assert made.store.measure().size > 1024 * 1024
-    while made.prune(Retention(keep_days=None, max_mib=1.0), 1000.0):
+    while made.prune(Retention(None, 1.0, min_days=0), 1000.0):
         pass
     assert made.store.measure().size <= 1024 * 1024
     assert stored_rows(tmp_path)[-2].name == "fs__tool_3000"
@@ -257,11 +259,52 @@ def test_a_tenth_is_pruned_of_batches_and_single_calls_in_either_order(
     made.append([*many, *alone] if batches_first else [*alone, *many])
     size = made.store.measure().size
     limit = size / 1.01
-    while made.prune(Retention(keep_days=None, max_mib=limit / 1024 / 1024), 5000.0):
+    while made.prune(Retention(None, limit / 1024 / 1024, min_days=0), 5000.0):
         pass
     assert 0.8 * limit < made.store.measure().size <= limit
     made.store.close()
     assert verify_chain(tmp_path).ok
+
+
+def test_a_flood_of_young_records_removes_no_record(tmp_path: Path) -> None:
+    made = write_chain(tmp_path, 6000)
+    size, newest = made.store.measure().size, 1000.0 + 6000
+    retention = Retention(max_mib=1.0, min_days=7)
+    assert made.prune(retention, newest) == 0
+    assert made.excess_bytes == size - 1024 * 1024 > 0
+    assert len(stored_rows(tmp_path)) == 6001
+    made.store.close()
+
+
+def test_size_removes_only_records_that_are_old_enough(tmp_path: Path) -> None:
+    made = write_chain(tmp_path, 3000)
+    at = 1000.0 + 7 * 86400 + 500  # the first 500 records are older than 7 days
+    retention = Retention(max_mib=0.1, min_days=7)
+    while made.prune(retention, at):
+        pass
+    assert next(row.name for row in stored_rows(tmp_path)) == "fs__tool_500"
+    assert made.excess_bytes > 0
+    made.store.close()
+    assert verify_chain(tmp_path).ok
+
+
+def test_records_of_any_age_are_kept_while_the_log_is_small_enough(tmp_path: Path) -> None:
+    made = write_chain(tmp_path, 100)
+    assert made.prune(Retention(keep_days=None, min_days=7), 1e9) == 0
+    assert made.excess_bytes == 0
+    made.store.close()
+
+
+def test_long_names_are_counted_so_that_no_more_is_pruned_than_needed(tmp_path: Path) -> None:
+    made = write_chain(tmp_path, 1)
+    encoder = make_encoder()
+    calls = (make_call(id=f"c{n}", at=1000.0, name="n" * 500, arguments=None) for n in range(4000))
+    made.append([encoder.encode_call(each) for each in calls])
+    limit = made.store.measure().size / 1.01
+    while made.prune(Retention(None, limit / 1024 / 1024, min_days=0), 5000.0):
+        pass
+    assert 0.87 * limit < made.store.measure().size <= 0.92 * limit
+    made.store.close()
 
 
 TIP = ChainTip("abc", 12, bytes(range(32)))

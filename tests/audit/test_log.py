@@ -16,14 +16,14 @@ import pytest
 from tests.audit.samples import make_call, make_chain, stored_rows, verify_chain
 from tests.gateway.servers import HeldAnswer, SessionClient, make_gateway, one_tool, refuse, running
 from trunkline.audit.call_batch import records_in
-from trunkline.audit.hash_chain import HashChain, TipFile
+from trunkline.audit.hash_chain import HashChain, Retention, TipFile
 from trunkline.audit.log import AuditLog, AuditOptions, writer_label
 from trunkline.audit.records import RecordEncoder
 from trunkline.audit.redaction import RedactionRules
 from trunkline.audit.sqlite import SqliteStore
 from trunkline.audit.store import WriterHeartbeat
 from trunkline.audit.writer import DEFAULT_TIMES, WriterTimes
-from trunkline.gateway.events import BackendStateChanged
+from trunkline.gateway.events import AuditSizeExceeded, BackendStateChanged, GatewayEvent
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.pipeline import Pipeline
 from trunkline.jsonrpc import Incident, RpcError
@@ -93,6 +93,27 @@ async def test_cancelled_call_is_recorded(tmp_path: Path) -> None:
         hold.released.set()
         calling.cancel()
     assert [each["status"] for each in calls(tmp_path)] == ["cancelled"]
+
+
+async def test_an_audit_log_that_is_too_large_is_reported_once(tmp_path: Path) -> None:
+    made = make_gateway(fs=one_tool())
+    log = make_log(tmp_path, retention=Retention(max_mib=0.001))
+    events: list[AuditSizeExceeded] = []
+    reported = asyncio.Event()
+
+    def take(event: GatewayEvent) -> None:
+        if isinstance(event, AuditSizeExceeded):
+            events.append(event)
+            reported.set()
+
+    made.pipeline.events.add_listener(take)
+    async with asyncio.timeout(10), recorded(made, log) as user:
+        await user.call("fs__echo")
+        await reported.wait()
+        assert log.status().excess_bytes == events[0].excess_bytes > 0
+    assert len(events) == 1
+    assert [row.kind for row in stored_rows(tmp_path)].count("oversized") == 1
+    assert verify_chain(tmp_path).ok
 
 
 @pytest.mark.holds("M11")

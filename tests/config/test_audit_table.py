@@ -74,6 +74,7 @@ def test_a_password_from_the_environment_is_never_shown(tmp_path: Path) -> None:
         ('when_full = "wait"', '2: audit.when_full: expected "drop" or "refuse"'),
         ("queue = 1", "2: audit.queue: expected"),
         ("keep_days = -1", "2: audit.keep_days: expected"),
+        ("min_days = -1", "2: audit.min_days: expected"),
         ("colour = 1", "2: audit.colour: unknown key"),
     ],
 )

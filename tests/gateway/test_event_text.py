@@ -4,6 +4,7 @@ import pytest
 
 from tests.calls import ended_call
 from trunkline.gateway.events import (
+    AuditSizeExceeded,
     AuthRejected,
     BackendStateChanged,
     ConfigReloaded,
@@ -34,6 +35,12 @@ from trunkline.jsonrpc import Incident
         (ConfigReloaded(None), "configuration reloaded: nothing has changed"),
         (ConfigReloaded("no\nnor this"), "configuration not reloaded: no | nor this"),
         (AuthRejected("1.2.3.4", "no token"), "request from 1.2.3.4 rejected: no token"),
+        (
+            AuditSizeExceeded(1_572_864, 0.5, 7.0),
+            "the audit log is 1.5 MiB larger than audit.max_mib = 0.5: records younger than "
+            "audit.min_days = 7 are kept; find out what is recorded so often, or raise "
+            "audit.max_mib",
+        ),
         (UncheckedTool("t", "fs", "too deep"), "the arguments of t are not checked: too deep"),
         (SkippedFeatures("fs", ("x: y",)), "server fs lists unusable features: x: y"),
         (

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.calls import ended_call
 from trunkline.gateway.events import (
+    AuditSizeExceeded,
     AuthRejected,
     BackendStateChanged,
     ConfigReloaded,
@@ -107,6 +108,11 @@ def test_kill_switch_line_names_the_operator() -> None:
             SkippedFeatures("fs", ("x", "y")),
             "warning",
             "server fs lists unusable features: x, and 1 more",
+        ),
+        (
+            AuditSizeExceeded(2_097_152, 100.0, 7.0),
+            "warning",
+            "the audit log is 2.0 MiB larger than audit.max_mib = 100",
         ),
         (
             AuthRejected("192.0.2.1", "no token"),

@@ -97,7 +97,7 @@ def build_audit_options(settings: AuditSettings) -> AuditOptions:
     """Return the options that a reload may change."""
     return AuditOptions(
         RedactionRules(settings.arguments, settings.redact, settings.max_arguments),
-        Retention(settings.keep_days or None, settings.max_mib or None),
+        Retention(settings.keep_days or None, settings.max_mib or None, settings.min_days),
         settings.queue,
         settings.when_full,
     )

@@ -209,6 +209,11 @@ class Telemetry:
             "Whether the audit log cannot be written.",
             lambda: int(status().error is not None),
         )
+        gauge(
+            "trunkline_audit_excess_bytes",
+            "By how much the audit log exceeds its size, since its records are too young.",
+            lambda: status().excess_bytes,
+        )
 
     @property
     def pages(self) -> "HttpPages":

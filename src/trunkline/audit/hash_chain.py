@@ -9,7 +9,8 @@ cannot be read or written, only the tip in the store is used.
 Invariants:
 1. A store has one chain: each gateway continues where another one ended.
 2. Entries are stored once, even if the result of the first attempt is unknown.
-3. Pruning removes the beginning of the chain, and a record says up to where.
+3. Pruning removes the beginning of the chain, and a record says up to where. Because of size it
+   removes no record that is younger than `min_days`.
 4. Records that are missing when a store is opened are not covered up: numbering continues after
    the gap, and a record notes it.
 """
@@ -79,6 +80,10 @@ class Retention(Struct, frozen=True):
 
     keep_days: float | None = 30.0
     max_mib: float | None = 100.0
+    min_days: float = 7.0
+    """Younger records are kept, however large the log is; otherwise a flood of records would
+    remove what happened before it.
+    """
 
 
 class HashChain:
@@ -93,6 +98,8 @@ class HashChain:
         self._last_attempt: tuple[Sequence[AuditEntry], ChainTip] | None = None
         # The last tip seen; the tip file may have been lost together with the store.
         self._saved_tip: ChainTip | None = None
+        self.excess_bytes = 0
+        """By how much the log exceeds `max_mib`, since its records are younger than `min_days`."""
 
     def open(self, heartbeat: WriterHeartbeat, at: float, **details: object) -> None:
         """Open the store; record the start, missing records, and gateways that were killed."""
@@ -232,15 +239,25 @@ class HashChain:
             since = self.store.first_since(at - retention.keep_days * _DAY)
             old = last.seq if since is None else since - 1
             return min(old, first[0].seq + _MAX_PRUNED_ROWS - 1), "age"
-        if retention.max_mib is not None:
-            extent = self.store.measure()
-            limit = retention.max_mib * _MIB
-            if extent.size > limit and extent.rows > 1:
-                # By bytes, not by rows: a row is one call or hundreds.
-                return self.store.seq_at_size(
-                    int(extent.size - PRUNE_TARGET * limit), _MAX_PRUNED_ROWS
-                ), "size"
-        return 0, ""
+        return self._size_point(retention, at, first[0].seq), "size"
+
+    def _size_point(self, retention: Retention, at: float, first: int) -> int:
+        """Return the number of the last row to delete because of size, 0 for none."""
+        self.excess_bytes = 0
+        if retention.max_mib is None:
+            return 0
+        extent, limit = self.store.measure(), int(retention.max_mib * _MIB)
+        if extent.size <= limit or extent.rows <= 1:
+            return 0
+        # By bytes, not by rows: a row is one call or hundreds.
+        cut = self.store.seq_at_size(int(extent.size - PRUNE_TARGET * limit), _MAX_PRUNED_ROWS)
+        if retention.min_days:
+            young = self.store.first_since(at - retention.min_days * _DAY)
+            cut = cut if young is None else min(cut, young - 1)
+        if cut >= first:
+            return cut
+        self.excess_bytes = extent.size - limit
+        return 0
 
 
 def make_row(seq: int, entry: AuditEntry, digest: bytes) -> AuditRow:

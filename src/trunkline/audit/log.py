@@ -14,6 +14,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -24,7 +25,13 @@ from trunkline.audit.redaction import RedactionRules, Redactor
 from trunkline.audit.store import WriterHeartbeat, process_start
 from trunkline.audit.writer import DEFAULT_TIMES, AuditWriter, EventQueue, WhenFull, WriterTimes
 from trunkline.gateway.call_context import CallContext
-from trunkline.gateway.events import CallSummary, GatewayEvent, SkippedFeatures, UncheckedTool
+from trunkline.gateway.events import (
+    AuditSizeExceeded,
+    CallSummary,
+    GatewayEvent,
+    SkippedFeatures,
+    UncheckedTool,
+)
 from trunkline.gateway.pipeline import Pipeline
 from trunkline.jsonrpc import Incident
 from trunkline.mcp.errors import ErrorKind, gateway_error
@@ -50,6 +57,7 @@ class AuditStatus(Struct, frozen=True):
     written: int
     dropped: int  # number of events that found no room in the queue
     error: str | None  # why the log cannot be written; None while it can
+    excess_bytes: int = 0  # by how much it exceeds `max_mib`, since its records are too young
 
 
 class AuditLog:
@@ -85,7 +93,9 @@ class AuditLog:
             self._calls_in_flight,
             options.retention,
             times=times,
+            on_size_exceeded=self._on_size_exceeded,
         )
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
     def _calls_in_flight(self) -> Collection[CallContext]:
@@ -113,7 +123,15 @@ class AuditLog:
     def start(self) -> None:
         """Start the writer, which records the start of the gateway."""
         if not self._closed:
+            with suppress(RuntimeError):  # without a loop there is nothing to tell
+                self._loop = asyncio.get_running_loop()
             self._writer.start()
+
+    def _on_size_exceeded(self, event: AuditSizeExceeded) -> None:
+        """Have the event loop emit an event; called by the writer thread."""
+        if self._loop is not None and self._pipeline is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._pipeline.events.emit, event)
 
     def record(self, event: GatewayEvent) -> None:
         """Queue the record of an event."""
@@ -153,6 +171,7 @@ class AuditLog:
             progress.written,
             self._queue.dropped,
             progress.error,
+            progress.excess_bytes,
         )
 
     async def aclose(self) -> None:

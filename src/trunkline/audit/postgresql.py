@@ -198,7 +198,8 @@ class PostgresStore:
     def measure(self) -> StoreSize:
         """Return the number of rows and the approximate size of all."""
         records, size = self._fetch_one(
-            "SELECT count(*), coalesce(sum(octet_length(body) + %s), 0)::bigint "
+            "SELECT count(*), coalesce(sum("
+            "octet_length(kind || name || subject || backend || status || body) + %s), 0)::bigint "
             "FROM trunkline_audit.record",
             ROW_OVERHEAD_BYTES,
         )
@@ -212,7 +213,8 @@ class PostgresStore:
         """Return the number of the row at which the first rows reach `size` bytes together."""
         (found,) = self._fetch_one(
             "SELECT coalesce(min(seq) FILTER (WHERE size >= %s), max(seq), 0) FROM (SELECT seq, "
-            "sum(octet_length(body) + %s) OVER (ORDER BY seq) AS size FROM (SELECT seq, body "
+            "sum(octet_length(kind || name || subject || backend || status || body) + %s) "
+            "OVER (ORDER BY seq) AS size FROM (SELECT * "
             "FROM trunkline_audit.record ORDER BY seq LIMIT %s) AS first) AS summed",
             size,
             ROW_OVERHEAD_BYTES,

@@ -18,6 +18,7 @@ from msgspec import Raw, Struct
 
 from trunkline.audit.redaction import Redactor, redact_text, redact_uri
 from trunkline.gateway.events import (
+    AuditSizeExceeded,
     AuthRejected,
     BackendStateChanged,
     CallSummary,
@@ -39,7 +40,9 @@ _MAX_LISTED = 16  # number of addresses, or of changes, that are listed one by o
 _MAX_CACHED_CLIENTS = 256
 _MAX_CACHED_LABELS = 1024
 
-RareEvent = BackendStateChanged | KillSwitchChanged | ConfigReloaded | AuthRejected
+RareEvent = (
+    BackendStateChanged | KillSwitchChanged | ConfigReloaded | AuthRejected | AuditSizeExceeded
+)
 RecordedEvent = CallSummary | RareEvent  # all events that have records
 
 
@@ -210,8 +213,18 @@ class RecordEncoder:
         return info
 
     def _encode_rare(
-        self, at: float, event: BackendStateChanged | KillSwitchChanged | ConfigReloaded
+        self,
+        at: float,
+        event: BackendStateChanged | KillSwitchChanged | ConfigReloaded | AuditSizeExceeded,
     ) -> AuditEntry:
+        if isinstance(event, AuditSizeExceeded):
+            return self.encode_note(
+                at,
+                "oversized",
+                excess_bytes=event.excess_bytes,
+                max_mib=event.max_mib,
+                min_days=event.min_days,
+            )
         if isinstance(event, BackendStateChanged):
             error = None if event.error is None else redact_text(event.error)
             return self.encode_note(

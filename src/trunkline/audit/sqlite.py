@@ -268,8 +268,9 @@ class SqliteStore:
         with _store_errors(self.path):
             found = self._database.execute(
                 "SELECT coalesce(min(CASE WHEN size >= ? THEN seq END), max(seq), 0) FROM ("
-                "SELECT seq, sum(length(CAST(body AS BLOB)) + ?) OVER (ORDER BY seq) AS size "
-                "FROM (SELECT seq, body FROM record ORDER BY seq LIMIT ?))",
+                "SELECT seq, sum(length(CAST(kind || name || subject || backend || status || body "
+                "AS BLOB)) + ?) OVER (ORDER BY seq) AS size "
+                "FROM (SELECT * FROM record ORDER BY seq LIMIT ?))",
                 (size, ROW_OVERHEAD_BYTES, max_rows),
             ).fetchone()
         return found[0]

@@ -88,7 +88,7 @@ def _proc_stat(pid: int) -> list[str]:
 
 
 _PAGE_ROWS = 200  # number of rows that `all_rows` reads at a time
-ROW_OVERHEAD_BYTES = 150  # approximate size of a row without its body
+ROW_OVERHEAD_BYTES = 70  # approximate size of a row without its texts: numbers, hash, header
 CALL_BATCH = "calls"  # kind of a row that holds many calls; only its body describes them
 
 

@@ -33,7 +33,7 @@ from trunkline.audit.hash_chain import HashChain, Retention
 from trunkline.audit.records import AuditEntry, QueuedItem, RecordedEvent, RecordEncoder
 from trunkline.audit.store import StoreError, WriterHeartbeat
 from trunkline.gateway.call_context import CallContext
-from trunkline.gateway.events import CallSummary
+from trunkline.gateway.events import AuditSizeExceeded, CallSummary
 from trunkline.jsonrpc import Raw, Request, to_raw
 from trunkline.routing import breaker
 
@@ -242,6 +242,7 @@ class WriterProgress(Struct):
     failures: int = 0  # failed attempts since the last success
     error: str | None = None  # last error; None after a success
     unwritten: int = 0  # records that could not be written before the gateway ended
+    excess_bytes: int = 0  # by how much the log exceeds its size, since its records are too young
 
 
 class WriterTimes(Struct, frozen=True):
@@ -259,6 +260,9 @@ class WriterTimes(Struct, frozen=True):
 DEFAULT_TIMES = WriterTimes()
 
 
+def _ignore_event(_: AuditSizeExceeded) -> None: ...
+
+
 class AuditWriter:
     """The thread that writes the items of a queue."""
 
@@ -271,7 +275,9 @@ class AuditWriter:
         retention: Retention,
         *,
         times: WriterTimes = DEFAULT_TIMES,
+        on_size_exceeded: Callable[[AuditSizeExceeded], None] = _ignore_event,
     ) -> None:
+        """Prepare; the thread calls `on_size_exceeded` when the log has become too large."""
         self.retention = retention
         self.progress = WriterProgress()
         self._queue = queue
@@ -285,6 +291,7 @@ class AuditWriter:
         self._chain: HashChain | None = None
         self._needs_reopen = False
         self._pending: list[AuditEntry] = []
+        self._on_size_exceeded = on_size_exceeded
         self._prune_at = 0.0
         self._since_prune = 0
 
@@ -410,6 +417,11 @@ class AuditWriter:
         if chain.prune(self.retention, time.time()):
             return True
         self._prune_at, self._since_prune = now + PRUNE_INTERVAL, 0
+        excess, before = chain.excess_bytes, self.progress.excess_bytes
+        self.progress.excess_bytes = excess
+        limit, min_days = self.retention.max_mib, self.retention.min_days
+        if excess and not before and limit is not None:
+            self._on_size_exceeded(AuditSizeExceeded(excess, limit, min_days))
         return False
 
     def _handle_failure(self, error: Exception) -> bool:

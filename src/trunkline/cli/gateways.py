@@ -132,6 +132,9 @@ def audit_warnings(audit: AuditStatus | None) -> list[str]:
     if audit.error is not None:
         waiting = "1 record waits" if audit.queue == 1 else f"{audit.queue} records wait"
         lines.append(f"the audit log cannot be written: {audit.error}; {waiting}")
+    if audit.excess_bytes:
+        mib = f"{audit.excess_bytes / 1024 / 1024:.1f} MiB"
+        lines.append(f"the audit log is {mib} larger than audit.max_mib: its records are too young")
     if audit.dropped:
         lines.append(f"the audit log dropped {count_text(audit.dropped, 'record')}")
     return lines

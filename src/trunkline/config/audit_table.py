@@ -77,6 +77,14 @@ class AuditSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         float,
         Meta(ge=0, le=1_000_000, description="Mebibytes that records may take; 0 for no limit."),
     ] = 100.0
+    min_days: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=36500,
+            description="Days that records are kept even if they take more than max_mib.",
+        ),
+    ] = 7.0
 
     def __repr__(self) -> str:
         return f"AuditSettings(…, arguments={self.arguments!r})"

@@ -80,6 +80,15 @@ class AuthRejected(Struct, frozen=True):
     reason: str
 
 
+class AuditSizeExceeded(Struct, frozen=True):
+    """The audit log is larger than it should be; emitted once until it is small enough again."""
+
+    excess_bytes: int
+    max_mib: float
+    min_days: float
+    """The records that are too many are younger than this, so they are kept."""
+
+
 class UncheckedTool(Struct, frozen=True):
     """A tool's arguments cannot be checked against its schema; emitted once per tool."""
 
@@ -100,6 +109,7 @@ SystemEvent: TypeAlias = (
     | KillSwitchChanged
     | ConfigReloaded
     | AuthRejected
+    | AuditSizeExceeded
     | UncheckedTool
     | SkippedFeatures
     | Incident
@@ -313,6 +323,12 @@ def describe_event(event: GatewayEvent | CallBrief, sanitize: Sanitize = str) ->
             return f"configuration not reloaded: {sanitize(problems)}"
         case AuthRejected(address, reason):
             return f"request from {sanitize(address)} rejected: {sanitize(reason)}"
+        case AuditSizeExceeded(excess, max_mib, min_days):
+            return (
+                f"the audit log is {excess / 1024 / 1024:.1f} MiB larger than audit.max_mib = "
+                f"{max_mib:g}: records younger than audit.min_days = {min_days:g} are kept; "
+                "find out what is recorded so often, or raise audit.max_mib"
+            )
         case UncheckedTool(name, _, reason):
             return f"the arguments of {sanitize(name)} are not checked: {sanitize(reason)}"
         case SkippedFeatures(backend, reasons):

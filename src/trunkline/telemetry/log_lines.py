@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from trunkline.gateway.call_context import COMPLETED_STATUSES
 from trunkline.gateway.events import (
+    AuditSizeExceeded,
     AuthRejected,
     BackendStateChanged,
     CallSummary,
@@ -99,6 +100,13 @@ def event_line(event: GatewayEvent) -> LogLine:
     if isinstance(event, AuthRejected):
         fields = {"address": clean_text(event.address), "reason": clean_text(event.reason)}
         return LogLine("info", "auth_rejected", text, fields)
+    if isinstance(event, AuditSizeExceeded):
+        fields = {
+            "excess_bytes": event.excess_bytes,
+            "max_mib": event.max_mib,
+            "min_days": event.min_days,
+        }
+        return LogLine("warning", "audit_size_exceeded", text, fields)
     if isinstance(event, UncheckedTool):
         fields = {
             "tool": clean_text(event.name),
