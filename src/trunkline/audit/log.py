@@ -1,7 +1,8 @@
 """The audit log of a gateway: take every event on the event loop and have it written.
 
     EventBus ──listener──> EventQueue ──> AuditWriter, a thread ──> HashChain ──> AuditStore
-                  └── CallBatchEncoder: small calls are encoded at once
+                  ├── CallBatchEncoder: small calls are encoded at once
+                  └── RefusalCounter: many refusals of one caller become one record
 
 No call waits for the log. With `when_full = "refuse"`, a call that could not be recorded is
 refused before it starts: when the queue is full, calls fail at once with a clear error.
@@ -27,6 +28,7 @@ from trunkline.audit.writer import DEFAULT_TIMES, AuditWriter, EventQueue, WhenF
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.events import (
     AuditSizeExceeded,
+    AuthRejected,
     CallSummary,
     GatewayEvent,
     SkippedFeatures,
@@ -135,8 +137,13 @@ class AuditLog:
 
     def record(self, event: GatewayEvent) -> None:
         """Queue the record of an event."""
+        refusals = self._queue.refusals
         if type(event) is CallSummary:
-            self._queue.put(event, event.wall_time)
+            if refusals.admit(event):
+                self._queue.put(event, event.wall_time)
+        elif isinstance(event, AuthRejected):
+            if refusals.admit_rejection(event.address, event.reason, now := time.time()):
+                self._queue.put(event, now)
         # Incidents, skipped features and unchecked tools are for the log only.
         elif not isinstance(event, Incident | SkippedFeatures | UncheckedTool):
             self._queue.put(event, time.time())
@@ -146,7 +153,11 @@ class AuditLog:
 
     def record_calls(self, calls: Sequence[CallSummary]) -> None:
         """Queue the records of finished calls."""
-        self._queue.put_calls(calls, self._batch_encoder.encode_calls)
+        admit = self._queue.refusals.admit
+        # Most calls succeed: comparing the status first saves a function call for each.
+        recorded = [call for call in calls if call.status == "success" or admit(call)]
+        if recorded:
+            self._queue.put_calls(recorded, self._batch_encoder.encode_calls)
         if not self._writer.is_started:
             self.start()
 

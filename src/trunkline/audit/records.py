@@ -159,6 +159,8 @@ class RecordEncoder:
         # Most names are short and have no colon: skip the search for credentials.
         if len(name) > MAX_NAME_LENGTH or "\0" in name or ":" in name:
             name = _clean_name(self.redactor.mask_text(name))
+        if entry is None and len(name) > MAX_LABEL_LENGTH:
+            name = self.unknown_name(name)
         client, version = self._client_info(caller.client_info)
         return CallRecord(
             context.wall_time,
@@ -187,6 +189,10 @@ class RecordEncoder:
             self.redactor.redact(context.arguments),
             event.wrapper,
         )
+
+    def unknown_name(self, name: str) -> str:
+        """Return a name that a client may have made up, cut more than others."""
+        return truncate(_clean_name(name))
 
     def _short_label(self, text: str) -> str:
         """Return a subject, role or rule, cut; cached, since few are repeated by many calls."""

@@ -8,7 +8,8 @@ fails, calls go on. The writer logs the first failure and the recovery; `progres
 
 Invariants:
 1. The queue is bounded in events and in bytes of client data. Calls in a batch count one by one.
-2. Dropped events are counted, with the times of the first and the last.
+2. Dropped events are counted, with the times of the first and the last. Many refusals of one
+   caller are counted before they reach the queue: see `refusals`.
 3. With `when_full = "refuse"`, a call may start only if there will be room for its record.
 4. A failed write is retried with growing delays until it succeeds.
 5. The thread works in small slices, so that the event loop soon gets the interpreter lock.
@@ -31,6 +32,7 @@ from msgspec.structs import replace
 
 from trunkline.audit.hash_chain import HashChain, Retention
 from trunkline.audit.records import AuditEntry, QueuedItem, RecordedEvent, RecordEncoder
+from trunkline.audit.refusals import RefusalCounter, encode_count
 from trunkline.audit.store import StoreError, WriterHeartbeat
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.events import AuditSizeExceeded, CallSummary
@@ -93,6 +95,7 @@ class EventQueue:
         self.not_empty = threading.Event()  # wakes the writer; set when the queue has items
         self.flush_now = threading.Event()  # ends the wait for a fuller batch
         self.dropped = 0  # number of events dropped since the start
+        self.refusals = RefusalCounter()
         self._max_bytes = max_bytes
         self._queue: deque[QueuedItem] = deque()
         # Each counter is changed by one thread only, so neither needs a lock.
@@ -371,6 +374,8 @@ class AuditWriter:
         dropped = self._queue.take_dropped()
         if dropped is not None:
             entries.append(_dropped_note(encoder, dropped, self._queue.when_full))
+        refused = self._queue.refusals.take(is_closing=self._closing.is_set())
+        entries += [encode_count(encoder, each) for each in refused]
         events = self._queue.take(MAX_BATCH_RECORDS)
         for start in range(0, len(events), _ENCODE_SLICE):
             part = events[start : start + _ENCODE_SLICE]
