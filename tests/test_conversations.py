@@ -1,20 +1,20 @@
-"""Golden conversations: what client, gateway and servers say to each other, word for word.
+"""Golden conversations: the messages between client, gateway and servers, word for word.
 
-A file in `conversations/` is a few sentences of intent, the servers there are, and then the lines:
+A file in `conversations/` has a short description, the servers, and then lines of these kinds:
 
-    -> what the client says               <- what the gateway answers
-    fs -> what the server fs says         fs <- what the gateway says to it
-    (ready)  wait for all servers         (fs dies)  (fs leaves)  what happens
-    (kill tool fs__read), (revive tool fs__read), (pause), (resume)    what the operator does
-    config …  a line of trunkline.toml    caller anna as dev  whom the client is taken for
-    limit fs__read: 2                     calls a minute, on a clock that stands still
-    schema of fs read: {…}                what the arguments of a tool are checked against
+    -> a message of the client            <- a message of the gateway to the client
+    fs -> a message of the server fs      fs <- a message of the gateway to that server
+    (ready)  wait for all servers         (fs dies)  (fs leaves)  an event
+    (kill tool fs__read), (revive tool fs__read), (pause), (resume)    a command of the operator
+    config …  a line of trunkline.toml    caller anna as dev  the identity and role of the client
+    limit fs__read: 2                     calls per minute, on a clock that does not advance
+    schema of fs read: {…}                the schema that checks the arguments of a tool
 
-A server that is named when others run already is added, as it is when a configuration is reloaded.
+A server that is named after others have started is added, as by a reload of the configuration.
 
-Servers say what they are and list what they offer by themselves; all else they say stands in the
-file. What is another each time, like a sealed state, has a number instead: «1», «2» … With
-`--update` the gateway's lines are rewritten as it speaks now; read the difference, then commit.
+Servers answer `initialize` and lists by themselves; the file has all their other messages. Values
+that differ in every run, such as an encrypted state, are replaced by numbers: «1», «2» … With
+`--update`, the gateway's lines are rewritten with its current messages: read the diff, then commit.
 """
 
 import asyncio

@@ -35,7 +35,11 @@ __all__ = ["no_delays"]
 
 SAMPLING = "sampling/createMessage"
 QUESTION: dict[str, Any] = {"messages": [], "maxTokens": 1}
-SAID: dict[str, Any] = {"role": "assistant", "content": {"type": "text", "text": "!"}, "model": "m"}
+SAMPLING_RESULT: dict[str, Any] = {
+    "role": "assistant",
+    "content": {"type": "text", "text": "!"},
+    "model": "m",
+}
 
 
 class RequestingServer(Server):
@@ -50,13 +54,13 @@ class RequestingServer(Server):
         line, number = self.active_connection, params["arguments"]["n"]
         question = {**QUESTION, "metadata": {"n": number}}
         try:
-            said = await line.call(SAMPLING, question)
+            message = await line.call(SAMPLING, question)
         except RpcError as why:
             return answered(number, {"model": str(why.code)})
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
-        return answered(number, json.loads(bytes(said)))
+        return answered(number, json.loads(bytes(message)))
 
 
 class StatelessRequestingServer(StatelessScriptedServer):
@@ -75,8 +79,8 @@ class StatelessRequestingServer(StatelessScriptedServer):
         return {"resultType": "input_required", "inputRequests": {"q": question}}
 
 
-def answered(number: int, said: Any) -> Any:
-    return {"content": [{"type": "text", "text": f"{number}: {said['model']}"}]}
+def answered(number: int, message: Any) -> Any:
+    return {"content": [{"type": "text", "text": f"{number}: {message['model']}"}]}
 
 
 def texts(batch: Any) -> dict[int, str]:
@@ -89,7 +93,7 @@ def calls(*numbers: int) -> list[Any]:
 
 def answer(question: Any) -> Any:
     model = f"m{question['params']['metadata']['n']}"
-    return {"jsonrpc": "2.0", "id": question["id"], "result": {**SAID, "model": model}}
+    return {"jsonrpc": "2.0", "id": question["id"], "result": {**SAMPLING_RESULT, "model": model}}
 
 
 class Line:
@@ -99,19 +103,19 @@ class Line:
         self._near, far = memory_pipe()
         self._serving = asyncio.create_task(made.serve(far))
 
-    async def say(self, said: Any) -> None:
-        await self._near.send(json.dumps(said).encode())
+    async def send(self, message: Any) -> None:
+        await self._near.send(json.dumps(message).encode())
 
-    async def hear(self) -> Any:
+    async def receive(self) -> Any:
         while True:
-            said: Any = json.loads(await self._near.receive() or b"null")
-            if "method" not in said or not said["method"].startswith("notifications/"):
-                return said
+            message: Any = json.loads(await self._near.receive() or b"null")
+            if "method" not in message or not message["method"].startswith("notifications/"):
+                return message
 
     async def __aenter__(self) -> Self:
-        await self.say(rpc_request(0, "initialize", **hello("2025-03-26", {"sampling": {}})))
-        await self.hear()
-        await self.say(rpc_notification("notifications/initialized"))
+        await self.send(rpc_request(0, "initialize", **hello("2025-03-26", {"sampling": {}})))
+        await self.receive()
+        await self.send(rpc_notification("notifications/initialized"))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -123,12 +127,12 @@ class Line:
 async def test_every_entry_of_a_batch_may_be_asked_about(make: Callable[[], Server]) -> None:
     server = make()
     async with running(make_gateway(s=server), server) as made, Line(made) as line:
-        await line.say(calls(1, 2, 3))
-        questions = [await line.hear() for _ in range(3)]
+        await line.send(calls(1, 2, 3))
+        questions = [await line.receive() for _ in range(3)]
         assert {each["method"] for each in questions} == {SAMPLING}
         for each in reversed(questions):
-            await line.say(answer(each))
-        assert texts(await line.hear()) == {1: "1: m1", 2: "2: m2", 3: "3: m3"}
+            await line.send(answer(each))
+        assert texts(await line.receive()) == {1: "1: m1", 2: "2: m2", 3: "3: m3"}
         assert not made.registry.upstream("s").busy
 
 
@@ -138,16 +142,16 @@ async def test_a_batch_waits_for_the_only_conversation_and_loses_nothing_by_that
     add(made, "s", server, max_sessions=0)
     async with running(made, server), Line(made) as first, Line(made) as second:
         await made.registry.wait_complete()
-        await first.say(calls(1))
-        question = await first.hear()
-        await second.say(calls(2, 3))
-        hearing = asyncio.create_task(second.hear())
-        await first.say(answer(question))
-        assert texts(await first.hear()) == {1: "1: m1"}
-        questions = [await hearing, await second.hear()]
+        await first.send(calls(1))
+        question = await first.receive()
+        await second.send(calls(2, 3))
+        receiving = asyncio.create_task(second.receive())
+        await first.send(answer(question))
+        assert texts(await first.receive()) == {1: "1: m1"}
+        questions = [await receiving, await second.receive()]
         for each in questions:
-            await second.say(answer(each))
-        assert texts(await second.hear()) == {2: "2: m2", 3: "3: m3"}
+            await second.send(answer(each))
+        assert texts(await second.receive()) == {2: "2: m2", 3: "3: m3"}
 
 
 async def test_who_leaves_in_the_midst_of_a_batch_makes_room_for_others() -> None:
@@ -157,19 +161,19 @@ async def test_who_leaves_in_the_midst_of_a_batch_makes_room_for_others() -> Non
     async with running(made, server), Line(made) as other:
         await made.registry.wait_complete()
         async with Line(made) as leaving:
-            await leaving.say(calls(1, 2))
-            await leaving.hear()
-            await other.say(calls(3))
-            hearing = asyncio.create_task(other.hear())
-        await other.say(answer(await hearing))
-        assert texts(await other.hear()) == {3: "3: m3"}
+            await leaving.send(calls(1, 2))
+            await leaving.receive()
+            await other.send(calls(3))
+            receiving = asyncio.create_task(other.receive())
+        await other.send(answer(await receiving))
+        assert texts(await other.receive()) == {3: "3: m3"}
         assert not made.registry.upstream("s").busy
 
 
 # By HTTP
 
 
-async def heard(reply: HttpReply) -> Any:
+async def received(reply: HttpReply) -> Any:
     return await reply.next_message()
 
 
@@ -182,8 +186,8 @@ async def test_every_entry_of_a_batch_is_asked_about_on_its_stream(
         old = await here.session_client("2025-03-26", sampling={})
         reply = await old.post(calls(1, 2))
         for _ in range(2):
-            assert (await old.post(answer(await heard(reply)))).status == 202
-        assert texts(await heard(reply)) == {1: "1: m1", 2: "2: m2"}
+            assert (await old.post(answer(await received(reply)))).status == 202
+        assert texts(await received(reply)) == {1: "1: m1", 2: "2: m2"}
         await old.delete()
 
 
@@ -198,18 +202,18 @@ async def test_a_session_that_ends_in_the_midst_of_a_question_leaves_nothing(
     async with site(made, server) as here:
         old = await here.session_client("2025-03-26", sampling={})
         reply = await old.post(calls(1, 2) if batch else calls(1)[0])
-        question = await heard(reply)
+        question = await received(reply)
         assert (await old.delete()).status == 204
-        said = await reply.remaining_messages()
-        assert not any("result" in each for each in said if isinstance(each, dict))
+        message = await reply.remaining_messages()
+        assert not any("result" in each for each in message if isinstance(each, dict))
         assert (await old.post(answer(question))).status == 404
         while made.registry.upstream("s").busy:
             await asyncio.sleep(0)
         assert len(made.stateless.suspended_calls) == 0
         another = await here.session_client("2025-03-26", sampling={})
         reply = await another.post(calls(3)[0])
-        await another.post(answer(await heard(reply)))
-        assert (await heard(reply))["result"] == answered(3, {"model": "m3"})
+        await another.post(answer(await received(reply)))
+        assert (await received(reply))["result"] == answered(3, {"model": "m3"})
         await another.delete()
 
 
