@@ -54,13 +54,13 @@ class RequestingServer(Server):
         line, number = self.active_connection, params["arguments"]["n"]
         question = {**QUESTION, "metadata": {"n": number}}
         try:
-            message = await line.call(SAMPLING, question)
+            result = await line.call(SAMPLING, question)
         except RpcError as why:
             return answered(number, {"model": str(why.code)})
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
-        return answered(number, json.loads(bytes(message)))
+        return answered(number, json.loads(bytes(result)))
 
 
 class StatelessRequestingServer(StatelessScriptedServer):
@@ -204,8 +204,8 @@ async def test_a_session_that_ends_in_the_midst_of_a_question_leaves_nothing(
         reply = await old.post(calls(1, 2) if batch else calls(1)[0])
         question = await received(reply)
         assert (await old.delete()).status == 204
-        message = await reply.remaining_messages()
-        assert not any("result" in each for each in message if isinstance(each, dict))
+        messages = await reply.remaining_messages()
+        assert not any("result" in each for each in messages if isinstance(each, dict))
         assert (await old.post(answer(question))).status == 404
         while made.registry.upstream("s").busy:
             await asyncio.sleep(0)
