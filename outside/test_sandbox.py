@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import Callable
 from pathlib import Path
 
@@ -146,4 +148,28 @@ async def test_no_process_is_left_behind_that_hides_from_the_gateway() -> None:
     async with asyncio.timeout(20):
         await until(lambda: bool(processes_with(SLEEP)))
         await child.aclose()
+        await until(lambda: not processes_with(SLEEP))
+
+
+GATEWAY = """
+import asyncio
+from trunkline.stdio.child import ChildProcess
+from trunkline.stdio.sandbox import SandboxSettings
+async def main():
+    command = ["sh", "-c", "trap '' TERM; setsid env -i sleep 4711 & echo ready; cat; sleep 4711"]
+    child = await ChildProcess.start(command, cwd="/", sandbox=SandboxSettings(read_only=()))
+    print(await child.receive(), child.sandbox, flush=True)
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
+
+
+async def test_a_sandbox_ends_when_the_gateway_is_killed() -> None:
+    gateway = await asyncio.create_subprocess_exec(sys.executable, "-c", GATEWAY, stdout=PIPE)
+    assert gateway.stdout
+    assert b"bubblewrap" in await gateway.stdout.readline()
+    async with asyncio.timeout(20):
+        await until(lambda: bool(processes_with(SLEEP)))
+        gateway.kill()
+        await gateway.wait()
         await until(lambda: not processes_with(SLEEP))

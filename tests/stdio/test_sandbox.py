@@ -131,6 +131,15 @@ async def test_a_child_runs_as_another_user() -> None:
     await child.aclose()
 
 
+@linux
+@leaves_nothing_behind
+async def test_the_user_of_the_gateway_itself_may_be_named() -> None:
+    for name in (str(os.geteuid()), pwd.getpwuid(os.geteuid()).pw_name):
+        child = await ChildProcess.start(["id", "-u"], sandbox=SandboxSettings(user=name))
+        assert await child.receive() == str(os.geteuid()).encode()
+        await child.aclose()
+
+
 @root
 @linux
 @leaves_nothing_behind

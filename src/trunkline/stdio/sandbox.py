@@ -174,7 +174,8 @@ def plan_sandbox(
     return SandboxPlan(launch=launch, description=description)
 
 
-def _find_user(name: str) -> _User:
+def _find_user(name: str) -> _User | None:
+    """Return the user to change to, None if the gateway runs as that user; raises SandboxError."""
     try:
         entry = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
     except (KeyError, OverflowError):
@@ -188,7 +189,7 @@ def _find_user(name: str) -> _User:
     if os.geteuid() not in {0, user.uid}:
         reason = f"only root can start a program as user {user.name!r}"
         raise SandboxError("user", reason, "run the gateway as root, or remove the setting")
-    return user if os.geteuid() != user.uid else _User(user.name, user.uid, user.gid, (), user.home)
+    return None if os.geteuid() == user.uid else user
 
 
 def _check_limits(settings: SandboxSettings, user: _User | None) -> None:
@@ -288,7 +289,6 @@ def _bubblewrap_defect(user: _User | None) -> str | None:
         return None
     command = [program, *_NAMESPACES, "--unshare-net", "--ro-bind", "/", "/", *_OWN_FOLDERS]
     command += ["--size", str(MIB), "--tmpfs", "/tmp", "--", "/bin/sh", "-c", "echo works"]  # noqa: S108
-    other = user if user is not None and user.uid != os.geteuid() else None
     try:
         done = subprocess.run(  # noqa: S603  found on our own PATH
             command,
@@ -297,9 +297,9 @@ def _bubblewrap_defect(user: _User | None) -> str | None:
             cwd="/",
             timeout=_PROBE_TIMEOUT,
             check=False,
-            user=other and other.uid,
-            group=other and other.gid,
-            extra_groups=other and other.groups,
+            user=user and user.uid,
+            group=user and user.gid,
+            extra_groups=user and user.groups,
         )
     except (OSError, subprocess.SubprocessError) as error:
         return f"bubblewrap does not work here ({error})"
