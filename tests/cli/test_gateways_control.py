@@ -109,6 +109,29 @@ def test_a_killed_tool_stays_disabled_across_restarts_until_it_is_revived(
         assert "small__echo" in gateway.names()
 
 
+@pytest.mark.parametrize("what", ["server small", "all"])
+def test_kill_ends_the_process_of_a_server_and_revive_starts_another(
+    runtime: Path, tmp_path: Path, what: str
+) -> None:
+    def read_pid() -> int | None:
+        (shown,) = json.loads(run("ps", "--json").stdout)
+        return next(each["pid"] for each in shown["servers"] if each["name"] == "small")
+
+    with serving(tmp_path, child("small", "echo"), OPERATOR) as gateway:
+        before = read_pid()
+        assert before is not None
+        assert run("kill", *what.split()).exit_code == 0
+        with pytest.raises(ProcessLookupError):
+            os.kill(before, 0)
+        assert read_pid() is None
+        assert "disabled" in run("ps").stdout
+        assert "small__echo" not in gateway.names()
+        assert run("revive", *what.split()).exit_code == 0
+        assert read_pid() not in {None, before}
+        assert "small__echo" in gateway.names()
+        gateway.ask("tools/call", name="small__echo", arguments={})
+
+
 @pytest.mark.holds("M11")
 def test_status_shows_an_audit_log_that_cannot_be_written(runtime: Path, tmp_path: Path) -> None:
     file = tmp_path / "audit.db"

@@ -28,8 +28,9 @@ from trunkline.gateway.events import CallSummary, GatewayEvent, KillSwitchChange
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.kill_switch import KillSwitchControl, SwitchResult
 from trunkline.gateway.pipeline import CallCheck
-from trunkline.gateway.settings import GatewayLimits
-from trunkline.jsonrpc import RpcError
+from trunkline.gateway.registry import readiness
+from trunkline.gateway.settings import GatewayLimits, UpstreamState
+from trunkline.jsonrpc import ConnectionLost, RpcError
 from trunkline.routing import breaker
 from trunkline.routing.catalog import CatalogEntry
 from trunkline.routing.kill_switch import SWITCH_ALL, KillSwitch, SwitchKind
@@ -141,19 +142,81 @@ async def test_a_killed_server_has_no_features_and_sends_no_messages() -> None:
         assert await client.names("resources/list") == []
         await client.call("b__echo")
         client.take_notifications()
-        for _ in range(2):
-            await server.active_connection.notify(
-                "notifications/resources/updated", {"uri": "r://1"}
-            )
-            await server.active_connection.notify(
-                "notifications/message", {"level": "error", "data": "x"}
-            )
-        with pytest.raises(RpcError, match="Method not found"):
-            await server.ask("roots/list")
+        for method in ("notifications/resources/updated", "notifications/message"):
+            with pytest.raises(ConnectionLost):
+                await server.active_connection.notify(method, {"uri": "r://1"})
         assert client.take_notifications() == []
         await switches.revive(A)
+        assert "a__echo" in await client.names()
+        while server.count("resources/subscribe") < 2:
+            await asyncio.sleep(0)
         await server.active_connection.notify("notifications/resources/updated", {"uri": "r://1"})
         assert await client.wait_notification("notifications/resources/updated") == {"uri": "r://1"}
+
+
+async def test_a_killed_server_ends_and_starts_again_when_it_is_revived() -> None:
+    server, other = one_tool(), one_tool()
+    async with gateway_with_switches(a=server, b=other) as (gateway, switches):
+        gateway.registry.start()
+        await gateway.registry.wait_complete()
+        upstream = gateway.registry.upstream("a")
+        for kills in (1, 2):
+            await switches.kill(A)
+            assert (upstream.state, upstream.backend) == (UpstreamState.DISABLED, None)
+            with pytest.raises(ConnectionLost):
+                await server.active_connection.notify("notifications/message", {})
+            assert server.starts == kills
+            await switches.revive(A)
+            assert (upstream.state, server.starts) == (UpstreamState.READY, kills + 1)
+        assert other.starts == 1
+
+
+async def test_a_server_that_is_killed_while_it_starts_or_waits_does_not_start() -> None:
+    server = one_tool()
+    server.methods["initialize"] = held = HeldAnswer()
+    async with gateway_with_switches(NO_STARTUP_WAIT, a=server) as (gateway, switches):
+        upstream = gateway.registry.upstream("a")
+        gateway.registry.start()
+        await held.started.wait()
+        await switches.kill(A)
+        assert (upstream.state, server.starts) == (UpstreamState.DISABLED, 1)
+        server.broken = ValueError("broken")
+        await switches.revive(A)
+        assert (upstream.state, upstream.error) == (UpstreamState.WAITING, "broken")
+        await switches.kill(A)
+        assert upstream.state is UpstreamState.DISABLED
+        server.broken = None
+        del server.methods["initialize"]
+        await switches.revive(A)
+        assert upstream.ready
+
+
+async def test_a_server_that_is_disabled_at_the_start_is_not_started() -> None:
+    server = one_tool()
+    gateway = make_gateway(a=server)
+    switches = switched(gateway, configured={A: "file:1"})
+    async with running(gateway, server):
+        gateway.registry.start()
+        await gateway.registry.wait_complete()
+        assert server.starts == 0
+        assert readiness(gateway.registry)["status"] == "ready"
+        switches.apply_config({}, frozenset())
+        assert await gateway.registry.wait_tried(["a"], 5.0) == ()
+        assert (server.starts, gateway.registry.upstream("a").ready) == (1, True)
+
+
+async def test_a_kill_and_a_revive_do_not_wait_forever_for_a_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trunkline.gateway.kill_switch.END_TIMEOUT", 0.0)
+    monkeypatch.setattr("trunkline.gateway.kill_switch.START_TIMEOUT", 0.01)
+    server = one_tool()
+    async with gateway_with_switches(a=server) as (gateway, switches):
+        gateway.registry.start()
+        await gateway.registry.wait_complete()
+        assert (await switches.kill(A)).notes[-1] == "the server a has not ended yet"
+        server.methods["initialize"] = HeldAnswer()
+        assert (await switches.revive(A)).notes[-1] == "the server a is still starting"
 
 
 async def test_killing_a_subject_stops_its_open_sessions_and_no_others() -> None:
@@ -237,14 +300,16 @@ async def test_a_killed_tool_cannot_be_called_in_a_batch() -> None:
         assert server.count("tools/call") == 0
 
 
-async def test_a_missing_tool_is_unknown_even_if_everything_is_stopped() -> None:
+async def test_a_missing_tool_is_unknown_unless_its_prefix_is_that_of_a_stopped_server() -> None:
     async with (
         gateway_with_switches(a=one_tool()) as (gateway, switches),
         session_client(gateway) as client,
     ):
         await switches.kill(SWITCH_ALL)
+        error = await refusal(client, "b__none")
+        assert (error.code, error.message) == (-32602, "Unknown tool: b__none")
         error = await refusal(client, "a__none")
-        assert (error.code, error.message) == (-32602, "Unknown tool: a__none")
+        assert (error.code, error.message) == (-32005, "Gateway is disabled")
 
 
 async def test_unknown_methods_are_not_forwarded_to_a_stopped_server() -> None:

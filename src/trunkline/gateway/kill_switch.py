@@ -12,6 +12,7 @@ Invariants:
 2. What the configuration disables cannot be revived by an operator, who is told the file and line.
 3. A switch that cannot be saved takes effect anyway, and the operator is told.
 4. A pause ends with the process, and does not cancel calls in flight.
+5. A server that is disabled for everyone has no process; `kill` waits until it has ended.
 """
 
 from collections.abc import Mapping
@@ -34,6 +35,12 @@ from trunkline.routing.kill_switch import (
     disabled_error,
     paused_error,
 )
+
+END_TIMEOUT = 6.0
+"""How many seconds `kill` waits for the processes of servers to end; it takes 4 s to kill one."""
+
+START_TIMEOUT = 5.0
+"""How many seconds `revive` waits for servers to start."""
 
 MAX_SWITCHES = 1000
 """How many kill switches operators may set at a time."""
@@ -148,6 +155,8 @@ class KillSwitchControl:
         if changed:
             self._pipeline.events.emit(KillSwitchChanged(switch.kind.value, switch.name, True, by))
         notes = [*self._warnings(switch), *await self._save(switch, True)]
+        late = await self._registry.wait_disabled(END_TIMEOUT)
+        notes += [f"the server {name} has not ended yet" for name in late]
         return SwitchResult(changed, cancelled, tuple(notes))
 
     async def revive(self, switch: KillSwitch, by: str = OPERATOR) -> SwitchResult:
@@ -155,10 +164,14 @@ class KillSwitchControl:
         if switch not in self._from_operator:
             raise SwitchError(self._not_disabled_reason(switch))
         self._from_operator.discard(switch)
+        stopped = self._stopped_servers()
         self._apply(switch)
         self._pipeline.events.emit(KillSwitchChanged(switch.kind.value, switch.name, False, by))
         still = [f"it is still disabled: {reason}" for reason in self._other_reasons(switch)]
-        return SwitchResult(True, 0, (*still, *await self._save(switch, False)))
+        notes = [*still, *await self._save(switch, False)]
+        late = await self._registry.wait_tried(stopped, START_TIMEOUT)
+        notes += [f"the server {name} is still starting" for name in late]
+        return SwitchResult(True, 0, tuple(notes))
 
     def pause(self, by: str = OPERATOR) -> SwitchResult:
         """Refuse all calls from now on; those in flight go on."""
@@ -194,12 +207,17 @@ class KillSwitchControl:
         self._update_active()
         self._registry.visibility.disabled_check = self.is_disabled_for if self._switches else None
         cancelled = self._pipeline.cancel_matching(self._applies_to, self._error_for)
+        self._registry.set_disabled(self._switches.disables_backend)
         tools = all(switch.kind is SwitchKind.TOOL for switch in changed)
         kinds = (FeatureKind.TOOL,) if tools else tuple(FeatureKind)
         found = {k.capability for k in kinds if self._registry.catalog.entries(k)}
         if found and changed:
             self._registry.publish(frozenset(found))
         return cancelled
+
+    def _stopped_servers(self) -> frozenset[str]:
+        names = (upstream.name for upstream in self._registry)
+        return frozenset(name for name in names if self._switches.disables_backend(name))
 
     def _update_active(self) -> None:
         self.active = bool(self._switches) or self.paused

@@ -13,11 +13,11 @@ Invariants:
 2. A configured name always has an upstream: while a replacement starts, the old one takes calls.
 3. A retired upstream stops when its calls have ended, after `drain_timeout` at the latest.
 4. The gateway is ready once every upstream has been ready or has failed, and while at least one
-   takes calls: one bad upstream does not make the gateway unready.
+   takes calls, or a kill switch disables all. One bad upstream does not make it unready.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -80,6 +80,7 @@ class Registry:
         self._client_features: set[frozenset[str]] = set()
         self._listing_tasks: set[asyncio.Task[None]] = set()
         self._log_levels: dict[LoggingClient, str] = {}
+        self._is_disabled: Callable[[str], bool] = lambda _: False
         self._closed = False
 
     def add(self, upstream: Upstream) -> None:
@@ -98,8 +99,44 @@ class Registry:
 
     def _launch(self, upstream: Upstream) -> None:
         if self._running and not self._closed:
+            upstream.set_enabled(not self._is_disabled(upstream.name))
             task = self._tasks[upstream] = asyncio.create_task(upstream.run())
             task.add_done_callback(lambda _: self._tasks.pop(upstream, None))
+
+    def set_disabled(self, is_disabled: Callable[[str], bool]) -> None:
+        """End the upstreams whose names `is_disabled` accepts, and start the others again."""
+        self._is_disabled = is_disabled
+        for upstream in self._tasks:
+            upstream.set_enabled(not is_disabled(upstream.name))
+
+    async def wait_disabled(self, timeout: float) -> tuple[str, ...]:
+        """Wait until disabled upstreams have ended; return the names of those that have not."""
+        ending = {
+            asyncio.create_task(upstream.wait_idle()): upstream.name
+            for upstream in self._tasks
+            if self._is_disabled(upstream.name)
+        }
+        if not ending:
+            return ()
+        try:
+            _, late = await asyncio.wait(ending, timeout=timeout)
+        finally:
+            for task in ending:
+                task.cancel()
+        return tuple(dict.fromkeys(ending[task] for task in late))
+
+    async def wait_tried(self, names: Collection[str], timeout: float) -> tuple[str, ...]:
+        """Wait until upstreams have started or failed; return the names of those that have not."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._starting(names):
+                    self._changed.clear()
+                    await self._changed.wait()
+        return self._starting(names)
+
+    def _starting(self, names: Collection[str]) -> tuple[str, ...]:
+        running = (each for each in self if each in self._tasks)
+        return tuple(each.name for each in running if each.is_starting and each.name in names)
 
     def __iter__(self) -> Iterator[Upstream]:
         return iter(self._upstreams.values())
@@ -404,7 +441,11 @@ def readiness(backends: UpstreamOverview, detailed: bool = False) -> dict[str, A
         reasons = ["no servers are configured"]
     elif not backends.started:
         reasons = ["the catalogue has not been published yet: servers are starting"]
-    elif len(degraded) == len(snapshots):
+    elif len(degraded) == len(snapshots) and any(
+        # The gateway can still say that servers are disabled, which no other replica does better.
+        each["state"] != UpstreamState.DISABLED
+        for each in degraded
+    ):
         reasons = ["no server is ready"]
     else:
         reasons = []

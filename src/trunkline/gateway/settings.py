@@ -82,6 +82,8 @@ class UpstreamState(StrEnum):
     WAITING = "waiting"
     FAILED = "failed"
     STOPPED = "stopped"
+    DISABLED = "disabled"
+    """A kill switch disables it; it has no process and no connection until it is revived."""
 
 
 CIRCUIT_STATES = {

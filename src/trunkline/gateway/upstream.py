@@ -13,6 +13,7 @@ Invariants:
    features stay listed meanwhile.
 4. The upstream does not retry calls.
 5. After repeated failures the circuit opens for a while, and calls fail at once.
+6. While it is disabled, it has no backend: its process has been ended.
 """
 
 import asyncio
@@ -112,6 +113,12 @@ class Upstream:
         self._features_stale = asyncio.Event()
         self._changed_capabilities: set[str] = set()
         self._retry_at: float | None = None
+        self._enabled = asyncio.Event()
+        self._enabled.set()
+        # Ends what `run` does when it expires; None while there is nothing to end
+        self._run_scope: asyncio.Timeout | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
         self.queue = UpstreamQueue(
             settings.max_in_flight,
             settings.timeout,
@@ -205,23 +212,60 @@ class Upstream:
 
     # Supervision
 
+    def set_enabled(self, enabled: bool) -> None:
+        """Allow `run` to start it, or make `run` end it soon."""
+        if enabled:
+            self._enabled.set()
+            return
+        self._enabled.clear()
+        scope = self._run_scope
+        if scope is not None and scope.when() is None:  # else it is ending already
+            scope.reschedule(asyncio.get_running_loop().time())
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether it starts, or is about to, once an earlier backend has ended."""
+        ending = self._run_scope is not None and self._run_scope.when() is not None
+        state = self.state in (UpstreamState.DISABLED, UpstreamState.STARTING)
+        return self._enabled.is_set() and (ending or state)
+
+    async def wait_idle(self) -> None:
+        """Wait until it has no backend, after `set_enabled(False)`."""
+        await self._idle.wait()
+
     async def run(self) -> None:
-        """Start it, and restart it when it ends, until it has failed too often."""
-        failures = 0
+        """Keep it running while it is enabled, until it has failed too often."""
         try:
             while True:
-                uptime = await self._run_once()
-                failures = breaker.count_failure(failures, uptime, self.settings.healthy_uptime)
-                limit = self.settings.max_restarts
-                if limit is not None and failures > limit:
-                    self._set_state(UpstreamState.FAILED)
-                    return
-                await self._wait_before_restart(breaker.backoff_delay(failures, self._jitter()))
-                self.restarts += 1
+                if not self._enabled.is_set():
+                    self._set_state(UpstreamState.DISABLED)
+                    await self._enabled.wait()
+                self._idle.clear()
+                try:
+                    with suppress(TimeoutError):  # it was disabled
+                        async with asyncio.timeout(None) as self._run_scope:
+                            await self._run_until_failed()
+                            return
+                finally:
+                    self._run_scope = None
+                    self._idle.set()
         finally:
             self.queue.close()
             if self.state is not UpstreamState.FAILED:
                 self._set_state(UpstreamState.STOPPED)
+
+    async def _run_until_failed(self) -> None:
+        """Start it, and restart it when it ends, until it has failed too often."""
+        failures = 0
+        while True:
+            uptime = await self._run_once()
+            failures = breaker.count_failure(failures, uptime, self.settings.healthy_uptime)
+            limit = self.settings.max_restarts
+            if limit is not None and failures > limit:
+                self._set_state(UpstreamState.FAILED)
+                return
+            await self._wait_before_restart(breaker.backoff_delay(failures, self._jitter()))
+            self.restarts += 1
 
     async def _run_once(self) -> float:
         """Run the backend from start to end; returns for how many seconds it was ready."""

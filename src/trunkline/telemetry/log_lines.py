@@ -53,6 +53,7 @@ _STATE_LEVELS: dict[str, LogLevel] = {
     "stopped": "debug",
     "ready": "info",
     "half_open": "info",
+    "disabled": "info",
 }
 
 
