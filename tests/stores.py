@@ -19,7 +19,12 @@ from trunkline.backends import era_cache
 from trunkline.backends.era_cache import MAX_SERVERS, CachedEra
 from trunkline.gateway import stores
 from trunkline.gateway.settings import SuspendedCallLimits
-from trunkline.gateway.stores import SessionRecord, SuspendedCallRecord
+from trunkline.gateway.stores import (
+    SessionLimit,
+    SessionLimits,
+    SessionRecord,
+    SuspendedCallRecord,
+)
 from trunkline.routing import limits
 from trunkline.routing.catalog import FeatureListing
 from trunkline.routing.kill_switch import KillSwitch
@@ -56,12 +61,15 @@ class BytesSessionStore:
         self._packed: dict[str, bytes] = {}
 
     def create(
-        self, record: SessionRecord, max_sessions: int, now: float
-    ) -> bool | Awaitable[bool]:
-        if len(self._packed) >= max_sessions:
-            return False
+        self, record: SessionRecord, limits: SessionLimits, now: float
+    ) -> SessionLimit | Awaitable[SessionLimit | None] | None:
+        owners = [unpack(packed, SessionRecord).owner for packed in self._packed.values()]
+        if len(owners) >= limits.max_sessions:
+            return SessionLimit.TOTAL
+        if owners.count(record.owner) >= limits.max_sessions_per_principal:
+            return SessionLimit.PER_PRINCIPAL
         self._packed[record.id] = pack(record)
-        return True
+        return None
 
     def find(
         self, session_id: str, owner: str, now: float
@@ -72,7 +80,7 @@ class BytesSessionStore:
 
     def save(self, record: SessionRecord, now: float) -> None:
         stored = self._get(record.id)
-        if stored is None or stored.epoch <= record.epoch:
+        if stored is not None and stored.epoch <= record.epoch:
             self._packed[record.id] = pack(record)
 
     def remove(self, session_id: str, epoch: int) -> None:
@@ -88,8 +96,11 @@ class BytesSessionStore:
 class LaterSessionStore(BytesSessionStore):
     """Sessions as bytes, found later."""
 
-    def create(self, record: SessionRecord, max_sessions: int, now: float) -> Awaitable[bool]:
-        return later(super().create(record, max_sessions, now) is True)
+    def create(
+        self, record: SessionRecord, limits: SessionLimits, now: float
+    ) -> Awaitable[SessionLimit | None]:
+        exceeded: Any = super().create(record, limits, now)
+        return later(exceeded)
 
     def find(
         self, session_id: str, owner: str, now: float

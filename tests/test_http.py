@@ -203,13 +203,24 @@ async def test_the_number_of_sessions_is_limited() -> None:
     server = one_tool()
     async with site(make_gateway(s=server), server, max_sessions=2) as here:
         first = await here.session_client()
-        await here.session_client()
+        second = await here.session_client()
+        assert (await first.get()).status == (await second.get()).status == 200
         reply = await here.ask(rpc_request(1, "initialize", **hello()))
         assert reply.error == (503, -32603)
         assert reply.headers["retry-after"] == "1"
         assert (await first.ask("ping")).status == 200
         assert (await first.delete()).status == 204
         await here.session_client()
+
+
+async def test_a_new_session_takes_the_place_of_the_longest_idle_one() -> None:
+    server = one_tool()
+    async with site(make_gateway(s=server), server, max_sessions=2) as here:
+        first, second = await here.session_client(), await here.session_client()
+        assert (await first.ask("ping")).status == 200
+        third = await here.session_client()
+        statuses = [(await each.ask("ping")).status for each in (first, second, third)]
+        assert statuses == [200, 404, 200]
 
 
 async def test_an_idle_session_ends() -> None:

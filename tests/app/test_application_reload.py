@@ -111,7 +111,7 @@ async def test_a_reload_applies_new_http_rules_and_limits(tmp_path: Path) -> Non
     harness = AppHarness(tmp_path, HTTP, OPERATOR)
     gateway_host = {"host": "gateway.example"}
     async with running_over_http(harness) as origin:
-        session = await open_session(origin)
+        await open_session(origin)
         assert (await fetch(f"{origin}/mcp", hello(), gateway_host)).status == 421
         http_keys = "path = '/here'\nallowed_hosts = ['gateway.example']\nmax_body = 1024\n"
         outcome = await harness.reload(HTTP + http_keys + "max_sessions = 1", OPERATOR)
@@ -122,7 +122,11 @@ async def test_a_reload_applies_new_http_rules_and_limits(tmp_path: Path) -> Non
             "http.max_sessions",
         )
         assert (await fetch(f"{origin}/mcp", hello(), gateway_host)).status == 404
-        assert (await fetch(f"{origin}/here", hello(), gateway_host)).status == 503  # one too many
+        opened = await fetch(f"{origin}/here", hello(), gateway_host)
+        assert harness.app.http_sessions == 1  # the other session was idle
+        session = {"mcp-session-id": opened.header["mcp-session-id"]}
+        initialized = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        assert (await fetch(f"{origin}/here", initialized, session)).status == 202
         listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
         assert (await fetch(f"{origin}/here", listing, session)).status == 200
         long = {**listing, "params": {"x": "x" * 2000}}

@@ -22,6 +22,11 @@ def test_every_http_setting_reaches_the_rules_or_the_limits() -> None:
         max_in_flight=7,
         max_in_flight_per_principal=8,
         max_sessions=9,
+        max_sessions_per_principal=13,
+        max_streams=14,
+        max_streams_per_principal=15,
+        max_buffered_bytes=16,
+        max_buffered_bytes_per_principal=17,
         session_idle=10.0,
         session_max_age=11.0,
         sse_ping_interval=12.0,
@@ -36,6 +41,16 @@ def test_every_http_setting_reaches_the_rules_or_the_limits() -> None:
     }
     for key in set(HttpSettings.__struct_fields__) - other_keys:
         assert values[key] == getattr(settings, key), key
+
+
+def test_with_several_principals_one_gets_a_quarter_of_each_limit() -> None:
+    rules = build_http_rules(HttpSettings(max_sessions=10, max_streams=2), is_shared=True)
+    assert rules.max_sessions_per_principal == 2
+    assert rules.max_streams_per_principal == 1
+    assert rules.max_buffered_bytes_per_principal == 128 * 1024 * 1024
+    set_limits = HttpSettings(max_sessions_per_principal=7, max_streams_per_principal=8)
+    rules = build_http_rules(set_limits, is_shared=True)
+    assert (rules.max_sessions_per_principal, rules.max_streams_per_principal) == (7, 8)
 
 
 def test_the_defaults_of_the_configuration_equal_those_of_the_components() -> None:

@@ -53,7 +53,8 @@ def test_every_key_of_the_table_is_loaded(tmp_path: Path) -> None:
 SECONDS = ("head_timeout", "body_timeout", "write_timeout", "session_idle", "sse_ping_interval")
 COUNTS = (
     *("max_connections", "max_connections_per_address", "max_in_flight"),
-    *("max_in_flight_per_principal", "max_sessions"),
+    *("max_in_flight_per_principal", "max_sessions", "max_sessions_per_principal"),
+    *("max_streams", "max_streams_per_principal"),
 )
 WRONG: list[tuple[str, str]] = [
     ("listen = 8080", "expected text, got a whole number; put it in quotes"),
@@ -71,6 +72,8 @@ WRONG: list[tuple[str, str]] = [
     ("max_body = 1000", "expected at least 1024 and at most 1073741824"),
     ("max_receive_buffer = 1", "expected at least 2048 and at most"),
     ("max_body = 0.5", "expected a whole number, got a number"),
+    ("max_buffered_bytes = 1023", "expected at least 1024 and at most 1099511627776"),
+    ("max_buffered_bytes_per_principal = 1", "expected at least 1024 and at most 1099511627776"),
     ("session_max_age = 0", "expected more than 0"),
     ("session_max_age = 99999999", "expected more than 0 and at most 31622400"),
     ('trusted_proxies = "10.0.0.0/8"', "expected a list"),

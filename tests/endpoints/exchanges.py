@@ -198,6 +198,7 @@ class FakeMcpService:
         self.closed: list[FakeMcpSession] = []
         self.served: list[tuple[Transport, Principal]] = []
         self.refusals: list[tuple[Any, str, int]] = []
+        self.limits: list[tuple[str, str, bool]] = []
 
     def readiness(self, detailed: bool = False) -> dict[str, Any]:
         return {"status": "ready" if self.ready else "not_ready"}
@@ -218,6 +219,11 @@ class FakeMcpService:
         self, request: Request, principal: Principal, stream: Any, error: RpcError
     ) -> None:
         self.refusals.append((request.id, principal.subject, error.code))
+
+    def record_limit(
+        self, principal: Principal, limit: str, *, session_ended: bool = False
+    ) -> None:
+        self.limits.append((principal.id, limit, session_ended))
 
     async def serve(
         self, transport: Transport, principal: Principal, watch_principal: Any = None

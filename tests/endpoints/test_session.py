@@ -21,7 +21,7 @@ from tests.endpoints.exchanges import (
 )
 from tests.tasks import settle, tidy
 from trunkline.endpoints.auth import EndpointSettings
-from trunkline.endpoints.request_context import InFlightLimiter
+from trunkline.endpoints.principal_limits import InFlightLimiter
 from trunkline.endpoints.session import REQUEST_CANCELLED, SessionEndpoint
 from trunkline.endpoints.session_state import ResumableEventStream
 from trunkline.gateway.stores import SessionStore
@@ -133,9 +133,11 @@ async def test_a_failed_initialize_leaves_no_session() -> None:
 @tidy
 async def test_a_session_above_the_limit_gets_retry_after() -> None:
     async with opened(max_sessions=1) as client:
-        client.begin()
+        client.begin("q")
         exchange = client.post(rpc_request(1, "initialize"))
         assert (exchange.status, exchange.code) == (503, -32603)
+        assert exchange.json["error"]["data"] == {"limit": "http.max_sessions"}
+        assert client.service.limits == [("p", "http.max_sessions", False)]
         assert exchange.headers[b"retry-after"] == b"1"
         await settle()
         assert len(client.endpoint) == 1
@@ -305,7 +307,7 @@ async def test_a_cancelled_request_is_answered_and_released(streaming: bool, beg
             await blocked.started.wait()
         if begun and streaming:
             await blocked.streams[0].notify("a", {})
-        assert limiter.rejection_status("p") is not None
+        assert limiter.refusal("p") is not None
         for _ in range(2):  # a repetition changes nothing
             assert (
                 client.post(
@@ -317,7 +319,7 @@ async def test_a_cancelled_request_is_answered_and_released(streaming: bool, beg
         answer = exchange.data[-1] if begun and streaming else exchange.json
         assert (answer["id"], answer["error"]["code"]) == (7, REQUEST_CANCELLED)
         assert blocked.cancelled == 1
-        assert limiter.rejection_status("p") is None
+        assert limiter.refusal("p") is None
         assert (
             client.post(rpc_notification("notifications/cancelled", requestId=7), session).status
             == 202

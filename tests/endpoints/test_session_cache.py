@@ -16,7 +16,8 @@ from tests.endpoints.exchanges import (
 from tests.endpoints.test_session import EndpointClient, opened
 from tests.tasks import settle, tidy
 from trunkline.endpoints.auth import EndpointSettings
-from trunkline.endpoints.request_context import InFlightLimiter, RequestClass, RequestContext
+from trunkline.endpoints.principal_limits import InFlightLimiter
+from trunkline.endpoints.request_context import RequestClass, RequestContext
 from trunkline.endpoints.router import HttpRouter
 from trunkline.jsonrpc import decode
 from trunkline.mcp.identity import Principal

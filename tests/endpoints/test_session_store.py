@@ -18,8 +18,14 @@ from tests.endpoints.exchanges import (
 from tests.endpoints.test_session import EndpointClient, opened
 from tests.tasks import settle, tidy
 from trunkline.endpoints.auth import EndpointSettings
-from trunkline.endpoints.request_context import InFlightLimiter
-from trunkline.gateway.stores import MemorySessionStore, SessionRecord, SessionStore
+from trunkline.endpoints.principal_limits import InFlightLimiter
+from trunkline.gateway.stores import (
+    MemorySessionStore,
+    SessionLimit,
+    SessionLimits,
+    SessionRecord,
+    SessionStore,
+)
 from trunkline.jsonrpc import RpcError
 
 pytestmark = pytest.mark.at_once
@@ -68,10 +74,10 @@ class DistantStore(MemorySessionStore):
         self.created: list[SessionRecord] = []
 
     def create(  # type: ignore[override]
-        self, record: SessionRecord, max_sessions: int, now: float
-    ) -> Awaitable[bool]:
+        self, record: SessionRecord, limits: SessionLimits, now: float
+    ) -> Awaitable[SessionLimit | None]:
         self.created.append(record)
-        return self._later(super().create(record, max_sessions, now))
+        return self._later(super().create(record, limits, now))
 
     def find(  # type: ignore[override]
         self, session_id: str, owner: str, now: float
@@ -198,11 +204,11 @@ async def test_a_busy_session_is_not_idle_but_ages() -> None:
 @tidy
 async def test_the_number_of_sessions_is_limited() -> None:
     async with opened(session_idle=10.0, max_sessions=1) as client:
-        client.begin()
+        client.begin("q")
         client.now = 99.0
         exchange = client.post(rpc_request(1, "initialize"))  # the first expired, but is not ended
         assert exchange.status == 503
-        assert "at most 1" in exchange.json["error"]["message"]
+        assert "1 sessions (http.max_sessions)" in exchange.json["error"]["message"]
         client.endpoint.expire_sessions()
         client.begin()
         assert len(client.endpoint) == 1
@@ -218,7 +224,7 @@ async def test_new_limits_apply_at_once() -> None:
         assert len(client.endpoint) == 2
         client.now = 15.0
         assert ping(client, old) == 200
-        assert client.post(rpc_request(1, "initialize")).status == 503
+        assert client.post(rpc_request(1, "initialize"), principal="q").status == 503
         client.now = 31.0
         assert ping(client, old) == 404
 
@@ -331,4 +337,5 @@ async def test_closing_leaves_no_session_that_was_being_opened(answers: bool) ->
         store.reachable.set()
         assert exchange.status == (503 if answers else 0)
         assert b"mcp-session-id" not in exchange.headers
-    assert await store.create(store.created[0], max_sessions=1, now=0.0)  # there is room again
+    limits = SessionLimits(1, 1)
+    assert await store.create(store.created[0], limits, now=0.0) is None  # there is room again

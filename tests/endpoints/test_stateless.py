@@ -19,7 +19,7 @@ from tests.endpoints.exchanges import (
     with_head,
 )
 from tests.tasks import is_stuck, settle, tidy
-from trunkline.endpoints.request_context import InFlightLimiter
+from trunkline.endpoints.principal_limits import InFlightLimiter
 from trunkline.endpoints.stateless import StatelessEndpoint
 from trunkline.jsonrpc import Incident, Request, RpcError, decode
 from trunkline.mcp.params import Params
@@ -200,11 +200,11 @@ async def test_a_disconnect_cancels_the_request(streaming: bool) -> None:
         await blocked.started.wait()
         if streaming:
             await blocked.streams[0].notify("a", {})
-        assert limiter.rejection_status("p") is not None
+        assert limiter.refusal("p") is not None
         exchange.disconnect()
         await settle()
         assert blocked.cancelled == 1
-        assert limiter.rejection_status("p") is None
+        assert limiter.refusal("p") is None
         assert client.endpoint.streams == []
         assert not exchange.ended
 
@@ -223,7 +223,7 @@ async def test_an_earlier_disconnect_cancels_the_request() -> None:
         client.endpoint.handle_request(make_context(exchange), message, Params(message.params))
         await settle()
         assert blocked.cancelled == 1
-        assert limiter.rejection_status("p") is None
+        assert limiter.refusal("p") is None
 
 
 @pytest.mark.parametrize(("most", "status"), [((1, 9), 503), ((9, 1), 429)])

@@ -350,7 +350,11 @@ async def test_subscriptions_of_a_removed_server_end() -> None:
         (session,) = table.gateway.sessions
         table.apply(removed=("s",))
         assert session.subscriptions == {}
-        table.gateway.registry.unsubscribe([("s", "x:1")])  # unsubscribing again has no effect
+        counts = table.gateway.subscription_counts
+        assert counts.by_principal == {}
+        counts.acquire(session.caller)
+        table.gateway.registry.unsubscribe([("s", "x:1")], "local")  # the server is not there
+        assert counts.by_principal == {}
         await table.gateway.on_notification(
             "s", "notifications/message", None
         )  # a late message is ignored

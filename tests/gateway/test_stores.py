@@ -29,6 +29,7 @@ from trunkline.gateway.stores import (
     MemorySessionStore,
     MemorySuspendedCallStore,
     MemorySwitchStore,
+    SessionLimits,
     SessionRecord,
     SuspendedCallRecord,
     resolve,
@@ -57,7 +58,7 @@ def call(
 
 async def test_a_session_is_found_by_its_owner_until_it_expires() -> None:
     store = MemorySessionStore()
-    assert await resolve(store.create(session(), 9, 1.0))
+    assert await resolve(store.create(session(), SessionLimits(9, 9), 1.0)) is None
     assert await resolve(store.find("s", "anna", 10.0)) == session()
     assert await resolve(store.find("s", "anna", 10.1)) is None
     assert await resolve(store.find("s", "bert", 1.0)) is None
@@ -66,15 +67,34 @@ async def test_a_session_is_found_by_its_owner_until_it_expires() -> None:
 
 async def test_sessions_are_created_up_to_the_limit() -> None:
     store = MemorySessionStore()
-    created = [await resolve(store.create(session(id), 2, 1.0)) for id in "abc"]
-    assert created == [True, True, False]
+    limits = SessionLimits(2, 2)
+    exceeded = [await resolve(store.create(session(id, id), limits, 1.0)) for id in "abc"]
+    assert exceeded == [None, None, "http.max_sessions"]
     store.remove("a", 1)
-    assert await resolve(store.create(session("c"), 2, 1.0))
+    store.remove("a", 1)
+    assert await resolve(store.create(session("c"), limits, 1.0)) is None
+
+
+async def test_a_removed_session_is_not_stored_again() -> None:
+    store = MemorySessionStore()
+    await resolve(store.create(session(), SessionLimits(1, 1), 1.0))
+    store.remove("s", 1)
+    store.save(session(), 2.0)
+    assert await resolve(store.find("s", "anna", 2.0)) is None
+
+
+async def test_sessions_are_created_up_to_the_limit_of_each_principal() -> None:
+    store, limits = MemorySessionStore(), SessionLimits(9, 2)
+    exceeded = [await resolve(store.create(session(id), limits, 1.0)) for id in "abc"]
+    assert exceeded == [None, None, "http.max_sessions_per_principal"]
+    assert await resolve(store.create(session("d", "bert"), limits, 1.0)) is None
+    store.remove("a", 1)
+    assert await resolve(store.create(session("c"), limits, 1.0)) is None
 
 
 async def test_only_the_last_epoch_of_a_session_can_be_changed_and_removed() -> None:
     store = MemorySessionStore()
-    await resolve(store.create(session(), 9, 1.0))
+    await resolve(store.create(session(), SessionLimits(9, 9), 1.0))
     store.save(replace(session(), expires_at=20.0), 2.0)
     assert await resolve(store.find("s", "anna", 20.0)) == replace(session(), expires_at=20.0)
     later = session(epoch=2)

@@ -32,10 +32,12 @@ from trunkline.app.build import (
     build_identity,
     build_kill_switches,
     build_stores,
+    build_subscription_limits,
     build_suspended_calls,
     build_suspension_limits,
     build_upstream_settings,
     configured_switches,
+    has_principals,
     prepare_enforcement,
 )
 from trunkline.app.reload import (
@@ -248,7 +250,7 @@ class App:
         self.secrets = ConfiguredSecrets(lambda: self.config)
         self.gateway.mask_secrets = self.secrets.mask
         self.telemetry = Telemetry(config, self.gateway, self.report, limits.export)
-        self.telemetry.enable(HttpGauges(lambda: self.http_sessions, lambda: self.http_streams))
+        self.telemetry.enable(self._build_gauges())
         # Scheme, host and port of each address that we listen on.
         self.origins: tuple[str, ...] = ()
         self._auth = AuthReloader(config.auth, self._emit_auth_rejected)
@@ -289,6 +291,14 @@ class App:
             for server in enabled_servers(config).values()
         ]
 
+    def _build_gauges(self) -> HttpGauges:
+        return HttpGauges(
+            lambda: self.http_sessions,
+            lambda: self.http_streams,
+            lambda: 0 if self.router is None else self.router.budget.total,
+            lambda: 0 if self.router is None else self.router.budget.dropped_count,
+        )
+
     def create_reloader(
         self, environ: Mapping[str, str], on_result: Callable[[ReloadResult], None] | None = None
     ) -> ConfigReloader:
@@ -315,6 +325,7 @@ class App:
         servers = enabled_servers(new)
         backends = self._backends(new)
         identity, limits = build_identity(new), build_suspension_limits(new)
+        subscription_limits = build_subscription_limits(new)
         switches, exempt = configured_switches(new), admin_servers(new)
         enforce = prepare_enforcement(gateway, new, self.switches, self._stores.limits)
         announced = LISTED_CAPABILITIES if diff.affects(*VISIBILITY_KEYS) else frozenset[str]()
@@ -328,6 +339,7 @@ class App:
                 self.audit_log.reconfigure(build_audit_options(new.audit))
             gateway.set_identity(identity)
             gateway.stateless.suspended_calls.reconfigure(limits)
+            gateway.subscription_counts.reconfigure(subscription_limits)
             enforce()
             gateway.apply_config(backends, diff.restarted, diff.removed, announced)
 
@@ -368,11 +380,8 @@ class App:
                 "http.tls_cert", "http.tls_key"
             ):
                 change.note("http.tls_cert: the file has a new certificate")
-        rules, limits, proxies = (
-            build_http_rules(http),
-            build_http_limits(http),
-            build_proxies(http),
-        )
+        rules = build_http_rules(http, is_shared=has_principals(change.new))
+        limits, proxies = build_http_limits(http), build_proxies(http)
 
         def apply() -> None:
             self._tls_digest = certificate
@@ -483,6 +492,7 @@ class App:
         application.
         """
         from trunkline.app.build import build_proxies  # noqa: PLC0415
+        from trunkline.endpoints.request_context import RETRY_AFTER_1_S  # noqa: PLC0415
         from trunkline.http.asgi import (  # noqa: PLC0415
             AsgiApp,
             AsgiLimits,
@@ -509,7 +519,12 @@ class App:
             principal = await router.authenticate(request)
             if not isinstance(principal, Principal):
                 raise AsgiRejected(principal.status, principal.reason, principal.headers)
-            await router.serve(request, channel, principal)
+            if (limit := router.acquire_stream(principal)) is not None:
+                raise AsgiRejected(limit.status, limit.reason, (RETRY_AFTER_1_S,))
+            try:
+                await router.serve(request, channel, principal)
+            finally:
+                router.streams.release(principal.id)
 
         watching = AsyncExitStack()
 
@@ -544,6 +559,11 @@ class App:
         """The number of pending HTTP responses and open streams."""
         return 0 if self._router is None else self._router.stream_count
 
+    @property
+    def router(self) -> "HttpRouter | None":
+        """The HTTP router, while HTTP is served."""
+        return self._router
+
     def _get_router(self, http: HttpSettings) -> "HttpRouter":
         """Return the HTTP router; the first call creates it, because it needs a running loop."""
         if self._router is None:
@@ -561,7 +581,7 @@ class App:
         pages = {**self.telemetry.pages, **pages}
         return HttpRouter(
             self.gateway,
-            build_http_rules(http),
+            build_http_rules(http, is_shared=has_principals(self.config)),
             self.report,
             authenticator,
             pages,

@@ -53,7 +53,12 @@ from trunkline.gateway.gateway import MAX_CALLS_PER_CONNECTION, Gateway
 from trunkline.gateway.kill_switch import KillSwitchControl
 from trunkline.gateway.request_state import KeyRing, StateCipher
 from trunkline.gateway.session import GatewayIdentity
-from trunkline.gateway.settings import GatewayLimits, SuspendedCallLimits, UpstreamSettings
+from trunkline.gateway.settings import (
+    GatewayLimits,
+    SubscriptionLimits,
+    SuspendedCallLimits,
+    UpstreamSettings,
+)
 from trunkline.gateway.stores import (
     ListingStore,
     MemoryListingStore,
@@ -154,13 +159,31 @@ def build_suspension_limits(config: Config) -> SuspendedCallLimits:
     )
 
 
+def build_subscription_limits(config: Config) -> SubscriptionLimits:
+    """Return the limits of subscriptions."""
+    settings, is_shared = config.gateway, has_principals(config)
+    total = settings.max_subscriptions
+    own = _per_principal(settings.max_subscriptions_per_principal, total, is_shared)
+    return SubscriptionLimits(total, own or total)
+
+
 def build_suspended_calls(config: Config, store: SuspendedCallStore) -> SuspendedCalls:
     """Return the table of suspended calls, with a key that ends with the process."""
     return SuspendedCalls(StateCipher(KeyRing.generate()), build_suspension_limits(config), store)
 
 
-def build_http_rules(http: HttpSettings) -> EndpointSettings:
-    """Return the settings of the MCP endpoints."""
+def has_principals(config: Config) -> bool:
+    """Return whether clients are told apart: without `[auth]` all of them are one principal."""
+    return config.auth is not None and config.auth.is_required
+
+
+def _per_principal(limit: int | None, total: int, is_shared: bool) -> int | None:
+    """Return the limit of one principal: as set, else a quarter of the total with `[auth]`."""
+    return max(1, total // 4) if limit is None and is_shared else limit
+
+
+def build_http_rules(http: HttpSettings, *, is_shared: bool = False) -> EndpointSettings:
+    """Return the settings of the MCP endpoints; `is_shared` with several principals."""
     return EndpointSettings(
         path=http.path,
         sse_path=http.sse_path,
@@ -172,6 +195,18 @@ def build_http_rules(http: HttpSettings) -> EndpointSettings:
         session_idle=http.session_idle,
         session_max_age=http.session_max_age,
         max_sessions=http.max_sessions,
+        max_sessions_per_principal=_per_principal(
+            http.max_sessions_per_principal, http.max_sessions, is_shared
+        ),
+        max_streams=http.max_streams,
+        max_streams_per_principal=_per_principal(
+            http.max_streams_per_principal, http.max_streams, is_shared
+        ),
+        max_buffered_bytes=http.max_buffered_bytes,
+        max_buffered_bytes_per_principal=_per_principal(
+            http.max_buffered_bytes_per_principal, http.max_buffered_bytes, is_shared
+        ),
+        is_shared=is_shared,
         max_in_flight=http.max_in_flight,
         max_in_flight_per_principal=http.max_in_flight_per_principal,
         sse_ping_interval=http.sse_ping_interval,
@@ -231,7 +266,7 @@ def build_upstream_settings(server: ServerSettings, config: Config) -> UpstreamS
     """
     share = max_calls_per_server(config)
     at_once = min(server.max_in_flight, share)
-    is_shared = config.auth is not None and config.auth.is_required
+    is_shared = has_principals(config)
     default_per_principal = fair_share(at_once) if is_shared else None
     return UpstreamSettings(
         name=server.name,
@@ -256,7 +291,9 @@ def build_upstream_settings(server: ServerSettings, config: Config) -> UpstreamS
 def max_calls_per_server(config: Config) -> int:
     """Return how many calls one server may have, queued or in flight."""
     http = config.http
-    accepted = min(http.max_in_flight, http.max_in_flight_per_principal, MAX_CALLS_PER_CONNECTION)
+    # With several principals, one may have at most half of all requests in flight.
+    own = (http.max_in_flight + 1) // 2 if has_principals(config) else http.max_in_flight
+    accepted = min(own, http.max_in_flight_per_principal, MAX_CALLS_PER_CONNECTION)
     several = sum(not server.disabled for server in config.servers) > 1
     return max(1, accepted // 2) if several else accepted
 

@@ -25,11 +25,13 @@ import re
 import socket
 import stat
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from trunkline import __version__
@@ -115,6 +117,23 @@ class SuspendedCallStatus(Struct, frozen=True):
     waiting: float
 
 
+class PrincipalUsage(Struct, frozen=True):
+    """What one principal holds of the gateway."""
+
+    principal: str
+    sessions: int
+    # HTTP+SSE streams and WebSockets.
+    streams: int
+    in_flight: int
+    subscriptions: int
+    # Bytes of events kept for resumption.
+    buffered_bytes: int
+
+
+# A status names only those principals that hold most.
+MAX_LISTED_PRINCIPALS = 20
+
+
 class GatewayStatus(Struct, frozen=True):
     """A running gateway; `config` is None for the embedded default, `uptime` in seconds.
 
@@ -138,6 +157,8 @@ class GatewayStatus(Struct, frozen=True):
     in_flight: int = 0
     # None without an audit log.
     audit: AuditStatus | None = None
+    # The principals that hold most, those with the most sessions first.
+    principals: tuple[PrincipalUsage, ...] = ()
 
 
 class RunningGateway(NamedTuple):
@@ -179,9 +200,29 @@ def status_reader(app: App) -> Callable[[], GatewayStatus]:
             app.admin.active_switches(),
             len(gateway.pipeline.in_flight),
             None if app.audit_log is None else app.audit_log.status(),
+            principal_usages(app),
         )
 
     return status
+
+
+def principal_usages(app: App) -> tuple[PrincipalUsage, ...]:
+    """Return what the principals that hold most hold of the gateway."""
+    gateway, router = app.gateway, app.router
+    nothing = Counter[str]()
+    counts = (
+        Counter(session.principal.id for session in gateway.sessions),
+        nothing if router is None else router.streams.counts,
+        Counter(call.caller.principal.id for call in gateway.pipeline.in_flight),
+        gateway.subscription_counts.by_principal,
+        nothing if router is None else router.budget.bytes,
+    )
+    usages = [
+        PrincipalUsage(principal, *(count[principal] for count in counts))
+        for principal in dict.fromkeys(principal for count in counts for principal in count)
+    ]
+    usages.sort(key=lambda usage: msgspec.structs.astuple(usage)[1:], reverse=True)
+    return tuple(usages[:MAX_LISTED_PRINCIPALS])
 
 
 def server_statuses(app: App) -> tuple[ServerStatus, ...]:

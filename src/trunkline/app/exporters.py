@@ -129,6 +129,18 @@ def register_gateway_metrics(
     gauge("trunkline_sessions", "Client sessions.", lambda: len(gateway.sessions))
     gauge("trunkline_http_sessions", "Streamable HTTP sessions.", gauges.sessions)
     gauge("trunkline_streams", "Pending HTTP responses and open streams.", gauges.streams)
+    counts = gateway.subscription_counts
+    gauge("trunkline_subscriptions", "Subscriptions of clients.", lambda: counts.total)
+    gauge(
+        "trunkline_buffered_bytes",
+        "Bytes of events kept for clients that resume a stream.",
+        gauges.buffered_bytes,
+    )
+    exposition.counter(
+        "trunkline_buffers_dropped_total",
+        "How often a stream lost its events because of a limit.",
+        gauges.buffers_dropped,
+    )
     _register_backend_metrics(exposition, gateway.registry)
     about = (__version__, platform.python_version())
     gauge(

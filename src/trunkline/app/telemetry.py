@@ -127,10 +127,12 @@ def open_log(
 
 
 class HttpGauges(NamedTuple):
-    """Functions that count HTTP sessions and streams."""
+    """Functions that count HTTP sessions, streams, and events kept for resumption."""
 
     sessions: Callable[[], int]
     streams: Callable[[], int]
+    buffered_bytes: Callable[[], int]
+    buffers_dropped: Callable[[], int]
 
 
 class EventReporter:

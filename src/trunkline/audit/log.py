@@ -31,6 +31,7 @@ from trunkline.gateway.events import (
     AuthRejected,
     CallSummary,
     GatewayEvent,
+    LimitReached,
     SkippedFeatures,
     UncheckedTool,
 )
@@ -144,8 +145,8 @@ class AuditLog:
         elif isinstance(event, AuthRejected):
             if refusals.admit_rejection(event.address, event.reason, now := time.time()):
                 self._queue.put(event, now)
-        # Incidents, skipped features and unchecked tools are for the log only.
-        elif not isinstance(event, Incident | SkippedFeatures | UncheckedTool):
+        # The others are for the log only.
+        elif not isinstance(event, Incident | LimitReached | SkippedFeatures | UncheckedTool):
             self._queue.put(event, time.time())
         # Start on the first event, so that a gateway without events creates no file.
         if not self._writer.is_started:

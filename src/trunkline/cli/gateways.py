@@ -41,6 +41,7 @@ from trunkline.cli.output import (
     print_table,
 )
 from trunkline.jsonrpc import ConnectionLost, RpcError, from_raw
+from trunkline.mcp.identity import LOCAL_PRINCIPAL
 from trunkline.routing.kill_switch import parse_switch
 
 _PS_COLUMNS = (
@@ -240,6 +241,14 @@ def _print_reload(each: GatewayReload) -> None:
 
 
 _SWITCH_COLUMNS = ("disabled", "name", "by")
+_PRINCIPAL_COLUMNS = (
+    "principal",
+    "sessions",
+    "streams",
+    "in flight",
+    "subscriptions",
+    "buffered bytes",
+)
 _SERVER_COLUMNS = ("server", "state", "in flight", "why")
 
 
@@ -400,3 +409,7 @@ def _print_status(status: GatewayStatus) -> None:
         for server in status.servers
     ]
     print_table(_SERVER_COLUMNS, rows, ("in flight",))
+    usages = [tuple(map(str, msgspec.structs.astuple(usage))) for usage in status.principals]
+    # Without [auth], all clients are one principal.
+    if any(usage.principal != LOCAL_PRINCIPAL.id for usage in status.principals):
+        print_table(_PRINCIPAL_COLUMNS, usages, _PRINCIPAL_COLUMNS[1:])

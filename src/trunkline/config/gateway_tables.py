@@ -79,6 +79,14 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         int,
         Meta(ge=1, le=1_000_000, description=("Calls of one principal that may wait for clients.")),
     ] = 2_000
+    max_subscriptions: Annotated[
+        int,
+        Meta(ge=1, le=10_000_000, description="Subscriptions of clients, in total."),
+    ] = 100_000
+    max_subscriptions_per_principal: Annotated[
+        Annotated[int, Meta(ge=1, le=10_000_000)] | None,
+        Meta(description="Subscriptions of one principal; with [auth], 1/4 of all unless set."),
+    ] = None
     reload_on_change: Annotated[
         bool,
         Meta(description="Reload the configuration when one of its files changes."),
@@ -215,6 +223,29 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_sessions: Annotated[
         int, Meta(ge=1, le=1_000_000, description="Sessions of clients up to 2025-11-25.")
     ] = 10_000
+    max_sessions_per_principal: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        Meta(description="Such sessions of one principal; with [auth], 1/4 of all unless set."),
+    ] = None
+    max_streams: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="HTTP+SSE streams and WebSockets, in total.")
+    ] = 10_000
+    max_streams_per_principal: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        Meta(description="Such streams of one principal; with [auth], 1/4 of all unless set."),
+    ] = None
+    max_buffered_bytes: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            le=1024 * 1024 * MIB,
+            description="Bytes of events kept for clients that resume a stream.",
+        ),
+    ] = 512 * MIB
+    max_buffered_bytes_per_principal: Annotated[
+        Annotated[int, Meta(ge=1024, le=1024 * 1024 * MIB)] | None,
+        Meta(description="Such bytes of one principal; with [auth], 1/4 of all unless set."),
+    ] = None
     session_idle: Annotated[
         Seconds, Meta(description="Seconds after which an idle session ends.")
     ] = 1800.0

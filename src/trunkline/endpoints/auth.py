@@ -24,6 +24,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from trunkline.gateway.stores import SessionLimits
 from trunkline.http.address import is_loopback_address
 from trunkline.http.exchange import HttpRequest
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
@@ -56,14 +57,31 @@ class EndpointSettings(Struct, frozen=True, kw_only=True):
     session_idle: float = 1800.0
     session_max_age: float = 86400.0
     max_sessions: int = 10_000
+    max_sessions_per_principal: int | None = None
+    """For this and the other limits per principal, None means no limit but the one in total."""
+    max_streams: int = 10_000
+    """How many HTTP+SSE streams and WebSockets may be open."""
+    max_streams_per_principal: int | None = None
+    max_buffered_bytes: int = 512 * 1024 * 1024
+    """How many bytes of events are kept for clients that resume a stream."""
+    max_buffered_bytes_per_principal: int | None = None
     max_in_flight: int = 16384
     max_in_flight_per_principal: int = 8192
+    is_shared: bool = False
+    """Whether several principals use the gateway, as they do with `[auth]`."""
     sse_ping_interval: float = 15.0
     """A stream that was silent for this many seconds gets a ping comment."""
     pings_per_turn: int = 64
     """How many streams are checked for pings before other tasks get a turn."""
     close_timeout: float = 1.0
     """How long clients have, in seconds, to read the last messages when the endpoints close."""
+
+    @property
+    def session_limits(self) -> SessionLimits:
+        """The limits of the number of sessions."""
+        return SessionLimits(
+            self.max_sessions, self.max_sessions_per_principal or self.max_sessions
+        )
 
     def check_access(self, host: bytes | None, origin: bytes | None) -> tuple[int, str] | None:
         """Return the status and the reason if a request is rejected by its headers, else None."""

@@ -21,10 +21,10 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from trunkline.endpoints.principal_limits import SERVICE_UNAVAILABLE
 from trunkline.endpoints.request_context import (
     JSON_CONTENT_TYPE,
     RETRY_AFTER_1_S,
-    SERVICE_UNAVAILABLE,
 )
 from trunkline.http.exchange import TEXT_PLAIN, HeaderTuple, HttpExchange, HttpRequest
 from trunkline.jsonrpc.errors import IncidentReporter, print_incident, report_incident

@@ -1,16 +1,16 @@
-"""What the endpoints share: the request context, the in-flight limit, and response encoding.
+"""What the endpoints share: the request context, and response encoding.
 
 This module does not know the two protocols: the endpoints choose the HTTP status of an error.
 """
 
 import asyncio
 import math
-from collections import Counter
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec import Struct
 
+from trunkline.endpoints.principal_limits import LimitRefusal
 from trunkline.gateway.client import PrincipalWatcher, RequestStream, SessionStream
 from trunkline.gateway.stores import ClientRecord
 from trunkline.http.bodies import EarlyResponse
@@ -40,9 +40,6 @@ RETRY_AFTER_1_S = (b"retry-after", b"1")
 
 # Results of at least this size are sent without copying them.
 MIN_UNCOPIED_BYTES = 64 * 1024
-
-TOO_MANY_REQUESTS = 429
-SERVICE_UNAVAILABLE = 503
 
 
 class McpSession(Protocol):
@@ -112,6 +109,15 @@ class McpService(Protocol):
         """Record a request of the stateless protocol whose params are malformed."""
         ...
 
+    def record_limit(
+        self, principal: Principal, limit: str, *, session_ended: bool = False
+    ) -> None:
+        """Record that a principal has reached a limit, by its key in the configuration.
+
+        With `session_ended`, it has lost its longest idle session, else its request is refused.
+        """
+        ...
+
     async def serve(
         self,
         transport: Transport,
@@ -176,9 +182,10 @@ class RequestContext(Struct, frozen=True, gc=False):
         """Respond with the JSON-RPC error "invalid request"."""
         self.respond_error(status, RpcError(INVALID_REQUEST, message))
 
-    def respond_overloaded(self, status: int, message: str, id: Id = None) -> None:
-        """Respond with an internal error and a Retry-After header."""
-        self.respond_error(status, RpcError.internal_error(message), id, RETRY_AFTER_1_S)
+    def respond_refused(self, refusal: LimitRefusal, id: Id = None) -> None:
+        """Respond that the principal does not get more, with a Retry-After header."""
+        error = RpcError.internal_error(refusal.reason, {"limit": refusal.limit})
+        self.respond_error(refusal.status, error, id, RETRY_AFTER_1_S)
 
     def respond_json(self, status: int, payload: bytes, rest: BodyParts = ()) -> None:
         """Respond with a JSON payload, which may come in several parts."""
@@ -187,64 +194,6 @@ class RequestContext(Struct, frozen=True, gc=False):
     def respond_accepted(self) -> None:
         """Respond with status 202 and no body."""
         self.exchange.respond(202, self.headers)
-
-
-class InFlightLimiter:
-    """Limits the requests in flight, in total and per principal.
-
-    Requests are counted per principal only once the total reaches the lower of the two limits.
-    """
-
-    def __init__(self, max_total: int, max_per_owner: int) -> None:
-        # The principal id of each request in flight.
-        self._owners: dict[object, str] = {}
-        # The number of requests per principal, None while they are not counted.
-        self._per_owner: Counter[str] | None = None
-        # Below this total `acquire` needs no check; 0 while requests are counted per principal.
-        self._unchecked_below = 0
-        self.reconfigure(max_total, max_per_owner)
-
-    def reconfigure(self, max_total: int, max_per_owner: int) -> None:
-        """Use other limits from now on; requests in flight stay."""
-        self._max_total, self._max_per_owner = max_total, max_per_owner
-        self._lower_limit = min(max_total, max_per_owner)
-        if self._per_owner is None:
-            self._unchecked_below = self._lower_limit
-
-    def rejection_status(self, owner: str) -> int | None:
-        """Return the status for a request above the limits, None below them."""
-        count = len(self._owners)
-        if count >= self._max_total:
-            return SERVICE_UNAVAILABLE
-        if count < self._max_per_owner:
-            return None
-        if self._per_owner is None:
-            self._per_owner = Counter(self._owners.values())
-            self._unchecked_below = 0
-        return TOO_MANY_REQUESTS if self._per_owner[owner] >= self._max_per_owner else None
-
-    def acquire(self, owner: str, call: object) -> int | None:
-        """Count a request; return the status to reject it with if it exceeds the limits."""
-        owners = self._owners
-        # Below the lower limit nothing can be exceeded: the hot path only adds to a dict.
-        if len(owners) >= self._unchecked_below:
-            status = self.rejection_status(owner)
-            if status is not None:
-                return status
-            if self._per_owner is not None:
-                self._per_owner[owner] += 1
-        owners[call] = owner
-        return None
-
-    def release(self, call: object) -> None:
-        """Stop counting a request."""
-        owner = self._owners.pop(call)
-        if self._per_owner is not None:
-            self._per_owner[owner] -= 1
-            if not self._per_owner[owner]:
-                del self._per_owner[owner]
-            if len(self._owners) < self._lower_limit // 2:  # with hysteresis
-                self._per_owner, self._unchecked_below = None, self._lower_limit
 
 
 def error_response(

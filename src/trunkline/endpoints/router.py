@@ -37,8 +37,13 @@ from trunkline.endpoints.auth import (
 )
 from trunkline.endpoints.legacy_sse import SseEndpoint
 from trunkline.endpoints.pages import HEALTH_PATHS, HealthPages, HttpPages, PageResponder
-from trunkline.endpoints.request_context import (
+from trunkline.endpoints.principal_limits import (
+    BufferBudget,
     InFlightLimiter,
+    LimitRefusal,
+    StreamLimiter,
+)
+from trunkline.endpoints.request_context import (
     McpService,
     PrincipalWatcher,
     RequestClass,
@@ -121,13 +126,23 @@ class HttpRouter:
         self._service = service
         self._report = report
         settings = self.settings
-        limiter = InFlightLimiter(settings.max_in_flight, settings.max_in_flight_per_principal)
+        limiter = InFlightLimiter(
+            settings.max_in_flight,
+            settings.max_in_flight_per_principal,
+            is_shared=settings.is_shared,
+        )
         self._limiter = limiter
         self._body_budget = BodyBudget(settings.max_receive_buffer, settings.max_body)
+        self.streams = StreamLimiter(settings.max_streams, settings.max_streams_per_principal)
+        self.budget = BufferBudget(
+            settings.max_buffered_bytes, settings.max_buffered_bytes_per_principal
+        )
         self._stateless_endpoint = StatelessEndpoint(
             service, limiter, report, settings.close_timeout
         )
-        self._session_endpoint = SessionEndpoint(service, settings, limiter, report, store=sessions)
+        self._session_endpoint = SessionEndpoint(
+            service, settings, limiter, report, store=sessions, budget=self.budget
+        )
         self._sse_endpoint = SseEndpoint(settings.messages_path)
         self._tasks: set[asyncio.Task[None]] = set()
         self._pinging: set[PingedStream] = set()
@@ -150,7 +165,15 @@ class HttpRouter:
         """Use other settings from now on; sessions, streams and requests stay."""
         self.settings, self._settings_version = settings, object()
         self._classify_cached.cache_clear()
-        self._limiter.reconfigure(settings.max_in_flight, settings.max_in_flight_per_principal)
+        self._limiter.reconfigure(
+            settings.max_in_flight,
+            settings.max_in_flight_per_principal,
+            is_shared=settings.is_shared,
+        )
+        self.streams.reconfigure(settings.max_streams, settings.max_streams_per_principal)
+        self.budget.reconfigure(
+            settings.max_buffered_bytes, settings.max_buffered_bytes_per_principal
+        )
         self._body_budget.reconfigure(settings.max_receive_buffer, settings.max_body)
         self._session_endpoint.reconfigure(settings)
 
@@ -386,24 +409,47 @@ class HttpRouter:
         elif route == ("POST", settings.messages_path):
             self._sse_endpoint.handle_post(context.exchange, context.principal, context.headers)
         elif route == ("GET", settings.ws_path):
-            self._open_websocket(context)
+            self._spawn(self._open_websocket(context))
         else:
             context.respond_text(404, f"not found; MCP is served at {settings.path}")
 
+    def acquire_stream(self, principal: Principal) -> LimitRefusal | None:
+        """Count a stream of a principal that is about to open; return why it is refused.
+
+        `streams.release` ends the count.
+        """
+        refusal = self.streams.acquire(principal.id)
+        if refusal is not None:
+            self._service.record_limit(principal, refusal.limit)
+        return refusal
+
     async def _open_sse(self, context: RequestContext) -> None:
         exchange, principal = context.exchange, context.principal
-        ping_interval = self.settings.sse_ping_interval
-        transport = await self._sse_endpoint.open(
-            exchange, principal, ping_interval, context.headers
-        )
-        if transport is not None:
-            await self.serve(exchange.request, transport, principal, transport.watch_principal)
+        if (refusal := self.acquire_stream(principal)) is not None:
+            context.respond_refused(refusal)
+            return
+        try:
+            ping_interval = self.settings.sse_ping_interval
+            transport = await self._sse_endpoint.open(
+                exchange, principal, ping_interval, context.headers
+            )
+            if transport is not None:
+                await self.serve(exchange.request, transport, principal, transport.watch_principal)
+        finally:
+            self.streams.release(principal.id)
 
-    def _open_websocket(self, context: RequestContext) -> None:
-        reservation = BodyReservation(self._body_budget, context.principal.id)
-        transport = open_websocket(context.exchange, reservation=reservation)
-        if transport is not None:
-            self._spawn(self.serve(context.exchange.request, transport, context.principal))
+    async def _open_websocket(self, context: RequestContext) -> None:
+        exchange, principal = context.exchange, context.principal
+        if (refusal := self.acquire_stream(principal)) is not None:
+            context.respond_refused(refusal)
+            return
+        try:
+            reservation = BodyReservation(self._body_budget, principal.id)
+            transport = open_websocket(exchange, reservation=reservation)
+            if transport is not None:
+                await self.serve(exchange.request, transport, principal)
+        finally:
+            self.streams.release(principal.id)
 
     async def authenticate(self, request: HttpRequest) -> Principal | Challenge:
         """Authenticate a request that does not come through `handle`."""

@@ -12,7 +12,9 @@ Invariants:
 1. A session id has 32 characters of A-Z a-z 0-9 _ - from the system's random source. It is no proof
    of identity: a session exists only for the principal that opened it.
 2. A session that is idle for too long or too old does not exist any more. A session with a running
-   request or an open standalone stream is not idle. The number of sessions is limited.
+   request or an open standalone stream is not idle.
+3. The number of sessions is limited, in total and per principal. A new session of a principal takes
+   the place of its longest idle one, never that of another principal's session.
 """
 
 import asyncio
@@ -25,9 +27,16 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from trunkline.endpoints.auth import EndpointSettings
+from trunkline.endpoints.principal_limits import (
+    BufferBudget,
+    InFlightLimiter,
+    LimitRefusal,
+    refuse_principal,
+    refuse_total,
+)
 from trunkline.endpoints.request_context import (
     JSON_CONTENT_TYPE,
-    InFlightLimiter,
+    RETRY_AFTER_1_S,
     McpService,
     McpSession,
     RequestContext,
@@ -41,7 +50,14 @@ from trunkline.endpoints.session_state import (
     SessionResponseWriter,
     SessionState,
 )
-from trunkline.gateway.stores import ClientRecord, MemorySessionStore, SessionRecord, SessionStore
+from trunkline.gateway.stores import (
+    ClientRecord,
+    MemorySessionStore,
+    SessionLimit,
+    SessionRecord,
+    SessionStore,
+    resolve,
+)
 from trunkline.http.exchange import BodyParts
 from trunkline.http.media_types import accepts
 from trunkline.jsonrpc import (
@@ -82,14 +98,21 @@ class SessionEndpoint:
         clock: Callable[[], float] | None = None,
         *,
         store: SessionStore | None = None,
+        budget: BufferBudget | None = None,
     ) -> None:
-        """Create the endpoint; `clock` defaults to the time of the running loop."""
+        """Create the endpoint; `clock` defaults to the time of the running loop.
+
+        The events that the sessions keep count against `budget`.
+        """
+        self._budget = budget
         self._service = service
         self.limiter = limiter
         self.report = report
         self._store = MemorySessionStore() if store is None else store
         # The sessions of this process, by id.
         self._sessions: dict[str, SessionState] = {}
+        # The same sessions by principal.
+        self._sessions_of: dict[str, dict[SessionState, None]] = {}
         self._settings = settings
         self._is_closed = False
         # Batches, and streams with unsent events. Other requests are in `session.in_progress`.
@@ -131,21 +154,23 @@ class SessionEndpoint:
 
     def _initialize(self, context: RequestContext, request: Request) -> None:
         """Open a session if the initialize request is valid."""
-        session, now = SessionState(), self.now()
+        session, now = SessionState(context.principal.id, self._budget), self.now()
         mcp_session = session.mcp_session = self._service.open_session(session, context.principal)
         try:
             result = mcp_session.answer(request, session)
             session.record = self._new_record(context.principal, mcp_session.client_record, now)
-            created = self._store.create(session.record, self._settings.max_sessions, now)
+            exceeded = self._store.create(session.record, self._settings.session_limits, now)
+            while isinstance(exceeded, SessionLimit) and self._end_longest_idle(context, exceeded):
+                exceeded = self._store.create(session.record, self._settings.session_limits, now)
         except Exception as exc:
             self._close_mcp_session(mcp_session)
             context.respond_error(200, to_rpc_error(exc, request.method, self.report), request.id)
             return
         pending = _PendingInitialize(session, context, request, result)
-        if isinstance(created, bool):
-            self._finish_initialize(pending, created)
+        if exceeded is None or isinstance(exceeded, SessionLimit):
+            self._finish_initialize(pending, exceeded)
         else:
-            self._spawn(self._initialize_later(pending, created))
+            self._spawn(self._initialize_later(pending, exceeded))
 
     def _new_record(self, principal: Principal, client: ClientRecord, now: float) -> SessionRecord:
         settings = self._settings
@@ -158,13 +183,16 @@ class SessionEndpoint:
         )
 
     async def _initialize_later(
-        self, pending: "_PendingInitialize", created: Awaitable[bool]
+        self, pending: "_PendingInitialize", answer: Awaitable[SessionLimit | None]
     ) -> None:
         """Finish `initialize` when a shared store has answered."""
+        record = pending.session.record
         try:
-            is_created = await created
+            exceeded = await answer
+            while exceeded is not None and self._end_longest_idle(pending.context, exceeded):
+                limits = self._settings.session_limits
+                exceeded = await resolve(self._store.create(record, limits, self.now()))
         except BaseException as exc:
-            record = pending.session.record
             self._store.remove(record.id, record.epoch)  # it may have been stored all the same
             await self._service.close_session(pending.session.mcp_session)
             if not isinstance(exc, Exception):
@@ -172,26 +200,54 @@ class SessionEndpoint:
             error = to_rpc_error(exc, pending.request.method, self.report)
             pending.context.respond_error(200, error, pending.request.id)
         else:
-            self._finish_initialize(pending, is_created)
+            self._finish_initialize(pending, exceeded)
 
-    def _finish_initialize(self, pending: "_PendingInitialize", is_created: bool) -> None:
-        """Answer `initialize`, once the store has the session or has refused it."""
+    def _finish_initialize(
+        self, pending: "_PendingInitialize", exceeded: SessionLimit | None
+    ) -> None:
+        """Answer `initialize`, once the store has the session, or it would exceed a limit."""
         session, context, request, result = pending
         record, mcp_session = session.record, session.mcp_session
-        if not is_created or self._is_closed:
-            if is_created:
-                self._store.remove(record.id, record.epoch)
+        if exceeded is not None or self._is_closed:
+            session.close()
             self._close_mcp_session(mcp_session)
-            reason = f"expected at most {self._settings.max_sessions} sessions"
-            context.respond_overloaded(503, reason, request.id)
+            if exceeded is not None:
+                self._refuse(context, self._session_refusal(exceeded), request.id)
+                return
+            self._store.remove(record.id, record.epoch)
+            error = RpcError.internal_error("the gateway is stopping")
+            context.respond_error(503, error, request.id, RETRY_AFTER_1_S)
             return
-        session.revision, session.owner = mcp_session.revision, record.owner
+        session.revision = mcp_session.revision
         session.principal, session.last_activity = context.principal, record.created_at
         self._sessions[record.id] = session
+        self._sessions_of.setdefault(record.owner, {})[session] = None
         mcp_session.on_changed = partial(self._save_client, session)
         session_id = (_SESSION_ID_HEADER, record.id.encode())
         headers = (JSON_CONTENT_TYPE, session_id, *context.headers)
         context.exchange.respond(200, headers, Response(request.id, result).encode())
+
+    def _session_refusal(self, exceeded: SessionLimit) -> LimitRefusal:
+        limits = self._settings.session_limits
+        if exceeded is SessionLimit.TOTAL:
+            return refuse_total(exceeded, limits.max_sessions, "sessions")
+        count, things = limits.max_sessions_per_principal, "sessions, all of them in use"
+        return refuse_principal(exceeded, count, things, "end one with DELETE")
+
+    def _end_longest_idle(self, context: RequestContext, exceeded: SessionLimit) -> bool:
+        """End the principal's longest idle session; return False if all of them are in use."""
+        principal = context.principal
+        own = self._sessions_of.get(principal.id, ())
+        idle = min(
+            (session for session in own if not session.is_busy),
+            key=lambda session: session.last_activity,
+            default=None,
+        )
+        if idle is None:
+            return False
+        self._end_session(idle)
+        self._service.record_limit(principal, exceeded, session_ended=True)
+        return True
 
     def _use_session(self, context: RequestContext, use: Callable[[SessionState], None]) -> None:
         """Call `use` with the session that the request names, or respond with an error."""
@@ -269,9 +325,9 @@ class SessionEndpoint:
             context.respond_error(400, _duplicate_id_error(request))
             return
         call = _SessionCall(session, context, endpoint=self, request=request)
-        status = self.limiter.acquire(session.owner, call)
-        if status is not None:
-            context.respond_overloaded(status, "too many requests", id)
+        refusal = self.limiter.acquire(session.owner, call)
+        if refusal is not None:
+            self._refuse(context, refusal, id)
             return
         try:
             outcome = session.mcp_session.answer(request, call, params)
@@ -287,6 +343,10 @@ class SessionEndpoint:
                 return
         in_progress[id] = outcome, call
         outcome.add_callback(call.complete)
+
+    def _refuse(self, context: RequestContext, refusal: LimitRefusal, id: Id = None) -> None:
+        self._service.record_limit(context.principal, refusal.limit)
+        context.respond_refused(refusal, id)
 
     def _handle_again(
         self, context: RequestContext, request: Request, params: Params | None, _: SessionState
@@ -338,9 +398,9 @@ class SessionEndpoint:
         if session.revision is None or not session.revision.allows_batches:
             context.respond_invalid(400, "Batch requests not supported")
             return
-        status = self.limiter.rejection_status(context.principal.id)
-        if status is not None:
-            context.respond_overloaded(status, "too many requests")
+        refusal = self.limiter.refusal(context.principal.id)
+        if refusal is not None:
+            self._refuse(context, refusal)
             return
         writer = SessionResponseWriter(session, context)
         responses: list[bytes | tuple[_BatchCall, PendingResult]] = []
@@ -373,8 +433,8 @@ class SessionEndpoint:
                     INVALID_REQUEST,
                     "a request with a stateless envelope must not be part of a batch",
                 )
-            if self.limiter.acquire(session.owner, call) is not None:
-                raise RpcError.internal_error("too many requests")
+            if (refusal := self.limiter.acquire(session.owner, call)) is not None:
+                raise RpcError.internal_error(refusal.reason)
         except RpcError as error:
             return ErrorResponse(request.id, error).encode()
         try:
@@ -500,6 +560,9 @@ class SessionEndpoint:
         """End a session and remove its record."""
         record = session.record
         del self._sessions[record.id]
+        del self._sessions_of[record.owner][session]
+        if not self._sessions_of[record.owner]:
+            del self._sessions_of[record.owner]
         self._store.remove(record.id, record.epoch)
         session.valid_until = -math.inf
         session.close()

@@ -7,8 +7,9 @@
                          └──> sent again to a client that resumes: GET with Last-Event-ID
 
 In this protocol the end of an exchange does not cancel its request. Streams keep a limited number
-of events: the oldest are dropped first, and a client that resumes too late misses them. What
-outlives the process is in a SessionRecord, in the SessionStore; the endpoint keeps it up to date.
+of events: the oldest are dropped first, and a client that resumes too late misses them. A budget
+limits the bytes of all streams, in total and per principal. What outlives the process is in a
+SessionRecord, in the SessionStore; the endpoint keeps it up to date.
 
 Invariants:
 1. Event ids are unique in a session and name their stream: no event of another stream is replayed.
@@ -24,6 +25,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from trunkline.endpoints.principal_limits import BufferBudget
 from trunkline.endpoints.request_context import McpSession, RequestContext, retry_after_header
 from trunkline.gateway.stores import SessionRecord
 from trunkline.http.exchange import BodyParts, HeaderTuple, HttpExchange, HttpRequest
@@ -53,8 +55,13 @@ STREAM_RETRY_MS = 1000
 class ResumableEventStream:
     """One event stream, sent over one exchange or, after disconnections, several."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(
+        self, number: int, principal: str = "", budget: BufferBudget | None = None
+    ) -> None:
+        """Create an empty stream of a principal, whose events count against `budget`."""
         self.number = number
+        self.principal = principal
+        self._budget = budget
         self.is_done = False
         self.size = 0
         # Whether nothing was sent since the last ping check.
@@ -102,6 +109,20 @@ class ResumableEventStream:
             self.size > MAX_STREAM_BYTES and len(self._stored) > 1
         ):
             self.size -= len(self._stored.popleft())
+        if self._budget is not None:
+            self._budget.update(self)
+
+    def drop_events(self) -> None:
+        """Drop all events but those that are being sent to a client that reads the stream."""
+        unsent = 0 if self._exchange is None else self._last_event - self._next_event + 1
+        while len(self._stored) > unsent:
+            self.size -= len(self._stored.popleft())
+
+    def forget(self) -> None:
+        """Stop counting the events: the session drops the stream, or ends."""
+        if self._budget is not None:
+            self._budget.forget(self)
+            self._budget = None
 
     async def flush(self) -> None:
         """Send all unsent events; concurrent calls keep the order."""
@@ -115,6 +136,8 @@ class ResumableEventStream:
             oldest = self._last_event - len(self._stored) + 1
             number = max(self._next_event, oldest)
             self._next_event = number + 1
+            if number > self._last_event:
+                break  # the events were dropped before a client read them
             event = encode_event(self._stored[number - oldest], id=self._event_id(number))
             await self._send_event(event)
         if self.is_done:
@@ -187,6 +210,7 @@ class SessionState:
     """One session in this process; the gateway's stream for messages outside of requests."""
 
     __slots__ = (
+        "_budget",
         "_last_request_id",
         "_last_stream",
         "_pending_requests",
@@ -207,10 +231,11 @@ class SessionState:
     record: SessionRecord
     """What the store has of it; unset until the session is stored."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str = "", budget: BufferBudget | None = None) -> None:
+        """Create a session of the principal with the id `owner`."""
         self.revision: Revision | None = None
-        # The id of the principal it belongs to.
-        self.owner = ""
+        self.owner = owner
+        self._budget = budget
         self.last_activity = 0.0
         # Until when the session is valid without another look-up.
         self.valid_until = -math.inf
@@ -291,7 +316,8 @@ class SessionState:
     def new_stream(self) -> ResumableEventStream:
         """Create a stream."""
         self._last_stream += 1
-        stream = self._streams[self._last_stream] = ResumableEventStream(self._last_stream)
+        stream = ResumableEventStream(self._last_stream, self.owner, self._budget)
+        self._streams[self._last_stream] = stream
         self.trim()
         return stream
 
@@ -305,6 +331,7 @@ class SessionState:
             oldest = finished.pop(0)
             size -= oldest.size
             del self._streams[oldest.number]
+            oldest.forget()
 
     def find_stream(
         self, last_event_id: bytes | None
@@ -324,6 +351,8 @@ class SessionState:
             if not waiting.done():
                 waiting.set_exception(ConnectionLost("the session has ended"))
         self.standalone.finish()
+        for stream in self._streams.values():
+            stream.forget()
 
 
 class SessionResponseWriter(Struct, eq=False):

@@ -16,8 +16,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from trunkline.endpoints.principal_limits import InFlightLimiter
 from trunkline.endpoints.request_context import (
-    InFlightLimiter,
     McpService,
     RequestContext,
     encode_response,
@@ -82,9 +82,10 @@ class StatelessEndpoint:
     ) -> PendingResult | None:
         """Handle one request; return its pending result if the response comes later."""
         writer = StatelessResponseWriter(self, context, request)
-        status = self.limiter.acquire(context.principal.id, writer)
-        if status is not None:
-            context.respond_overloaded(status, "too many requests", request.id)
+        refusal = self.limiter.acquire(context.principal.id, writer)
+        if refusal is not None:
+            self._service.record_limit(context.principal, refusal.limit)
+            context.respond_refused(refusal, request.id)
             return None
         try:
             header_check = context.request_class.header_check or _header_check_of(context)

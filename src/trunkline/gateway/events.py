@@ -89,6 +89,17 @@ class AuditSizeExceeded(Struct, frozen=True):
     """The records that are too many are younger than this, so they are kept."""
 
 
+class LimitReached(Struct, frozen=True):
+    """A principal has reached a limit of what it may hold, or all principals together have."""
+
+    subject: str
+    """The principal whose request it was."""
+    limit: str
+    """The key in the configuration, such as `http.max_sessions_per_principal`."""
+    session_ended: bool = False
+    """Whether the principal's longest idle session ended; otherwise, the request was refused."""
+
+
 class UncheckedTool(Struct, frozen=True):
     """A tool's arguments cannot be checked against its schema; emitted once per tool."""
 
@@ -110,6 +121,7 @@ SystemEvent: TypeAlias = (
     | ConfigReloaded
     | AuthRejected
     | AuditSizeExceeded
+    | LimitReached
     | UncheckedTool
     | SkippedFeatures
     | Incident
@@ -329,6 +341,9 @@ def describe_event(event: GatewayEvent | CallBrief, sanitize: Sanitize = str) ->
                 f"{max_mib:g}: records younger than audit.min_days = {min_days:g} are kept; "
                 "find out what is recorded so often, or raise audit.max_mib"
             )
+        case LimitReached(subject, limit, session_ended):
+            end = "its longest idle session has ended" if session_ended else "a request is refused"
+            return f"{sanitize(subject)} has reached {limit}: {end}"
         case UncheckedTool(name, _, reason):
             return f"the arguments of {sanitize(name)} are not checked: {sanitize(reason)}"
         case SkippedFeatures(backend, reasons):

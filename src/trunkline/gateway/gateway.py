@@ -13,7 +13,12 @@ from typing import Any
 
 from trunkline.gateway.backend import ConnectBackend
 from trunkline.gateway.client import PrincipalWatcher, Requester, RequestStream, SessionStream
-from trunkline.gateway.events import BackendStateChanged, EventBus, SkippedFeatures
+from trunkline.gateway.events import (
+    BackendStateChanged,
+    EventBus,
+    LimitReached,
+    SkippedFeatures,
+)
 from trunkline.gateway.pipeline import Pipeline
 from trunkline.gateway.registry import Registry, readiness
 from trunkline.gateway.request_state import KeyRing, StateCipher
@@ -92,6 +97,8 @@ class Gateway:
             self._on_client,
             acknowledge_timeout=limits.acknowledge_timeout,
         )
+        self.subscription_counts = self.registry.subscription_counts
+        self.subscription_counts.on_limit = self.record_limit
         self._skipped: dict[str, tuple[str, ...]] = {}
         self.registry.add_listener(self._on_catalog_changed)
 
@@ -213,6 +220,12 @@ class Gateway:
     ) -> None:
         """Record a stateless-protocol request whose params are malformed."""
         self.stateless.record_refusal(request, principal, stream, error)
+
+    def record_limit(
+        self, principal: Principal, limit: str, *, session_ended: bool = False
+    ) -> None:
+        """Emit that a principal has reached a limit, by its key in the configuration."""
+        self.pipeline.events.emit(LimitReached(principal.subject, limit, session_ended))
 
     @property
     def ready(self) -> bool:

@@ -26,6 +26,7 @@ from trunkline.gateway.decision_cache import DecisionCache
 from trunkline.gateway.settings import GatewayLimits, UpstreamSnapshot, UpstreamState
 from trunkline.gateway.stores import ListingStore, MemoryListingStore
 from trunkline.gateway.upstream import Upstream
+from trunkline.gateway.upstream_subscriptions import SubscriptionCounts
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.capabilities import merge_capabilities
 from trunkline.mcp.features import FeatureKind
@@ -82,6 +83,7 @@ class Registry:
         self._log_levels: dict[LoggingClient, str] = {}
         self._is_disabled: Callable[[str], bool] = lambda _: False
         self._closed = False
+        self.subscription_counts = SubscriptionCounts()
 
     def add(self, upstream: Upstream) -> None:
         """Add an upstream; the order is that of the configuration."""
@@ -383,8 +385,19 @@ class Registry:
         levels = (level for client, level in self._log_levels.items() if client.may_send(name))
         return most_verbose_level(set(levels))
 
-    async def subscribe(self, backend: str, native: str, revision: Revision) -> None:
-        """Subscribe one more client to a resource; raises RpcError."""
+    async def subscribe(self, backend: str, native: str, caller: Caller) -> None:
+        """Subscribe one more client to a resource; raises RpcError.
+
+        It counts for its principal until `unsubscribe` ends it, also if the upstream is removed.
+        """
+        self.subscription_counts.acquire(caller)
+        try:
+            await self._subscribe(backend, native, caller.revision)
+        except BaseException:
+            self.subscription_counts.release(caller.principal.id)
+            raise
+
+    async def _subscribe(self, backend: str, native: str, revision: Revision) -> None:
         while True:
             upstream = self._upstreams[backend]
             await upstream.subscribe(native, revision)
@@ -394,8 +407,9 @@ class Registry:
                 native
             )  # it was replaced meanwhile: subscribe at its successor
 
-    def unsubscribe(self, subscriptions: Iterable[tuple[str, str]]) -> None:
-        """Drop the subscriptions of a client that has gone."""
+    def unsubscribe(self, subscriptions: Collection[tuple[str, str]], principal: str) -> None:
+        """Drop subscriptions of a client of a principal."""
+        self.subscription_counts.release(principal, len(subscriptions))
         for backend, native in subscriptions:
             if (upstream := self._upstreams.get(backend)) is not None:
                 upstream.subscriptions.unsubscribe(native)

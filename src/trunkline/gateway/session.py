@@ -126,6 +126,11 @@ class Session:
     # Identity
 
     @property
+    def principal(self) -> Principal:
+        """The principal that the session belongs to."""
+        return self._principal
+
+    @property
     def initialized(self) -> bool:
         """Whether `initialize` has succeeded."""
         return self._caller is not None
@@ -296,7 +301,7 @@ class Session:
         uri = params.require_text("uri")
         if uri in self.subscriptions:
             # At the server of the subscription: the URI may belong to another one by now.
-            self._registry.unsubscribe([self.subscriptions.pop(uri)])
+            self._registry.unsubscribe([self.subscriptions.pop(uri)], self._principal.id)
             self.on_changed()
         else:  # raises if there is no such resource
             await self._router.route_when_ready(params, CLIENT_REQUESTS[request.method], client)
@@ -313,10 +318,10 @@ class Session:
                 text = f"expected at most {self._max_subscribed_uris} subscriptions"
                 raise RpcError.invalid_params(text)
             self._router.pipeline.check_without_arguments(self.caller, route)
-            await self._registry.subscribe(entry.backend, entry.native_name, self.caller.revision)
+            await self._registry.subscribe(entry.backend, entry.native_name, self.caller)
             if self._closed or uri in self.subscriptions:
                 # The session has been closed, or another request has subscribed meanwhile.
-                self._registry.unsubscribe([(entry.backend, entry.native_name)])
+                self._registry.unsubscribe([(entry.backend, entry.native_name)], self._principal.id)
             else:
                 self.subscriptions[uri] = (entry.backend, entry.native_name)
                 self.on_changed()
@@ -467,7 +472,8 @@ class Session:
     def drop_backend(self, backend: str) -> None:
         """Forget the subscriptions at a backend that was removed."""
         kept = {uri: f for uri, f in self.subscriptions.items() if f[0] != backend}
-        if len(kept) < len(self.subscriptions):
+        if dropped := len(self.subscriptions) - len(kept):
+            self._registry.subscription_counts.release(self._principal.id, dropped)
             self.subscriptions = kept
             self.on_changed()
 
@@ -476,7 +482,7 @@ class Session:
         self._closed = True
         await self._client_queue.aclose()
         await self._backend_queue.aclose()
-        self._registry.unsubscribe(self.subscriptions.values())
+        self._registry.unsubscribe(self.subscriptions.values(), self._principal.id)
         self.subscriptions = {}
         self._registry.clear_log_level(self)
 

@@ -28,6 +28,16 @@ class GatewayLimits(Struct, frozen=True):
     """How many resources one session may subscribe to."""
 
 
+class SubscriptionLimits(NamedTuple):
+    """How many subscriptions clients may have.
+
+    Each resource that a client subscribes to counts, and each `subscriptions/listen`.
+    """
+
+    max_total: int = 100_000
+    max_per_principal: int = 100_000
+
+
 class SuspendedCallLimits(NamedTuple):
     """How many calls may be suspended, and for how long; times are in seconds."""
 

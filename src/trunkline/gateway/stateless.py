@@ -201,9 +201,11 @@ class SubscriptionStream:
         """End the stream in an orderly way."""
         self._ended.set()
 
-    def drop_backend(self, backend: str) -> None:
-        """Forget the subscriptions at a backend that was removed."""
+    def drop_backend(self, backend: str) -> int:
+        """Forget the subscriptions at a backend that was removed; return how many there were."""
+        count = len(self.subscribed)
         self.subscribed = {uri: f for uri, f in self.subscribed.items() if f[0] != backend}
+        return count - len(self.subscribed)
 
     def features_changed(self, kind: FeatureKind) -> None:
         """Send that features of a kind have changed."""
@@ -465,6 +467,8 @@ class StatelessHandler:
         subscription_request = SubscriptionFilter(params)
         declared = self._registry.capabilities()
         capabilities = subscription_request.kinds & declared.keys()
+        counts, principal = self._registry.subscription_counts, client.caller.principal.id
+        counts.acquire(client.caller)
         subscription = SubscriptionStream(request.id, client.stream, capabilities, client.caller)
         self._subscription_streams.add(subscription)
         try:
@@ -475,7 +479,8 @@ class StatelessHandler:
             return await subscription.run()
         finally:
             self._subscription_streams.discard(subscription)
-            self._registry.unsubscribe(subscription.subscribed.values())
+            counts.release(principal)
+            self._registry.unsubscribe(subscription.subscribed.values(), principal)
 
     async def _subscribe_all(
         self, subscription: SubscriptionStream, uris: tuple[str, ...], client: StatelessClient
@@ -500,7 +505,7 @@ class StatelessHandler:
             )
             entry = route.entry
             self._router.pipeline.check_without_arguments(client.caller, route)
-            await self._registry.subscribe(entry.backend, entry.native_name, client.caller.revision)
+            await self._registry.subscribe(entry.backend, entry.native_name, client.caller)
         except RpcError:
             return
         subscription.subscribed[uri] = (entry.backend, entry.native_name)
@@ -514,7 +519,9 @@ class StatelessHandler:
         """End the subscriptions and suspended calls at a backend that was removed."""
         self.suspended_calls.abandon_backend(backend)
         for subscription in self._subscription_streams:
-            subscription.drop_backend(backend)
+            dropped = subscription.drop_backend(backend)
+            principal = subscription.caller.principal.id
+            self._registry.subscription_counts.release(principal, dropped)
 
     def features_changed(self, kinds: tuple[FeatureKind, ...]) -> None:
         """Notify the subscription streams of changed features."""

@@ -19,7 +19,8 @@ Rules for every store:
 
 from collections import Counter
 from collections.abc import Awaitable, Iterable
-from typing import Protocol, TypeVar, cast
+from enum import StrEnum
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 from msgspec import Struct
 
@@ -68,13 +69,27 @@ class SessionRecord(Struct, frozen=True):
     """The number of replicas that have run the session. Only the last one may change the record."""
 
 
+class SessionLimits(NamedTuple):
+    """How many sessions there may be."""
+
+    max_sessions: int
+    max_sessions_per_principal: int
+
+
+class SessionLimit(StrEnum):
+    """The limit that a new session would exceed, by its key in the configuration."""
+
+    TOTAL = "http.max_sessions"
+    PER_PRINCIPAL = "http.max_sessions_per_principal"
+
+
 class SessionStore(Protocol):
     """The sessions of the session protocol over Streamable HTTP, by id."""
 
     def create(
-        self, record: SessionRecord, max_sessions: int, now: float
-    ) -> bool | Awaitable[bool]:
-        """Add a session; return False if there are `max_sessions` already."""
+        self, record: SessionRecord, limits: SessionLimits, now: float
+    ) -> SessionLimit | Awaitable[SessionLimit | None] | None:
+        """Add a session; return the limit that it would exceed, else None."""
         ...
 
     def find(
@@ -84,7 +99,7 @@ class SessionStore(Protocol):
         ...
 
     def save(self, record: SessionRecord, now: float) -> None:
-        """Replace a session, unless the store has a later epoch of it."""
+        """Replace a session, unless it was removed or the store has a later epoch of it."""
         ...
 
     def remove(self, session_id: str, epoch: int) -> None:
@@ -97,13 +112,19 @@ class MemorySessionStore:
 
     def __init__(self) -> None:
         self._records: dict[str, SessionRecord] = {}
+        self._counts_by_owner: Counter[str] = Counter()
 
-    def create(self, record: SessionRecord, max_sessions: int, now: float) -> bool:
-        """Add a session; return False if there are `max_sessions` already."""
-        if len(self._records) >= max_sessions:
-            return False
+    def create(
+        self, record: SessionRecord, limits: SessionLimits, now: float
+    ) -> SessionLimit | None:
+        """Add a session; return the limit that it would exceed, else None."""
+        if len(self._records) >= limits.max_sessions:
+            return SessionLimit.TOTAL
+        if self._counts_by_owner[record.owner] >= limits.max_sessions_per_principal:
+            return SessionLimit.PER_PRINCIPAL
+        self._counts_by_owner[record.owner] += 1
         self._records[record.id] = record
-        return True
+        return None
 
     def find(self, session_id: str, owner: str, now: float) -> SessionRecord | None:
         """Return the owner's session, or None if there is none or it has expired."""
@@ -113,18 +134,20 @@ class MemorySessionStore:
         return record
 
     def save(self, record: SessionRecord, now: float) -> None:
-        """Replace a session, unless the store has a later epoch of it."""
-        if not self._has_later(record.id, record.epoch):
+        """Replace a session, unless it was removed or the store has a later epoch of it."""
+        stored = self._records.get(record.id)
+        if stored is not None and stored.epoch <= record.epoch:
             self._records[record.id] = record
 
     def remove(self, session_id: str, epoch: int) -> None:
         """Remove a session, unless the store has a later epoch of it."""
-        if not self._has_later(session_id, epoch):
-            self._records.pop(session_id, None)
-
-    def _has_later(self, session_id: str, epoch: int) -> bool:
         stored = self._records.get(session_id)
-        return stored is not None and stored.epoch > epoch
+        if stored is None or stored.epoch > epoch:
+            return
+        del self._records[session_id]
+        self._counts_by_owner[stored.owner] -= 1
+        if not self._counts_by_owner[stored.owner]:
+            del self._counts_by_owner[stored.owner]
 
 
 # Suspended calls

@@ -3,6 +3,8 @@
     many clients subscribe ──> one subscription at the server ──> no client is left ──> unsubscribed
     the most verbose level that a client wants ──> sent when it changes
 
+SubscriptionCounts limits how many subscriptions a principal has over all upstreams.
+
 This module does not start backends. It brings a backend up to date when there is one, and again
 after a restart.
 
@@ -19,7 +21,10 @@ from contextlib import suppress
 from typing import Any
 
 from trunkline.gateway.backend import Backend, ResourceSubscriptions
+from trunkline.gateway.settings import SubscriptionLimits
 from trunkline.jsonrpc import RpcError
+from trunkline.mcp.errors import ErrorKind, gateway_error
+from trunkline.mcp.identity import Caller, Principal
 
 
 class UpstreamSubscriptions:
@@ -138,3 +143,52 @@ class UpstreamSubscriptions:
         with suppress(Exception):
             async with asyncio.timeout(self._timeout):
                 await sending
+
+
+def _ignore_limit(principal: Principal, limit: str) -> None: ...
+
+
+class SubscriptionCounts:
+    """Counts the subscriptions of clients, in total and per principal.
+
+    Each resource that a client subscribes to counts, and each `subscriptions/listen`.
+    """
+
+    def __init__(self, limits: SubscriptionLimits | None = None) -> None:
+        self._limits = limits or SubscriptionLimits()
+        self.total = 0
+        self.by_principal: Counter[str] = Counter()
+        """The number of subscriptions of each principal that has any."""
+        self.on_limit: Callable[[Principal, str], None] = _ignore_limit
+        """Called with the principal and the key of the limit when one is refused."""
+
+    def reconfigure(self, limits: SubscriptionLimits) -> None:
+        """Use other limits from now on; existing subscriptions stay."""
+        self._limits = limits
+
+    def acquire(self, caller: Caller) -> None:
+        """Count one more subscription; raises RpcError if there are too many."""
+        principal, limits = caller.principal, self._limits
+        own = self.by_principal[principal.id]
+        if own >= limits.max_per_principal:
+            limit = "gateway.max_subscriptions_per_principal"
+            text = f"you have {own} subscriptions ({limit}); unsubscribe from some of them"
+        elif self.total >= limits.max_total:
+            limit = "gateway.max_subscriptions"
+            text = f"the gateway has {limits.max_total} subscriptions ({limit}); try again later"
+        else:
+            self.total += 1
+            self.by_principal[principal.id] += 1
+            return
+        self.on_limit(principal, limit)
+        raise gateway_error(
+            ErrorKind.RATE_LIMITED, text, caller.revision, limit=limit, retryAfter=1
+        )
+
+    def release(self, principal: str, count: int = 1) -> None:
+        """Stop counting subscriptions of a principal."""
+        if count:
+            self.total -= count
+            self.by_principal[principal] -= count
+            if not self.by_principal[principal]:
+                del self.by_principal[principal]

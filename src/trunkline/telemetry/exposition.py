@@ -37,7 +37,8 @@ from trunkline.endpoints.pages import (
     PendingPage,
     bears_token,
 )
-from trunkline.endpoints.request_context import RETRY_AFTER_1_S, SERVICE_UNAVAILABLE
+from trunkline.endpoints.principal_limits import SERVICE_UNAVAILABLE
+from trunkline.endpoints.request_context import RETRY_AFTER_1_S
 from trunkline.http.exchange import TEXT_PLAIN, HttpExchange, HttpRequest
 from trunkline.http.media_types import accepts
 from trunkline.jsonrpc.errors import IncidentReporter, print_incident, to_rpc_error

@@ -29,6 +29,7 @@ from trunkline.gateway.events import (
     ConfigReloaded,
     GatewayEvent,
     KillSwitchChanged,
+    LimitReached,
     SkippedFeatures,
     UncheckedTool,
     brief_call,
@@ -108,6 +109,13 @@ def event_line(event: GatewayEvent) -> LogLine:
             "min_days": event.min_days,
         }
         return LogLine("warning", "audit_size_exceeded", text, fields)
+    if isinstance(event, LimitReached):
+        fields = {
+            "subject": clean_text(event.subject),
+            "limit": event.limit,
+            "session_ended": event.session_ended,
+        }
+        return LogLine("warning", "limit_reached", text, fields)
     if isinstance(event, UncheckedTool):
         fields = {
             "tool": clean_text(event.name),

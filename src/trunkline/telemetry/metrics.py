@@ -27,7 +27,13 @@ from itertools import accumulate
 from operator import sub
 from pathlib import Path
 
-from trunkline.gateway.events import AuthRejected, CallSummary, ConfigReloaded, GatewayEvent
+from trunkline.gateway.events import (
+    AuthRejected,
+    CallSummary,
+    ConfigReloaded,
+    GatewayEvent,
+    LimitReached,
+)
 from trunkline.jsonrpc import Incident
 from trunkline.mcp.errors import ErrorKind
 from trunkline.mcp.features import TOOL
@@ -131,6 +137,7 @@ class CallMetrics:
         self._refused: Counter[str] = Counter()
         self._reloads: Counter[str] = Counter()
         self._incidents = 0
+        self._limits: Counter[tuple[str, str]] = Counter()
         self.untallied = 0  # number of calls counted since the last tally
 
     def __call__(self, event: GatewayEvent) -> None:
@@ -170,6 +177,8 @@ class CallMetrics:
     def _count_rare(self, event: GatewayEvent) -> None:
         if isinstance(event, AuthRejected):
             self._refused[ErrorKind.UNAUTHENTICATED.value] += 1
+        elif isinstance(event, LimitReached):
+            self._limits[event.limit, "session_ended" if event.session_ended else "refused"] += 1
         elif isinstance(event, Incident):
             self._incidents += 1
         elif isinstance(event, ConfigReloaded):
@@ -212,6 +221,12 @@ class CallMetrics:
             "Requests that the gateway refused, by error type.",
             lambda: [((kind,), count) for kind, count in sorted(self._refused.items())],
             ("kind",),
+        )
+        exposition.counter(
+            "trunkline_limits_reached_total",
+            "How often a principal reached a limit, by limit and what followed.",
+            lambda: sorted(self._limits.items()),
+            ("limit", "action"),
         )
         exposition.counter(
             "trunkline_reloads_total",
