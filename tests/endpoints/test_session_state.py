@@ -7,6 +7,7 @@ import pytest
 
 from tests.endpoints.exchanges import FakeExchange, make_context
 from tests.tasks import is_stuck, settle, stop, tidy
+from trunkline.endpoints.principal_limits import BufferBudget
 from trunkline.endpoints.session_state import (
     MAX_ENDED_STREAM_BYTES,
     MAX_PENDING_CLIENT_REQUESTS,
@@ -259,3 +260,53 @@ async def test_a_session_with_an_open_stream_is_busy() -> None:
     exchange.disconnect()
     await settle()
     assert not made.is_busy
+
+
+# The budget
+
+
+EVENT = b'{"jsonrpc":"2.0","method":"notifications/x","params":{}}'
+
+
+@tidy
+async def test_sessions_of_one_principal_share_its_budget() -> None:
+    budget = BufferBudget(10_000, 4 * len(EVENT))
+    first, second, other = (SessionState(name, budget) for name in ("p", "p", "q"))
+    for made in (other, first, second, first, second, first):
+        await made.notify("notifications/x", {})
+    assert budget.bytes == {"p": 3 * len(EVENT), "q": len(EVENT)}
+    assert (first.standalone.size, second.standalone.size) == (3 * len(EVENT), 0)
+    assert other.standalone.size == len(EVENT)
+    first.close()
+    second.close()
+    assert budget.bytes == {"q": len(EVENT)}
+    await first.standalone.send(EVENT)
+    assert budget.total == len(EVENT)
+
+
+@tidy
+async def test_a_client_that_resumes_after_its_events_were_dropped_gets_the_next_ones() -> None:
+    budget = BufferBudget(10_000, len(EVENT))
+    made, other = SessionState("p", budget), SessionState("p", budget)
+    await made.notify("notifications/x", {"lost": 1})
+    await other.notify("notifications/x", {})
+    assert made.standalone.size == 0
+    exchange = FakeExchange()
+    made.standalone.attach(exchange, (), after=0)
+    await made.standalone.flush()
+    assert exchange.data == []
+    await made.notify("notifications/x", {"n": 2})
+    assert [each["params"] for each in exchange.data] == [{"n": 2}]
+
+
+@tidy
+async def test_a_response_larger_than_the_budget_reaches_a_client_that_reads() -> None:
+    budget = BufferBudget(10, 10)
+    made = SessionState("p", budget)
+    writer, exchange = replying(made)
+    await writer.notify("notifications/x", {})
+    assert not writer.finish(b'{"jsonrpc":"2.0","id":1,"result":{}}')
+    await writer.flush()
+    assert [each.get("method") for each in exchange.data] == ["notifications/x", None]
+    await made.notify("notifications/y", {})  # the events that were sent are dropped for it
+    assert budget.total == 0

@@ -229,6 +229,61 @@ async def test_new_limits_apply_at_once() -> None:
         assert ping(client, old) == 404
 
 
+@tidy
+async def test_a_principal_at_its_limit_loses_its_longest_idle_session() -> None:
+    async with opened(max_sessions=9, max_sessions_per_principal=2) as client:
+        other = client.begin("q")
+        client.now = 1.0
+        first, second = client.begin(), client.begin()
+        client.now = 2.0
+        assert ping(client, first) == 200
+        third = client.begin()
+        found = [ping(client, each) for each in (first, second, third)]
+        assert (found, ping(client, other, "q")) == ([200, 404, 200], 200)
+        assert client.service.limits == [("p", "http.max_sessions_per_principal", True)]
+
+
+@tidy
+async def test_a_session_in_use_is_not_ended_for_a_new_one() -> None:
+    blocked = BlockedMethod()
+    limits = InFlightLimiter(100, 100)
+    service = FakeMcpService(wait=blocked)
+    async with opened(service, limits, max_sessions_per_principal=2) as client:
+        running, listening = client.begin(), client.begin()
+        call = client.post(rpc_request(1, "wait"), running)
+        client.get(listening)
+        await blocked.started.wait()
+        refused = client.post(rpc_request(1, "initialize"))
+        assert (refused.status, refused.code) == (429, -32603)
+        assert refused.headers[b"retry-after"] == b"1"
+        assert refused.json["error"]["data"] == {"limit": "http.max_sessions_per_principal"}
+        assert "2 sessions, all of them in use" in refused.json["error"]["message"]
+        assert client.service.limits == [("p", "http.max_sessions_per_principal", False)]
+        blocked.unblocked.set()
+        await call.answered.wait()
+        client.begin()
+        assert [ping(client, each) for each in (running, listening)] == [404, 200]
+
+
+@tidy
+async def test_with_a_store_that_answers_later_the_longest_idle_session_ends_too() -> None:
+    store = DistantStore()
+    store.reachable.set()
+    async with stored(store, max_sessions_per_principal=1) as client:
+        exchanges = [client.post(rpc_request(0, "initialize")) for _ in range(1)]
+        await settle()
+        exchanges.append(client.post(rpc_request(0, "initialize")))
+        await settle()
+        assert [exchange.status for exchange in exchanges] == [200, 200]
+        assert len(client.endpoint) == 1
+        session = exchanges[1].headers[b"mcp-session-id"].decode()
+        client.get(session)
+        await settle()
+        refused = client.post(rpc_request(0, "initialize"))
+        await settle()
+        assert refused.status == 429
+
+
 # What is stored
 
 

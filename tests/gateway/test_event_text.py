@@ -10,6 +10,7 @@ from trunkline.gateway.events import (
     ConfigReloaded,
     GatewayEvent,
     KillSwitchChanged,
+    LimitReached,
     SkippedFeatures,
     UncheckedTool,
     brief_call,
@@ -40,6 +41,14 @@ from trunkline.jsonrpc import Incident
             "the audit log is 1.5 MiB larger than audit.max_mib = 0.5: records younger than "
             "audit.min_days = 7 are kept; find out what is recorded so often, or raise "
             "audit.max_mib",
+        ),
+        (
+            LimitReached("ann", "http.max_sessions"),
+            "ann has reached http.max_sessions: a request is refused",
+        ),
+        (
+            LimitReached("ann", "http.max_sessions", True),
+            "ann has reached http.max_sessions: its longest idle session has ended",
         ),
         (UncheckedTool("t", "fs", "too deep"), "the arguments of t are not checked: too deep"),
         (SkippedFeatures("fs", ("x: y",)), "server fs lists unusable features: x: y"),
@@ -118,6 +127,7 @@ def test_credentials_in_a_uri_are_redacted(method: str, address: str, expected: 
         ConfigReloaded(None, ("wild",)),
         ConfigReloaded("wild"),
         AuthRejected("1.2.3.4", "wild"),
+        LimitReached("wild", "http.max_sessions"),
         UncheckedTool("wild", "fs", "why"),
         SkippedFeatures("fs", ("wild",)),
         Incident("7f", "wild", ValueError()),

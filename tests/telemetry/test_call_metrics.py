@@ -6,7 +6,12 @@ from hypothesis import strategies as st
 
 from tests.calls import ended_call
 from tests.telemetry.test_exposition import parsed
-from trunkline.gateway.events import AuthRejected, BackendStateChanged, ConfigReloaded
+from trunkline.gateway.events import (
+    AuthRejected,
+    BackendStateChanged,
+    ConfigReloaded,
+    LimitReached,
+)
 from trunkline.jsonrpc import Incident
 from trunkline.telemetry.exposition import MetricsExposition
 from trunkline.telemetry.metrics import CALL_BOUNDS, CallMetrics, Histogram
@@ -135,7 +140,13 @@ def test_other_events_are_counted() -> None:
     metrics(ConfigReloaded(None))
     metrics(ConfigReloaded("bad"))
     metrics(BackendStateChanged("fs", "ready", None, None))
+    for session_ended in (True, False, False):
+        metrics(LimitReached("ann", "http.max_sessions", session_ended))
     found = counted(metrics)
+    assert found["trunkline_limits_reached_total"] == [
+        ({"limit": "http.max_sessions", "action": "refused"}, 2),
+        ({"limit": "http.max_sessions", "action": "session_ended"}, 1),
+    ]
     assert found["trunkline_refusals_total"] == [({"kind": "unauthenticated"}, 1)]
     assert found["trunkline_incidents_total"] == [({}, 1)]
     assert found["trunkline_reloads_total"] == [

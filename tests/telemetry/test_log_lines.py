@@ -16,6 +16,7 @@ from trunkline.gateway.events import (
     ConfigReloaded,
     GatewayEvent,
     KillSwitchChanged,
+    LimitReached,
     SkippedFeatures,
 )
 from trunkline.jsonrpc import Incident, Raw
@@ -119,6 +120,11 @@ def test_kill_switch_line_names_the_operator() -> None:
             "info",
             "request from 192.0.2.1 rejected: no token",
         ),
+        (
+            LimitReached("ann", "http.max_sessions_per_principal", True),
+            "warning",
+            "ann has reached http.max_sessions_per_principal: its longest idle session has ended",
+        ),
     ],
 )
 def test_every_event_has_a_line(event: GatewayEvent, level: str, expected: str) -> None:
@@ -188,6 +194,7 @@ def test_client_text_cannot_create_a_second_line(
             name=tool, status="unknown", principal=Principal("p", subject), client=Raw(client)
         ),
         AuthRejected(name, why),
+        LimitReached(subject, "http.max_streams"),
         SkippedFeatures("fs", (why, name)),
         BackendStateChanged("fs", "waiting", why, 1.0),
         KillSwitchChanged("tool", name, True, subject),

@@ -32,7 +32,6 @@ from trunkline.app.build import (
     build_identity,
     build_kill_switches,
     build_stores,
-    build_subscription_limits,
     build_suspended_calls,
     build_suspension_limits,
     build_upstream_settings,
@@ -325,7 +324,6 @@ class App:
         servers = enabled_servers(new)
         backends = self._backends(new)
         identity, limits = build_identity(new), build_suspension_limits(new)
-        subscription_limits = build_subscription_limits(new)
         switches, exempt = configured_switches(new), admin_servers(new)
         enforce = prepare_enforcement(gateway, new, self.switches, self._stores.limits)
         announced = LISTED_CAPABILITIES if diff.affects(*VISIBILITY_KEYS) else frozenset[str]()
@@ -339,7 +337,6 @@ class App:
                 self.audit_log.reconfigure(build_audit_options(new.audit))
             gateway.set_identity(identity)
             gateway.stateless.suspended_calls.reconfigure(limits)
-            gateway.subscription_counts.reconfigure(subscription_limits)
             enforce()
             gateway.apply_config(backends, diff.restarted, diff.removed, announced)
 

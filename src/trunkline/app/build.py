@@ -549,8 +549,10 @@ def prepare_enforcement(
     visibility = build_visibility(config, enforcer)
     rate_limiter = build_rate_limiter(config, limit_store)
     arguments = build_argument_checker(config, pipeline.events.emit)
+    subscription_limits = build_subscription_limits(config)
 
     def apply() -> None:
+        gateway.subscription_counts.reconfigure(subscription_limits)
         pipeline.enforcer = EnforcementChain(enforcer, switches, rate_limiter, arguments)
         gateway.registry.set_visibility(visibility)
 

@@ -135,9 +135,10 @@ class ResumableEventStream:
         while self._exchange is not None and self._next_event <= self._last_event:
             oldest = self._last_event - len(self._stored) + 1
             number = max(self._next_event, oldest)
-            self._next_event = number + 1
             if number > self._last_event:
+                self._next_event = number
                 break  # the events were dropped before a client read them
+            self._next_event = number + 1
             event = encode_event(self._stored[number - oldest], id=self._event_id(number))
             await self._send_event(event)
         if self.is_done:

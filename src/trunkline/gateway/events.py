@@ -335,15 +335,8 @@ def describe_event(event: GatewayEvent | CallBrief, sanitize: Sanitize = str) ->
             return f"configuration not reloaded: {sanitize(problems)}"
         case AuthRejected(address, reason):
             return f"request from {sanitize(address)} rejected: {sanitize(reason)}"
-        case AuditSizeExceeded(excess, max_mib, min_days):
-            return (
-                f"the audit log is {excess / 1024 / 1024:.1f} MiB larger than audit.max_mib = "
-                f"{max_mib:g}: records younger than audit.min_days = {min_days:g} are kept; "
-                "find out what is recorded so often, or raise audit.max_mib"
-            )
-        case LimitReached(subject, limit, session_ended):
-            end = "its longest idle session has ended" if session_ended else "a request is refused"
-            return f"{sanitize(subject)} has reached {limit}: {end}"
+        case AuditSizeExceeded() | LimitReached():
+            return _describe_excess(event, sanitize)
         case UncheckedTool(name, _, reason):
             return f"the arguments of {sanitize(name)} are not checked: {sanitize(reason)}"
         case SkippedFeatures(backend, reasons):
@@ -368,3 +361,16 @@ def _describe_switch(event: KillSwitchChanged, sanitize: Sanitize) -> str:
         return f"the gateway is {'paused' if event.disabled else 'resumed'} by {by}"
     target = f"{event.kind} {sanitize(event.name)}" if event.name else event.kind
     return f"{target} is {'disabled' if event.disabled else 'revived'} by {by}"
+
+
+def _describe_excess(event: AuditSizeExceeded | LimitReached, sanitize: Sanitize) -> str:
+    if isinstance(event, LimitReached):
+        ended = "its longest idle session has ended"
+        effect = ended if event.session_ended else "a request is refused"
+        return f"{sanitize(event.subject)} has reached {event.limit}: {effect}"
+    mebibytes = event.excess_bytes / 1024 / 1024
+    return (
+        f"the audit log is {mebibytes:.1f} MiB larger than audit.max_mib = {event.max_mib:g}: "
+        f"records younger than audit.min_days = {event.min_days:g} are kept; "
+        "find out what is recorded so often, or raise audit.max_mib"
+    )
