@@ -457,7 +457,7 @@ def readiness(backends: UpstreamOverview, detailed: bool = False) -> dict[str, A
         reasons = ["the catalogue has not been published yet: servers are starting"]
     elif len(degraded) == len(snapshots) and any(
         # The gateway can still say that servers are disabled, which no other replica does better.
-        each["state"] != UpstreamState.DISABLED
+        each.state is not UpstreamState.DISABLED
         for each in degraded
     ):
         reasons = ["no server is ready"]
