@@ -103,7 +103,7 @@ class Redactor:
         mask: Callable[[bytes], bytes] = bytes,
         small_bytes: int = SMALL_BYTES,
     ) -> None:
-        """Prepare; `mask` removes further secrets from encoded arguments, whatever the mode.
+        """Prepare; `mask` removes further secrets from encoded arguments, in every mode.
 
         `small_bytes` is the size up to which nodes are not counted; the result is the same.
         """

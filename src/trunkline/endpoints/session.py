@@ -193,7 +193,7 @@ class SessionEndpoint:
                 limits = self._settings.session_limits
                 exceeded = await resolve(self._store.create(record, limits, self.now()))
         except BaseException as exc:
-            self._store.remove(record.id, record.epoch)  # it may have been stored all the same
+            self._store.remove(record.id, record.epoch)  # it may have been stored anyway
             await self._service.close_session(pending.session.mcp_session)
             if not isinstance(exc, Exception):
                 raise

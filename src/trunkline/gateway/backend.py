@@ -68,7 +68,7 @@ class ServerRequestMode(NamedTuple):
 
 
 class BackendAbilities(NamedTuple):
-    """What a backend can do besides answering calls; None for what it cannot."""
+    """What a backend can do in addition to answering calls; None for an absent ability."""
 
     # Checks that it responds; raises RpcError or ConnectionLost
     ping: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -99,7 +99,7 @@ class Backend(Protocol):
 
     @property
     def abilities(self) -> BackendAbilities:
-        """What it can do besides answering calls."""
+        """What it can do in addition to answering calls."""
         ...
 
     async def list_features(self) -> BackendFeatures:

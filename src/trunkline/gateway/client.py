@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeAlias
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.identity import Caller, Principal
 
-# How many notifications may wait in a queue, besides what the connection itself buffers
+# How many notifications may wait in a queue; the connection itself buffers more
 MAX_QUEUED_NOTIFICATIONS = 256
 
 # Takes the function to call with a new principal, before a message that has its token is received.

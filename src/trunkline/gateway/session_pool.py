@@ -133,7 +133,7 @@ class SessionPool(Generic[T]):
     ) -> None:
         """Start without sessions.
 
-        `max_extra` is how many may exist besides the primary one. A session is closed after
+        `max_extra` is how many may exist in addition to the primary one. A session is closed after
         `idle_timeout` seconds without calls. Calls of one principal may occupy `max_per_principal`
         sessions, None for all.
         """
@@ -162,7 +162,7 @@ class SessionPool(Generic[T]):
 
     @property
     def extra_count(self) -> int:
-        """How many sessions exist besides the primary one."""
+        """How many sessions exist in addition to the primary one."""
         return sum(not pooled.is_primary for pooled in self._sessions)
 
     def reconfigure(self, max_extra: int, max_per_principal: int | None = None) -> None:

@@ -366,7 +366,7 @@ class SuspendedCall:
             if key in completions
         }
         await self._suspended_calls.take(self)
-        # Removed before the check: the state is used up, whatever the user answered.
+        # Removed before the check: the state is used up by any answer.
         if any(decode_value(answer["action"]) != "accept" for answer in given.values()):
             raise RpcError.internal_error("the user declined to open the URL")
         return [completions[key] for key in given]

@@ -377,7 +377,7 @@ class Upstream:
         if self._on_state_changed is not None:
             self._on_state_changed(self.snapshot())
 
-    # Sessions besides the primary one
+    # Secondary sessions
 
     def _new_pool(self) -> SessionPool[Backend]:
         return SessionPool(

@@ -28,7 +28,7 @@ from trunkline.mcp.identity import Caller, Principal
 
 
 class UpstreamSubscriptions:
-    """What clients want from one backend besides answers."""
+    """The resource subscriptions and the log level that clients want from one backend."""
 
     def __init__(self, timeout: float) -> None:
         """Start empty; `timeout` is how many seconds each request to the backend may take."""
@@ -56,7 +56,7 @@ class UpstreamSubscriptions:
                     await self._send_subscribe(subscriptions, uri)
                 self._subscriber_counts[uri] += 1
         except BaseException:
-            # The server may have subscribed all the same: the next sync unsubscribes then.
+            # The server may have subscribed anyway: then the next sync unsubscribes.
             self._changed.set()
             raise
 

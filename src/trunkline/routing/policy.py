@@ -14,7 +14,7 @@ Rules upheld here:
 1. The first matching rule decides. Later rules change nothing.
 2. With any rule or role, what is not allowed is hidden.
 3. A condition that fails never allows: a denying rule then denies, an allowing rule does not match.
-   A condition that could take too long for these arguments denies the call, whatever its rule says.
+   A condition that could take too long for these arguments denies, even if its rule allows.
 4. A feature is visible if and only if some call of it could be allowed, or a role of the caller may
    read but not execute it.
 5. Equal subjects and targets get equal decisions, independent of earlier ones.

@@ -327,7 +327,7 @@ class AdoptedProcesses:
 
     `process_access.adopt_orphans` makes the kernel do that. Then the gateway must reap them, which
     is otherwise done by the first process of the system. Only for a process that has no children
-    besides those of this package: others would lose their exit codes.
+    in addition to those of this package: others would lose their exit codes.
     """
 
     def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
