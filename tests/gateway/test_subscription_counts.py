@@ -43,14 +43,14 @@ def test_subscriptions_are_limited_in_total_and_per_principal() -> None:
     assert (counts.total, counts.by_principal) == (3, {"b": 2, "c": 1})
 
 
-def keeper() -> Server:
+def resource_server() -> Server:
     server = Server(resources=[{"uri": f"x:{n}", "name": f"x{n}"} for n in range(9)])
     server.capabilities["resources"] = {"subscribe": True}
     return server
 
 
 async def test_resources_of_all_sessions_count_until_they_are_unsubscribed() -> None:
-    server = keeper()
+    server = resource_server()
     async with serving(s=server) as gateway:
         counts = gateway.subscription_counts
         counts.reconfigure(SubscriptionLimits(9, 2))
@@ -67,7 +67,7 @@ async def test_resources_of_all_sessions_count_until_they_are_unsubscribed() -> 
 
 
 async def test_a_refused_subscription_does_not_count() -> None:
-    server = keeper()
+    server = resource_server()
     server.methods["resources/subscribe"] = refuse(-32602)
     async with serving(s=server) as gateway, session_client(gateway) as user:
         with pytest.raises(RpcError):
@@ -76,7 +76,7 @@ async def test_a_refused_subscription_does_not_count() -> None:
 
 
 async def test_a_subscription_stream_counts_with_its_resources_until_it_ends() -> None:
-    server = keeper()
+    server = resource_server()
     async with serving(s=server) as gateway:
         counts = gateway.subscription_counts
         counts.reconfigure(SubscriptionLimits(9, 3))
