@@ -11,7 +11,8 @@ Invariants:
    client.
 2. A session has an unguessable id, and exists only for the principal that opened it.
    Each POST is handled with the roles of its own token, not with those of the GET.
-3. The number of sessions and the queue of each are limited; above the limits the status is 503.
+3. The queue of each session is limited; above the limit the status is 503. The router limits the
+   number of sessions, together with that of WebSockets.
 """
 
 import asyncio
@@ -34,9 +35,8 @@ _URI_PATH = re.compile(r"/?[\w.~-]+(/[\w.~-]+)*", re.ASCII)
 
 
 class SseLimits(Struct, frozen=True):
-    """Limits of the number of sessions and of the queued payloads in each."""
+    """Limits of the queued payloads in each session."""
 
-    max_sessions: int = 1024
     max_queued: int = 64
     max_queued_bytes: int = 8 * 1024 * 1024
 
@@ -59,6 +59,9 @@ class SseEndpoint:
         self._limits = limits
         self._sessions: dict[str, SseTransport] = {}
 
+    def __len__(self) -> int:
+        return len(self._sessions)
+
     async def open(
         self,
         exchange: HttpExchange,
@@ -72,9 +75,6 @@ class SseEndpoint:
         """
         if exchange.request.method != "GET":
             _respond_text(exchange, 405, "expected 'GET'", (b"allow", b"GET"), *headers)
-            return None
-        if len(self._sessions) >= self._limits.max_sessions:
-            _respond_text(exchange, 503, "too many sessions", RETRY_AFTER_1_S, *headers)
             return None
         id = secrets.token_urlsafe(24)
         session = SseTransport(exchange, principal, self._limits, lambda: self._sessions.pop(id))
