@@ -489,7 +489,6 @@ class App:
         application.
         """
         from trunkline.app.build import build_proxies  # noqa: PLC0415
-        from trunkline.endpoints.request_context import RETRY_AFTER_1_S  # noqa: PLC0415
         from trunkline.http.asgi import (  # noqa: PLC0415
             AsgiApp,
             AsgiLimits,
@@ -516,12 +515,7 @@ class App:
             principal = await router.authenticate(request)
             if not isinstance(principal, Principal):
                 raise AsgiRejected(principal.status, principal.reason, principal.headers)
-            if (limit := router.acquire_stream(principal)) is not None:
-                raise AsgiRejected(limit.status, limit.reason, (RETRY_AFTER_1_S,))
-            try:
-                await router.serve(request, channel, principal)
-            finally:
-                router.streams.release(principal.id)
+            await _serve_websocket(router, request, channel, principal)
 
         watching = AsyncExitStack()
 
@@ -626,6 +620,21 @@ class App:
             "sampling": {},
             "elicitation": {"form": {}, "url": {}},
         }
+
+
+async def _serve_websocket(
+    router: "HttpRouter", request: HttpRequest, channel: Transport, principal: Principal
+) -> None:
+    """Serve a WebSocket of an ASGI server; raises AsgiRejected above the limits of streams."""
+    from trunkline.endpoints.request_context import RETRY_AFTER_1_S  # noqa: PLC0415
+    from trunkline.http.asgi import AsgiRejected  # noqa: PLC0415
+
+    if (limit := router.acquire_stream(principal)) is not None:
+        raise AsgiRejected(limit.status, limit.reason, (RETRY_AFTER_1_S,))
+    try:
+        await router.serve(request, channel, principal)
+    finally:
+        router.streams.release(principal.id)
 
 
 async def _run_close_step(step: Callable[[], Awaitable[None]], timeout: float) -> None:
