@@ -327,12 +327,8 @@ def describe_event(event: GatewayEvent | CallBrief, sanitize: Sanitize = str) ->
             return f"server {sanitize(name)} is {state}{reason}{retry_text}"
         case KillSwitchChanged():
             return _describe_switch(event, sanitize)
-        case ConfigReloaded(None, changed):
-            changes = ", ".join(map(sanitize, changed)) or "nothing has changed"
-            return f"configuration reloaded: {changes}"
-        case ConfigReloaded(problem):
-            problems = " | ".join(str(problem).splitlines())
-            return f"configuration not reloaded: {sanitize(problems)}"
+        case ConfigReloaded():
+            return _describe_reload(event, sanitize)
         case AuthRejected(address, reason):
             return f"request from {sanitize(address)} rejected: {sanitize(reason)}"
         case AuditSizeExceeded() | LimitReached():
@@ -374,3 +370,11 @@ def _describe_excess(event: AuditSizeExceeded | LimitReached, sanitize: Sanitize
         f"records younger than audit.min_days = {event.min_days:g} are kept; "
         "find out what is recorded so often, or raise audit.max_mib"
     )
+
+
+def _describe_reload(event: ConfigReloaded, sanitize: Sanitize) -> str:
+    if event.problem is not None:
+        problems = " | ".join(event.problem.splitlines())
+        return f"configuration not reloaded: {sanitize(problems)}"
+    changes = ", ".join(map(sanitize, event.changed)) or "nothing has changed"
+    return f"configuration reloaded: {changes}"
