@@ -456,7 +456,7 @@ def readiness(backends: UpstreamOverview, detailed: bool = False) -> dict[str, A
     elif not backends.started:
         reasons = ["the catalogue has not been published yet: servers are starting"]
     elif len(degraded) == len(snapshots) and any(
-        # The gateway can still say that servers are disabled, which no other replica does better.
+        # If all are disabled, the gateway is ready to say so, and another replica could do no more.
         each.state is not UpstreamState.DISABLED
         for each in degraded
     ):
