@@ -500,11 +500,6 @@ class App:
         def answer(exchange: HttpExchange) -> None:
             self._get_router(self.config.http).handle(exchange)
 
-        def check_body(
-            request: HttpRequest, length: int | None, decide: "Callable[[BodyDecision], None]"
-        ) -> None:
-            self._get_router(self.config.http).check_body(request, length, decide)
-
         async def accept(request: HttpRequest, channel: Transport) -> None:
             router = self._get_router(self.config.http)
             refusal, ws_path = router.check_access(request), router.settings.ws_path
@@ -534,7 +529,7 @@ class App:
             accept,
             limits,
             proxies=build_proxies(http),
-            check_body=check_body,
+            check_body=self._check_body,
             startup=start,
             shutdown=stop,
         )
@@ -554,6 +549,12 @@ class App:
     def router(self) -> "HttpRouter | None":
         """The HTTP router, while HTTP is served."""
         return self._router
+
+    def _check_body(
+        self, request: HttpRequest, length: int | None, decide: "Callable[[BodyDecision], None]"
+    ) -> "BodyDecision | None":
+        """Decide by the head of a request whether its body is read; this is a BodyCheck."""
+        return self._get_router(self.config.http).check_body(request, length, decide)
 
     def _get_router(self, http: HttpSettings) -> "HttpRouter":
         """Return the HTTP router; the first call creates it, because it needs a running loop."""
