@@ -124,6 +124,8 @@ async def test_the_metrics_address_requires_its_token_except_for_health(
         assert (await fetch(f"{metrics_url}/metrics")).status == 401
         token = {"authorization": "Bearer s3cret"}
         assert (await fetch(f"{metrics_url}/metrics", headers=token)).status == 200
+        late_body = {"expect": "100-continue", "content-length": "100000"}
+        assert (await fetch(f"{metrics_url}/metrics", headers=late_body)).status == 413
         assert json.loads((await fetch(f"{metrics_url}/health")).body) == {"status": "ok"}
         public = json.loads((await fetch(f"{metrics_url}/ready")).body)
         assert public == {"status": "ready", "servers": {"ready": 2, "degraded": 1}}

@@ -76,11 +76,10 @@ class Gate:
 
     def __call__(
         self, request: HttpRequest, length: int | None, decide: Callable[[BodyDecision], None]
-    ) -> None:
+    ) -> BodyDecision | None:
         self.asked.append((request, length))
         self.decides.append(decide)
-        if self.decision is not None:
-            decide(self.decision)
+        return self.decision
 
     def reserve(self, size: int = 0) -> BodyReservation:
         reservation = self.budget.reserve("a", size)

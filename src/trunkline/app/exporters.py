@@ -24,6 +24,7 @@ from trunkline.endpoints.pages import HEALTH_PATHS, HealthPages, HttpPages
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.registry import Registry
 from trunkline.gateway.upstream import UpstreamSnapshot, UpstreamState
+from trunkline.http.bodies import refuse_body
 from trunkline.http.client import ClientLimits, HttpClient
 from trunkline.http.listener import HttpListener
 from trunkline.jsonrpc import ConnectionLost
@@ -96,7 +97,9 @@ class GatewayMetrics:
         listen = self._config.metrics.listen if own else None
         self.lag.start()
         server = None if listen is None else self._create_server(listen)
-        listener = None if server is None else HttpListener(server.answer, report=self._report)
+        listener = None
+        if server is not None:
+            listener = HttpListener(server.answer, report=self._report, check_body=refuse_body)
         try:
             if listener is not None:
                 has_token = self._config.metrics.token is not None

@@ -258,19 +258,18 @@ class HttpRouter:
 
     def check_body(
         self, request: HttpRequest, length: int | None, decide: Callable[[BodyDecision], None]
-    ) -> None:
+    ) -> BodyDecision | None:
         """Decide by the head of a request whether its body is read; this is a BodyCheck."""
         request_class = self._classify(request.head)
         if request_class.rejection is not None:
-            decide(text_response(*request_class.rejection, request_class.headers))
-            return
+            return text_response(*request_class.rejection, request_class.headers)
         principal = self.authenticator.cached_principal(request)
         if principal is None and self._is_public(request):
             principal = _ANONYMOUS
-        if principal is None:
-            self._spawn(self._authenticate_body(request, length, decide))
-        else:
-            decide(self._reserve_body(principal, length, request_class.headers))
+        if principal is not None:
+            return self._reserve_body(principal, length, request_class.headers)
+        self._spawn(self._authenticate_body(request, length, decide))
+        return None
 
     async def _authenticate_body(
         self, request: HttpRequest, length: int | None, decide: Callable[[BodyDecision], None]

@@ -528,8 +528,8 @@ async def _await_decision(
         elif isinstance(decision, BodyReservation):  # the server has cancelled the request
             decision.release()
 
-    check_body(request, length, decide)
-    return await decided
+    decision = check_body(request, length, decide)
+    return await decided if decision is None else decision
 
 
 async def _read_body(

@@ -105,5 +105,12 @@ class BodyReservation:
 BodyDecision: TypeAlias = BodyReservation | EarlyResponse
 
 # Decides by the head of a request and the length of its body, None if it is not known, whether the
-# body is read. It calls the last argument once with the decision, at once or later.
-BodyCheck: TypeAlias = Callable[[HttpRequest, int | None, Callable[[BodyDecision], None]], None]
+# body is read. It returns the decision, or returns None and later calls the last argument with it.
+BodyCheck: TypeAlias = Callable[
+    [HttpRequest, int | None, Callable[[BodyDecision], None]], BodyDecision | None
+]
+
+
+def refuse_body(*_: object) -> EarlyResponse:
+    """Refuse every body; this is a BodyCheck."""
+    return text_response(413, "expected a request without a body")

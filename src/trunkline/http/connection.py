@@ -44,7 +44,6 @@ from trunkline.http.bodies import (
     BodyCheck,
     BodyDecision,
     BodyReservation,
-    EarlyResponse,
     overloaded_response,
 )
 from trunkline.http.exchange import (
@@ -628,12 +627,13 @@ class HttpConnection(asyncio.Protocol):
             return
         reader, check_body = self._reader, self._context.check_body
         if reader.phase is ReaderPhase.BODY and check_body is not None:
-            if self._reservation is None:
+            decision = self._reservation
+            if decision is None:
+                decision = check_body(*reader.unread_request, self._on_body_checked)
+            if decision is None:
                 self._move(ConnectionEvent.BODY_BEGUN)
-                check_body(*reader.unread_request, self._on_body_checked)
                 return
-            if not self._reservation.grow_to(reader.received):
-                self._reject_body(overloaded_response())
+            if not self._apply_decision(decision):
                 self._handle_requests()
                 return
         self._move(_INCOMPLETE[reader.phase])
@@ -645,20 +645,24 @@ class HttpConnection(asyncio.Protocol):
     # Bodies
 
     def _on_body_checked(self, decision: BodyDecision) -> None:
-        """Read the current body, or answer its request without it."""
+        """Read the current body, or answer its request without it, after a late decision."""
         if self.state.activity is not Activity.CHECKING_BODY:  # the client has disconnected
             if isinstance(decision, BodyReservation):
                 decision.release()
             return
-        if isinstance(decision, BodyReservation):
-            self._reservation = decision
-        else:
-            self._reject_body(decision)
+        self._apply_decision(decision)
         self._move(ConnectionEvent.BODY_CHECKED)
         self._continue()
 
-    def _reject_body(self, response: EarlyResponse) -> None:
-        self._reader.reject(RequestRejected(response.status, "", response))
+    def _apply_decision(self, decision: BodyDecision) -> bool:
+        """Reserve what has arrived of the body, or reject it; return whether it is read."""
+        if isinstance(decision, BodyReservation):
+            self._reservation = decision
+            if decision.grow_to(self._reader.received):
+                return True
+            decision = overloaded_response()
+        self._reader.reject(RequestRejected(decision.status, "", decision))
+        return False
 
     def _release_body(self) -> None:
         """Give back what was reserved for the current body."""
