@@ -321,3 +321,16 @@ async def test_a_subscription_stream_gets_no_updates_of_a_resource_once_it_is_hi
         assert dev.stream.take_notifications() == []
         gateway.stateless.end_subscriptions()
         await asyncio.gather(*streams)
+
+
+@pytest.mark.parametrize("method", ["resources/read", "resources/subscribe"])
+@pytest.mark.parametrize(
+    "uri", ["file:///b/../secret", "file:///b/%2e%2e/secret", "FILE:///b", "file:////b"]
+)
+async def test_no_other_spelling_of_a_uri_reaches_a_server(method: str, uri: str) -> None:
+    server = files()
+    async with governed(HIDING, other=server) as gateway:
+        dev = GovernedClient(gateway, DEV)
+        _, why = await dev.expect_error(method, uri=uri)
+        assert why.startswith("Resource not found: it")
+        assert server.count(method) == 0

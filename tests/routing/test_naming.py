@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from trunkline.routing.naming import (
     MAX_PUBLIC_NAME_LENGTH,
+    find_ambiguity,
     matches_any_pattern,
     matches_pattern,
     matches_template,
@@ -139,3 +140,44 @@ def test_no_template_makes_matching_slow() -> None:
 def test_the_longer_template_is_more_specific() -> None:
     assert template_specificity("file:///{p}") < template_specificity("file:///docs/{p}")
     assert template_literals("a{x}b{y}") == ["a", "b", ""]
+
+
+@pytest.mark.parametrize(
+    ("uri", "reason"),
+    [
+        ("file:///pub/../secret", "a segment . or .."),
+        ("file:///pub/./secret", "a segment . or .."),
+        ("file:///pub/%2e%2E/secret", "a segment . or .."),
+        ("file:///pub/..%2fsecret", "a segment . or .."),
+        ("file:///pub/%252e%252e/secret", "a segment . or .."),
+        ("file:///pub\\..\\secret", "a segment . or .."),
+        ("memo://../secret", "a segment . or .."),
+        ("../secret", "a segment . or .."),
+        ("file:///pub\\secret", "a backslash"),
+        ("file:///pub%5Csecret", "a backslash"),
+        ("file:///%73ecret", "escapes characters"),
+        ("file:////secret", "two slashes"),
+        ("file:///pub%2Fsecret", "two slashes"),
+        ("trunkline:fs:file:////secret", "two slashes"),
+        ("FILE:///secret", "scheme has capital"),
+        ("https://Example.com/x", "host has capital"),
+    ],
+)
+def test_a_uri_that_a_server_could_read_differently_is_ambiguous(uri: str, reason: str) -> None:
+    assert reason in str(find_ambiguity(uri))
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "file:///pub/a%20b/..c/d..e",
+        "github://Owner/Repo%2Fsub",
+        "web://https://example.com/x",
+        "https://example.com/x?path=../y",
+        "note:a.b",
+        "plain-name",
+        "",
+    ],
+)
+def test_other_uris_are_not_ambiguous(uri: str) -> None:
+    assert find_ambiguity(uri) is None

@@ -52,7 +52,7 @@ from trunkline.mcp.methods import (
 )
 from trunkline.mcp.params import Params
 from trunkline.routing.catalog import CatalogEntry
-from trunkline.routing.naming import NAME_SEPARATOR
+from trunkline.routing.naming import NAME_SEPARATOR, find_ambiguity
 
 _OPEN_BRACE = ord("{")
 _WRAPPER_KEYS = frozenset(("name", "arguments"))
@@ -432,7 +432,9 @@ class Router:
         if entry is None:
             # 2026-07-28 no longer uses RESOURCE_NOT_FOUND.
             code = INVALID_PARAMS if client.caller.revision.is_stateless else RESOURCE_NOT_FOUND
-            raise RpcError(code, "Resource not found", {"uri": uri})
+            reason = find_ambiguity(uri)
+            text = "Resource not found" if reason is None else f"Resource not found: {reason}"
+            raise RpcError(code, text, {"uri": uri})
         return entry
 
     def _find_resource(self, uri: str) -> CatalogEntry | None:
@@ -440,6 +442,8 @@ class Router:
 
     def _only_resource_server(self, uri: str) -> CatalogEntry | None:
         """Return the entry of the only upstream with resources: it may know unlisted URIs."""
+        if find_ambiguity(uri) is not None:
+            return None  # rules would judge another resource than the server returns
         names = [u.name for u in self.registry if u.supports("resources")]
         return (
             CatalogEntry(FeatureKind.RESOURCE, uri, names[0], uri, _EMPTY_DEFINITION)

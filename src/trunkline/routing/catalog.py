@@ -20,7 +20,12 @@ from trunkline.mcp.compat import downgrade_tool
 from trunkline.mcp.features import Feature, FeatureKind
 from trunkline.mcp.http_headers import HeaderParams, header_params
 from trunkline.mcp.versions import Revision
-from trunkline.routing.naming import matches_template, public_name, template_specificity
+from trunkline.routing.naming import (
+    find_ambiguity,
+    matches_template,
+    public_name,
+    template_specificity,
+)
 
 # The prefix of a URI that names its backend: trunkline:BACKEND:the native URI.
 OWNED_URI_PREFIX = "trunkline:"
@@ -85,9 +90,12 @@ class Catalog:
         return self._entries[kind].get(public)
 
     def find_resource(self, uri: str) -> CatalogEntry | None:
-        """Return the resource `uri`: listed, or matched by the most specific template."""
+        """Return the resource `uri`: listed, or matched by the most specific template.
+
+        No template matches an ambiguous URI: rules would judge another one than the server reads.
+        """
         found = self.find(FeatureKind.RESOURCE, uri)
-        if found is not None:
+        if found is not None or find_ambiguity(uri) is not None:
             return found
         candidates = [
             e for e in self.entries(FeatureKind.TEMPLATE) if matches_template(e.public_name, uri)

@@ -114,3 +114,42 @@ def template_literals(template: str) -> list[str]:
 def template_specificity(template: str) -> int:
     """Return the length of a template's literals. Of two matching templates, the longer wins."""
     return sum(map(len, template_literals(template)))
+
+
+# Spellings of URIs
+
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+_ESCAPED_UNRESERVED = re.compile(r"%(?:[46][1-9a-fA-F]|[57][0-9aA]|3[0-9]|2[dDeE]|5[fF]|7[eE])")
+_SEPARATORS = re.compile(r"[/\\]")
+# The gateway's own prefix, of a URI that two servers list, is no part of the URI.
+_URI_PARTS = re.compile(r"(?:trunkline:[\w-]+:)?([A-Za-z][A-Za-z0-9+.-]*):(?://([^/?#]*))?([^?#]*)")
+_SCHEMES_WITH_HOST = frozenset(("http", "https", "file", "ftp", "ws", "wss"))
+
+
+def find_ambiguity(uri: str) -> str | None:
+    """Return why a server could read a URI as another one than a pattern matches, if it could.
+
+    The path is what counts: a query means what the server says.
+    """
+    found = _URI_PARTS.match(uri)
+    scheme, host, path = ("", "", uri) if found is None else (found[1], found[2] or "", found[3])
+    # Decoded twice: some servers decode what was decoded before.
+    segments = _SEPARATORS.split(_unescape(_unescape(f"{host}/{path}")))
+    is_file = scheme.lower() == "file"
+    if "." in segments or ".." in segments:
+        return "it has a segment . or .. in its path"
+    if "\\" in uri or "%5c" in uri.lower():
+        return "it has a backslash"
+    if _ESCAPED_UNRESERVED.search(host + path):
+        return "it escapes characters that need no escape"
+    if is_file and ("//" in path or "%2f" in path.lower()):
+        return "it has two slashes together, or an escaped slash"
+    if scheme != scheme.lower():
+        return "its scheme has capital letters"
+    if scheme in _SCHEMES_WITH_HOST and host != host.lower():
+        return "its host has capital letters"
+    return None
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
