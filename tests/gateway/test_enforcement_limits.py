@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.servers import HeldAnswer, Server, make_gateway, refuse, running, tool
+from tests.gateway.servers import (
+    HeldAnswer,
+    Server,
+    make_gateway,
+    refuse,
+    running,
+    session_client,
+    tool,
+)
 from tests.gateway.stateless_callers import StatelessCaller
 from tests.http_client import site
+from tests.tasks import settle
 from trunkline.gateway.enforcement import EnforcementChain, RateLimiter
 from trunkline.gateway.events import CallSummary
 from trunkline.gateway.gateway import Gateway
@@ -67,16 +76,59 @@ async def test_a_call_above_the_limit_is_not_forwarded_and_has_a_retry_time() ->
 
 
 @pytest.mark.holds("O0.10", "M12")
-async def test_an_unknown_tool_uses_no_quota() -> None:
+async def test_unknown_names_share_one_limit_and_use_no_quota_of_tools() -> None:
     store, server = MemoryLimitStore(), everything()
-    gateway, _ = gateway_with_limits(server, store, default_rpm=1)
+    gateway, _ = gateway_with_limits(server, store, default_rpm=2)
     async with running(gateway, server):
         gateway.registry.start()
         await gateway.registry.wait_complete()
+        client = StatelessCaller(gateway)
+        for name in ("fs__delete", "nope"):
+            error = await client.expect_error("tools/call", name=name)
+            assert error.message == f"Unknown tool: {name}"
+        for method, members in (
+            ("tools/call", {"name": "other"}),
+            ("prompts/get", {"name": "other"}),
+            ("resources/read", {"uri": 1}),
+        ):
+            error = await client.expect_error(method, **members)
+            assert (error.code, error.message) == (4290, "Rate limit exceeded for unknown names")
+            assert error.data == {"type": "rate_limited", "retryAfter": 30, "limit": "unknown"}
+        assert len(store) == 1
+        await client.call("fs__read")
+        await StatelessCaller(gateway, "another").expect_error("tools/call", name="nope")
+
+
+async def test_unknown_names_count_for_the_subject() -> None:
+    async with serving(everything(), subjects={"*": Limit(rpm=2)}) as (client, _):
+        await client.expect_error("tools/call", name="nope")
+        await client.call("fs__read")
+        error = await client.expect_error("tools/call", name="fs__read")
+        assert error.message == "Rate limit exceeded for tool: fs__read"
+
+
+@pytest.mark.parametrize("method", ["tools/list", "server/discover", "made/up"])
+async def test_requests_that_are_no_calls_have_a_limit_of_their_own(method: str) -> None:
+    async with serving(everything(), requests_rpm=2) as (client, _):
+        for _ in range(2):
+            await client.ask("tools/list")
+        error = await client.expect_error(method)
+        assert (error.code, error.message) == (4290, "Rate limit exceeded for requests")
+        await client.call("fs__read")
+
+
+async def test_notifications_above_the_limit_are_dropped() -> None:
+    server = everything()
+    gateway, _ = gateway_with_limits(server, requests_rpm=4)
+    async with running(gateway, server), session_client(gateway) as client:
         for _ in range(3):
-            error = await StatelessCaller(gateway).expect_error("tools/call", name="fs__delete")
-            assert error.message == "Unknown tool: fs__delete"
-        assert len(store) == 0
+            await client.notify("notifications/roots/list_changed")
+        await client.ask("ping")
+        await client.notify("notifications/roots/list_changed")
+        error = await client.expect_error("ping")
+        assert error.message == "Rate limit exceeded for requests"
+        await settle()
+        assert server.count("notifications/roots/list_changed") == 3
 
 
 @pytest.mark.parametrize(

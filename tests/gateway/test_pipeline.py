@@ -79,6 +79,12 @@ class ScriptedEnforcer:
     def allows_passthrough(self, caller: Caller, backend: str) -> bool:
         return False
 
+    def count_unknown(self, caller: Caller) -> None:
+        """Count nothing."""
+
+    def count_request(self, caller: Caller) -> None:
+        """Count nothing."""
+
     def may_send(self, caller: Caller, backend: str) -> bool:
         return True
 

@@ -320,3 +320,22 @@ def test_changed_roles_are_resolved_again() -> None:
     resolver = LimitResolver(LimitTables(roles={"dev": Limit(1)}))
     assert resolver.resolve(ANN, entry()).all
     assert not resolver.resolve(Principal("key:ann", "ann", ("guest",)), entry()).all
+
+
+def test_unknown_names_count_by_subject_and_role_and_other_requests_by_subject() -> None:
+    tables = LimitTables(
+        default_rpm=7,
+        requests_rpm=9,
+        subjects={"a*": Limit(5, 2)},
+        roles={"dev": Limit(3, total_rpm=30)},
+    )
+    resolver, anna = LimitResolver(tables), Principal("key:anna", "anna", ("dev", "dev", "ops"))
+    assert resolver.resolve_unknown(anna) == (
+        AppliedLimit(("unknown", "key:anna"), 7),
+        AppliedLimit(("subject", "key:anna"), 5),
+        AppliedLimit(("role", "key:anna", "dev"), 3),
+        AppliedLimit(("role_total", "dev"), 30),
+    )
+    assert resolver.resolve_request(anna) == (AppliedLimit(("request", "key:anna"), 9),)
+    unlimited = LimitResolver(LimitTables())
+    assert (unlimited.resolve_unknown(anna), unlimited.resolve_request(anna)) == ((), ())

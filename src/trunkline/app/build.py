@@ -455,6 +455,7 @@ def build_limits(settings: LimitsSettings) -> LimitTables:
     """Return the limits of the configuration."""
     return LimitTables(
         default_rpm=settings.default_rpm or None,
+        requests_rpm=settings.requests_rpm or None,
         max_concurrent=settings.max_concurrent,
         tools=_build_limit_table(settings.tools),
         servers=_build_limit_table(settings.servers),

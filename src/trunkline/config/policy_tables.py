@@ -160,6 +160,17 @@ class LimitsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             ),
         ),
     ] = 1000
+    requests_rpm: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=_MAX_COUNT,
+            description=(
+                "Lists, pings, notifications and other messages per minute of each subject; "
+                "0 for no limit."
+            ),
+        ),
+    ] = 1000
     max_concurrent: Annotated[
         LimitCount | None,
         Meta(description="Calls in flight of each subject, unless subjects sets it."),

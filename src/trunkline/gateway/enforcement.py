@@ -38,6 +38,7 @@ from trunkline.routing.catalog import CatalogEntry
 from trunkline.routing.conditions import read_strict_arguments
 from trunkline.routing.limits import (
     SECOND_NS,
+    AppliedLimit,
     AppliedLimits,
     LimitExceeded,
     LimitResolver,
@@ -201,6 +202,27 @@ class RateLimiter:
             context.on_finish += (partial(self._release, applied),)
         return None
 
+    def count_unknown(self, caller: Caller) -> Awaitable[None] | None:
+        """Count a call of what does not exist for the caller; raises `rate_limited`."""
+        return self._count(caller, self._resolver.resolve_unknown(caller.principal))
+
+    def count_request(self, caller: Caller) -> Awaitable[None] | None:
+        """Count a request or notification that is no call; raises `rate_limited`."""
+        return self._count(caller, self._resolver.resolve_request(caller.principal))
+
+    def _count(self, caller: Caller, limits: tuple[AppliedLimit, ...]) -> Awaitable[None] | None:
+        if not limits:
+            return None
+        exceeded = self._store.acquire(limits, self._clock())
+        if isinstance(exceeded, LimitExceeded):
+            raise _request_limit_error(exceeded, caller)
+        return None if exceeded is None else self._count_later(exceeded, caller)
+
+    async def _count_later(self, answer: Awaitable[LimitExceeded | None], caller: Caller) -> None:
+        exceeded = await answer
+        if exceeded is not None:
+            raise _request_limit_error(exceeded, caller)
+
     async def _acquire_later(
         self,
         answer: Awaitable[LimitExceeded | None],
@@ -236,6 +258,20 @@ def _rate_limit_error(
     return gateway_error(
         ErrorKind.RATE_LIMITED, message, context.caller.revision, retryAfter=seconds, limit=limit
     )
+
+
+def _request_limit_error(exceeded: LimitExceeded, caller: Caller) -> RpcError:
+    seconds, limit = -(-exceeded.retry_after_ns // SECOND_NS), exceeded.key[0]
+    return gateway_error(
+        ErrorKind.RATE_LIMITED,
+        f"Rate limit exceeded for {_LIMITED_REQUESTS.get(limit, 'calls')}",
+        caller.revision,
+        retryAfter=seconds,
+        limit=limit,
+    )
+
+
+_LIMITED_REQUESTS = {"unknown": "unknown names", "request": "requests"}
 
 
 MAX_CACHED_SCHEMAS = 4096
@@ -452,6 +488,14 @@ class EnforcementChain:
         if self.policy_enforcer or self.rate_limiter:
             return False
         return self.may_send(caller, backend)
+
+    def count_unknown(self, caller: Caller) -> Awaitable[None] | None:
+        """Count a call of what does not exist for the caller; raises `rate_limited`."""
+        return None if self.rate_limiter is None else self.rate_limiter.count_unknown(caller)
+
+    def count_request(self, caller: Caller) -> Awaitable[None] | None:
+        """Count a request or notification that is no call; raises `rate_limited`."""
+        return None if self.rate_limiter is None else self.rate_limiter.count_request(caller)
 
     def may_send(self, caller: Caller, backend: str) -> bool:
         """Return whether a caller's notifications may reach a backend."""

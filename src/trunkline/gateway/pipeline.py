@@ -101,6 +101,14 @@ class CallEnforcer(Protocol):
         """Return whether a request unknown to MCP may be passed on to a backend."""
         ...
 
+    def count_unknown(self, caller: Caller) -> Awaitable[None] | None:
+        """Count a call of what does not exist for the caller; raises `rate_limited`."""
+        ...
+
+    def count_request(self, caller: Caller) -> Awaitable[None] | None:
+        """Count a request or notification that is no call; raises `rate_limited`."""
+        ...
+
     def may_send(self, caller: Caller, backend: str) -> bool:
         """Return whether a caller's notifications may reach a backend."""
         ...
@@ -406,6 +414,14 @@ class Pipeline:
     def allows_passthrough(self, caller: Caller, backend: str) -> bool:
         """Return whether a request unknown to MCP may be passed on to a backend."""
         return self.enforcer is None or self.enforcer.allows_passthrough(caller, backend)
+
+    def count_unknown(self, context: CallContext) -> Awaitable[None] | None:
+        """Count a call of what does not exist for its caller; raises `rate_limited`."""
+        return None if self.enforcer is None else self.enforcer.count_unknown(context.caller)
+
+    def count_request(self, caller: Caller) -> Awaitable[None] | None:
+        """Count a request or notification that is no call; raises `rate_limited`."""
+        return None if self.enforcer is None else self.enforcer.count_request(caller)
 
     def may_send(self, caller: Caller, backend: str) -> bool:
         """Return whether a caller's notifications may reach a backend."""

@@ -168,7 +168,7 @@ class Router:
         If a `call_tool` names no tool, these are the checks of `call_tool` itself.
         """
         wrapper = self._note_call_tool(context)
-        checks = () if wrapper is None else wrapper.checks
+        checks = (self.pipeline.count_unknown,) if wrapper is None else wrapper.checks
         return self.pipeline.check_unrouted(context, checks)
 
     async def _refuse_later(

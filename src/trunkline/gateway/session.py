@@ -14,7 +14,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 from uuid import uuid4
@@ -222,6 +222,30 @@ class Session:
         """Answer a request that is not forwarded, or that comes before `initialize`."""
         if request.id is None:
             raise RpcError(INVALID_REQUEST, "Request id must not be null")
+        caller = self._caller
+        if (
+            caller is not None
+            and not CLIENT_REQUESTS.get(request.method, _UNDEFINED_METHOD).is_call
+        ):
+            waiting = self._router.pipeline.count_request(caller)
+            if waiting is not None:
+                return self._answer_counted_later(waiting, request, stream, params)
+        return self._answer_counted(request, stream, params)
+
+    async def _answer_counted_later(
+        self,
+        waiting: Awaitable[None],
+        request: Request,
+        stream: RequestStream | None,
+        params: Params | None,
+    ) -> Any:
+        await waiting
+        outcome = self._answer_counted(request, stream, params)
+        return await outcome if hasattr(outcome, "__await__") else outcome
+
+    def _answer_counted(
+        self, request: Request, stream: RequestStream | None, params: Params | None
+    ) -> Any:
         method, caller = CLIENT_REQUESTS.get(request.method), self._caller
         if method is not None and method.precedes_session:
             return self._answer_known(request, Params(UNSET), method, self)
@@ -339,6 +363,25 @@ class Session:
         method = CLIENT_NOTIFICATIONS.get(notification.method)
         if self._caller is None and (method is None or not method.precedes_session):
             return
+        caller = self._caller
+        if caller is not None and (method is None or method.mode in (BROADCAST, TO_CALLER)):
+            try:
+                waiting = self._router.pipeline.count_request(caller)
+            except RpcError:
+                return  # too many: notifications are never answered, so it is dropped
+            if waiting is not None:
+                self._backend_queue.put(self._handle_later(waiting, notification, method))
+                return
+        self._handle_notification(notification, method)
+
+    async def _handle_later(
+        self, waiting: Awaitable[None], notification: Notification, method: Method | None
+    ) -> None:
+        with suppress(RpcError):
+            await waiting
+            self._handle_notification(notification, method)
+
+    def _handle_notification(self, notification: Notification, method: Method | None) -> None:
         if method is not None and (handler := self._notification_handlers.get(method.name)):
             handler(self, Params(notification.params))
         elif method is None or (

@@ -246,6 +246,12 @@ class StatelessCall(NamedTuple):
 _RequestHandler: TypeAlias = Callable[["StatelessHandler", Request, Params, StatelessClient], Any]
 
 
+async def _answer_later(waiting: Awaitable[None], answer: Callable[[], Any]) -> Any:
+    await waiting
+    outcome = answer()
+    return await outcome if hasattr(outcome, "__await__") else outcome
+
+
 class StatelessHandler:
     """Answers the requests of the stateless protocol."""
 
@@ -282,8 +288,13 @@ class StatelessHandler:
         principal: Principal,
         stream: RequestStream,
         header_check: HeaderCheck | None = None,
+        *,
+        is_counted: bool = False,
     ) -> Any:
-        """Answer a request, or return an awaitable; `stream` carries all messages about it."""
+        """Answer a request, or return an awaitable; `stream` carries all messages about it.
+
+        With `is_counted`, a request that is no call has been counted against the limits.
+        """
         if request.id is None:
             raise RpcError(INVALID_REQUEST, "Request id must not be null")
         caller = read_envelope(params, principal)
@@ -292,6 +303,11 @@ class StatelessHandler:
             self._last_caller = caller
             self._on_caller(caller)
         method = CLIENT_REQUESTS.get(request.method)
+        if (method is None or not method.call_revisions) and not is_counted:
+            waiting = self._router.pipeline.count_request(caller)
+            if waiting is not None:
+                answer = partial(self.answer, request, params, principal, stream, header_check)
+                return _answer_later(waiting, partial(answer, is_counted=True))
         if method is None or caller.revision not in method.revisions:
             raise RpcError.method_not_found(request.method)
         if method.capability and method.capability not in self._registry.capabilities():

@@ -200,6 +200,8 @@ class LimitTables(Struct, frozen=True):
 
     default_rpm: int | None = None
     """Calls per minute of each subject and tool without an entry."""
+    requests_rpm: int | None = None
+    """Requests and notifications per minute of each subject that are no calls."""
     max_concurrent: int | None = None
     """Calls in flight of each subject without an entry."""
     tools: Mapping[str, Limit] = _NO_LIMITS
@@ -256,6 +258,29 @@ class LimitResolver:
         return AppliedLimits(
             tuple(each for each in found if each in held or each.rpm is not None), held
         )
+
+    def resolve_unknown(self, principal: Principal) -> tuple[AppliedLimit, ...]:
+        """Return the rates that apply to calls of what does not exist for a subject.
+
+        All of them count as calls of one more tool: clients may make up any name.
+        """
+        limits, principal_id = self._limits, principal.id
+        found = [
+            AppliedLimit(("unknown", principal_id), limits.default_rpm),
+            AppliedLimit(
+                ("subject", principal_id), _limit_for(limits.subjects, principal.subject).rpm
+            ),
+        ]
+        for role in dict.fromkeys(principal.roles):
+            limit = limits.roles.get(role, _NO_LIMIT)
+            found.append(AppliedLimit(("role", principal_id, role), limit.rpm))
+            found.append(AppliedLimit(("role_total", role), limit.total_rpm))
+        return tuple(each for each in found if each.rpm is not None)
+
+    def resolve_request(self, principal: Principal) -> tuple[AppliedLimit, ...]:
+        """Return the rate that applies to requests and notifications that are no calls."""
+        rpm = self._limits.requests_rpm
+        return () if rpm is None else (AppliedLimit(("request", principal.id), rpm),)
 
 
 def _limit_name(entry: CatalogEntry) -> str:
