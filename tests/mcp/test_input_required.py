@@ -15,6 +15,8 @@ from trunkline.mcp.input_required import (
     read_input_required,
     read_retry,
     read_url_elicitations,
+    replace_state,
+    starts_complete,
     strip_retry,
     write_input_required,
 )
@@ -215,3 +217,43 @@ def test_responses_are_set_with_or_without_a_state() -> None:
     assert bytes(params.encode()) == b"{}"
     put_retry(params, {"b": Raw(b"{}")}, Raw(b'"t"'))
     assert bytes(params.encode()) == b'{"inputResponses":{"b":{}},"requestState":"t"}'
+
+
+def test_the_state_of_a_result_that_requires_input_is_replaced() -> None:
+    result = required(requestState="theirs", extra=1.0)
+    replaced = replace_state(result, lambda state: f"ours({from_raw(state)})")
+    assert from_raw(replaced) == {
+        "resultType": "input_required",
+        "requestState": "ours(theirs)",
+        "extra": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        b'{"content":[]}',
+        b'{"resultType":"input_required","inputRequests":{}}',
+        b'{"resultType":"input_required","requestState":null}',
+        b'{"resultType":"complete","requestState":"x","text":"input_required"}',
+        b'{"requestState":"x","text":"input_required"}',
+        b'["input_required"]',
+        b'{"resultType":"input_required","requestState":"x","requestState":"y"}',
+    ],
+)
+def test_a_result_without_a_state_that_is_replaced_stays_as_it_is(result: bytes) -> None:
+    assert bytes(replace_state(Raw(result), lambda _: "ours")) == result
+
+
+@pytest.mark.parametrize(
+    ("result", "starts"),
+    [
+        (b'{"resultType":"complete","content":[]}', True),
+        (b'{"resultType":"complete"}', True),
+        (b'{"resultType":"input_required"}', False),
+        (b'{"content":[],"resultType":"complete"}', False),
+        (b"{}", False),
+    ],
+)
+def test_a_result_may_begin_by_saying_that_it_is_complete(result: bytes, starts: bool) -> None:
+    assert starts_complete(Raw(result)) is starts

@@ -19,6 +19,7 @@ from trunkline.routing.limits import (
     LimitResolver,
     LimitTables,
     MemoryLimitStore,
+    combine_limits,
 )
 
 pytestmark = pytest.mark.at_once
@@ -248,6 +249,18 @@ def applied(
     limits: LimitTables, principal: Principal = ANN, of: CatalogEntry | None = None
 ) -> set[AppliedLimit]:
     return set(LimitResolver(limits).resolve(principal, of or entry()).all)
+
+
+def test_a_limit_that_two_tools_share_counts_a_call_once() -> None:
+    limits = LimitTables(default_rpm=1000, subjects={"*": Limit(5, 2)})
+    both = [LimitResolver(limits).resolve(ANN, entry(name)) for name in ("fs__read", "fs__stat")]
+    combined = combine_limits(both)
+    assert combined.all == (
+        AppliedLimit(("tool", "key:ann", "fs__read"), 1000),
+        AppliedLimit(("subject", "key:ann"), 5, 2),
+        AppliedLimit(("tool", "key:ann", "fs__stat"), 1000),
+    )
+    assert combined.concurrent == (AppliedLimit(("subject", "key:ann"), 5, 2),)
 
 
 def test_without_limits_nothing_is_counted() -> None:

@@ -84,12 +84,19 @@ def write_input_required(
 
 
 def replace_state(result: Raw, replace: Callable[[Raw], str]) -> Raw:
-    """Return a result whose state, if it is an `input_required` one with a state, is replaced."""
+    """Return a result whose state, if it is an `input_required` one with a state, is replaced.
+
+    A result that cannot be read stays as it is.
+    """
     if b'"input_required"' not in bytes(result):
         return result
-    found = read_members(result)
+    try:
+        found = read_members(result)
+        kind = decode_value(found.get("resultType", _COMPLETE))
+    except ValueError:
+        return result
     state = _get_non_null(found, _STATE_KEY)
-    if state is None or decode_value(found.get("resultType", _COMPLETE)) != "input_required":
+    if state is None or kind != "input_required":
         return result
     return to_raw(found | {_STATE_KEY: to_raw(replace(state))})
 
