@@ -27,6 +27,7 @@ def ignore(event: GatewayEvent) -> None:
 def test_every_setting_becomes_a_limit() -> None:
     settings = LimitsSettings(
         default_rpm=5,
+        requests_rpm=4,
         max_concurrent=6,
         tools={"a": 1, "b": LimitTable(rpm=1, concurrent=2, total_rpm=3, total_concurrent=4)},
         servers={"c": LimitTable(total_rpm=7)},
@@ -35,13 +36,14 @@ def test_every_setting_becomes_a_limit() -> None:
     )
     assert build_limits(settings) == LimitTables(
         default_rpm=5,
+        requests_rpm=4,
         max_concurrent=6,
         tools={"a": Limit(1), "b": Limit(1, 2, 3, 4)},
         servers={"c": Limit(total_rpm=7)},
         subjects={"d": Limit(8, 9)},
         roles={"e": Limit(10)},
     )
-    assert build_limits(LimitsSettings(default_rpm=0)) == LimitTables()
+    assert build_limits(LimitsSettings(default_rpm=0, requests_rpm=0)) == LimitTables()
 
 
 def test_limiter_and_argument_checker_are_built_only_if_configured() -> None:

@@ -93,6 +93,7 @@ def test_serve_imports_only_the_modules_it_needs() -> None:
         "trunkline.endpoints",
         "trunkline.endpoints.auth",
         "trunkline.http",
+        "trunkline.http.address",
         "trunkline.http.exchange",
         "trunkline.stdio",
         "trunkline.stdio.child",
