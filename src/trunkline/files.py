@@ -5,10 +5,13 @@ Invariants upheld here:
 2. A new file is readable by its owner only; a replaced file keeps its permissions on request.
 3. Waiting for a lock ends after a timeout.
 4. A change of permissions counts as a change of the file.
+5. A file that decides who a caller is can be changed by its owner and by root only: no other user
+   may write to it, or to a folder above it.
 """
 
 import asyncio
 import os
+import stat
 import sys
 import tempfile
 import time
@@ -31,10 +34,10 @@ FileStamp: TypeAlias = tuple[int, int, int, int] | None
 
 
 class WritableByOthers(ValueError):
-    """Other users may write to the file, so its content cannot be trusted."""
+    """Other users may change or replace the file, so its content cannot be trusted."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"others may write to it; run chmod go-w {path}")
+    def __init__(self, path: Path, reason: str = "") -> None:
+        super().__init__(reason or f"others may write to it; run chmod go-w {path}")
 
 
 class FileTooLarge(ValueError):
@@ -53,10 +56,53 @@ def file_stamp(path: Path) -> FileStamp:
     return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode
 
 
+def find_exposure(path: Path, is_secret: bool = False) -> str | None:
+    """Return how other users could change a file, or read a secret one, and the remedy.
+
+    None without such a way, and where modes mean nothing.
+    """
+    if sys.platform == "win32":
+        return None
+    try:
+        path = path.resolve()
+        found, folders = path.stat(), [(each, each.stat()) for each in path.parents]
+    except (OSError, RuntimeError, ValueError):  # its reader reports it
+        return None
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid not in {0, os.getuid()}:
+        return f"it belongs to user {found.st_uid}; run chown {os.getuid()} {path}"
+    if _is_shared(found, stat.S_IWGRP, stat.S_IWOTH):
+        return f"others may write to it (mode {mode:04o}); run chmod go-w {path}"
+    if (reason := _find_shared_folder(folders)) is not None:
+        return reason
+    # A folder above that others cannot enter protects the file.
+    is_reachable = all(_is_shared(each, stat.S_IXGRP, stat.S_IXOTH) for _, each in folders)
+    if is_secret and is_reachable and _is_shared(found, stat.S_IRGRP, stat.S_IROTH):
+        return f"others may read it (mode {mode:04o}); run chmod go-rwx {path}"
+    return None
+
+
+def _find_shared_folder(folders: list[tuple[Path, os.stat_result]]) -> str | None:
+    for folder, found in folders:
+        if found.st_uid not in {0, os.getuid()}:
+            return f"its folder {folder} belongs to user {found.st_uid}; move it to one of your own"
+        # In a sticky folder such as /tmp, only the owner of a file can replace it.
+        if _is_shared(found, stat.S_IWGRP, stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
+            mode = stat.S_IMODE(found.st_mode)
+            return f"others may replace it: {folder} has mode {mode:04o}; run chmod go-w {folder}"
+    return None
+
+
+def _is_shared(found: os.stat_result, group: int, others: int) -> bool:
+    """Return whether other users have a permission; a group of one user's own does not count."""
+    has_own_group = found.st_gid == found.st_uid  # as Debian and Red Hat create users
+    return bool(found.st_mode & others) or (bool(found.st_mode & group) and not has_own_group)
+
+
 def read_file(path: Path, max_bytes: int, owner_only: bool = False) -> bytes:
     """Read a file; raises OSError, or FileTooLarge.
 
-    With `owner_only`, raises WritableByOthers if other users may write to it.
+    With `owner_only`, raises WritableByOthers if other users may change or replace it.
     """
     with path.open("rb") as file:
         # On the open file: a check by name could see another file than the read.
@@ -66,6 +112,8 @@ def read_file(path: Path, max_bytes: int, owner_only: bool = False) -> bytes:
             and os.fstat(file.fileno()).st_mode & _WRITABLE_BY_OTHERS
         ):
             raise WritableByOthers(path)
+        if owner_only and (reason := find_exposure(path)) is not None:
+            raise WritableByOthers(path, reason)
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise FileTooLarge(max_bytes)

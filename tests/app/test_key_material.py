@@ -70,7 +70,7 @@ def test_an_unreadable_or_writable_key_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_text("{}", encoding="utf-8")
     path.chmod(0o666)
-    assert examine_api_keys(path).detail == f"others may write to it; run chmod 600 {path}"
+    assert examine_api_keys(path).detail == f"others may write to it; run chmod go-w {path}"
 
 
 def test_the_keys_of_a_jwks_are_counted(tmp_path: Path) -> None:

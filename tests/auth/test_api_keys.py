@@ -144,7 +144,7 @@ def test_a_file_that_others_may_write_to_is_not_read(mode: int, tmp_path: Path) 
     path = tmp_path / "keys.json"
     add(path)
     path.chmod(mode)
-    with pytest.raises(KeyFileError, match="others may write to it; run chmod 600"):
+    with pytest.raises(KeyFileError, match="others may write to it; run chmod go-w"):
         read_key_file(path)
 
 

@@ -139,8 +139,8 @@ def read_key_file(path: Path, max_bytes: int = MAX_KEY_FILE_BYTES) -> tuple[ApiK
         data = read_file(path, max_bytes, owner_only=True)
     except FileNotFoundError:
         return ()
-    except WritableByOthers:
-        raise KeyFileError(f"{path}: others may write to it; run chmod 600 {path}") from None
+    except WritableByOthers as error:
+        raise KeyFileError(f"{path}: {error}") from None
     except FileTooLarge:
         error = f"longer than {max_bytes} bytes; is it the right file?"
         raise KeyFileError(f"{path}: {error}") from None

@@ -25,6 +25,7 @@ from msgspec import Struct
 from trunkline.backends.url import UrlSettings
 from trunkline.config.addresses import AddressError, is_loopback, split_address, split_url
 from trunkline.config.client_files import parse_client_servers
+from trunkline.config.exposure import find_exposures
 from trunkline.config.model import TABLE_HOOKS, Config, ConfigTable, ResolvedValues
 from trunkline.config.references import ResolveContext
 from trunkline.config.server_table import (
@@ -168,7 +169,8 @@ def load_config(
         "notes": report.notes(),
     }
     config = msgspec.convert(raw.tables | resolved | resolved_servers, Config)
-    return msgspec.structs.replace(config, resolved=ResolvedValues(context.resolved))
+    notes = (*config.notes, *find_exposures(config, environ, context.files))
+    return msgspec.structs.replace(config, resolved=ResolvedValues(context.resolved), notes=notes)
 
 
 def read_raw_config(path: Path) -> RawConfig:
