@@ -1,6 +1,9 @@
 """A configuration that exposes secrets is accepted with a warning that names the remedy."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -18,12 +21,11 @@ def notes(folder: Path, text: str, **environ: str) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Path:
-    """A folder that other users can enter."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_mode & 0o005 != 0o005:
-            folder.chmod(0o755)
-    return tmp_path
+def shared() -> Iterator[Path]:
+    """A folder that other users can enter, also if the home directory has the temporary files."""
+    with TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder).resolve()
 
 
 def test_a_secret_file_that_others_can_read_draws_a_warning(shared: Path) -> None:
@@ -67,10 +69,11 @@ def test_a_file_of_another_user_is_not_trusted(
 ) -> None:
     file = tmp_path / "keys.json"
     file.write_text("{}")
+    if os.getuid() == 0:  # files of root are trusted
+        os.chown(file, 64998, 64998)
     owner = file.stat().st_uid
     monkeypatch.setattr("os.getuid", lambda: owner + 1)
-    found = find_exposure(file)
-    assert owner == 0 or str(found).startswith(f"it belongs to user {owner}")
+    assert str(find_exposure(file)).startswith(f"it belongs to user {owner}")
 
 
 def test_a_missing_file_is_reported_by_its_reader(tmp_path: Path) -> None:
@@ -111,3 +114,26 @@ def test_inherited_credentials_draw_a_warning_without_their_value(
     assert "hunter2" not in note
     assert notes(tmp_path, SERVER, **{name: "http://proxy.example:3128"}) == ()
     assert notes(tmp_path, "", **{name: value}) == ()
+
+
+@pytest.mark.parametrize(
+    ("table", "is_exposed"),
+    [
+        ('env = { API_KEY = "hunter2-hunter2" }', True),
+        ('args = ["--token", "hunter2-hunter2"]', True),
+        (
+            '[servers.b]\nurl = "https://b"\nheaders = { X-Api-Key = "hunter2-hunter2" }',
+            True,
+        ),
+        ('env = { API_KEY = "${KEY}" }', False),
+        ('env = { LEVEL = "hunter2-hunter2" }', False),
+        ('args = ["hunter2-hunter2"]', False),
+    ],
+)
+def test_a_readable_configuration_with_a_secret_draws_a_warning(
+    shared: Path, table: str, is_exposed: bool
+) -> None:
+    found = notes(shared, f"{SERVER}{table}\n", KEY="hunter3-hunter3")
+    file = shared / "trunkline.toml"
+    note = f'"{file}": others may read it (mode 0644); run chmod go-rwx {file}'
+    assert found == ((note,) if is_exposed else ())

@@ -23,6 +23,7 @@ from trunkline.printable import secrets_in_arguments
 from trunkline.stdio.child import child_environment
 
 _PUBLIC_HEADERS = frozenset(("accept-language", "traceparent", "user-agent", "x-request-id"))
+_MIN_SECRET_LENGTH = 8  # of a secret that is written in the configuration
 _CREDENTIALS = re.compile(r"//[^/?#\s@]+@")
 
 
@@ -46,7 +47,7 @@ def _files(config: Config, referenced: list[Path]) -> dict[Path, bool]:
     """Return the files of a configuration, and whether others must not read them."""
     files = dict.fromkeys(referenced, True)
     if config.source is not None:
-        files[config.source] = False
+        files[config.source] = _has_literal_secret(config, config.source)
     if config.http.tls_cert is not None and config.http.tls_key is not None:
         files |= {Path(config.http.tls_cert): False, Path(config.http.tls_key): True}
     if config.auth is not None and config.auth.api_keys is not None:
@@ -56,6 +57,26 @@ def _files(config: Config, referenced: list[Path]) -> dict[Path, bool]:
     if config.audit.url and (path := sqlite_file(config.audit.url)) is not None:
         files[path] = True
     return files
+
+
+def _has_literal_secret(config: Config, source: Path) -> bool:
+    """Return whether the file itself has a secret of a server, in place of a reference to one."""
+    try:
+        text = source.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    secrets = "\0".join(secret for server in config.servers for secret in server.backend.secrets)
+    args = [
+        arg
+        for server in config.servers
+        if isinstance(server.backend, CommandSettings)
+        for arg in server.backend.args
+    ]
+    # Values of names such as `api_key`; those of other names and of references do not count.
+    candidates = secrets_in_arguments((text, *args))
+    return any(
+        len(each) >= _MIN_SECRET_LENGTH and each in text and each in secrets for each in candidates
+    )
 
 
 def _sends_credentials_openly(server: ServerSettings) -> bool:
