@@ -215,10 +215,11 @@ class FakeMcpService:
     ) -> Any:
         return self.methods[request.method](request, stream)
 
-    def record_refusal(
+    def refuse_unreadable(
         self, request: Request, principal: Principal, stream: Any, error: RpcError
-    ) -> None:
+    ) -> RpcError:
         self.refusals.append((request.id, principal.subject, error.code))
+        return error
 
     def record_limit(
         self, principal: Principal, limit: str, *, session_ended: bool = False

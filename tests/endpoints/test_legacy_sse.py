@@ -7,6 +7,7 @@ import pytest
 
 from tests.tasks import is_stuck, settle, stop, tidy
 from trunkline.endpoints.legacy_sse import SseEndpoint, SseLimits
+from trunkline.http.bodies import BodyBudget
 from trunkline.http.exchange import (
     BodyParts,
     ByteStream,
@@ -213,6 +214,26 @@ async def test_queued_bytes_are_limited_but_one_payload_always_fits() -> None:
     assert await transport.receive() == b"x" * 11
     assert [post(endpoint, query, b"x" * 5).status for _ in range(3)] == [202, 202, 503]
     await transport.aclose()
+
+
+@tidy
+async def test_the_queues_of_one_principal_share_a_budget() -> None:
+    endpoint = SseEndpoint(budget=BodyBudget(40, max_body=10))
+    first, _, query = await enter(endpoint)
+    second, _, other_query = await enter(endpoint)
+    other, _, bobs_query = await enter(endpoint, "bob")
+    assert post(endpoint, query, b"x" * 6).status == 202
+    rejected = post(endpoint, other_query, b"x" * 6)
+    assert (rejected.status, rejected.headers[b"retry-after"]) == (503, b"1")
+    assert rejected.body == b"too many messages are queued"
+    assert post(endpoint, bobs_query, b"x" * 6, principal="bob").status == 202
+    assert await first.receive() == b"x" * 6
+    assert post(endpoint, other_query, b"x" * 10).status == 202
+    assert post(endpoint, query, b"x").status == 503
+    await second.aclose()
+    assert post(endpoint, query, b"x").status == 202
+    await first.aclose()
+    await other.aclose()
 
 
 @tidy

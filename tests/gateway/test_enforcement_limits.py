@@ -16,12 +16,15 @@ from tests.gateway.servers import (
     session_client,
     tool,
 )
-from tests.gateway.stateless_callers import StatelessCaller
+from tests.gateway.stateless_callers import RecordingStream, StatelessCaller
+from tests.gateway.test_pipeline import record_calls
 from tests.http_client import site
 from tests.tasks import settle
 from trunkline.gateway.enforcement import EnforcementChain, RateLimiter
 from trunkline.gateway.events import CallSummary
 from trunkline.gateway.gateway import Gateway
+from trunkline.jsonrpc import Raw, Request, RpcError
+from trunkline.mcp.identity import LOCAL_PRINCIPAL
 from trunkline.routing.limits import SECOND_NS, Limit, LimitTables, MemoryLimitStore
 
 
@@ -97,6 +100,28 @@ async def test_unknown_names_share_one_limit_and_use_no_quota_of_tools() -> None
         assert len(store) == 1
         await client.call("fs__read")
         await StatelessCaller(gateway, "another").expect_error("tools/call", name="nope")
+
+
+async def test_calls_with_unreadable_params_are_limited_like_unknown_names() -> None:
+    server = everything()
+    gateway, _ = gateway_with_limits(server, default_rpm=2)
+    summaries = record_calls(gateway)
+    async with running(gateway, server), session_client(gateway) as client:
+        errors: list[RpcError] = []
+        for _ in range(3):
+            with pytest.raises(RpcError) as refused:
+                await client.connection.call("tools/call", Raw(b'{"name":1,"name":2}'))
+            errors.append(refused.value)
+        assert [error.code for error in errors] == [-32602, -32602, -32004]
+        request = Request(7, "tools/call", Raw(b'{"name":1,"name":2}'))
+        why, stream = RpcError.invalid_params("no"), RecordingStream()
+        assert gateway.refuse_unreadable(request, LOCAL_PRINCIPAL, stream, why).code == 4290
+        await client.ask("tools/call", {"name": "fs__read"})
+    assert [each.status for each in summaries] == [
+        *["error"] * 2,
+        *["rate_limited"] * 2,
+        "success",
+    ]
 
 
 async def test_unknown_names_count_for_the_subject() -> None:

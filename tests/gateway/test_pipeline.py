@@ -282,13 +282,15 @@ async def test_a_stateless_call_with_unreadable_params_is_recorded(params: bytes
     summaries, why = record_calls(gateway), RpcError.invalid_params("no")
     for method in ("tools/call", "tools/list", "vendor/x"):
         request = Request(7, method, Raw(params))
-        gateway.record_refusal(request, Principal("anna"), RecordingStream(), why)
+        assert gateway.refuse_unreadable(request, Principal("anna"), RecordingStream(), why) is why
     assert [
         (summary.method, summary.status, summary.principal.subject) for summary in summaries
     ] == [("tools/call", "error", "anna")]
     gateway.pipeline.events = EventBus()
     request = Request(7, "tools/call", Raw(params))
-    gateway.record_refusal(request, Principal("anna"), RecordingStream(), why)  # no listeners
+    assert (
+        gateway.refuse_unreadable(request, Principal("anna"), RecordingStream(), why) is why
+    )  # no listeners
 
 
 async def test_unknown_methods_pass_only_without_an_enforcer() -> None:

@@ -127,6 +127,7 @@ async def test_a_suspended_call_is_taken_once_in_its_round() -> None:
         (SuspendedCallLimits(max_calls=2), [True, True, False]),
         (SuspendedCallLimits(max_calls_per_principal=1), [True, False, True]),
         (SuspendedCallLimits(max_bytes=2), [True, True, False]),
+        (SuspendedCallLimits(max_bytes_per_principal=1), [True, False, True]),
     ],
 )
 async def test_suspended_calls_are_limited(limits: SuspendedCallLimits, added: list[bool]) -> None:

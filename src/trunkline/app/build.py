@@ -54,6 +54,7 @@ from trunkline.gateway.kill_switch import KillSwitchControl
 from trunkline.gateway.request_state import KeyRing, StateCipher
 from trunkline.gateway.session import GatewayIdentity
 from trunkline.gateway.settings import (
+    MAX_SUSPENDED_BYTES,
     GatewayLimits,
     SubscriptionLimits,
     SuspendedCallLimits,
@@ -154,8 +155,13 @@ def build_identity(config: Config) -> GatewayIdentity:
 def build_suspension_limits(config: Config) -> SuspendedCallLimits:
     """Return the limits of suspended calls."""
     settings = config.gateway
+    total = MAX_SUSPENDED_BYTES
     return SuspendedCallLimits(
-        settings.input_timeout, settings.max_suspended, settings.max_suspended_per_principal
+        settings.input_timeout,
+        settings.max_suspended,
+        settings.max_suspended_per_principal,
+        total,
+        _per_principal(None, total, has_principals(config)) or total,
     )
 
 

@@ -205,7 +205,7 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         Meta(
             ge=2048,
             le=1024 * 1024 * MIB,
-            description="Bytes of bodies and WebSocket messages that are still arriving, in total.",
+            description="Bytes of bodies and messages that are still arriving, in total.",
         ),
     ] = 256 * MIB
     max_connections: Annotated[

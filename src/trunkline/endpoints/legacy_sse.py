@@ -11,13 +11,15 @@ Invariants:
    client.
 2. A session has an unguessable id, and exists only for the principal that opened it.
    Each POST is handled with the roles of its own token, not with those of the GET.
-3. The queue of each session is limited; above the limit the status is 503. The router limits the
-   number of sessions, together with that of WebSockets.
+3. The queue of each session is limited, and the queues of all sessions together count as bodies
+   that are still arriving. Above a limit the status is 503. The router limits the number of
+   sessions, together with that of WebSockets.
 """
 
 import asyncio
 import re
 import secrets
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import parse_qs
@@ -25,6 +27,7 @@ from urllib.parse import parse_qs
 from msgspec import Struct
 
 from trunkline.endpoints.request_context import RETRY_AFTER_1_S
+from trunkline.http.bodies import BodyBudget, BodyReservation
 from trunkline.http.exchange import TEXT_PLAIN, HeaderTuple, HttpExchange
 from trunkline.http.media_types import is_json
 from trunkline.http.sse import EVENT_STREAM_HEADERS, PING_COMMENT, encode_event
@@ -47,16 +50,22 @@ _DEFAULT_LIMITS = SseLimits()
 class SseEndpoint:
     """Turns GETs into transports, and delivers POSTs to them."""
 
-    def __init__(self, path: str = "/messages", limits: SseLimits = _DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        path: str = "/messages",
+        limits: SseLimits = _DEFAULT_LIMITS,
+        budget: BodyBudget | None = None,
+    ) -> None:
         """Create the endpoint; clients POST to `path`, which may be relative to that of the GET.
 
         A relative path works wherever an application is mounted. An absolute path works with
-        clients that cannot resolve relative URIs.
+        clients that cannot resolve relative URIs. Queued payloads take their bytes from `budget`.
         """
         if not _URI_PATH.fullmatch(path):
             raise ValueError(f"expected a URI path, got {path!r}")
         self._path = path
         self._limits = limits
+        self._budget = budget or BodyBudget(sys.maxsize, sys.maxsize)
         self._sessions: dict[str, SseTransport] = {}
 
     def __len__(self) -> int:
@@ -77,7 +86,13 @@ class SseEndpoint:
             _respond_text(exchange, 405, "expected 'GET'", (b"allow", b"GET"), *headers)
             return None
         id = secrets.token_urlsafe(24)
-        session = SseTransport(exchange, principal, self._limits, lambda: self._sessions.pop(id))
+        session = SseTransport(
+            exchange,
+            principal,
+            self._limits,
+            BodyReservation(self._budget, principal.id),
+            lambda: self._sessions.pop(id),
+        )
         self._sessions[id] = session
         exchange.begin(200, (*EVENT_STREAM_HEADERS, *headers))
         exchange.on_disconnect(session.end)
@@ -111,9 +126,7 @@ class SseEndpoint:
             )
             return
         if not session.put(request.body, principal):
-            _respond_text(
-                exchange, 503, "the queue of the session is full", RETRY_AFTER_1_S, *headers
-            )
+            _respond_text(exchange, 503, "too many messages are queued", RETRY_AFTER_1_S, *headers)
             return
         exchange.respond(202, headers)
 
@@ -131,7 +144,7 @@ class SseTransport:
         "_ping_timer",
         "_principal",
         "_queue",
-        "_queued_bytes",
+        "_reservation",
         "_set_principal",
     )
 
@@ -140,6 +153,7 @@ class SseTransport:
         exchange: HttpExchange,
         principal: Principal,
         limits: SseLimits,
+        reservation: BodyReservation,
         on_end: Callable[[], object],
     ) -> None:
         # The principal of the last received payload; at first that of the GET.
@@ -147,12 +161,13 @@ class SseTransport:
         self._set_principal: Callable[[Principal], None] | None = None
         self._exchange = exchange
         self._limits = limits
+        # Has the size of the queued payloads.
+        self._reservation = reservation
         self._on_end = on_end
         # Payloads with the principals of their POSTs.
         self._queue: list[
             tuple[bytes, Principal]
         ] = []  # short; an empty deque takes about 700 bytes more
-        self._queued_bytes = 0
         self._payload_added = asyncio.Event()
         self._closed = False
         self._ping_timer: asyncio.TimerHandle | None = None
@@ -182,7 +197,7 @@ class SseTransport:
         if not self._queue:
             return None
         payload, principal = self._queue.pop(0)
-        self._queued_bytes -= len(payload)
+        self._reservation.resize(self._reservation.size - len(payload))
         if principal != self._principal:
             self._principal = principal
             if self._set_principal is not None:
@@ -196,6 +211,7 @@ class SseTransport:
     async def aclose(self) -> None:
         """End the stream and the session."""
         self._queue.clear()
+        self._reservation.release()
         if not self._closed:
             self.end()
             self._exchange.finish()
@@ -204,13 +220,14 @@ class SseTransport:
 
     def put(self, payload: bytes, principal: Principal) -> bool:
         """Queue a payload that `principal` has POSTed; return whether there was room for it."""
-        queued, queued_bytes = len(self._queue), self._queued_bytes + len(payload)
+        queued, queued_bytes = len(self._queue), self._reservation.size + len(payload)
         limits = self._limits
-        # One payload always fits, so that a payload above the limit can be delivered.
+        # One payload always fits the session, so that one above its limit can be delivered.
         if queued and (queued >= limits.max_queued or queued_bytes > limits.max_queued_bytes):
             return False
+        if not self._reservation.resize(queued_bytes):
+            return False
         self._queue.append((payload, principal))
-        self._queued_bytes = queued_bytes
         self._payload_added.set()
         return True
 

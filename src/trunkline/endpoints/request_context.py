@@ -103,10 +103,13 @@ class McpService(Protocol):
         """Answer a request of the stateless protocol: return the result or an awaitable."""
         ...
 
-    def record_refusal(
+    def refuse_unreadable(
         self, request: Request, principal: Principal, stream: RequestStream, error: RpcError
-    ) -> None:
-        """Record a request of the stateless protocol whose params are malformed."""
+    ) -> RpcError:
+        """Count and record a stateless-protocol request whose params are malformed.
+
+        Return the error for its client.
+        """
         ...
 
     def record_limit(

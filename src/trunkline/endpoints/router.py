@@ -143,7 +143,7 @@ class HttpRouter:
         self._session_endpoint = SessionEndpoint(
             service, settings, limiter, report, store=sessions, budget=self.budget
         )
-        self._sse_endpoint = SseEndpoint(settings.messages_path)
+        self._sse_endpoint = SseEndpoint(settings.messages_path, budget=self._body_budget)
         self._tasks: set[asyncio.Task[None]] = set()
         self._pinging: set[PingedStream] = set()
         self._reauthenticator = StreamReauthenticator()

@@ -110,8 +110,9 @@ class StatelessEndpoint:
     def reject_unreadable(self, context: RequestContext, request: Request, error: RpcError) -> None:
         """Respond to a request whose params cannot be read."""
         writer = StatelessResponseWriter(self, context, request)
-        self._service.record_refusal(request, context.principal, writer, error)
-        context.respond_error(400, error, request.id)
+        refusal = self._service.refuse_unreadable(request, context.principal, writer, error)
+        status = 400 if refusal is error else error_status(refusal)
+        context.respond_error(status, refusal, request.id, *retry_after_header(refusal))
 
     def _reject(self, writer: "StatelessResponseWriter", exc: Exception) -> None:
         """Respond to a request that failed at once.

@@ -215,11 +215,11 @@ class Gateway:
         """Answer a stateless-protocol request, or return an awaitable of the answer."""
         return self.stateless.answer(request, params, principal, stream, header_check)
 
-    def record_refusal(
+    def refuse_unreadable(
         self, request: Request, principal: Principal, stream: RequestStream, error: RpcError
-    ) -> None:
-        """Record a stateless-protocol request whose params are malformed."""
-        self.stateless.record_refusal(request, principal, stream, error)
+    ) -> RpcError:
+        """Count and record a stateless-protocol request whose params are malformed."""
+        return self.stateless.refuse_unreadable(request, principal, stream, error)
 
     def record_limit(
         self, principal: Principal, limit: str, *, session_ended: bool = False

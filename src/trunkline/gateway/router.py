@@ -237,20 +237,36 @@ class Router:
         client: DownstreamClient,
         caller: Caller,
         error: RpcError,
-        route: Route | None = None,
+        route: Route,
     ) -> None:
-        """Record a call that was refused before it was routed."""
+        """Record a call that was refused before it was sent to its route."""
         method = CLIENT_REQUESTS.get(request.method)
-        if method is None or not method.is_call:
-            return
-        context = CallContext(caller, request, method, Params(Raw(b"{}")), client)
-        if route is None:
-            context.status = "error"  # the entry was not looked up
-        else:
+        if method is not None and method.is_call:
+            context = CallContext(caller, request, method, Params(Raw(b"{}")), client)
             context.entry = route.entry
             context.wrapper = None if route.wrapper is None else route.wrapper.entry
+            self.pipeline.register(context)
+            self.pipeline.finish(context, error=error)
+
+    def refuse_unreadable(
+        self, request: Request, client: DownstreamClient, caller: Caller, error: RpcError
+    ) -> RpcError:
+        """Count and record a call whose params cannot be read; return its client's error."""
+        method = CLIENT_REQUESTS.get(request.method)
+        if method is None or not method.is_call:
+            return error
+        context = CallContext(caller, request, method, Params(Raw(b"{}")), client)
+        try:
+            waiting = self.pipeline.count_unknown(context)
+            context.status = "error"  # the entry was not looked up
+        except RpcError as exceeded:
+            waiting, error = None, exceeded
+        if waiting is not None:
+            # A store that answers later counts the call, but does not change its error.
+            PendingResult.from_awaitable(waiting)
         self.pipeline.register(context)
         self.pipeline.finish(context, error=error)
+        return error
 
     def list_features(
         self, kind: FeatureKind, params: Params, write: Callable[[FeatureKind], Raw]

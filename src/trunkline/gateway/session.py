@@ -210,7 +210,7 @@ class Session:
             try:
                 params = Params(request.params)
             except RpcError as error:
-                raise self._record_unreadable(request, caller, error) from None
+                raise self._router.refuse_unreadable(request, self, caller, error) from None
         client = (
             self if stream is self.session_stream else RequestScopedClient(self, caller, stream)
         )
@@ -262,7 +262,7 @@ class Session:
             try:
                 params = Params(request.params)
             except RpcError as error:
-                raise self._record_unreadable(request, caller, error) from None
+                raise self._router.refuse_unreadable(request, self, caller, error) from None
         return self._answer_known(request, params, method, client)
 
     def _answer_known(
@@ -275,10 +275,6 @@ class Session:
         if (handler := self._request_handlers.get(method.name)) is not None:
             return handler(self, request, params, client)
         return self._router.forward(request, params, method, client)
-
-    def _record_unreadable(self, request: Request, caller: Caller, error: RpcError) -> RpcError:
-        self._router.record_rejected(request, self, caller, error)
-        return error
 
     def _require_operational(self, method: str) -> None:
         if self.identity.strict_lifecycle and not self.operational:

@@ -38,6 +38,10 @@ class SubscriptionLimits(NamedTuple):
     max_per_principal: int = 100_000
 
 
+MAX_SUSPENDED_BYTES = 256 * 1024 * 1024
+"""The maximum size of the params and questions of all suspended calls."""
+
+
 class SuspendedCallLimits(NamedTuple):
     """How many calls may be suspended, and for how long; times are in seconds."""
 
@@ -46,8 +50,10 @@ class SuspendedCallLimits(NamedTuple):
     max_calls: int = 10_000
     max_calls_per_principal: int = 2_000
     """How many calls of one principal may be suspended."""
-    max_bytes: int = 256 * 1024 * 1024
+    max_bytes: int = MAX_SUSPENDED_BYTES
     """The maximum size of the params and questions of all suspended calls."""
+    max_bytes_per_principal: int = MAX_SUSPENDED_BYTES
+    """The maximum size of those of one principal."""
     max_round_bytes: int = 4 * 1024 * 1024
     """The maximum size of all questions of one round."""
     question_delay: float = 0.02

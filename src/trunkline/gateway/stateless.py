@@ -346,14 +346,14 @@ class StatelessHandler:
             return self._router.list_features(method.kind, params, list_result)
         return self._router.forward(request, params, method, client, client.check_entry)
 
-    def record_refusal(
+    def refuse_unreadable(
         self, request: Request, principal: Principal, stream: RequestStream, error: RpcError
-    ) -> None:
-        """Record a call whose params cannot be read, so that its metadata is unknown."""
+    ) -> RpcError:
+        """Count and record a call whose params cannot be read; return its client's error."""
         client = StatelessClient(
             Caller(principal, LATEST_STATELESS_REVISION, {}, Raw(b"{}")), stream
         )
-        self._router.record_rejected(request, client, client.caller, error)
+        return self._router.refuse_unreadable(request, client, client.caller, error)
 
     # Calls that may need input
 

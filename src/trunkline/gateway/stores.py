@@ -197,6 +197,7 @@ class MemorySuspendedCallStore:
     def __init__(self) -> None:
         self._records: dict[str, SuspendedCallRecord] = {}
         self._counts_by_principal: Counter[str] = Counter()
+        self._bytes_by_principal: Counter[str] = Counter()
         self._bytes = 0
 
     def add(self, record: SuspendedCallRecord, limits: SuspendedCallLimits, now: float) -> bool:
@@ -206,10 +207,16 @@ class MemorySuspendedCallStore:
         too_many = (
             len(self._records) >= limits.max_calls or own_calls >= limits.max_calls_per_principal
         )
-        if too_many or self._bytes + record.size > limits.max_bytes:
+        own_bytes = self._bytes_by_principal[principal] + record.size
+        too_large = (
+            self._bytes + record.size > limits.max_bytes
+            or own_bytes > limits.max_bytes_per_principal
+        )
+        if too_many or too_large:
             return False
         self._records[record.id] = record
         self._counts_by_principal[principal] += 1
+        self._bytes_by_principal[principal] = own_bytes
         self._bytes += record.size
         return True
 
@@ -228,8 +235,10 @@ class MemorySuspendedCallStore:
             self._bytes -= record.size
             principal = record.binding.principal
             self._counts_by_principal[principal] -= 1
+            self._bytes_by_principal[principal] -= record.size
             if not self._counts_by_principal[principal]:
                 del self._counts_by_principal[principal]
+                del self._bytes_by_principal[principal]
 
 
 # Kill switches
