@@ -142,6 +142,8 @@ class SecretMask:
         self._spellings = sorted(spellings, key=len, reverse=True)
         in_json = {json.dumps(part, ensure_ascii=False)[1:-1] for part in parts}
         self._in_json = sorted(in_json, key=len, reverse=True)
+        self.has_secrets = bool(parts)
+        """Whether there is anything to mask."""
 
     def __call__(self, text: str) -> str:
         """Return the text without secrets, also if a cut at its end, marked by `…`, split one."""
@@ -160,11 +162,11 @@ class SecretMask:
 
     def mask_json(self, data: bytes) -> bytes:
         """Return encoded JSON without secrets; it is no JSON any more if a number was masked."""
-        text = data.decode("utf-8", "surrogateescape")  # searching bytes takes twice as long
-        found = [secret for secret in self._in_json if secret in text]
-        for secret in found:
-            text = text.replace(secret, REDACTED)
-        return text.encode("utf-8", "surrogateescape") if found else data
+        text = masked = data.decode("utf-8", "surrogateescape")  # searching bytes is slower
+        for secret in self._in_json:
+            if secret in masked:
+                masked = masked.replace(secret, REDACTED)
+        return data if masked is text else masked.encode("utf-8", "surrogateescape")
 
 
 NO_SECRETS = SecretMask()
