@@ -55,7 +55,6 @@ from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.input_required import (
     RetryParams,
     read_retry,
-    starts_complete,
     strip_retry,
 )
 from trunkline.mcp.methods import (
@@ -330,9 +329,9 @@ class StatelessHandler:
         """End a call during which nothing could be asked; its server may still want a retry."""
         client.finish(answer)
         entry = client.entry
-        if answer.error is None and entry is not None and not starts_complete(answer.result):
-            binding = bind_state(request, client.caller, entry.backend)
-            answer.result = self.suspended_calls.wrap_server_state(answer.result, binding)
+        if answer.error is None and entry is not None:
+            bind = partial(bind_state, request, client.caller, entry.backend)
+            answer.result = self.suspended_calls.wrap_server_state(answer.result, bind)
 
     def _answer_other(
         self, request: Request, params: Params, method: Method, client: StatelessClient

@@ -45,7 +45,6 @@ from trunkline.mcp.input_required import (
     read_retry,
     read_url_elicitations,
     replace_state,
-    starts_complete,
     write_input_required,
 )
 from trunkline.mcp.params import Params, decode_value
@@ -108,12 +107,15 @@ class SuspendedCalls:
             raise _invalid_state_error()
         return call
 
-    def wrap_server_state(self, result: Raw, binding: StateBinding) -> Raw:
-        """Return a stateless server's result with its `requestState` encrypted for this caller."""
+    def wrap_server_state(self, result: Raw, bind: Callable[[], StateBinding]) -> Raw:
+        """Return a stateless server's result with its `requestState` encrypted for this caller.
+
+        `bind` returns the binding of the call. It is called only if the result has a state.
+        """
 
         def wrap(state: Raw) -> str:
             expires_at = self.now() + self.limits.input_timeout
-            wrapped = RequestState(binding, expires_at=expires_at, upstream_state=bytes(state))
+            wrapped = RequestState(bind(), expires_at=expires_at, upstream_state=bytes(state))
             return self._cipher.encrypt(wrapped)
 
         return replace_state(result, wrap)
@@ -442,9 +444,9 @@ class SuspendedCall:
             client_answer.set_exception(explain_failure(error, self._undeclared_question))
 
     def _client_result(self, result: Raw) -> Raw:
-        if not self.revision.is_stateless or starts_complete(result):
+        if not self.revision.is_stateless:
             return result
-        return self._suspended_calls.wrap_server_state(result, self.binding)
+        return self._suspended_calls.wrap_server_state(result, lambda: self.binding)
 
     def _request_url_elicitation(self, error: RpcError, client_answer: PendingResult) -> None:
         """Ask the client to have its user open a URL, and then to call again."""

@@ -88,7 +88,7 @@ def replace_state(result: Raw, replace: Callable[[Raw], str]) -> Raw:
 
     A result that cannot be read stays as it is.
     """
-    if b'"input_required"' not in bytes(result):
+    if starts_complete(result) or b'"input_required"' not in bytes(result):
         return result
     try:
         found = read_members(result)
