@@ -46,8 +46,8 @@ def main() -> None:
     """Parse the command line and run."""
     options = read_options()
     entrants = choose(options)
-    if options.other:
-        entrants += [(other_trunkline(options.other), behind) for behind in ServerTransport]
+    for python in options.other:
+        entrants += [(other_trunkline(python), behind) for behind in ServerTransport]
     if not entrants:
         sys.exit(f"expected some of {', '.join(one.name for one in all_contestants(True))}")
     settings = msgspec.structs.replace(QUICK if options.quick else FULL, era=Era(options.era))
@@ -83,7 +83,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument(
         "--other",
         metavar="PYTHON",
-        help="also the Trunkline installed there, such as an old commit",
+        action="append",
+        default=[],
+        help="also the Trunkline installed there, such as an old commit; may be repeated",
     )
     parser.add_argument("--all", action="store_true", help="ContextForge and LiteLLM as well")
     parser.add_argument("--quick", action="store_true", help="small results, one short round")
