@@ -180,7 +180,6 @@ async def test_a_server_without_the_stateless_protocol_gets_initialize(
 @pytest.mark.parametrize(
     ("discover", "why"),
     [
-        (fails(-32022, "no", {"supported": ["2026-07-28"]}, status=BAD), "HTTP 400: no"),
         (fails(-32022, "no", {"supported": ["2031-01-01"]}, status=BAD), "HTTP 400: no"),
         (fails(-32020, "Header mismatch", status=BAD), "HTTP 400: Header mismatch"),
         (fails(-32021, "needs more", status=BAD), "HTTP 400: needs more"),
@@ -208,6 +207,33 @@ async def test_an_inconclusive_failure_is_probed_again_without_another_request(
             assert why in await place.refusal()
         assert web.methods == ["server/discover"] * 2
         assert await place.era() == "session"
+
+
+REFUSED_VERSION = fails(-32022, "no", {"supported": ["2026-07-28"]}, status=BAD)
+
+
+@tidy
+@pytest.mark.parametrize("protocol", ["auto", "stateless"])
+async def test_a_server_that_refuses_a_version_it_supports_is_asked_again_at_once(
+    protocol: ProtocolSetting,
+) -> None:
+    web = FakeStatelessServer(tools=[tool("t")])
+    web.reactions["server/discover"] = InSequence(REFUSED_VERSION, web.react)
+    async with at(web, protocol) as place:
+        assert await place.era() == "stateless"
+    assert web.methods == ["server/discover"] * 2
+    assert {each.header("mcp-protocol-version") for each in web.received} == {"2026-07-28"}
+
+
+@tidy
+@pytest.mark.parametrize("protocol", ["auto", "stateless"])
+async def test_a_server_that_refuses_every_version_is_asked_twice(
+    protocol: ProtocolSetting,
+) -> None:
+    web = old(REFUSED_VERSION)
+    async with at(web, protocol) as place:
+        assert "HTTP 400: no" in await place.refusal()
+    assert web.methods == ["server/discover"] * 2
 
 
 @tidy

@@ -342,6 +342,17 @@ async def test_a_child_that_turns_out_to_be_stateless_is_probed_once_more() -> N
     assert script.methods == [[DISCOVER, INITIALIZE, DISCOVER, "tools/list"]]
 
 
+@tidy
+@pytest.mark.parametrize("protocol", ["auto", "stateless"])
+async def test_a_child_that_refuses_a_version_it_supports_is_asked_again_at_once(
+    protocol: ProtocolSetting,
+) -> None:
+    script = Script(discover=InTurn(LATE, MODERN), initialize=WELCOME)
+    async with running(script, protocol) as place:
+        assert await place.era() == "stateless"
+    assert script.methods == [[DISCOVER, DISCOVER, "tools/list"]]
+
+
 # Ends
 
 

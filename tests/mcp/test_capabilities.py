@@ -11,6 +11,7 @@ from trunkline.mcp.capabilities import (
     client_features,
     features_to_capabilities,
     input_capabilities,
+    invalid_flag,
     merge_capabilities,
     read_client_features,
 )
@@ -79,6 +80,37 @@ def test_servers_learn_only_the_input_capabilities() -> None:
         "roots": {"listChanged": True},
     }
     assert input_capabilities(client) == {"sampling": {"tools": {}}, "roots": {"listChanged": True}}
+
+
+@pytest.mark.parametrize(
+    ("declared", "passed_on"),
+    [
+        ({"roots": {"listChanged": None}}, {"roots": {}}),
+        ({"roots": {"listChanged": "yes"}}, {"roots": {}}),
+        ({"roots": {"listChanged": False}}, {"roots": {}}),
+        ({"roots": True, "sampling": []}, {}),
+        ({"sampling": {"tools": 1, "context": {}}}, {"sampling": {"context": {}}}),
+        ({"elicitation": {}}, {"elicitation": {}}),
+    ],
+)
+def test_servers_learn_no_malformed_capability(declared: Any, passed_on: Any) -> None:
+    assert input_capabilities(declared) == passed_on
+
+
+@pytest.mark.parametrize(
+    ("declared", "flag"),
+    [
+        ({"roots": {"listChanged": "yes"}}, "roots.listChanged"),
+        ({"roots": {"listChanged": 1}}, "roots.listChanged"),
+        ({"roots": {"listChanged": None}}, None),
+        ({"roots": {"listChanged": False}}, None),
+        ({"roots": {}}, None),
+        ({"roots": 7}, None),
+        ({}, None),
+    ],
+)
+def test_a_flag_that_is_no_boolean_is_found(declared: Any, flag: str | None) -> None:
+    assert invalid_flag(declared) == flag
 
 
 CLIENT: dict[str, Any] = {

@@ -50,8 +50,8 @@ def test_a_stateless_only_error_code_proves_the_era(code: int) -> None:
 @pytest.mark.parametrize(
     ("data", "result"),
     [
-        ({"supported": ["2026-07-28"]}, ProbeResult.STATELESS),
-        (Raw(b'{"supported":["2025-11-25","2026-07-28"]}'), ProbeResult.STATELESS),
+        ({"supported": ["2026-07-28"]}, ProbeResult.OTHER_VERSION),
+        (Raw(b'{"supported":["2025-11-25","2026-07-28"]}'), ProbeResult.OTHER_VERSION),
         ({"supported": ["2025-06-18"]}, ProbeResult.SESSION),
         ({"supported": ["2099-01-01"]}, ProbeResult.INCOMPATIBLE),
         ({"supported": []}, ProbeResult.SESSION),
@@ -228,6 +228,14 @@ def test_a_conclusive_failure_of_discover_ends_the_detection(result: ProbeResult
     detection = walk(None, DISCOVER, discover_answered(result), FAIL)
     assert detection.failed_step is DISCOVER
     walk(None, DISCOVER, EraDetection.record_timeout, INITIALIZE, discover_answered(result), FAIL)
+
+
+def test_a_server_that_refuses_a_version_it_supports_is_asked_once_more() -> None:
+    refused = discover_answered(ProbeResult.OTHER_VERSION)
+    detection = walk(None, DISCOVER, refused, DISCOVER, WAIT, refused, FAIL)
+    assert detection.failed_step is DISCOVER
+    walk(None, DISCOVER, refused, DISCOVER, NO_DISCOVER, INITIALIZE)
+    walk(None, DISCOVER, EraDetection.record_timeout, INITIALIZE, refused, WAIT)
 
 
 def test_an_inconclusive_answer_ends_the_detection() -> None:

@@ -56,6 +56,23 @@ def test_a_missing_initialize_member_is_rejected_by_name(field: str, value: Any)
     assert caught.value.data == {"field": field}
 
 
+@pytest.mark.parametrize("value", ["yes", 1, 0, [], {}])
+def test_a_flag_of_a_capability_that_is_no_boolean_is_rejected_by_name(value: Any) -> None:
+    odd = {"roots": {"listChanged": value}}
+    with pytest.raises(RpcError, match=r"boolean as 'roots.listChanged'") as caught:
+        read_initialize_params(to_raw(initialize_params(V2025_11_25, odd, CLIENT)))
+    assert caught.value.code == -32602
+    assert caught.value.data == {"field": "capabilities.roots.listChanged"}
+    error = error_of(WHOLE | {CAPABILITIES_KEY: odd})
+    assert error.code == -32602
+    assert error.data == {"field": f"{CAPABILITIES_KEY}.roots.listChanged"}
+
+
+def test_a_flag_that_is_null_is_absent() -> None:
+    odd = initialize_params(V2025_11_25, {"roots": {"listChanged": None}}, CLIENT)
+    assert read_initialize_params(to_raw(odd)).revision is V2025_11_25
+
+
 def test_an_initialize_without_params_is_rejected() -> None:
     with pytest.raises(RpcError, match="protocolVersion"):
         read_initialize_params(UNSET)

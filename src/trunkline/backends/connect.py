@@ -163,7 +163,7 @@ class HttpConnector:
         if self._protocol == Era.SESSION:
             return await self._connect_session(identity)
         if self._protocol == Era.STATELESS:
-            return await self._connect_stateless(identity, None)
+            return await self._connect_stateless(identity)
         try:
             return await self._detect(identity)
         except BaseException:  # also a cancellation: a server that hangs may have changed
@@ -176,8 +176,7 @@ class HttpConnector:
         while (step := detection.next_step()) is not DetectionStep.FAIL:
             try:
                 if step is DetectionStep.DISCOVER:
-                    timeout = self._limits.http_probe_timeout
-                    stateless = await self._connect_stateless(identity, timeout)
+                    stateless = await self._connect_stateless(identity, is_probe=True)
                     self._era_cache.record(Era.STATELESS, stateless.server_info, conclusive=True)
                     return stateless
                 server = await self._connect_session(identity)
@@ -194,11 +193,13 @@ class HttpConnector:
         raise failures[detection.failed_step]
 
     async def _connect_stateless(
-        self, identity: ClientIdentity, timeout: float | None
+        self, identity: ClientIdentity, *, is_probe: bool = False
     ) -> StatelessServer:
         listener, client_info, limits = identity.listener, identity.client_info, self._limits
         server = StatelessServer(listener, client_info, over_http=True, limits=limits)
-        await server.open(identity.http_connection(self._new_client(), None, limits), timeout)
+        connection = identity.http_connection(self._new_client(), None, limits)
+        timeout = limits.http_probe_timeout if is_probe else None
+        await server.open(connection, timeout, is_probe=is_probe)
         return server
 
     async def _connect_session(self, identity: ClientIdentity) -> SessionServer:

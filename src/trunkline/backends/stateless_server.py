@@ -44,6 +44,7 @@ from trunkline.jsonrpc import (
     to_raw,
 )
 from trunkline.mcp.compat import to_stateless_params
+from trunkline.mcp.era_detection import MAX_PROBES, ProbeResult, classify_error
 from trunkline.mcp.features import Feature, FeatureKind
 from trunkline.mcp.http_headers import (
     HeaderParams,
@@ -177,15 +178,22 @@ class StatelessServer:
         self._losses = 0
         self._closed = False
 
-    async def open(self, connection: ServerConnection, timeout: float | None = None) -> None:
+    async def open(
+        self,
+        connection: ServerConnection,
+        timeout: float | None = None,
+        *,
+        is_probe: bool = False,
+    ) -> None:
         """Discover the server; raises RpcError, ValueError, ConnectionLost or TimeoutError.
 
-        `timeout` is how many seconds the discovery may take.
+        `timeout` is how many seconds the discovery may take. With `is_probe`, the caller decides
+        whether to ask again.
         """
         self._connection = connection
         try:
             async with asyncio.timeout(timeout):
-                found = await self._request("server/discover", {})
+                found = await self._discover(0 if is_probe else MAX_PROBES - 1)
             self._discovery = read_discovery(found)
             if not any(revision.is_stateless for revision in self._discovery.revisions):
                 raise ValueError(f"expected one of {', '.join(list_dates(STATELESS_REVISIONS))}")
@@ -195,6 +203,18 @@ class StatelessServer:
         except BaseException:
             await self.aclose()
             raise
+
+    async def _discover(self, retries: int) -> Raw:
+        """Send `server/discover`, and again if the server refuses a version that it supports."""
+        try:
+            return await self._request("server/discover", {})
+        except (RpcError, UpstreamStatusError) as refused:
+            error = refused.error if isinstance(refused, UpstreamStatusError) else refused
+            if not retries or error is None:
+                raise
+            if classify_error(error) is not ProbeResult.OTHER_VERSION:
+                raise
+        return await self._discover(retries - 1)
 
     @property
     def capabilities(self) -> dict[str, Any]:

@@ -55,10 +55,25 @@ def _merge_extensions(backends: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def input_capabilities(capabilities: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a client's capabilities that lets a server send requests."""
-    names = _capabilities_of(SERVER_REQUESTS)
-    return {name: capabilities[name] for name in names if name in capabilities}
+def input_capabilities(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a client's capabilities that lets a server send requests.
+
+    Malformed parts are left out: a server would refuse the gateway, and so all clients, for them.
+    """
+    declared = _read_input_capabilities(capabilities)
+    if "roots" in declared:
+        declared["roots"] = _read_roots(declared["roots"])
+    return {name: {} if capabilities[name] == {} else declared[name] for name in declared}
+
+
+def invalid_flag(capabilities: Mapping[str, Any]) -> str | None:
+    """Return which flag of a client's capabilities is no boolean, or None. Null means absent."""
+    flag = as_object(capabilities.get("roots")).get("listChanged")
+    return None if flag is None or isinstance(flag, bool) else "roots.listChanged"
+
+
+def _read_roots(details: Mapping[str, Any]) -> dict[str, Any]:
+    return {"listChanged": True} if has_flag(details, "listChanged") else {}
 
 
 def _capabilities_of(rows: Mapping[str, Method]) -> list[str]:
@@ -84,8 +99,7 @@ def capabilities_for_revision(
         if not any(revision in row.revisions for row in rows):
             continue
         if name == "roots":
-            announces_changes = not revision.is_stateless and has_flag(details, "listChanged")
-            declared[name] = {"listChanged": True} if announces_changes else {}
+            declared[name] = {} if revision.is_stateless else _read_roots(details)
         elif revision.has_capability_details or name not in _DETAILS:
             declared[name] = details
         elif name == "sampling" or "form" in details:

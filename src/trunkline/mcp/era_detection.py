@@ -14,7 +14,8 @@ Rules upheld here:
 1. `server/discover` comes first, unless the server is known to speak the session protocol.
 2. An unanswered `server/discover` is not cancelled: its answer counts until `initialize` succeeds.
 3. A timeout alone proves nothing.
-4. It terminates: no request is sent more than twice, and no server is restarted more than once.
+4. A server that refuses the version, but names one that the gateway knows, is asked again at once.
+5. It terminates: no request is sent more than twice, and no server is restarted more than once.
 """
 
 from enum import StrEnum
@@ -49,6 +50,10 @@ class ProbeResult(StrEnum):
     """What an answer tells about a server's era."""
 
     STATELESS = "stateless"
+    OTHER_VERSION = "other version"
+    """The server is stateless and supports a revision that the gateway knows, but refused the
+    request for its version.
+    """
     SESSION = "session"
     INCOMPATIBLE = "incompatible"
     """The server speaks only revisions that the gateway does not support."""
@@ -76,7 +81,7 @@ def classify_error(error: RpcError) -> ProbeResult:
     supported = _supported_versions(error)
     revisions = [revision for revision in map(find_revision, supported) if revision is not None]
     if any(revision.is_stateless for revision in revisions):
-        return ProbeResult.STATELESS
+        return ProbeResult.OTHER_VERSION
     # Servers with drafts of the stateless protocol sent no list.
     is_session_server = not supported or revisions
     return ProbeResult.SESSION if is_session_server else ProbeResult.INCOMPATIBLE
@@ -104,6 +109,10 @@ def _supported_versions(error: RpcError) -> list[str]:
 
 
 # The sequence of requests
+
+
+MAX_PROBES = 2
+"""How often `server/discover` is sent to one server."""
 
 
 class DetectionStep(StrEnum):
@@ -163,11 +172,13 @@ class EraDetection:
         With `certain` false there was no answer, and there will be none.
         """
         self._awaiting_discover, self._discover_result, self._is_certain = False, result, certain
+        if result is ProbeResult.OTHER_VERSION and self._probe_count < MAX_PROBES:
+            self._discover_result = None  # ask again
 
     def record_initialize_error(self, result: ProbeResult) -> None:
         """Record an error that answers `initialize`."""
         self._awaiting_initialize, self._initialize_error = False, result
-        if result is ProbeResult.STATELESS and self._probe_count < 2:
+        if result is ProbeResult.STATELESS and self._probe_count < MAX_PROBES:
             self._discover_result = None  # the first classification was wrong
 
     def record_timeout(self) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from trunkline.jsonrpc import Raw, RpcError, from_raw, read_members
 from trunkline.mcp.cache_hints import CacheHints
+from trunkline.mcp.capabilities import invalid_flag
 from trunkline.mcp.errors import UNSUPPORTED_VERSION
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.notifications import LOG_LEVELS
@@ -74,11 +75,10 @@ def read_initialize_params(params: object) -> InitializeParams:
     """Read the params of `initialize`; raises Invalid params naming the field."""
     given = Params(params)
     version = given.require_text("protocolVersion")
-    capabilities = _required_object(given, "capabilities")
+    capabilities = from_raw(_required_object(given, "capabilities"), dict[str, Any])
     client_info = _required_object(given, "clientInfo")
-    return InitializeParams(
-        negotiate_revision(version), from_raw(capabilities, dict[str, Any]), client_info
-    )
+    _require_valid_flags(capabilities, "capabilities")
+    return InitializeParams(negotiate_revision(version), capabilities, client_info)
 
 
 def initialize_params(
@@ -120,6 +120,13 @@ def read_initialize_result(result: Raw) -> InitializeResult:
         found.get("serverInfo", Raw(b"{}")),
         instructions if isinstance(instructions, str) else None,
     )
+
+
+def _require_valid_flags(capabilities: Mapping[str, Any], key: str) -> None:
+    if (flag := invalid_flag(capabilities)) is not None:
+        raise RpcError.invalid_params(
+            f"expected a boolean as {flag!r} in {key!r}", {"field": f"{key}.{flag}"}
+        )
 
 
 def _required_object(given: Params, key: str) -> Raw:
@@ -184,6 +191,7 @@ def _parse_caller(
     if revision is None or not revision.is_stateless:
         raise unsupported_version_error(date)
     client_capabilities = _decode_object(capabilities, CAPABILITIES_KEY)
+    _require_valid_flags(client_capabilities, CAPABILITIES_KEY)
     _decode_object(client, CLIENT_INFO_KEY)
     return Caller(
         principal, revision, client_capabilities, Raw(client), _parse_log_level(Raw(level))
