@@ -119,11 +119,12 @@ class BytesSuspendedCallStore:
         self, record: SuspendedCallRecord, limits: SuspendedCallLimits, now: float
     ) -> bool | Awaitable[bool]:
         records = [unpack(packed, SuspendedCallRecord) for packed in self._packed.values()]
-        counts = Counter(each.binding.principal for each in records)
+        own = [each for each in records if each.binding.principal == record.binding.principal]
         fits = (
             len(records) < limits.max_calls
-            and counts[record.binding.principal] < limits.max_calls_per_principal
+            and len(own) < limits.max_calls_per_principal
             and sum(each.size for each in records) + record.size <= limits.max_bytes
+            and sum(each.size for each in own) + record.size <= limits.max_bytes_per_principal
         )
         if fits:
             self._packed[record.id] = pack(record)
