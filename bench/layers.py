@@ -55,7 +55,7 @@ default_rpm = 100000000
 [kill_switch]
 tools = ["fs__delete_*"]
 """
-_PLAIN = "check_arguments = false\n"
+_PLAIN = 'check_arguments = "off"\n'
 _NO_AUDIT = '[audit]\nurl = ""\n'
 _AUDIT = '[audit]\nurl = "sqlite:///audit.db"\n'
 _METRICS = '[metrics]\npath = "/metrics"\n'

@@ -36,6 +36,7 @@ DEFAULT_FIELDS: dict[str, Any] = {
     "bytes_in": 10,
     "bytes_out": 20,
     "arguments": Raw(b'{"path":"/secret"}'),
+    "mismatch": None,
 }
 
 
@@ -60,6 +61,7 @@ def ended_call(**fields: Any) -> CallSummary:
         traceparent=values["trace"],
         rule=values["rule"],
         arguments=values["arguments"],
+        mismatch=values["mismatch"],
         id_prefix="",
     )
     if (wrapper := values["wrapper"]) is not None:

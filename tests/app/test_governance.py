@@ -13,7 +13,7 @@ from trunkline.mcp.features import FeatureKind
 from trunkline.routing.catalog import CatalogEntry
 
 ROLES = PolicySettings(roles=(RoleSettings(name="dev", permissions=("*",), line=1),))
-UNCHECKED = Config(gateway=GatewaySettings(check_arguments=False))
+UNCHECKED = Config(gateway=GatewaySettings(check_arguments="off"))
 
 
 def enforcement(app: App) -> EnforcementChain:

@@ -51,7 +51,7 @@ def test_limiter_and_argument_checker_are_built_only_if_configured() -> None:
     assert build_rate_limiter(Config(), store) is None
     assert build_rate_limiter(Config(limits=LimitsSettings()), store) is not None
     assert build_argument_checker(Config(), ignore) is not None
-    unchecked = Config(gateway=GatewaySettings(check_arguments=False))
+    unchecked = Config(gateway=GatewaySettings(check_arguments="off"))
     assert build_argument_checker(unchecked, ignore) is None
 
 

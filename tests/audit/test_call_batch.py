@@ -67,6 +67,7 @@ _CALLS: dict[str, st.SearchStrategy[Any]] = {
     "backend_revision": st.sampled_from([None, V2025_06_18]),
     "rule": st.sampled_from([None, "policy 3"]),
     "wrapper": st.sampled_from([None, "search__call_tool"]),
+    "mismatch": st.sampled_from([None, 'count: value is not of type "integer"']),
     "status": st.sampled_from(STATUSES),
     "kind": st.sampled_from([None, "disabled"]),
     "code": st.sampled_from([None, None, -32000]),

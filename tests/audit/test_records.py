@@ -13,9 +13,11 @@ from trunkline.audit.records import (
     MAX_NAME_LENGTH,
     MAX_SUBJECT_LENGTH,
     AuditEntry,
+    RecordEncoder,
     read_columns,
     truncate,
 )
+from trunkline.audit.redaction import RedactionRules, Redactor
 from trunkline.auth import claims
 from trunkline.gateway.events import (
     STATUSES,
@@ -66,6 +68,16 @@ def test_call_record_has_all_fields() -> None:
         "code": -32004,
         "arguments": {"path": "/a", "password": "[redacted]"},
     }
+
+
+def test_a_note_about_arguments_is_recorded_cut_and_without_configured_secrets() -> None:
+    redactor = Redactor(RedactionRules(), lambda text: text.replace(b"canary", b"***"))
+    encoder = RecordEncoder("test", redactor)
+    note = "a.canary: value is not allowed; " + "x" * MAX_NAME_LENGTH
+    found = fields(encoder.encode_call(make_call(mismatch=note)))
+    assert found["mismatch"].startswith("a.***: value is not allowed; x")
+    assert len(found["mismatch"]) == MAX_NAME_LENGTH
+    assert "mismatch" not in fields(encoder.encode_call(make_call()))
 
 
 def test_unknown_fields_are_left_out() -> None:

@@ -56,7 +56,7 @@ def test_tools_with_uncheckable_schemas_are_reported(tmp_path: Path) -> None:
     assert "a__even" not in result.stdout
     report = json.loads(run("check", "--json", "--config", file).stdout)
     assert report["unchecked"] == {"a__odd": why}
-    quiet = config(tmp_path, "[gateway]\ncheck_arguments = false", child("a", "odd"))
+    quiet = config(tmp_path, '[gateway]\ncheck_arguments = "off"', child("a", "odd"))
     assert "unchecked" not in run("check", "--config", quiet).stdout
 
 

@@ -26,6 +26,7 @@ WEB = ServerSettings(name="web", backend=UrlSettings(url="https://web.example/mc
 
 OTHER: dict[str, Any] = {
     "title": "Files",
+    "check_arguments": "strict",
     "command": "other",
     "args": ("-x",),
     "env": {"TOKEN": "another-canary"},

@@ -1,9 +1,10 @@
-"""`gateway.surface`: which tools are listed."""
+"""`gateway.surface`: which tools are listed; `check_arguments`: how calls are checked."""
 
 from pathlib import Path
 
 import pytest
 
+from trunkline.app.build import argument_modes
 from trunkline.config import Config, ConfigErrors, load_config
 
 SEARCH = '[servers.search]\nbuiltin = "search"\n'
@@ -61,3 +62,27 @@ def test_the_search_surface_requires_a_search_server(tmp_path: Path, more: str) 
 def test_an_invalid_surface_is_refused(tmp_path: Path, surface: str, error: str) -> None:
     (message,) = errors_of(tmp_path, surface)
     assert error in message
+
+
+def test_arguments_are_checked_leniently_unless_the_gateway_or_a_server_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    servers = "".join(
+        f"[servers.{name}]\n{kind}\n{more}\n"
+        for name, kind, more in (
+            ("a", 'command = "x"', ""),
+            ("b", 'url = "https://b.example/mcp"', 'check_arguments = "off"'),
+            ("search", 'builtin = "search"', ""),
+        )
+    )
+    found = load_config(write(tmp_path, '"all"', servers), {})
+    assert argument_modes(found) == {"a": "lenient", "b": "off", "search": "off"}
+    strict = load_config(write(tmp_path, '"all"\ncheck_arguments = "strict"', servers), {})
+    assert argument_modes(strict) == {"a": "strict", "b": "off", "search": "off"}
+
+
+@pytest.mark.parametrize("value", ["true", '"relaxed"'])
+def test_the_modes_of_the_argument_check_are_named_in_errors(tmp_path: Path, value: str) -> None:
+    (error,) = errors_of(tmp_path, f'"all"\ncheck_arguments = {value}')
+    assert '"lenient"' in error
+    assert '"off"' in error

@@ -5,13 +5,26 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.gateway.servers import Server, SessionClient, make_gateway, running, text_of, tool
+from tests.backends.search_gateway import searching
+from tests.gateway.governed import allow, deny
+from tests.gateway.servers import (
+    Server,
+    SessionClient,
+    make_gateway,
+    running,
+    session_client,
+    text_of,
+    tool,
+)
 from tests.gateway.stateless_callers import StatelessCaller
+from tests.gateway.test_pipeline import record_calls
+from tests.gateway.test_router_call_tool import CALL
 from trunkline.gateway import enforcement as module
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.enforcement import (
     ArgumentChecker,
     EnforcementChain,
+    PolicyEnforcer,
     find_unchecked_tools,
     input_schema,
 )
@@ -25,6 +38,8 @@ from trunkline.mcp.methods import CLIENT_REQUESTS
 from trunkline.mcp.params import Params
 from trunkline.mcp.versions import V2025_06_18, V2025_11_25, Revision
 from trunkline.routing.catalog import CatalogEntry
+from trunkline.routing.conditions import Condition
+from trunkline.routing.policy import Policy
 
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 WRONG = 'Invalid arguments for tool fs__read: "path" is a required property'
@@ -41,6 +56,22 @@ def gateway_with_checker(server: Server, **more: Any) -> tuple[Gateway, list[Unc
         argument_checker=ArgumentChecker(events.append, **more)
     )
     return gateway, events
+
+
+COUNTED = {
+    "type": "object",
+    "properties": {"path": {"type": "string"}, "count": {"type": "integer"}},
+    "required": ["path"],
+    "additionalProperties": False,
+}
+WRONG_TYPES = [
+    {"path": "/", "count": "1"},
+    {"path": "/", "count": None},
+    {"path": "/", "count": 1.5},
+    {"path": 1},
+    {"path": None},
+    {"path": ["/"]},
+]
 
 
 def entry(schema: Any, name: str = "fs__read") -> CatalogEntry:
@@ -145,8 +176,129 @@ async def test_an_unknown_method_still_passes_to_the_only_server() -> None:
         assert await user.ask("acme/do", {"x": 1}) == {"did": {"x": 1}}
 
 
+@pytest.mark.holds("C21")
+@pytest.mark.parametrize("version", ["2025-06-18", "2025-11-25"])
+@pytest.mark.parametrize("arguments", WRONG_TYPES)
+async def test_wrong_types_and_nulls_reach_the_server_unchanged_and_are_noted(
+    version: str, arguments: Any
+) -> None:
+    server = Server(tools=[tool("read", inputSchema=COUNTED)])
+    gateway, _ = gateway_with_checker(server)
+    async with running(gateway, server), SessionClient(gateway) as user:
+        await user.hello(version)
+        summaries = record_calls(gateway)
+        assert text_of(await user.call("fs__read", arguments=arguments)) == "read ran"
+        (params,) = [params for method, params in server.received if method == "tools/call"]
+        assert params["arguments"] == arguments
+        (summary,) = summaries
+        assert summary.status == "success"
+        assert "value is not of type" in str(summary.context.mismatch)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"count": 1}, {"path": "/", "more": 1}, [], "x", None])
+@pytest.mark.parametrize("mode", ["lenient", "strict"])
+async def test_what_no_server_could_mean_is_refused(mode: Any, arguments: Any) -> None:
+    server = Server(tools=[tool("read", inputSchema=COUNTED)])
+    gateway, _ = gateway_with_checker(server, mode=mode)
+    async with running(gateway, server), SessionClient(gateway) as user:
+        await user.hello("2025-06-18")
+        summaries = record_calls(gateway)
+        params = {"name": "fs__read", "arguments": arguments}
+        assert (await user.expect_error("tools/call", params)).code == -32602
+        assert server.count("tools/call") == 0
+        (summary,) = summaries
+        assert (summary.status, summary.context.mismatch) == ("invalid_arguments", None)
+
+
+@pytest.mark.parametrize("arguments", WRONG_TYPES)
+def test_a_strict_check_refuses_wrong_types_and_nulls(arguments: Any) -> None:
+    raw = bytes(to_raw(arguments))
+    for checker in (
+        ArgumentChecker(lambda _: None, "strict"),
+        ArgumentChecker(lambda _: None, exceptions={"fs": "strict"}),
+    ):
+        assert check(checker, entry(COUNTED), raw, V2025_11_25)["isError"] is True
+    checker = ArgumentChecker(lambda _: None, "strict", {"fs": "lenient"})
+    assert check(checker, entry(COUNTED), raw, V2025_11_25) is None
+
+
+def test_with_off_nothing_is_checked() -> None:
+    checker = ArgumentChecker(lambda _: None, "off")
+    assert checker.check_for(entry(COUNTED)) is None
+    assert checker.check_for(entry(COUNTED), is_read=True) is None
+
+
+def test_an_error_of_a_lenient_check_names_only_what_is_refused() -> None:
+    checker = ArgumentChecker(lambda _: None)
+    result = check(checker, entry(COUNTED), b'{"count":"1"}', V2025_11_25)
+    assert result["content"][0]["text"] == WRONG
+
+
+# Rules that read arguments
+
+
+FORCED = {
+    "type": "object",
+    "properties": {"force": {"type": "boolean"}, "path": {"type": "string"}},
+}
+EVASIONS = [
+    ("args.force == true", {"force": "true"}),
+    ("args.force == true", {"force": 1}),
+    ("args.force in [true]", {"force": "true"}),
+    ("args.path == '/etc'", {"path": ["/etc"]}),
+    ("has(args.force) && args.force != false", {"force": "true", "path": 1}),
+    ("size(args.path) > 3", {"path": ["/etc/passwd"]}),
+]
+
+
+def forced_server() -> Server:
+    return Server(tools=[tool("delete", inputSchema=FORCED), tool("other", inputSchema=FORCED)])
+
+
+@pytest.mark.parametrize(("condition", "arguments"), EVASIONS)
+async def test_a_value_of_another_type_evades_no_rule_that_reads_it(
+    condition: str, arguments: Any
+) -> None:
+    server = forced_server()
+    policy = Policy([deny("fs__delete", condition=Condition(condition)), allow()])
+    gateway, _ = gateway_with_checker(server)
+    gateway.pipeline.enforcer = EnforcementChain(
+        PolicyEnforcer(policy), argument_checker=ArgumentChecker(lambda _: None)
+    )
+    async with running(gateway, server), SessionClient(gateway) as user:
+        await user.hello()
+        try:
+            result = await user.call("fs__delete", arguments=arguments)
+        except RpcError as error:
+            assert error.code == -32003
+        else:
+            assert result["isError"] is True
+        assert server.count("tools/call") == 0
+        # No rule reads the arguments of this tool.
+        assert text_of(await user.call("fs__other", arguments=arguments)) == "other ran"
+
+
+async def test_a_rule_for_call_tool_makes_the_check_of_the_inner_tool_strict() -> None:
+    server = forced_server()
+    condition = Condition("args.arguments.force == true")
+    policy = Policy([deny(CALL, condition=condition), allow()])
+    async with searching(None, policy, fs=server) as gateway, session_client(gateway) as user:
+        gateway.pipeline.enforcer = EnforcementChain(
+            PolicyEnforcer(policy), argument_checker=ArgumentChecker(lambda _: None)
+        )
+        result = await user.call(CALL, arguments=wrapped_arguments({"force": "true"}))
+        assert result["isError"] is True
+        assert server.count("tools/call") == 0
+        result = await user.call("fs__delete", arguments={"force": "true"})
+        assert text_of(result) == "delete ran"
+
+
+def wrapped_arguments(arguments: Any) -> Any:
+    return {"name": "fs__delete", "arguments": arguments}
+
+
 def test_tools_of_built_in_servers_are_not_checked() -> None:
-    checker = ArgumentChecker(lambda _: None, builtin=["fs"])
+    checker = ArgumentChecker(lambda _: None, exceptions={"fs": "off"})
     assert check(checker, entry(PATH), None, V2025_11_25) is None
 
 
@@ -195,7 +347,7 @@ def test_a_tool_with_an_invalid_schema_is_not_checked_and_reported_once() -> Non
 
 def test_arguments_too_long_for_regular_expressions_pass_and_are_reported_once() -> None:
     events: list[UncheckedTool] = []
-    checker = ArgumentChecker(events.append)
+    checker = ArgumentChecker(events.append, "strict")
     names = entry({"patternProperties": {"^a+$": {"type": "string"}}})
     long = b'{"aa":1,"text":"%s"}' % (b"x" * 10_000)
     for _ in range(3):

@@ -22,8 +22,12 @@ class FakeCheck:
         if self._name == self._refuses:
             raise RpcError(1, self._name)
 
-    def check_for(self, _: Any) -> Any:
+    def check_for(self, _: Any, is_read: bool) -> Any:
+        assert not is_read
         return self._run
+
+    def reads_arguments(self, _: Any) -> bool:
+        return False
 
     def limits_for(self, *_: Any) -> Any:
         return object()
@@ -93,7 +97,7 @@ def test_inactive_checks_are_not_run_for_each_call() -> None:
     class Idle(FakeCheck):
         active = False
 
-        def check_for(self, _: Any) -> Any:
+        def check_for(self, _: Any, is_read: bool) -> Any:
             return None
 
     idle: Any = Idle("", [])
@@ -109,7 +113,7 @@ def test_an_empty_chain_allows_everything() -> None:
 
 def test_the_argument_check_may_answer_instead_of_the_call() -> None:
     class Fixed(FakeCheck):
-        def check_for(self, _: Any) -> Any:
+        def check_for(self, _: Any, is_read: bool) -> Any:
             return self._answer
 
         def _answer(self, *_: Any) -> Raw:

@@ -146,6 +146,24 @@ def test_a_rule_that_reads_arguments_decides_per_call() -> None:
     assert decision.resolve(arguments(path="/tmp/x")) == PolicyResult(ALLOW, "2")
 
 
+def test_a_policy_knows_whether_a_rule_reads_the_arguments_of_a_feature() -> None:
+    reads, prompt = when("args.x == 1"), Target(FeatureKind.RESOURCE, "fs__read", "fs")
+    for rule in (
+        deny("fs__read", condition=reads),
+        allow(condition=reads, roles=("some",), subjects=("one",), clients=("another",)),
+    ):
+        policy = Policy([allow(), rule])
+        assert policy.reads_arguments(READ)
+        assert not policy.reads_arguments(prompt)
+    for rule in (
+        deny("fs__write", condition=reads),
+        deny(condition=reads, backends=("git",)),
+        deny(condition=when("subject == 'x'")),
+        deny(),
+    ):
+        assert not Policy([rule]).reads_arguments(READ)
+
+
 @pytest.mark.holds("M9")
 def test_a_failing_condition_never_allows() -> None:
     condition = when("args.path.startsWith('/tmp')")

@@ -574,6 +574,84 @@ def test_validation_agrees_with_another_library(schema: Any, arguments: Any) -> 
     assert found.is_valid(raw(arguments)) == theirs.is_valid(arguments)  # they are short
 
 
+# The names of the arguments
+
+
+NAMES: list[tuple[Any, Schema, tuple[str, ...]]] = [
+        # Refused: a name is missing or unknown, whatever the values are.
+        ({}, {"required": ["a"]}, ('"a" is a required property',)),
+        ({"b": 1}, {"properties": {"a": {}}, "additionalProperties": False},
+         ("Additional properties are not allowed ('b' was unexpected)",)),
+        ({"b": 1}, {"patternProperties": {"^a": {"type": "null"}}, "additionalProperties": False},
+         ("Additional properties are not allowed ('b' was unexpected)",)),
+        ({}, {"allOf": [{"required": ["a"]}]}, ('"a" is a required property',)),
+        ({}, {"$ref": "#/$defs/d", "$defs": {"d": {"required": ["a"]}}},
+         ('"a" is a required property',)),
+        ({}, {"$ref": "#/$defs/d", "$defs": {"d": {}}, "required": ["a"]},
+         ('"a" is a required property',)),
+        # The server decides: all else, among it what depends on values.
+        ({"a": "1"}, {"required": ["a"], **value(type="integer")}, ()),
+        ({"a": None}, {"required": ["a"], **value(type="string")}, ()),
+        ({"a": "x"}, value(enum=["y"]), ()),
+        ({"a": {}}, value(required=["b"]), ()),
+        ({"a": {"b": 1}}, value(additionalProperties=False), ()),
+        ({}, {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, ()),
+        ({}, {"oneOf": [{"required": ["a"]}]}, ()),
+        ({}, {"if": {}, "then": {"required": ["a"]}}, ()),
+        ({}, {"minProperties": 1}, ()),
+        ({"a": 1}, {"additionalProperties": {"type": "string"}}, ()),
+        ({"a": 1}, {"properties": {"a": False}}, ()),
+        ({"a": 1}, {"unevaluatedProperties": False}, ()),
+        ({"aa": 1}, {"patternProperties": {"^a": False}, "additionalProperties": False}, ()),
+        # Up to draft 7, keywords beside a reference are ignored.
+        ({}, {"$schema": D7, "$ref": "#/definitions/d", "definitions": {"d": {}}, "required": ["a"],
+              "not": {}}, ()),
+        ({"b": 1}, {"allOf": [True, {"$ref": "#"}], "not": {}}, ()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "schema", "errors"), NAMES)
+def test_a_lenient_check_is_about_names_and_not_about_values(
+    arguments: Any, schema: Schema, errors: tuple[str, ...]
+) -> None:
+    try:
+        found = compiled(**schema)
+    except UncheckableSchema as error:
+        assert "in a cycle" in str(error)
+        return
+    for _ in range(2):
+        assert found.find_name_errors(raw(arguments)) == errors
+
+
+NAME_PARTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "required": st.lists(st.sampled_from("abc"), max_size=2, unique=True),
+        "additionalProperties": st.sampled_from([False, True, {"type": "string"}]),
+        "properties": st.dictionaries(st.sampled_from("ab"), SCHEMAS, max_size=2),
+        "patternProperties": st.dictionaries(st.sampled_from(["^a", "b"]), SCHEMAS, max_size=1),
+        "anyOf": st.lists(SCHEMAS, min_size=1, max_size=2),
+        "$ref": st.sampled_from(["#/$defs/d", "#/$defs/e"]),
+    },
+)
+
+
+@given(
+    NAME_PARTS,
+    st.lists(NAME_PARTS, min_size=1, max_size=2),
+    st.sampled_from([None, D7, "https://json-schema.org/draft/2020-12/schema"]),
+    st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3),
+)
+def test_a_lenient_check_refuses_only_what_a_strict_check_refuses(
+    part: Any, parts: Any, draft: str | None, arguments: Any
+) -> None:
+    names: Schema = {"required": ["c"], "additionalProperties": False, "properties": {"c": {}}}
+    tree: Schema = {**part, "allOf": parts, "$defs": {"d": {"required": ["b"]}, "e": names}}
+    found = compiled(**tree, **({"$schema": draft} if draft else {}))
+    if not found.find_errors(raw(arguments)):
+        assert found.find_name_errors(raw(arguments)) == ()
+
+
 def test_large_arguments_need_find_errors() -> None:
     short, long = ({"a": "x" * many} for many in (10, 20_000))
     matched = compiled(**value(pattern="^x*$"))

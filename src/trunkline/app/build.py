@@ -77,6 +77,7 @@ from trunkline.routing.conditions import Condition
 from trunkline.routing.kill_switch import SWITCH_ALL, KillSwitch, SwitchKind
 from trunkline.routing.limits import Limit, LimitStore, LimitTables, MemoryLimitStore
 from trunkline.routing.policy import Policy, Role, Rule
+from trunkline.routing.schema_validation import ArgumentMode
 from trunkline.routing.visibility import Visibility, VisibilityPolicy
 from trunkline.stdio.child import ChildProcess
 from trunkline.stdio.sandbox import SandboxSettings
@@ -473,13 +474,21 @@ def build_limits(settings: LimitsSettings) -> LimitTables:
 def build_argument_checker(
     config: Config, emit: Callable[[UncheckedTool], None]
 ) -> ArgumentChecker | None:
-    """Return the argument checker, None if it is disabled.
+    """Return the argument checker, None if it is off for all servers."""
+    mode, modes = config.gateway.check_arguments, argument_modes(config)
+    return ArgumentChecker(emit, mode, modes) if {mode, *modes.values()} != {"off"} else None
+
+
+def argument_modes(config: Config) -> dict[str, ArgumentMode]:
+    """Return how the arguments of each server's tools are checked.
 
     Built-in tools check their arguments themselves, and more strictly.
     """
-    if not config.gateway.check_arguments:
-        return None
-    return ArgumentChecker(emit, (server.name for server in config.servers if server.builtin))
+    default = config.gateway.check_arguments
+    return {
+        server.name: "off" if server.builtin else server.check_arguments or default
+        for server in config.servers
+    }
 
 
 def _build_limit_table(

@@ -57,6 +57,7 @@ class SharedFields(Struct, frozen=True, omit_defaults=True):
     decision: str | None = None
     rule: str | None = None
     wrapper: str | None = None
+    mismatch: str | None = None
 
 
 class _CallFields(Struct, frozen=True, array_like=True):
@@ -139,6 +140,7 @@ class CallBatchEncoder:
                 _object_id(context.wrapper),
                 context.backend_revision,
                 context.rule,
+                context.mismatch,
                 call.status,
                 call.error_code,
             )
@@ -263,6 +265,7 @@ def _call_row(row: AuditRow, shared: SharedFields, fields: _CallFields) -> Audit
         shared.rule,
         arguments=arguments,
         wrapper=shared.wrapper,
+        mismatch=shared.mismatch,
     )
     columns = (call.name, call.subject, call.backend or "", call.status)
     return AuditRow(row.seq, fields.at, "call", *columns, row.hash, _encode(call).decode())

@@ -94,6 +94,7 @@ class CallRecord(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
     code: int | None = None
     arguments: Raw | None = None
     wrapper: str | None = None
+    mismatch: str | None = None
 
 
 class _ClientInfo(Struct, frozen=True):
@@ -188,7 +189,12 @@ class RecordEncoder:
             event.error_code,
             self.redactor.redact(context.arguments),
             event.wrapper,
+            None if context.mismatch is None else self._clean_mismatch(context.mismatch),
         )
+
+    def _clean_mismatch(self, text: str) -> str:
+        """Return a note about arguments, cut. Like their keys, it is only masked."""
+        return truncate(self.redactor.mask_text(text), MAX_NAME_LENGTH)
 
     def unknown_name(self, name: str) -> str:
         """Return a name that a client may have made up, cut more than others."""

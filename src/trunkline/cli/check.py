@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from trunkline.app.application import App
 from trunkline.app.auth import KeyMaterial, examine_keys
+from trunkline.app.build import argument_modes
 from trunkline.app.control import ServerStatus, server_statuses
 from trunkline.cli.locations import choose_config, describe_source, user_state_dir
 from trunkline.cli.output import (
@@ -135,12 +136,9 @@ def _server_report(
 
 
 def _unchecked_tools(config: Config, catalog: Catalog) -> dict[str, str]:
-    builtin = {server.name for server in config.servers if server.builtin}
-    if not config.gateway.check_arguments:
-        return {}
-    # Built-in tools check their arguments themselves.
+    modes = argument_modes(config)
     return find_unchecked_tools(
-        each for each in catalog.entries(FeatureKind.TOOL) if each.backend not in builtin
+        each for each in catalog.entries(FeatureKind.TOOL) if modes.get(each.backend) != "off"
     )
 
 

@@ -23,6 +23,7 @@ from trunkline.config.server_table import ServerSettings
 LIVE_KEYS = frozenset(
     (
         "title",
+        "check_arguments",
         "env_file",  # its variables are in `env`
         "prefix",
         "timeout",

@@ -38,6 +38,7 @@ from trunkline.documents.formats import (
     text_format,
 )
 from trunkline.documents.parser import Table, as_table, get_table
+from trunkline.routing.schema_validation import ArgumentMode
 
 
 class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,9 +65,9 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Meta(description="Refuse calls before `notifications/initialized`."),
     ] = True
     check_arguments: Annotated[
-        bool,
-        Meta(description="Check arguments against the schemas of the tools."),
-    ] = True
+        ArgumentMode,
+        Meta(description="How strictly arguments are checked against the schemas of the tools."),
+    ] = "lenient"
     input_timeout: Annotated[
         Seconds,
         Meta(description="Seconds that a client has to answer a server's request."),

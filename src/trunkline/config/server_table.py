@@ -57,6 +57,7 @@ from trunkline.documents.formats import (
 )
 from trunkline.documents.parser import Table, as_table
 from trunkline.documents.validation import validate
+from trunkline.routing.schema_validation import ArgumentMode
 from trunkline.stdio.sandbox import SandboxSettings
 
 _SECRET_KEYS = ("client_secret", "client_secret_env")
@@ -188,6 +189,10 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     prefix: Annotated[
         PrefixText | None,
         Meta(description='The prefix of the server\'s tools; its name unless set, "" for none.'),
+    ] = None
+    check_arguments: Annotated[
+        ArgumentMode | None,
+        Meta(description="How strictly arguments are checked; as the gateway says unless set."),
     ] = None
     timeout: Annotated[Seconds, Meta(description="Seconds that one call may take.")] = 60.0
     start_timeout: Annotated[

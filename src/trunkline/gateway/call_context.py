@@ -92,6 +92,8 @@ class CallContext(Struct, eq=False):
     """The policy rule that decided, if one did."""
     status: str | None = None
     """Overrides the status that would be derived from the error."""
+    mismatch: str | None = None
+    """How the arguments differ from the tool's schema, if the call is passed on nonetheless."""
     sent_at: float | None = None
     """When the call was handed to the upstream, on the clock of `started_at`. Set when it ends."""
     answered_at: float | None = None

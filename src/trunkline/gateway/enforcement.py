@@ -1,6 +1,7 @@
 """The checks that a configuration makes: kill switch, limits, policy, arguments, in this order.
 
     disabled? ──> over a limit? ──> allowed? ──> ArgumentChecker: do the arguments fit?
+                                                 strict · lenient: a note about wrong values · off
 
 Each part may be absent. Some decisions are the same for all calls of a caller: whether a kill
 switch is on, which limits apply, and what the policy says without the arguments. `rules_for` makes
@@ -11,12 +12,14 @@ Invariants:
 2. The policy judges the very bytes that are forwarded. If a rule reads arguments, arguments that
    could be read in two ways, such as with duplicate keys, are refused.
 3. New limits keep the quota used so far: a changed configuration does not refill buckets.
-4. A schema that is invalid or too expensive to check is skipped, and reported once while it is
+4. If a rule reads the arguments of a tool, a lenient check of that tool is strict: a value of
+   another type than the rule expects, such as `"true"`, must not evade it.
+5. A schema that is invalid or too expensive to check is skipped, and reported once while it is
    cached.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -55,7 +58,12 @@ from trunkline.routing.policy import (
     Subject,
     Target,
 )
-from trunkline.routing.schema_validation import ArgumentValidator, UncheckableSchema, compile_schema
+from trunkline.routing.schema_validation import (
+    ArgumentMode,
+    ArgumentValidator,
+    UncheckableSchema,
+    compile_schema,
+)
 
 
 class PolicyEnforcer:
@@ -91,6 +99,10 @@ class PolicyEnforcer:
         decision = self.decision_for(caller, entry)
         allows = decision.final.outcome is ALLOW and not decision.conditional
         return decision.final.rule if allows else None
+
+    def reads_arguments(self, entry: CatalogEntry) -> bool:
+        """Return whether a rule reads the arguments of an entry, for any caller."""
+        return self.policy.reads_arguments(policy_target(entry))
 
     def check(self, context: CallContext, entry: CatalogEntry) -> Decision:
         """Decide about a call by the policy, and record the rule; raises RpcError."""
@@ -294,22 +306,24 @@ class _CachedTool(NamedTuple):
 class _ToolArgumentCheck:
     """Checks the arguments of one tool; reports once if its schema is too expensive."""
 
-    __slots__ = ("_emit", "_entry", "_find_errors", "_is_valid", "_reported")
+    __slots__ = ("_emit", "_entry", "_is_strict", "_is_valid", "_reported", "_validator")
 
     def __init__(
         self,
         entry: CatalogEntry,
         validator: ArgumentValidator,
         emit: Callable[[UncheckedTool], None],
+        is_strict: bool,
     ) -> None:
         self._entry = entry
         self._is_valid = validator.is_valid
-        self._find_errors = validator.find_errors
+        self._validator = validator
+        self._is_strict = is_strict
         self._emit = emit
         self._reported = False
 
     def check(self, context: CallContext) -> Denied | None:
-        """Deny a call whose arguments do not fit the schema.
+        """Deny a call whose arguments do not fit the schema; if lenient, only for their names.
 
         Clients of 2025-11-25 and later get a result with `isError`, which models read; earlier
         ones get Invalid params. A missing `arguments` counts as an empty object.
@@ -320,7 +334,10 @@ class _ToolArgumentCheck:
         if not context.method.has_arguments:
             return None
         try:
-            problems = self._find_errors(arguments)
+            problems = self._validator.find_errors(arguments)
+            if problems and not self._is_strict:
+                note, problems = problems, self._validator.find_name_errors(arguments)
+                context.mismatch = None if problems else "; ".join(note)
         except UncheckableSchema as error:
             if not self._reported:
                 self._reported = True
@@ -335,43 +352,55 @@ class ArgumentChecker:
     def __init__(
         self,
         emit: Callable[[UncheckedTool], None],
-        builtin: Iterable[str] = (),
+        mode: ArgumentMode = "lenient",
+        exceptions: Mapping[str, ArgumentMode] | None = None,
         max_cached: int = MAX_CACHED_SCHEMAS,
     ) -> None:
-        """`builtin` names the backends that check their arguments themselves."""
+        """`mode` holds for all backends, except for those with a mode in `exceptions`."""
         self._emit = emit
         self._max_cached = max_cached
-        self._builtin = frozenset(builtin)
-        self._tools: dict[str, _CachedTool] = {}
+        self._mode: ArgumentMode = mode
+        self._exceptions = dict(exceptions or {})
+        self._tools: dict[tuple[str, bool], _CachedTool] = {}
+        """By name, and whether a rule reads the arguments."""
         self._validators: dict[bytes, ArgumentValidator | None] = {}
         """By schema, so that equal schemas are compiled once."""
 
     def __len__(self) -> int:
         return len(self._tools) + len(self._validators)
 
-    def check_for(self, entry: CatalogEntry) -> "ArgumentCheck | None":
-        """Return the argument check of an entry, None if it has none."""
+    def check_for(self, entry: CatalogEntry, is_read: bool = False) -> "ArgumentCheck | None":
+        """Return the argument check of an entry, None if it has none.
+
+        With `is_read`, a policy rule reads the arguments, and a lenient check becomes strict.
+        """
         if entry.kind is not TOOL:
             return None
-        cached = self._tools.get(entry.public_name)
+        cached = self._tools.get((entry.public_name, is_read))
         if cached is None or cached.definition is not entry.definition:
-            cached = self._add_tool(entry)
+            cached = self._add_tool(entry, is_read)
         return cached.check
 
-    def _add_tool(self, entry: CatalogEntry) -> _CachedTool:
+    def _add_tool(self, entry: CatalogEntry, is_read: bool) -> _CachedTool:
         if len(self._tools) >= self._max_cached:
             self._tools.clear()
-        check = None if entry.backend in self._builtin else self._build_check(entry)
-        cached = self._tools[entry.public_name] = _CachedTool(entry.definition, check)
+        cached = _CachedTool(entry.definition, self._build_check(entry, is_read))
+        self._tools[entry.public_name, is_read] = cached
         return cached
 
-    def _build_check(self, entry: CatalogEntry) -> ArgumentCheck | None:
+    def _build_check(self, entry: CatalogEntry, is_read: bool) -> ArgumentCheck | None:
+        mode = self._exceptions.get(entry.backend, self._mode)
+        if mode == "off":
+            return None
         try:
             validator = self._compile_schema(entry)
         except UncheckableSchema as error:
             self._emit(UncheckedTool(entry.public_name, entry.backend, str(error)))
             return None
-        return None if validator is None else _ToolArgumentCheck(entry, validator, self._emit).check
+        if validator is None:
+            return None
+        is_strict = is_read or mode == "strict"
+        return _ToolArgumentCheck(entry, validator, self._emit, is_strict).check
 
     def _compile_schema(self, entry: CatalogEntry) -> ArgumentValidator | None:
         schema = input_schema(entry)
@@ -463,8 +492,13 @@ class EnforcementChain:
         if policy is not None:
             checks += [partial(_check_policy, policy, *each) for each in governed]
         checker = self.argument_checker
-        if checker is not None and (check := checker.check_for(entry)) is not None:
-            checks.append(check)
+        if checker is not None:
+            # A rule for `call_tool` may read the arguments of the tool within.
+            is_read = policy is not None and any(
+                policy.reads_arguments(each) for each, _ in governed
+            )
+            if (check := checker.check_for(entry, is_read)) is not None:
+                checks.append(check)
         return tuple(checks)
 
     def check_disabled(self, caller: Caller, entry: CatalogEntry) -> None:

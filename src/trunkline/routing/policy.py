@@ -126,15 +126,20 @@ class Rule(NamedTuple):
 
     def applies_to(self, subject: Subject, target: Target) -> bool:
         """Return whether the rule applies, apart from its condition."""
+        return self.applies_to_target(target) and (
+            (not self.roles or not frozenset(self.roles).isdisjoint(subject.roles))
+            and (not self.subjects or matches_any_pattern(self.subjects, subject.subject))
+            and (not self.clients or matches_any_pattern(self.clients, subject.client))
+        )
+
+    def applies_to_target(self, target: Target) -> bool:
+        """Return whether the rule applies for some callers, apart from its condition."""
         return (
             matches_any_pattern(self.patterns, target.name)
             or (target.native_uri != "" and matches_any_pattern(self.patterns, target.native_uri))
         ) and (
             (not self.kinds or target.kind in self.kinds)
             and (not self.backends or target.backend in self.backends)
-            and (not self.roles or not frozenset(self.roles).isdisjoint(subject.roles))
-            and (not self.subjects or matches_any_pattern(self.subjects, subject.subject))
-            and (not self.clients or matches_any_pattern(self.clients, subject.client))
             and (not self.hints or self._has_hints(target))
         )
 
@@ -199,6 +204,12 @@ class Policy:
     def is_open(self) -> bool:
         """Whether there are no rules and roles. Then every caller may call everything."""
         return not self.rules and not self.roles
+
+    def reads_arguments(self, target: Target) -> bool:
+        """Return whether a rule reads the arguments of a feature, for any caller."""
+        return any(
+            _needs_arguments(rule, target) and rule.applies_to_target(target) for rule in self.rules
+        )
 
     def evaluate(self, subject: Subject, target: Target) -> PolicyDecision:
         """Return what the policy says about a caller and a feature."""

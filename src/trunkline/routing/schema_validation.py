@@ -4,10 +4,16 @@
            ──measure_cost──> checks per value, with references followed; recursion
     schema ──compile_schema──> None if it accepts everything · UncheckableSchema · ArgumentValidator
     arguments, as forwarded ──is_valid──> nearly always True ──find_errors──> () or what is wrong
+                                                             ──find_name_errors──> also if lenient
 
 A schema of one kilobyte can ask for a million checks of one value, by references that each lead to
 two references. A schema that recurs in two places doubles its cost with each level of the value.
 `SchemaCost.checks` bounds the number of checks for a value of some size and depth.
+
+A lenient check is about the names of the arguments and not their values: it refuses a missing
+required argument, and an unknown one if the schema allows no others (`required` and
+`additionalProperties: false` at the root, in `allOf` or behind a `$ref` there). Servers often
+accept values that their schema does not: `"1"` for a number, null for an absent argument.
 
 Nothing is fetched: references to other documents, anchors and dynamic references make a schema
 uncheckable. `format` is an annotation. This is the only module that knows the validation library.
@@ -18,6 +24,7 @@ Rules upheld here:
 2. Regular expressions match in linear time. A pattern that cannot, or is too large, is left out,
    and the rest of the schema applies.
 3. Error messages name places and expectations, never values.
+4. A lenient check refuses only what a strict check refuses.
 """
 
 import json
@@ -25,7 +32,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -37,6 +44,9 @@ if TYPE_CHECKING:
     from jsonschema_rs import Validator as Compiled
 
 Schema: TypeAlias = dict[str, Any]
+
+ArgumentMode: TypeAlias = Literal["lenient", "strict", "off"]
+"""How strictly arguments are checked."""
 
 # The number of subschemas in one schema.
 MAX_SUBSCHEMAS = 10_000
@@ -211,7 +221,7 @@ class _CostWalk(Struct):
         self.entered[id(schema)] = depth
         for _ in range(1 if _REAPPLYING_KEYWORDS.isdisjoint(schema) else 2):
             if "$ref" in schema:
-                self.apply(self._resolve_reference(schema["$ref"]), depth)
+                self.apply(_resolve_reference(self.root, schema["$ref"]), depth)
             for each, levels in _subschemas(schema, _APPLIED_KEYWORDS):
                 self.apply(each, depth + levels)
         del self.entered[id(schema)]
@@ -239,21 +249,26 @@ class _CostWalk(Struct):
         if self.weight > MAX_CHECKS_PER_VALUE:
             raise UncheckableSchema("its schema requires too many checks")
 
-    def _resolve_reference(self, reference: object) -> object:
-        if not isinstance(reference, str) or not (reference + "/").startswith("#/"):
-            raise UncheckableSchema("its schema refers to another document, which is not fetched")
-        found: object = self.root
-        pointer = _ESCAPE.sub(_unescape_byte, reference[1:].encode()).decode("utf-8", "replace")
-        for step in pointer.split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and key.isascii() and key.isdigit():
-                items = cast("list[object]", found)
-                found = items[int(key)] if int(key) < len(items) else None
-            else:
-                found = cast("Schema", found).get(key) if isinstance(found, dict) else None
-        if not isinstance(found, dict | bool):
-            raise UncheckableSchema("its schema has a broken reference")
-        return cast("object", found)
+
+def read_reference(reference: object) -> tuple[str, ...]:
+    """Return the steps of a reference within its document; raises UncheckableSchema for others."""
+    if not isinstance(reference, str) or not (reference + "/").startswith("#/"):
+        raise UncheckableSchema("its schema refers to another document, which is not fetched")
+    pointer = _ESCAPE.sub(_unescape_byte, reference[1:].encode()).decode("utf-8", "replace")
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
+
+
+def _resolve_reference(root: Schema, reference: object) -> object:
+    found: object = root
+    for key in read_reference(reference):
+        if isinstance(found, list) and key.isascii() and key.isdigit():
+            items = cast("list[object]", found)
+            found = items[int(key)] if int(key) < len(items) else None
+        else:
+            found = cast("Schema", found).get(key) if isinstance(found, dict) else None
+    if not isinstance(found, dict | bool):
+        raise UncheckableSchema("its schema has a broken reference")
+    return cast("object", found)
 
 
 def _unescape_byte(found: re.Match[bytes]) -> bytes:
@@ -289,6 +304,39 @@ def _comparison_checks(value: object) -> int:
         count += _CONTAINER_CHECKS if parts else 1
         waiting += parts
     return count
+
+
+# The names of the arguments
+
+
+def names_schema(root: Schema) -> Schema:
+    """Return the part of a checkable schema that requires and forbids members by their names."""
+    parts: dict[int, Schema] = {}
+    waiting: list[object] = [root]
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, dict) or id(cast("Schema", node)) in parts:
+            continue
+        schema = cast("Schema", node)
+        part = parts[id(schema)] = {}
+        if "$ref" in schema:
+            waiting.append(_resolve_reference(root, schema["$ref"]))
+            if ignores_reference_siblings(root):
+                continue
+        part |= {key: schema[key] for key in ("required",) if schema.get(key)}
+        if schema.get("additionalProperties") is False:
+            part["additionalProperties"] = False
+            for key in ("properties", "patternProperties"):
+                if schema.get(key):
+                    part[key] = dict.fromkeys(schema[key], True)
+        waiting += schema.get("allOf", ())
+    found = [part for part in parts.values() if part]
+    return {"allOf": found} if found else {}
+
+
+def ignores_reference_siblings(root: Schema) -> bool:
+    """Return whether the schema's draft ignores the keywords beside a `$ref`, as up to draft 7."""
+    return "/draft-0" in str(root.get("$schema"))
 
 
 # Validation
@@ -332,6 +380,8 @@ class ArgumentValidator:
                 del subschema["pattern"]
         self._cost = measure_cost(tree)
         self._compiled = _compile(tree)
+        self._names_schema = names_schema(tree)
+        self._names_validator: ArgumentValidator | None = None
         self._compiled_is_valid = self._compiled.is_valid
         self._patternless_cost, self._patternless = self._cost, self._compiled
         if self._cost.patterns:
@@ -365,6 +415,12 @@ class ArgumentValidator:
                 return ()
             return self._explain(value, _estimate_values(raw) + digits, self._cost)
         return self._find_errors_in_large(raw, value, digits)
+
+    def find_name_errors(self, arguments: Raw | None) -> tuple[str, ...]:
+        """Return the missing and forbidden names in arguments; raises UncheckableSchema."""
+        if self._names_validator is None:  # few schemas ever see invalid arguments
+            self._names_validator = ArgumentValidator(self._names_schema)
+        return self._names_validator.find_errors(arguments)
 
     def _find_errors_in_large(self, raw: Raw, value: object, digits: int) -> tuple[str, ...]:
         """Return the errors in arguments whose check might cost too much."""
