@@ -12,12 +12,12 @@ Test = Callable[P, Coroutine[Any, Any, None]]
 
 
 def tidy(test: Test[P]) -> Test[P]:
-    """Fail a test that takes longer than five seconds or leaves a task running."""
+    """Fail a test that takes longer than 20 seconds or leaves a task running."""
 
     @wraps(test)
     async def run(*args: P.args, **kwargs: P.kwargs) -> None:
         before = asyncio.all_tasks()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await test(*args, **kwargs)
         assert asyncio.all_tasks() == before
 
