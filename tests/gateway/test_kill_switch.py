@@ -29,7 +29,7 @@ from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.kill_switch import KillSwitchControl, SwitchResult
 from trunkline.gateway.pipeline import CallCheck
 from trunkline.gateway.registry import readiness
-from trunkline.gateway.settings import GatewayLimits, UpstreamState
+from trunkline.gateway.settings import GatewayLimits, KillSwitchLimits, UpstreamState
 from trunkline.jsonrpc import ConnectionLost, RpcError
 from trunkline.routing import breaker
 from trunkline.routing.catalog import CatalogEntry
@@ -205,13 +205,11 @@ async def test_a_server_that_is_disabled_at_the_start_is_not_started() -> None:
         assert (server.starts, gateway.registry.upstream("a").ready) == (1, True)
 
 
-async def test_a_kill_and_a_revive_do_not_wait_forever_for_a_server(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("trunkline.gateway.kill_switch.END_TIMEOUT", 0.0)
-    monkeypatch.setattr("trunkline.gateway.kill_switch.START_TIMEOUT", 0.01)
+async def test_a_kill_and_a_revive_do_not_wait_forever_for_a_server() -> None:
     server = one_tool()
-    async with gateway_with_switches(a=server) as (gateway, switches):
+    gateway = make_gateway(a=server)
+    switches = switched(gateway, limits=KillSwitchLimits(end_timeout=0.0, start_timeout=0.01))
+    async with running(gateway, server):
         gateway.registry.start()
         await gateway.registry.wait_complete()
         assert (await switches.kill(A)).notes[-1] == "the server a has not ended yet"

@@ -8,6 +8,7 @@ from tests.gateway.servers import make_gateway, one_tool, running, session_clien
 from tests.gateway.test_kill_switch import ECHO, LOCAL_USER, SUBJECT_SWITCH, A, refusal, switched
 from trunkline.gateway.events import GatewayEvent, KillSwitchChanged
 from trunkline.gateway.kill_switch import ActiveSwitch, KillSwitchControl, SwitchError
+from trunkline.gateway.settings import KillSwitchLimits
 from trunkline.routing.kill_switch import SWITCH_ALL, KillSwitch, SwitchKind
 
 
@@ -60,7 +61,7 @@ async def test_killing_an_unknown_target_is_reported() -> None:
 
 
 async def test_the_number_of_kill_switches_is_limited() -> None:
-    switches = make_switches(max_switches=1)
+    switches = make_switches(limits=KillSwitchLimits(max_switches=1))
     await switches.kill(ECHO)
     await switches.kill(ECHO)
     with pytest.raises(SwitchError, match="at most 1"):

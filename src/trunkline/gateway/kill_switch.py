@@ -22,6 +22,7 @@ from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.events import PAUSE, KillSwitchChanged
 from trunkline.gateway.pipeline import Pipeline
 from trunkline.gateway.registry import Registry
+from trunkline.gateway.settings import KillSwitchLimits
 from trunkline.gateway.stores import MemorySwitchStore, SwitchStore
 from trunkline.jsonrpc import RpcError
 from trunkline.mcp.features import FeatureKind
@@ -35,15 +36,6 @@ from trunkline.routing.kill_switch import (
     disabled_error,
     paused_error,
 )
-
-END_TIMEOUT = 6.0
-"""How many seconds `kill` waits for the processes of servers to end; it takes 4 s to kill one."""
-
-START_TIMEOUT = 5.0
-"""How many seconds `revive` waits for servers to start."""
-
-MAX_SWITCHES = 1000
-"""How many kill switches operators may set at a time."""
 
 
 class SwitchError(Exception):
@@ -82,7 +74,7 @@ class KillSwitchControl:
         store: SwitchStore | None = None,
         *,
         exempt: frozenset[str] = frozenset(),
-        max_switches: int = MAX_SWITCHES,
+        limits: KillSwitchLimits | None = None,
     ) -> None:
         """Begin with the configured switches, each with its file and line, and those of the store.
 
@@ -94,7 +86,7 @@ class KillSwitchControl:
         self._store = MemorySwitchStore() if store is None else store
         self._from_operator = set(self._store.load())
         self._exempt = exempt
-        self._max_switches = max_switches
+        self._limits = limits or KillSwitchLimits()
         self.paused = False
         self.active = False
         """Whether anything is disabled or paused; if not, calls check nothing else."""
@@ -146,8 +138,9 @@ class KillSwitchControl:
     async def kill(self, switch: KillSwitch, by: str = OPERATOR) -> SwitchResult:
         """Disable something until it is revived; raises SwitchError."""
         changed = switch not in self._from_operator
-        if changed and len(self._from_operator) >= self._max_switches:
-            raise SwitchError(f"expected at most {self._max_switches} kill switches; use a pattern")
+        most = self._limits.max_switches
+        if changed and len(self._from_operator) >= most:
+            raise SwitchError(f"expected at most {most} kill switches; use a pattern")
         if changed and switch.kind is SwitchKind.SERVER:
             self._check_server_exists(switch.name)
         self._from_operator.add(switch)
@@ -155,7 +148,7 @@ class KillSwitchControl:
         if changed:
             self._pipeline.events.emit(KillSwitchChanged(switch.kind.value, switch.name, True, by))
         notes = [*self._warnings(switch), *await self._save(switch, True)]
-        late = await self._registry.wait_disabled(END_TIMEOUT)
+        late = await self._registry.wait_disabled(self._limits.end_timeout)
         notes += [f"the server {name} has not ended yet" for name in late]
         return SwitchResult(changed, cancelled, tuple(notes))
 
@@ -169,7 +162,7 @@ class KillSwitchControl:
         self._pipeline.events.emit(KillSwitchChanged(switch.kind.value, switch.name, False, by))
         still = [f"it is still disabled: {reason}" for reason in self._other_reasons(switch)]
         notes = [*still, *await self._save(switch, False)]
-        late = await self._registry.wait_tried(stopped, START_TIMEOUT)
+        late = await self._registry.wait_tried(stopped, self._limits.start_timeout)
         notes += [f"the server {name} is still starting" for name in late]
         return SwitchResult(True, 0, tuple(notes))
 

@@ -62,6 +62,16 @@ class SuspendedCallLimits(NamedTuple):
     """How long a retry waits for the server to confirm that a URL was opened."""
 
 
+class KillSwitchLimits(NamedTuple):
+    """How many kill switches operators may set, and how long they wait; times are in seconds."""
+
+    max_switches: int = 1000
+    end_timeout: float = 6.0
+    """How long `kill` waits for the processes of servers to end; it takes 4 s to kill one."""
+    start_timeout: float = 5.0
+    """How long `revive` waits for servers to start."""
+
+
 class UpstreamSettings(NamedTuple):
     """What the configuration says about one upstream."""
 
