@@ -1,6 +1,6 @@
 """A strict, fast JSON-RPC 2.0 engine that knows nothing of MCP; a library of its own.
 
-Read it in this order: errors, raw_json, message, codec, framing, id_map, peer (all pure); pending,
+Read it in this order: errors, raw_json, message, codec, framing, peer (all pure); pending,
 transport and connection (which await); dispatcher (for users who only register functions); schema.
 """
 
@@ -25,7 +25,6 @@ from trunkline.jsonrpc.errors import (
     print_incident,
 )
 from trunkline.jsonrpc.framing import Framer, frame
-from trunkline.jsonrpc.id_map import IdRemapper, RemappedCall
 from trunkline.jsonrpc.message import (
     Batch,
     ErrorResponse,
@@ -39,9 +38,11 @@ from trunkline.jsonrpc.peer import (
     Called,
     Event,
     Failed,
+    IdRemapper,
     Lost,
     Notified,
     Peer,
+    RemappedCall,
     Returned,
     Violated,
 )
