@@ -352,7 +352,7 @@ class Router:
         """Resolve all that is the same for every call of an entry."""
         visibility = self.registry.visibility
         if prepare is None and entry.native_name != entry.public_name:
-            prepare = partial(_set_native_name, entry)
+            prepare = partial(_set_native_name, entry.kind.key, entry.native_name)
         caller_rules = CallerCache(partial(self._rules_for, entry))
         return Route(
             entry,
@@ -564,8 +564,8 @@ class Router:
         return upstreams[0] if len(upstreams) == 1 else None
 
 
-def _set_native_name(entry: CatalogEntry, params: Params) -> None:
-    params.put(entry.kind.key, entry.native_name)
+def _set_native_name(member: str, name: str, params: Params) -> None:
+    params.put(member, name)
 
 
 def _set_native_reference(entry: CatalogEntry, params: Params) -> None:
