@@ -12,7 +12,7 @@ Invariants:
 1. A request goes to the owner of what it names, under the owner's name for it.
 2. All other bytes of the params are forwarded unchanged.
 3. An entry that the caller may not see is unknown to it, before any other check.
-4. Upstreams that are still starting get STARTUP_TIMEOUT seconds before a name is unknown.
+4. Upstreams that are still starting get `startup_timeout` seconds before a name is unknown.
 5. A call through `call_tool` passes the checks of both tools. `call_tool` cannot call itself.
 """
 
