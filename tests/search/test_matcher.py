@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.search.matcher import Document, Field, Match, Matcher
-from trunkline.search.words import EMPTY_LEXICON, parse_lexicon
+from trunkline.search.words import Lexicon, parse_lexicon
 
 BOTH = parse_lexicon("remove erase", {}, "")
 FIELDS = {"name": Field(3.0, 3), "text": Field(1.0, 20)}
@@ -70,7 +70,7 @@ def test_an_abbreviation_finds_its_long_form() -> None:
 
 
 def test_without_a_lexicon_every_word_only_means_itself() -> None:
-    plain = matcher(lexicon=EMPTY_LEXICON)
+    plain = matcher(lexicon=Lexicon({}, {}, frozenset()))
     assert not plain.rank("erase")
     assert plain.rank("for")[0].key == "fs__delete_file"
 

@@ -327,6 +327,3 @@ def parse_lexicon(groups: str, abbreviations: Mapping[str, str], stop_words: str
 
 # English as users of tools write it.
 ENGLISH_LEXICON = parse_lexicon(_SYNONYM_GROUPS, _ABBREVIATIONS, _STOP_WORDS)
-
-# For texts in which each word only means itself.
-EMPTY_LEXICON = Lexicon({}, {}, frozenset())
