@@ -81,7 +81,9 @@ def verify_registry(
 
 @sources_program.command()
 def match(
-    query: Annotated[str, typer.Argument(help="A question, as a user would ask it.")],
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY", help="A question, as a user would ask it.")
+    ],
     registry: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The registry. Default: the embedded one.")
     ] = None,
@@ -103,7 +105,9 @@ def match(
 @sources_program.command("add")
 def add_topic(
     registry: RegistryArgument,
-    slug: Annotated[str, typer.Argument(help="The slug of the topic, such as rust-learning.")],
+    slug: Annotated[
+        str, typer.Argument(metavar="SLUG", help="The slug of the topic, such as rust-learning.")
+    ],
     name: Annotated[str, typer.Option(help="The display name.")],
     description: Annotated[str, typer.Option(help="What the topic covers.")],
     pattern: Annotated[
@@ -325,7 +329,9 @@ policy_program = typer.Typer(
 
 @policy_program.command()
 def explain(
-    tool: Annotated[str, typer.Argument(help="The tool, as `trunkline tools` shows it.")],
+    tool: Annotated[
+        str, typer.Argument(metavar="TOOL", help="The tool, as `trunkline tools` shows it.")
+    ],
     *,
     subject: Annotated[str, typer.Option("--as", metavar="SUBJECT", help="The caller.")],
     role: Annotated[

@@ -96,7 +96,9 @@ def check(
 
 @program.command()
 def tools(
-    server: Annotated[str | None, typer.Argument(help="Only tools of this server.")] = None,
+    server: Annotated[
+        str | None, typer.Argument(metavar="[SERVER]", help="Only tools of this server.")
+    ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
     timeout: TimeoutOption = None,
@@ -109,7 +111,9 @@ def tools(
 
 @program.command()
 def call(
-    name: Annotated[str, typer.Argument(help="The tool, as `trunkline tools` shows it.")],
+    name: Annotated[
+        str, typer.Argument(metavar="TOOL", help="The tool, as `trunkline tools` shows it.")
+    ],
     arguments: Annotated[
         str | None, typer.Argument(metavar="[JSON]", help="The arguments, as a JSON object.")
     ] = None,
@@ -130,7 +134,10 @@ def call(
 
 @program.command()
 def find(
-    query: Annotated[str, typer.Argument(help='What the tool should do: "create a pull request".')],
+    query: Annotated[
+        str,
+        typer.Argument(metavar="QUERY", help='What the tool should do: "create a pull request".'),
+    ],
     limit: Annotated[
         int, typer.Option(metavar="N", min=1, max=50, help="How many tools to show.")
     ] = 5,
@@ -217,7 +224,9 @@ def revive(
 
 @program.command("client-config")
 def client_config(
-    client: Annotated[str, typer.Argument(help="The client, such as claude-desktop or cursor.")],
+    client: Annotated[
+        str, typer.Argument(metavar="CLIENT", help="The client, such as claude-desktop or cursor.")
+    ],
     config: ConfigOption = None,
     stdio: Annotated[
         bool,
