@@ -135,7 +135,8 @@ async def test_a_server_cannot_send_commands_to_its_gateway_but_its_user_can(
         assert f"was started by the gateway {process.pid}" in found["err"]
         if way == "detached":
             assert found["parent"] == process.pid
+        status = [*REVIVE[:3], "status", "--pid", str(process.pid)]
         done = await asyncio.to_thread(
-            subprocess.run, [*REVIVE[:3], "status"], env=environ, capture_output=True, check=False
+            subprocess.run, status, env=environ, capture_output=True, check=False
         )
         assert (done.returncode, b"small" in done.stdout) == (0, True)
