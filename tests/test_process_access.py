@@ -88,7 +88,8 @@ def test_a_peer_is_found_with_all_its_ancestors_until_it_ends(
         process = subprocess.Popen([*command, path], stdin=PIPE, stdout=PIPE)
         with process, listener.accept()[0] as accepted:
             chain = find_peer_ancestors(accepted.fileno())
-            assert chain[:3] == [process.pid, os.getpid(), os.getppid()]
+            pids = [each.pid for each in chain]
+            assert pids[:3] == [process.pid, os.getpid(), os.getppid()]
             assert chain == find_ancestors(process.pid)
             process.communicate()
             with pytest.raises(UnknownPeer, match="has ended"):
@@ -115,7 +116,7 @@ def test_a_peer_of_an_unknown_namespace_and_a_closed_descriptor_are_unknown(
         return 0, 0, 0
 
     with one, two:
-        assert find_peer_ancestors(one.fileno())[0] == os.getpid()
+        assert find_peer_ancestors(one.fileno())[0].pid == os.getpid()
         monkeypatch.setattr("struct.unpack", unpack)
         with pytest.raises(UnknownPeer, match="another PID namespace"):
             find_peer_ancestors(one.fileno())
@@ -124,19 +125,32 @@ def test_a_peer_of_an_unknown_namespace_and_a_closed_descriptor_are_unknown(
 def test_a_parent_that_is_younger_than_its_child_is_not_believed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def stat_fields(pid: int) -> list[str]:
+    def read_stat(pid: int) -> tuple[str, list[str]]:
         parent, start = {7: ("6", "100"), 6: ("1", "101")}[pid]
-        return ["S", parent, *["0"] * 17, start]
+        return "name", ["S", parent, *["0"] * 17, start]
 
-    monkeypatch.setattr(process_access, "_stat_fields", stat_fields)
+    monkeypatch.setattr(process_access, "_read_stat", read_stat)
     with pytest.raises(UnknownPeer, match="the process 6 ended"):
         find_ancestors(7)
+
+
+def test_the_name_of_a_process_is_seen_by_its_descendants() -> None:
+    program = f"""
+import os, subprocess, sys
+from trunkline.process_access import PROCESS_NAME, find_ancestors, set_process_name
+set_process_name()
+with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+    names = [each.name for each in find_ancestors(child.pid)]
+print(names[0], names[1] == PROCESS_NAME)
+"""
+    command = [sys.executable, "-c", program]
+    assert subprocess.check_output(command, text=True, timeout=30) == "cat True\n"
 
 
 ADOPT = """
 import asyncio, os, subprocess, sys
 from trunkline.process_access import adopt_orphans
-from trunkline.stdio.orphan_reaper import AdoptedProcesses, find_children
+from trunkline.stdio.orphan_reaper import AdoptedProcesses, find_children, kill_children
 
 async def main():
     adopt_orphans()
@@ -146,12 +160,13 @@ async def main():
     while len(left := find_children(os.getpid())) != 1:
         adopted.reap()
     print(len(left))
-    await adopted.aclose()
-    print(find_children(os.getpid()))
+    adopted.close()
 
 reading, writing = os.pipe()
 os.dup2(reading, 3)
 asyncio.run(main())
+kill_children()
+print(find_children(os.getpid()))
 """
 
 

@@ -112,6 +112,7 @@ async def test_a_reload_still_resolves_variables_of_the_gateway(tmp_path: Path) 
 
 
 REBEL = Path(__file__).parent / "children" / "rebel.py"
+ESCAPEE = REBEL.with_name("escapee.py")
 REVIVE = [sys.executable, "-m", "trunkline", "revive", "server", "small"]
 
 
@@ -132,7 +133,7 @@ async def test_a_server_cannot_send_commands_to_its_gateway_but_its_user_can(
         environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": ""}
         found = await read_report(report)
         assert (found["code"], "servers must not control gateways" in found["err"]) == (1, True)
-        assert f"was started by the gateway {process.pid}" in found["err"]
+        assert f"was started by the gateway or command {process.pid}" in found["err"]
         if way == "detached":
             assert found["parent"] == process.pid
         status = [*REVIVE[:3], "status", "--pid", str(process.pid)]
@@ -140,3 +141,62 @@ async def test_a_server_cannot_send_commands_to_its_gateway_but_its_user_can(
             subprocess.run, status, env=environ, capture_output=True, check=False
         )
         assert (done.returncode, b"small" in done.stdout) == (0, True)
+
+
+def command_with(folder: Path, name: str, table: str) -> list[str]:
+    """Return a `trunkline` command whose configuration has one server."""
+    folder.mkdir()
+    return [*REVIVE[:3], name, "--config", config(folder, table)]
+
+
+@asynccontextmanager
+async def running(command: list[str], folder: Path) -> AsyncGenerator[None]:
+    """Run a command, and interrupt it at the end, as Ctrl-C does."""
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
+    process = await asyncio.create_subprocess_exec(
+        *command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(30):
+            await process.wait()
+
+
+@pytest.mark.parametrize("name", ["check", "tools"])
+async def test_a_server_of_a_command_cannot_control_a_gateway(tmp_path: Path, name: str) -> None:
+    report, other = tmp_path / "report", tmp_path / "other"
+    command = command_with(other, name, rebel(report, "directly", tmp_path))
+    async with gateway(tmp_path, HTTP, child("small", "echo")), running(command, other):
+        found = await read_report(report)
+    assert (found["code"], "servers must not control gateways" in found["err"]) == (1, True)
+
+
+async def test_a_server_of_a_gateway_cannot_control_one_that_uses_another_folder(
+    tmp_path: Path,
+) -> None:
+    report, other = tmp_path / "report", tmp_path / "other"
+    other.mkdir()
+    async with (
+        gateway(tmp_path, HTTP, child("small", "echo")) as (target, _),
+        gateway(other, HTTP, rebel(report, "directly", tmp_path)) as (process, _),
+    ):
+        found = await read_report(report)
+    assert found["code"] == 1
+    assert f"{target.pid}  the process" in found["err"]
+    assert f"was started by the gateway or command {process.pid}" in found["err"]
+
+
+async def test_no_process_of_a_server_outlives_a_command(tmp_path: Path) -> None:
+    report, other = tmp_path / "report", tmp_path / "other"
+    os.mkfifo(report)
+    arguments = json.dumps([str(ESCAPEE), str(report)])
+    table = f"[servers.escapee]\ncommand = {json.dumps(sys.executable)}\nargs = {arguments}\n"
+    async with running(command_with(other, "check", table), other):
+        pipe = await asyncio.to_thread(report.open, "rb", buffering=0)
+        assert await asyncio.to_thread(pipe.read, 7) == b"escaped"
+    # The end of the pipe: no process has it open for writing.
+    os.set_blocking(pipe.fileno(), False)
+    with pipe:
+        assert pipe.read(1) == b""

@@ -1,7 +1,7 @@
 """What other processes may learn from this one, and which of them are its descendants.
 
     start ──> hide_secrets ──> /proc/PID/environ has no variables, /proc/PID/mem cannot be opened
-    serve ──> adopt_orphans ──> a descendant stays one when its parent ends
+    start ──> set_process_name, adopt_orphans ──> descendants have it as an ancestor, by this name
     connection ──> find_peer_ancestors ──> the processes between a peer and the first process
 
 A server behind a `command` runs as the user of the gateway, so file permissions do not keep it away
@@ -23,9 +23,13 @@ import struct
 import sys
 from collections.abc import Collection
 from pathlib import Path
+from typing import NamedTuple
 
 # Options of prctl(2).
-_SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36
+_SET_DUMPABLE, _SET_NAME, _SET_CHILD_SUBREAPER = 4, 15, 36
+
+PROCESS_NAME = "trunkline:main"
+"""The name of each process that may start servers. Only a process itself can change its name."""
 
 # Socket option of Linux 6.5 that `socket` does not know.
 _SO_PEERPIDFD = 77
@@ -41,6 +45,13 @@ class UnknownPeer(Exception):
     """It cannot be established which process connected; the message says why."""
 
 
+class Ancestor(NamedTuple):
+    """A process on the way from a peer to the first process; the kernel keeps 15 characters."""
+
+    pid: int
+    name: str
+
+
 def hide_secrets(keep: Collection[str] = ()) -> None:
     """Hide memory and environment of this process from other processes of the same user.
 
@@ -51,6 +62,16 @@ def hide_secrets(keep: Collection[str] = ()) -> None:
         # A child process is accessible again once it has executed its program.
         _prctl(_SET_DUMPABLE, 0)
         _wipe_initial_environment({os.fsencode(name) for name in keep})
+
+
+def set_process_name() -> None:
+    """Name this process, so that its descendants are known to be started by Trunkline.
+
+    Call it in the main thread, whose name is that of the process.
+    """
+    if sys.platform == "linux":
+        name = ctypes.create_string_buffer(PROCESS_NAME.encode())
+        _prctl(_SET_NAME, ctypes.addressof(name))
 
 
 def adopt_orphans() -> None:
@@ -74,7 +95,7 @@ def _wipe_initial_environment(keep: Collection[bytes]) -> None:
         if name:  # else invalid, and not known to getenv
             os.unsetenv(name)  # without this, some C libraries reuse the old memory
             os.putenv(name, value)
-    fields = _stat_fields(os.getpid())
+    _, fields = _read_stat(os.getpid())
     start, end = int(fields[_ENVIRON_START]), int(fields[_ENVIRON_END])
     at = start
     # Some sandboxes do not say where the environment is; then only the first step protects it.
@@ -84,7 +105,7 @@ def _wipe_initial_environment(keep: Collection[bytes]) -> None:
         at += len(entry) + 1
 
 
-def find_peer_ancestors(descriptor: int) -> list[int]:
+def find_peer_ancestors(descriptor: int) -> list[Ancestor]:
     """Return the process that connected a Unix socket, its parent, and so on.
 
     Raises UnknownPeer. The result is empty on systems other than Linux.
@@ -123,26 +144,27 @@ def _open_peer(connection: socket.socket, pid: int) -> int:
         return os.pidfd_open(pid)
 
 
-def find_ancestors(pid: int) -> list[int]:
+def find_ancestors(pid: int) -> list[Ancestor]:
     """Return a process, its parent, and so on up to the first process; raises UnknownPeer."""
-    chain: list[int] = []
+    chain: list[Ancestor] = []
     child_start: int | None = None
     while pid > 0:
         try:
-            fields = _stat_fields(pid)
+            name, fields = _read_stat(pid)
         except OSError:
             reason = "it has ended, or /proc is mounted with hidepid"
             raise UnknownPeer(f"the process {pid} cannot be examined: {reason}") from None
         start = int(fields[_START_TIME])
         if (child_start is not None and start > child_start) or len(chain) >= MAX_ANCESTORS:
             raise UnknownPeer(f"the process {pid} ended while its children were examined")
-        chain.append(pid)
+        chain.append(Ancestor(pid, name))
         pid, child_start = int(fields[_PARENT]), start
     return chain
 
 
-def _stat_fields(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; raises OSError."""
-    # The program's name, in parentheses, may contain any character.
+def _read_stat(pid: int) -> tuple[str, list[str]]:
+    """Return the name of a process, and the fields of its stat from the state on; raises OSError."""
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    return stat.rpartition(")")[2].split()
+    # The name, in parentheses, may contain any character.
+    start, _, fields = stat.rpartition(")")
+    return start.partition("(")[2], fields.split()

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -48,10 +49,8 @@ def test_both_parsers_call_the_same_command(monkeypatch: pytest.MonkeyPatch) -> 
 
     def no_fast_path(arguments: object) -> None: ...
 
-    def hide_nothing(keep: object) -> None: ...
-
     # It acts on the whole process, and this one runs other tests.
-    monkeypatch.setattr(cli, "hide_secrets", hide_nothing)
+    monkeypatch.setattr(cli, "_protected_process", nullcontext)
     monkeypatch.setattr("trunkline.cli.serve.serve", serve)
     assert cli.main(["serve", "--config", "a.toml"]) == 0
     monkeypatch.setattr(cli, "parse_plain_serve", no_fast_path)

@@ -14,7 +14,8 @@ Invariants:
    removed by the next gateway or command.
 3. Configured secrets are masked in errors and stderr lines of servers.
 4. Connections, request sizes and waiting times are limited.
-5. On Linux, descendants of a gateway, such as its servers, can send no command to any gateway.
+5. On Linux, a server that a gateway or a command such as `trunkline check` has started can send no
+   command to any gateway, and neither can its descendants.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ from trunkline.jsonrpc import (
     from_raw,
 )
 from trunkline.jsonrpc.errors import IncidentReporter, print_incident
-from trunkline.process_access import UnknownPeer, find_peer_ancestors
+from trunkline.process_access import PROCESS_NAME, UnknownPeer, find_peer_ancestors
 from trunkline.stdio.stream import StreamTransport, listen_unix, open_unix
 
 # Seconds that a gateway has to carry out a command.
@@ -272,7 +273,7 @@ async def serve_control(
     _remove_dead(folder)
     path = folder / f"{os.getpid()}.sock"
     listener = _listen_at(path)
-    control = _ControlServer(commands, folder, report, limits)
+    control = _ControlServer(commands, report, limits)
     try:
         server = await listen_unix(listener, control.serve_client, MAX_REQUEST_BYTES)
     except BaseException:
@@ -293,12 +294,10 @@ class _ControlServer:
     def __init__(
         self,
         commands: ControlCommands,
-        folder: Path,
         report: IncidentReporter,
         limits: ControlLimits,
     ) -> None:
         self._commands = commands
-        self._folder = folder
         self._report = report
         self._limits = limits
         self._connections: set[Connection] = set()
@@ -341,15 +340,15 @@ class _ControlServer:
     def _find_refusal(self, channel: StreamTransport) -> str | None:
         """Return why a connection may not send commands, or None."""
         try:
-            peer, *ancestors = find_peer_ancestors(channel.fileno()) or (0,)
+            chain = find_peer_ancestors(channel.fileno())
         except UnknownPeer as error:
             return f"the process that sent this command is unknown: {error}"
-        gateways = {os.getpid(), *(pid for pid, _ in _sockets(self._folder))}
-        for pid in ancestors:
-            if pid in gateways:
+        # By name, not by sockets in the folder: a server can remove those.
+        for pid, name in chain[1:]:
+            if pid == os.getpid() or name == PROCESS_NAME:
                 return (
-                    f"the process {peer} was started by the gateway {pid}, and servers must not "
-                    "control gateways; run the command in your own shell"
+                    f"the process {chain[0].pid} was started by the gateway or command {pid}, and "
+                    "servers must not control gateways; run the command in your own shell"
                 )
         return None
 

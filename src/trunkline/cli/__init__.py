@@ -8,13 +8,14 @@ everything else to stderr.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from trunkline import __version__
-from trunkline.process_access import hide_secrets
-from trunkline.stdio.orphan_reaper import TOKEN_VARIABLE
+from trunkline.process_access import adopt_orphans, hide_secrets, set_process_name
+from trunkline.stdio.orphan_reaper import TOKEN_VARIABLE, kill_children
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,17 +25,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if list(arguments) == ["--version"]:
         print(f"trunkline {__version__}")
         return 0
-    # Before any server starts: they run as the same user, and could read our secrets.
+    with _protected_process():
+        plain = parse_plain_serve(arguments)
+        if plain is not None:
+            from trunkline.cli.serve import serve  # noqa: PLC0415  other commands do not need it
+
+            return serve(plain.config, plain.stdio)
+        from trunkline.cli.program import program  # noqa: PLC0415  imports typer, which is slow
+
+        program(args=list(arguments), prog_name="trunkline")
+        return 0
+
+
+@contextmanager
+def _protected_process() -> Generator[None]:
+    """Protect the secrets of this process, and control sockets, from servers that it starts."""
+    # They run as the same user, and could read our memory.
     hide_secrets(keep=(TOKEN_VARIABLE,))
-    plain = parse_plain_serve(arguments)
-    if plain is not None:
-        from trunkline.cli.serve import serve  # noqa: PLC0415  other commands do not need it
-
-        return serve(plain.config, plain.stdio)
-    from trunkline.cli.program import program  # noqa: PLC0415  imports typer, which is slow
-
-    program(args=list(arguments), prog_name="trunkline")
-    return 0
+    # Control sockets refuse descendants of a process with this name, so none may get another parent
+    # or outlive this process.
+    set_process_name()
+    adopt_orphans()
+    try:
+        yield
+    finally:
+        kill_children()
 
 
 class PlainServe(NamedTuple):

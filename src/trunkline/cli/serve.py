@@ -46,7 +46,6 @@ from trunkline.config import (
     is_loopback,
     split_address,
 )
-from trunkline.process_access import adopt_orphans
 from trunkline.routing.naming import public_name
 from trunkline.runtime import create_event_loop, run_trimming, tune_memory
 from trunkline.stdio.orphan_reaper import AdoptedProcesses
@@ -97,9 +96,7 @@ def run_event_loop(serving: Coroutine[Any, Any, None], fast: bool) -> None:
 async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None:
     async with AsyncExitStack() as stack:
         if sys.platform == "linux":
-            # The control socket refuses descendants, so none may get another parent.
-            adopt_orphans()
-            stack.push_async_callback(AdoptedProcesses(asyncio.get_running_loop()).aclose)
+            stack.callback(AdoptedProcesses(asyncio.get_running_loop()).close)
         # Keeps what the parts log until the log itself is open.
         with buffer_logging():
             app = App(config, user_state_dir(os.environ, sys.platform))

@@ -42,7 +42,7 @@ _MAX_RESTART_DELAY = 60.0
 _REAP_INTERVAL = 1.0
 
 _MAX_KILL_ROUNDS = 100
-"""How often adopted processes are killed at the end, every 10 ms."""
+"""How often children that are left are killed at the end, every 10 ms."""
 
 
 # Finding and signalling processes; the gateway uses this too when a child has ended.
@@ -331,7 +331,7 @@ class AdoptedProcesses:
     """
 
     def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
-        """Reap every second until `aclose`; uvloop allows no handler of SIGCHLD."""
+        """Reap every second until `close`; uvloop allows no handler of SIGCHLD."""
         self._loop = loop
         self._timer = loop.call_later(_REAP_INTERVAL, self.reap)
 
@@ -347,25 +347,26 @@ class AdoptedProcesses:
                     return
                 os.waitpid(ended.si_pid, 0)
 
-    async def aclose(self) -> None:
-        """Kill all that are left, and stop reaping; call it when all servers have ended."""
-        try:
-            # The children of a process that is killed here come to us in the next round.
-            for _ in range(_MAX_KILL_ROUNDS):
-                left = find_children(os.getpid())
-                for pid in left:
-                    with suppress(OSError):
-                        os.kill(pid, signal.SIGKILL)
-                self.reap()
-                if not left:
-                    return
-                await self._sleep(_INITIAL_DELAY)
-        finally:
-            self._timer.cancel()
+    def close(self) -> None:
+        """Stop reaping; `kill_children` ends those that are left."""
+        self._timer.cancel()
 
-    async def _sleep(self, seconds: float) -> None:
-        # Without importing asyncio, which would delay the start of the reaper process.
-        await self._loop.run_in_executor(None, time.sleep, seconds)
+
+def kill_children() -> None:
+    """Kill all child processes, adopted ones included; blocks until they have ended, up to 1 s.
+
+    Call it at the very end of a program, when its servers have ended.
+    """
+    # The children of a process that is killed here come to us in the next round.
+    for _ in range(_MAX_KILL_ROUNDS):
+        left = find_children(os.getpid())
+        for pid in left:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
+        if not left:
+            return
+        time.sleep(_INITIAL_DELAY)
 
 
 LOADER_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
