@@ -16,7 +16,12 @@ from tests.gateway.servers import (
     session_client,
     tool,
 )
-from tests.gateway.stateless_callers import RecordingStream, StatelessCaller
+from tests.gateway.stateless_callers import (
+    CAPABILITIES,
+    RecordingStream,
+    StatelessCaller,
+    stateless_caller,
+)
 from tests.gateway.test_pipeline import record_calls
 from tests.http_client import site
 from tests.tasks import settle
@@ -122,6 +127,31 @@ async def test_calls_with_unreadable_params_are_limited_like_unknown_names() -> 
         *["rate_limited"] * 2,
         "success",
     ]
+
+
+@pytest.mark.parametrize("attack", ["retry", "retry with input", "headers"])
+async def test_calls_refused_before_their_checks_are_limited_like_unknown_names(
+    attack: str,
+) -> None:
+    schema = {"type": "object", "properties": {"r": {"type": "string", "x-mcp-header": "R"}}}
+    server = Server(tools=[tool("read") | {"inputSchema": schema}])
+    gateway, _ = gateway_with_limits(server, default_rpm=2)
+    summaries = record_calls(gateway)
+    async with running(gateway, server):
+        client = await stateless_caller(gateway)
+        members: dict[str, Any] = {"inputResponses": {}, "requestState": "made up"}
+        if attack == "headers":  # they say something else than the body
+            members, client.headers = {}, {b"mcp-param-r": b"eu"}
+        elif attack == "retry with input":
+            members["_meta"] = {CAPABILITIES: {"elicitation": {}}}
+        errors = [
+            await client.expect_error("tools/call", name="fs__read", **members) for _ in range(4)
+        ]
+        assert [each.code == 4290 for each in errors] == [False, False, True, True]
+        assert [each.status for each in summaries][2:] == ["rate_limited"] * 2
+        client.headers = {}
+        await client.call("fs__read")
+        assert server.count("tools/call") == 1
 
 
 async def test_unknown_names_count_for_the_subject() -> None:

@@ -125,6 +125,8 @@ class Router:
     def _check_entry(self, check: EntryCheck, context: CallContext, entry: CatalogEntry) -> None:
         try:
             check(entry, context.params)
+        except RpcError as error:
+            raise self._refuse(context, error) from None
         except BaseException as error:
             self.pipeline.register(context)
             self.pipeline.finish(context, error=error)
@@ -231,22 +233,22 @@ class Router:
         except RpcError:
             return None  # the params name nothing
 
-    def record_rejected(
+    def refuse_routed(
         self,
         request: Request,
         client: DownstreamClient,
         caller: Caller,
         error: RpcError,
         route: Route,
-    ) -> None:
-        """Record a call that was refused before it was sent to its route."""
+    ) -> RpcError:
+        """Count and record a call refused before its checks; return its client's error."""
         method = CLIENT_REQUESTS.get(request.method)
-        if method is not None and method.is_call:
-            context = CallContext(caller, request, method, Params(Raw(b"{}")), client)
-            context.entry = route.entry
-            context.wrapper = None if route.wrapper is None else route.wrapper.entry
-            self.pipeline.register(context)
-            self.pipeline.finish(context, error=error)
+        if method is None or not method.is_call:
+            return error
+        context = CallContext(caller, request, method, Params(Raw(b"{}")), client)
+        context.entry = route.entry
+        context.wrapper = None if route.wrapper is None else route.wrapper.entry
+        return self._refuse(context, error)
 
     def refuse_unreadable(
         self, request: Request, client: DownstreamClient, caller: Caller, error: RpcError
@@ -256,11 +258,16 @@ class Router:
         if method is None or not method.is_call:
             return error
         context = CallContext(caller, request, method, Params(Raw(b"{}")), client)
+        context.status = "error"  # the entry was not looked up
+        return self._refuse(context, error)
+
+    def _refuse(self, context: CallContext, error: RpcError) -> RpcError:
+        """Count, record and end a call that no check has counted; return its client's error."""
         try:
             waiting = self.pipeline.count_unknown(context)
-            context.status = "error"  # the entry was not looked up
         except RpcError as exceeded:
             waiting, error = None, exceeded
+            context.status = None
         if waiting is not None:
             # A store that answers later counts the call, but does not change its error.
             PendingResult.from_awaitable(waiting)

@@ -424,10 +424,9 @@ class StatelessHandler:
             self._router.pipeline.check_without_arguments(call.client.caller, route)
             answer = await self._resume(call, route.entry.backend)
         except RpcError as error:
-            self._router.record_rejected(
+            raise self._router.refuse_routed(
                 call.request, call.client, call.client.caller, error, route
-            )
-            raise
+            ) from None
         return await answer
 
     async def _resume(self, call: StatelessCall, backend: str) -> Awaitable[Any]:
