@@ -304,6 +304,9 @@ EXPENSIVE: dict[str, dict[str, Any]] = {
     "args.b.matches('(a|b)*a(a|b){200}c')": {"b": "ab" * 250_000},
     "args['b'].contains(args.c)": {"b": "a" * 500_000, "c": "a" * 250_000 + "b"},
     "subject.contains(client)": {},
+    f"[{', '.join(['args.b'] * 150)}].exists(x, x.matches('(a|b)*c'))": {"b": "a" * 30_000},
+    f"{[str(each) for each in range(150)]}.exists(x, args.b.contains(x))": {"b": "a" * 60_000},
+    "[args.b].all(x, [[args.b, args.b]].all(y, y.all(z, z.contains('b'))))": {"b": "a" * 300_000},
 }
 
 
@@ -325,6 +328,9 @@ def test_arguments_that_make_a_condition_slow_are_refused_unevaluated(source: st
         ("args.paths.all(x, x.startsWith(args.path))", {"paths": ["/work/xy"] * 300}),
         ("args.a.all(x, args.b.exists(y, x == y))", {"a": ["tag"] * 60, "b": ["tag"] * 60}),
         ("args.b.matches('^(select|insert) [a-z]+') || true", {"b": "select " * 10_000}),
+        ("args['paths'].all(x, x.startsWith('/work/'))", {"paths": ["/work/" + "x" * 90] * 900}),
+        ("!['rm ', 'dd ', 'sudo '].exists(x, args.b.contains(x))", {"b": "a" * 30_000}),
+        ("args.b in ['read', 'list', 'a'] || args.path in [args.path]", {"b": "b" * 900_000}),
     ],
 )
 def test_large_arguments_are_fine_where_the_condition_reads_each_once(
@@ -356,6 +362,7 @@ def test_names_in_texts_and_comments_cost_nothing() -> None:
     assert Condition(r"""args.a == r'\d(' && args.b == "it's (args)" """).cost.members == {"a", "b"}
     assert Condition("size(args) > 3").cost.members is None
     assert Condition("args.a.matches(')')").cost.depth == 0
+    assert Condition("args['a'] == {'b': [1, 2]}['b'][0] || ')' == '],'").cost.literal_values == 3
 
 
 @pytest.mark.parametrize("name", ["tool", "client", "subject"])

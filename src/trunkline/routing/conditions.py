@@ -202,6 +202,8 @@ class Cost(NamedTuple):
     """Whether `contains` searches for a text that is not a literal: quadratic time."""
     collects: bool
     """Whether `map` or `filter` builds a list: quadratic time in its length."""
+    literal_values: int
+    """How many values its own lists and maps have: macros iterate over them as well."""
     members: frozenset[str] | None
     """The arguments that it reads; None if it could read any."""
 
@@ -210,6 +212,7 @@ class Cost(NamedTuple):
 
         One unit takes up to 2 ns: docs/design/0017-policy.md has the measurements.
         """
+        values += self.literal_values
         # Without `args` in the innermost body, one level of iteration reads each value once.
         times = min(_MAX_ITERATIONS, values ** max(self.input_depth, self.depth - 1, 0))
         iterations = min(_MAX_ITERATIONS, values**self.depth)
@@ -318,8 +321,51 @@ def _read_cost(source: str) -> Cost:
             if text == "args" and members is not None:
                 is_member = after == "." and texts[at + 3] != "("
                 members = members | {texts[at + 2]} if is_member else None
+    literals = _read_literals(tokens)
+    if deepest:
+        input_depth = max(input_depth, literals.input_depth)
     found = None if members is None else frozenset(members)
-    return Cost(max(1, operations), states, deepest, input_depth, compares, collects, found)
+    return Cost(
+        max(1, operations),
+        states,
+        deepest,
+        input_depth,
+        compares,
+        collects,
+        literals.value_count,
+        found,
+    )
+
+
+class _Literals(NamedTuple):
+    """The lists and maps that are written in a condition."""
+
+    value_count: int
+    input_depth: int
+    """How often, as an exponent, a macro may read a variable that is a value of a literal."""
+
+
+def _read_literals(tokens: list[re.Match[str]]) -> _Literals:
+    value_count = input_depth = depth = 0
+    before = ""
+    ends_value = False  # whether the token before could end a value: then a bracket is an index
+    opened: list[tuple[bool, bool]] = []  # for each bracket: is it that of a macro, of a literal?
+    for token in tokens:
+        text = token[0] if token["text"] is None else ""
+        if text in ("(", "[", "{"):
+            is_macro, is_literal = text == "(" and before in _MACROS, text != "(" and not ends_value
+            opened.append((is_macro, is_literal))
+            depth += is_macro
+            value_count += is_literal
+        elif text in (")", "]", "}") and opened:
+            depth -= opened.pop()[0]
+        elif text == ",":
+            value_count += bool(opened) and opened[-1][1]
+        elif text in VARIABLES and any(is_literal for _, is_literal in opened):
+            input_depth = max(input_depth, depth + 1)
+        before = text
+        ends_value = text in ("", ")", "]", "}") or (token["name"] is not None and text != "in")
+    return _Literals(value_count, input_depth)
 
 
 def _computed_regex_error(source: str, at: int) -> ConditionError:
