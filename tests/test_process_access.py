@@ -135,7 +135,7 @@ def test_a_parent_that_is_younger_than_its_child_is_not_believed(
 
 
 def test_the_name_of_a_process_is_seen_by_its_descendants() -> None:
-    program = f"""
+    program = """
 import os, subprocess, sys
 from trunkline.process_access import PROCESS_NAME, find_ancestors, set_process_name
 set_process_name()

@@ -80,6 +80,7 @@ MIN_SECRET_LENGTH = 4
 _MIN_LINE_LENGTH = 16  # of a line of a longer secret, such as a private key
 _MIN_BASE64_LENGTH = 8  # shorter secrets would match other text once they are encoded
 _MAX_PORT_DIGITS = 5
+_HOST_NAME = re.compile("[A-Za-z0-9._-]+")  # errors show the host of a URL in lower case
 
 # Values that are masked nowhere, in lower case: masking them would hide more than it protects.
 _COMMON_VALUES = frozenset(
@@ -193,6 +194,8 @@ def _spellings(secret: str) -> Iterator[str]:
     yield quote(secret)
     yield quote(secret, safe="")
     yield quote_plus(secret)
+    if _HOST_NAME.fullmatch(secret):
+        yield secret.lower()
     for ascii_only in (True, False):
         escaped = json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
         yield escaped

@@ -163,7 +163,10 @@ def find_ancestors(pid: int) -> list[Ancestor]:
 
 
 def _read_stat(pid: int) -> tuple[str, list[str]]:
-    """Return the name of a process, and the fields of its stat from the state on; raises OSError."""
+    """Return the name of a process, and the fields of its stat from the state on.
+
+    Raises OSError.
+    """
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     # The name, in parentheses, may contain any character.
     start, _, fields = stat.rpartition(")")

@@ -23,7 +23,7 @@ from trunkline.config import Config, LogSettings, ServerSettings, load_config
 from trunkline.gateway.events import AuthRejected, SkippedFeatures
 from trunkline.jsonrpc import Raw, to_raw
 from trunkline.mcp.versions import V2025_11_25
-from trunkline.printable import SecretMask
+from trunkline.printable import REDACTED, SecretMask
 
 SECRET = 'sk/l0ng+"quoted"secret'
 
@@ -54,6 +54,12 @@ def test_secrets_of_servers_are_masked_longest_first() -> None:
     text = "hunter2-and-more, hunter2, Bearer t0ken, t0ken, s3cr3t, k3yk3y, ar9ument, p4ssw0rd"
     masked = ", ".join(["[redacted]"] * 8)
     assert mask_for(CHILD, WEB).mask(text) == masked
+
+
+def test_a_secret_in_a_host_name_is_masked_as_errors_spell_it() -> None:
+    mask = SecretMask(["Tenant-4f1A9c"])
+    assert mask("tenant-4f1a9c.example.com:443: connection refused").startswith(REDACTED)
+    assert "with white space" in SecretMask(["With White Space"])("with white space")
 
 
 def test_harmless_values_are_kept() -> None:
