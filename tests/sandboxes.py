@@ -13,7 +13,7 @@ from trunkline.stdio.child import ChildProcess
 from trunkline.stdio.sandbox import SandboxSettings
 
 CODE = """
-import os, socket, subprocess, sys
+import ctypes, os, socket, subprocess, sys
 for line in sys.stdin:
     try: print(eval(line), flush=True)
     except BaseException as error: print(type(error).__name__, flush=True)
@@ -112,6 +112,9 @@ async def expect_no_network(settings: SandboxSettings, by: str) -> None:
                     "gaierror",
                     "ConnectionRefusedError",
                 }
+            # Network namespaces have no effect on VSOCK, which leads to the host of a machine.
+            assert await program.fails("socket.socket(socket.AF_VSOCK)")
+            assert await program.fails("os.fstat(ctypes.CDLL(None).syscall(425, 1, bytes(120)))")
             # Event loops need this.
             assert "socket" in await program.evaluate("socket.socketpair()")
 

@@ -157,6 +157,7 @@ def plan_sandbox(
         _check_paths(settings, argv[0], env.get("PATH"), cwd)
     if mechanism.is_bubblewrap:
         launch["argv"] = _bubblewrap_command(settings, argv, cwd)
+        launch["filters_bubblewrap"] = not settings.network and can_filter_sockets()
         if "processes" in launch["limits"]:
             launch["limits"]["processes"] += 2  # bwrap itself, and process 1 of the sandbox
     else:

@@ -57,6 +57,7 @@ _SCOPE_SIGNAL = 1 << 1
 _SECCOMP_ARCHITECTURES = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
 _IO_URING_SETUP = 425
 _EACCES, _AF_UNIX = 13, 1
+_NAMESPACED_FAMILIES = (_AF_UNIX, 2, 10, 16)  # the others are AF_INET, AF_INET6 and AF_NETLINK
 
 
 class _CannotEnforceError(Exception):
@@ -163,15 +164,37 @@ def _allow_below(ruleset: int, path: str, rights: int) -> None:
 
 
 def _refuse_sockets(families: str) -> None:
-    """Refuse new sockets: "all", or only "unix"; also io_uring, which can create them as well.
+    """Refuse new sockets of some families, as `_socket_filter` says.
 
     Landlock does not restrict Unix sockets. Behind them are programs such as the session bus, which
     would read files and start programs for the server. Socket pairs are not affected.
     """
+    program = _socket_filter(families)
+    code = ctypes.create_string_buffer(program)
+    filter_program = struct.pack("HL", len(program) // 8, ctypes.addressof(code))
+    key = "network" if families == "all" else "read_only"
+    _prctl(key, "the kernel refuses seccomp filters", _PR_SET_SECCOMP, 2, filter_program)
+
+
+def _with_filter(command: "list[str]") -> "list[str]":
+    """Return a command of bubblewrap that also refuses sockets outside of its network namespace."""
+    file = os.memfd_create("filter", 0)  # inherited: bubblewrap reads and closes it
+    os.write(file, _socket_filter("foreign"))
+    os.lseek(file, 0, os.SEEK_SET)
+    return [command[0], "--seccomp", str(file), *command[1:]]
+
+
+def _socket_filter(families: str) -> bytes:
+    """Return a seccomp filter that refuses sockets, and io_uring, which can create them as well.
+
+    It refuses "all" sockets, those of the family "unix", or those that are "foreign" to network
+    namespaces, such as VSOCK, by which a virtual machine reaches its host.
+    """
     architecture, socket = _SECCOMP_ARCHITECTURES[os.uname().machine]
     load, equal, at_least, back = 0x20, 0x15, 0x35, 0x06
     kill, refuse, allow = 0x80000000, 0x00050000 | _EACCES, 0x7FFF0000
-    is_refused_family = (equal, 1, 0, _AF_UNIX) if families == "unix" else (at_least, 1, 0, 0)
+    listed = {"all": (), "unix": (_AF_UNIX,), "foreign": _NAMESPACED_FAMILIES}[families]
+    others, those = (allow, refuse) if families == "unix" else (refuse, allow)
     # Each: operation, steps to skip if true, and if false, operand. In `struct seccomp_data` the
     # number of the call is at offset 0, the architecture at 4, the first argument at 16. Numbers
     # from 0x40000000 on are those of x32, which has its own `socket`.
@@ -180,18 +203,17 @@ def _refuse_sockets(families: str) -> None:
         (equal, 1, 0, architecture),
         (back, 0, 0, kill),
         (load, 0, 0, 0),
-        (at_least, 5, 0, 0x40000000),
-        (equal, 4, 0, _IO_URING_SETUP),
-        (equal, 0, 2, socket),
-        (load, 0, 0, 16),
-        is_refused_family,
+        (at_least, 3, 0, 0x40000000),
+        (equal, 2, 0, _IO_URING_SETUP),
+        (equal, 2, 0, socket),
         (back, 0, 0, allow),
         (back, 0, 0, refuse),
+        (load, 0, 0, 16),
+        *((equal, len(listed) - at, 0, family) for at, family in enumerate(listed)),
+        (back, 0, 0, others),
+        (back, 0, 0, those),
     )
-    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in program))
-    filter_program = struct.pack("HL", len(program), ctypes.addressof(code))
-    key = "network" if families == "all" else "read_only"
-    _prctl(key, "the kernel refuses seccomp filters", _PR_SET_SECCOMP, 2, filter_program)
+    return b"".join(struct.pack("=HBBI", *each) for each in program)
 
 
 def _set_limits(limits: "dict[str, int]") -> None:
@@ -251,7 +273,10 @@ def main(connection: int) -> "NoReturn":
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         _restrict(launch)
-        os.execvpe(launch["argv"][0], launch["argv"], launch["env"])  # noqa: S606
+        argv = launch["argv"]
+        if launch.get("filters_bubblewrap"):
+            argv = _with_filter(argv)
+        os.execvpe(argv[0], argv, launch["env"])  # noqa: S606
     except _CannotEnforceError as error:
         report = {"reason": f"sandbox.{error.key}: {error.reason}"}
     except OSError as error:
