@@ -5,6 +5,7 @@ import pwd
 import signal
 import socket
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,32 @@ async def test_a_child_runs_as_another_user() -> None:
     child = await ChildProcess.start(["id", "-u"], cwd="/", sandbox=SandboxSettings(user="64999"))
     assert await child.receive() == b"64999"
     await child.aclose()
+
+
+@root
+@linux
+@leaves_nothing_behind
+async def test_another_user_does_not_start_in_a_folder_that_it_cannot_reach(
+    tmp_path: Path,
+) -> None:
+    # The last folder is open to all, and the one above it to the gateway only.
+    folder = tmp_path / "private" / "inner"
+    folder.mkdir(parents=True)
+    folder.parent.chmod(0o700)
+    settings = SandboxSettings(user="nobody")
+    assert settings.default_folder(folder) == Path("/")
+    with pytest.raises(ChildStartError, match="sandbox.user: the user cannot enter the working"):
+        await ChildProcess.start(["cat"], cwd=folder, sandbox=settings)
+    with tempfile.TemporaryDirectory(dir="/tmp") as parent:
+        inner = Path(parent)
+        inner.chmod(0o711)
+        assert settings.default_folder(inner) == inner
+        os.chown(inner, 0, pwd.getpwnam("nobody").pw_gid)
+        inner.chmod(0o701)
+        assert settings.default_folder(inner) == Path("/")
+    assert settings.default_folder(tmp_path / "absent") == Path("/")
+    assert SandboxSettings(user="no-such-user").default_folder(folder) == folder
+    assert SandboxSettings().default_folder(folder) == folder
 
 
 @linux

@@ -100,8 +100,12 @@ class SandboxSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return (*(self.read_only or ()), *(self.writable or ()))
 
     def default_folder(self, folder: Path | None) -> Path | None:
-        """Return the folder to run in when none is configured: `folder`, or / if that is hidden."""
-        return folder if self.shows(str(folder or Path.cwd())) else Path("/")
+        """Return the folder to run in when none is configured: `folder`, or / if that is hidden.
+
+        It is hidden if the sandbox does not show it, or if its user cannot reach it.
+        """
+        path = os.path.abspath(folder or ".")  # noqa: PTH100  what it is called
+        return folder if self.shows(path) and _may_enter(self.user, path) else Path("/")
 
     def shows(self, path: str) -> bool:
         """Whether the command can see a path, and what a symbolic link leads to."""
@@ -134,6 +138,11 @@ class _User(Struct, frozen=True):
     gid: int
     groups: tuple[int, ...]
     home: str
+
+    @property
+    def all_groups(self) -> tuple[int, ...]:
+        """The primary group, and all others."""
+        return (self.gid, *self.groups)
 
 
 def plan_sandbox(
@@ -191,6 +200,26 @@ def _find_user(name: str) -> _User | None:
         reason = f"only root can start a program as user {user.name!r}"
         raise SandboxError("user", reason, "run the gateway as root, or remove the setting")
     return None if os.geteuid() == user.uid else user
+
+
+def _may_enter(name: str | None, path: str) -> bool:
+    """Return whether a user can reach a folder by its path, as far as modes tell."""
+    try:
+        user = None if name is None else _find_user(name)
+    except SandboxError:
+        return True  # the start of the program gives the reason
+    if user is None or user.uid == 0:
+        return True
+
+    def allows(folder: Path) -> bool:
+        try:
+            found = folder.stat()
+        except OSError:
+            return False
+        shift = 6 if found.st_uid == user.uid else 3 if found.st_gid in user.all_groups else 0
+        return bool(found.st_mode >> shift & 1)
+
+    return all(map(allows, (Path(path), *Path(path).parents)))
 
 
 def _check_limits(settings: SandboxSettings, user: _User | None) -> None:

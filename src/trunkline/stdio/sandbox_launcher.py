@@ -108,6 +108,13 @@ def _set_user(user: "dict[str, Any]") -> None:
     except OSError as error:
         reason = f"the kernel refuses it: {error.strerror}"
         raise _CannotEnforceError("user", reason) from error
+    folder = os.getcwd()
+    try:
+        # The gateway may have entered a folder that this user cannot reach by its path.
+        os.chdir(folder)
+    except OSError as error:
+        reason = f"the user cannot enter the working directory {folder!r}: {error.strerror}"
+        raise _CannotEnforceError("user", reason) from error
 
 
 def _enter_user_namespace() -> None:
