@@ -144,7 +144,7 @@ async def test_another_user_does_not_start_in_a_folder_that_it_cannot_reach(
     folder.parent.chmod(0o700)
     settings = SandboxSettings(user="nobody")
     assert settings.default_folder(folder) == Path("/")
-    with pytest.raises(ChildStartError, match="sandbox.user: the user cannot enter the working"):
+    with pytest.raises(ChildStartError, match="the user cannot enter the working directory"):
         await ChildProcess.start(["cat"], cwd=folder, sandbox=settings)
     with tempfile.TemporaryDirectory(dir="/tmp") as parent:
         inner = Path(parent)

@@ -108,7 +108,7 @@ def _set_user(user: "dict[str, Any]") -> None:
     except OSError as error:
         reason = f"the kernel refuses it: {error.strerror}"
         raise _CannotEnforceError("user", reason) from error
-    folder = os.getcwd()
+    folder = os.getcwd()  # noqa: PTH109  without pathlib, the launcher starts faster
     try:
         # The gateway may have entered a folder that this user cannot reach by its path.
         os.chdir(folder)
