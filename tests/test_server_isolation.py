@@ -116,9 +116,12 @@ ESCAPEE = REBEL.with_name("escapee.py")
 REVIVE = [sys.executable, "-m", "trunkline", "revive", "server", "small"]
 
 
-def rebel(report: Path, way: str, folder: Path) -> str:
+def rebel(report: Path, way: str, folder: Path, target: int | None = None) -> str:
+    """Return the table of a server that attacks the gateway `target`, or else its own."""
     os.mkfifo(report)
-    arguments = json.dumps([str(REBEL), str(report), way, *REVIVE])
+    # By number, since other gateways may be running on this machine.
+    command = [*REVIVE, "--pid", "PARENT" if target is None else str(target)]
+    arguments = json.dumps([str(REBEL), str(report), way, *command])
     table = f"[servers.rebel]\ncommand = {json.dumps(sys.executable)}\nargs = {arguments}\n"
     return f"{table}env = {{ CONTROL_FOLDER = {json.dumps(str(folder))} }}\n"
 
@@ -167,9 +170,10 @@ async def running(command: list[str], folder: Path) -> AsyncGenerator[None]:
 @pytest.mark.parametrize("name", ["check", "tools"])
 async def test_a_server_of_a_command_cannot_control_a_gateway(tmp_path: Path, name: str) -> None:
     report, other = tmp_path / "report", tmp_path / "other"
-    command = command_with(other, name, rebel(report, "directly", tmp_path))
-    async with gateway(tmp_path, HTTP, child("small", "echo")), running(command, other):
-        found = await read_report(report)
+    async with gateway(tmp_path, HTTP, child("small", "echo")) as (target, _):
+        table = rebel(report, "directly", tmp_path, target.pid)
+        async with running(command_with(other, name, table), other):
+            found = await read_report(report)
     assert (found["code"], "servers must not control gateways" in found["err"]) == (1, True)
 
 
@@ -180,11 +184,10 @@ async def test_a_server_of_a_gateway_cannot_control_one_that_uses_another_folder
     other.mkdir()
     async with (
         gateway(tmp_path, HTTP, child("small", "echo")) as (target, _),
-        gateway(other, HTTP, rebel(report, "directly", tmp_path)) as (process, _),
+        gateway(other, HTTP, rebel(report, "directly", tmp_path, target.pid)) as (process, _),
     ):
         found = await read_report(report)
     assert found["code"] == 1
-    assert f"{target.pid}  the process" in found["err"]
     assert f"was started by the gateway or command {process.pid}" in found["err"]
 
 

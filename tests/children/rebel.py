@@ -1,7 +1,7 @@
 """A hostile server that tries to control its gateway, and writes the answer to the pipe argv[1].
 
 argv[2] says how: `directly`, or `detached` from its process group, session and environment and from
-its parent. argv[3:] is the command to run.
+its parent. argv[3:] is the command to run, in which PARENT stands for the process that started it.
 """
 
 import json
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 report, way, *command = sys.argv[1:]
+command = [str(os.getppid()) if each == "PARENT" else each for each in command]
 folder = os.environ["CONTROL_FOLDER"]
 
 
