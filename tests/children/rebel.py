@@ -17,9 +17,7 @@ folder = os.environ["CONTROL_FOLDER"]
 
 def run() -> None:
     environ = {"XDG_RUNTIME_DIR": folder, "PATH": os.environ.get("PATH", "")}
-    # Other gateways may run here. A detached process, too, becomes a child of its gateway.
-    named = [*command, "--pid", str(os.getppid())]
-    result = subprocess.run(named, capture_output=True, text=True, check=False, env=environ)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     answer = {"code": result.returncode, "err": result.stderr, "parent": os.getppid()}
     Path(report).write_text(json.dumps(answer), encoding="utf-8")
 
