@@ -30,7 +30,7 @@ _CONTROL_IN_LINES = re.compile(rf"(?![\n\t]){_CONTROL_CHARACTERS}")
 REDACTED = "[redacted]"
 """Stands in place of a removed secret."""
 
-_PASSWORD = r"(?![^/?#:]*:\d{1,5}[/?#])[^/?#:]*:"  # noqa: S105  what is no port is one
+_PASSWORD = r"(?![^/?#:]*:\d{1,5}[/?#])[^/?#:]*:"  # noqa: S105  a port is no password
 _WITH_PASSWORD = re.compile(rf"://(?:{_PASSWORD}|[^/?#:@]{{20,}}@)")
 _WITH_NAME = re.compile(rf"://(?:{_PASSWORD}|[^/?#:@]+@)")
 

@@ -12,7 +12,7 @@ not await:
         authenticator = build_authenticator(change.new)   # reads keys: may fail
 
         def apply() -> None:
-            router.authenticator = authenticator          # swaps in what is ready
+            router.authenticator = authenticator          # uses the new one
 
         return apply
 

@@ -4,9 +4,9 @@
                        │ a key is given twice: report it, blank it out, read again (TOML)
                        │ any other error: report it and stop
 
-`tomllib` and `json` do not say where keys stand. Two scanners do, on demand: they know just enough
-of the notations to walk past every value. JSON may have comments and trailing commas, as in the
-files of editors, unless it is read as strict.
+`tomllib` and `json` do not return the positions of keys. Two scanners find them, on demand: they
+know just enough of the notations to skip every value. JSON may have comments and trailing commas,
+as in the files of editors, unless it is read as strict.
 
 Invariants upheld here:
 1. Any file gives tables or errors, never another exception; so does any text.

@@ -86,7 +86,7 @@ class AuditSizeExceeded(Struct, frozen=True):
     excess_bytes: int
     max_mib: float
     min_days: float
-    """The records that are too many are younger than this, so they are kept."""
+    """Younger records are kept, even above `max_mib`."""
 
 
 class LimitReached(Struct, frozen=True):
@@ -142,10 +142,10 @@ CALL_EVENT_DELAY = 0.005
 """For how many seconds summaries of calls are collected before they are delivered."""
 
 CALL_EVENT_BATCH = 128
-"""From how many collected calls on they are delivered in the next loop turn."""
+"""If so many calls are collected, they are delivered in the next turn of the event loop."""
 
 MAX_PENDING_CALL_EVENTS = 1024
-"""From how many collected calls on they are delivered at once."""
+"""If so many calls are collected, they are delivered at once."""
 
 
 class _Subscriber(NamedTuple):

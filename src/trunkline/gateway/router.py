@@ -356,7 +356,7 @@ class Router:
         finish: Callable[[PendingResult], None] | None = None,
         wrapper: Route | None = None,
     ) -> Route:
-        """Resolve all that is the same for every call of an entry."""
+        """Resolve everything that is the same for all calls of an entry."""
         visibility = self.registry.visibility
         if prepare is None and entry.native_name != entry.public_name:
             prepare = partial(_set_native_name, entry.kind.key, entry.native_name)

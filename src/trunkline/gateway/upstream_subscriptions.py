@@ -124,7 +124,7 @@ class UpstreamSubscriptions:
         unused = self._sent.keys() - self._subscriber_counts.keys()
         for uri in unused:
             del self._sent[uri]
-        # In parallel, so that one that hangs does not delay the others.
+        # In parallel: a request that hangs does not delay the others.
         await asyncio.gather(*(self._try_send(subscriptions.unsubscribe(uri)) for uri in unused))
         for uri in list(self._subscriber_counts):
             if not self._sent.get(uri):

@@ -5,7 +5,8 @@
                       └── queue <── receive, by another task
 
 It does no routing and knows nothing of MCP. The ASGI call returns only when the exchange has ended,
-because for the server that is the end of it. The limits here are those that servers do not enforce.
+because the server ends the response when the call returns. Only limits that servers do not enforce
+are here.
 
 Invariants:
 1. The path is the path below the mount point, in each of the ways in which servers and frameworks

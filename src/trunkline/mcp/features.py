@@ -1,7 +1,7 @@
 """Features: reads the lists of tools, prompts, resources and templates that a server returns.
 
-A definition keeps its bytes, with these exceptions, because strict clients reject a whole list for
-one member that they cannot read, and behind a gateway that is the list of all servers:
+A definition keeps its bytes, with the exceptions below. A strict client rejects a whole list for
+one member that it cannot read, and the gateway's list has the features of all servers.
 
     null for an optional member                 ──> dropped
     a standard member of the wrong type         ──> dropped and reported

@@ -12,7 +12,7 @@ It is pure, and knows callers and catalogue entries only as Subject and Target.
 
 Rules upheld here:
 1. The first matching rule decides. Later rules change nothing.
-2. With any rule or role, what is not allowed is hidden.
+2. If there is any rule or role, features that are not allowed are hidden.
 3. A condition that fails never allows: a denying rule then denies, an allowing rule does not match.
    A condition that could take too long for these arguments denies, even if its rule allows.
 4. A feature is visible if and only if some call of it could be allowed, or a role of the caller may

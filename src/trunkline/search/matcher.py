@@ -50,7 +50,7 @@ _MAX_CANDIDATES = 6
 _MAX_GUESSED_WORDS = 8  # per query: each is compared with the whole index
 
 
-# Tells by its key whether a document may be found.
+# Returns whether the document with this key may be found.
 KeyFilter: TypeAlias = Callable[[str], bool]
 
 # The share of a word in each document that has it, by key.

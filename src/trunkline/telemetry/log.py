@@ -52,7 +52,7 @@ MAX_LINES_PER_KIND = 20  # most lines of one kind in one interval
 LINE_LIMIT_INTERVAL = 10.0  # length of the interval, in seconds
 LOGGER_NAME = "trunkline"  # root of all logger names of this package
 
-# The length limit of a record; longer than for events, since remedies stand at the end.
+# The length limit of a record; longer than for events, because a remedy comes last.
 MAX_MESSAGE_LENGTH = 1000
 MAX_QUEUED_LINES = 1000
 WRITER_STOP_TIMEOUT = 0.5  # how long stopping waits for queued lines to be written, in seconds
