@@ -139,8 +139,8 @@ async def test_clients_of_both_protocols_list_and_call_its_tool(tmp_path: Path) 
 
 
 async def test_its_calls_are_governed(tmp_path: Path) -> None:
-    limits = "[limits]\ndefault_rpm = 1\n"
-    async with serving(tmp_path, limits) as gateway, session_client(gateway) as client:
+    strict, limits = "[gateway]\ncheck_arguments = 'strict'\n", "[limits]\ndefault_rpm = 1\n"
+    async with serving(tmp_path, strict, limits) as gateway, session_client(gateway) as client:
         stateless = await stateless_caller(gateway)
         invalid = await client.call("e__say", arguments={"a": 1, "b": 2})
         reason = "Invalid arguments for tool e__say: value has more than 1 property"
