@@ -63,17 +63,17 @@ _CHILD_VALUE_KEYWORDS = (
     "unevaluatedProperties propertyNames properties patternProperties"
 )
 # Keywords that apply a schema to the same value (0), or to its children (1).
-_APPLIED_KEYWORDS: Mapping[str, int] = {
+SCHEMA_KEYWORDS: Mapping[str, int] = {
     **dict.fromkeys(_SAME_VALUE_KEYWORDS.split(), 0),
     **dict.fromkeys(_CHILD_VALUE_KEYWORDS.split(), 1),
 }
 
 # Keywords that hold a table of schemas. Others hold one schema, or a list.
-_SCHEMA_TABLE_KEYWORDS = frozenset(
+SCHEMA_TABLE_KEYWORDS = frozenset(
     ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
 )
 
-_NESTING_KEYWORDS = {**_APPLIED_KEYWORDS, "$defs": 0, "definitions": 0}
+_NESTING_KEYWORDS = {**SCHEMA_KEYWORDS, "$defs": 0, "definitions": 0}
 _COMPARING_KEYWORDS = frozenset(("enum", "const", "required", "dependentRequired"))
 # Keywords that need the results of the other schemas, and evaluate those again.
 _REAPPLYING_KEYWORDS = frozenset(("unevaluatedItems", "unevaluatedProperties"))
@@ -222,7 +222,7 @@ class _CostWalk(Struct):
         for _ in range(1 if _REAPPLYING_KEYWORDS.isdisjoint(schema) else 2):
             if "$ref" in schema:
                 self.apply(_resolve_reference(self.root, schema["$ref"]), depth)
-            for each, levels in _subschemas(schema, _APPLIED_KEYWORDS):
+            for each, levels in _subschemas(schema, SCHEMA_KEYWORDS):
                 self.apply(each, depth + levels)
         del self.entered[id(schema)]
 
@@ -283,7 +283,7 @@ def _subschemas(schema: Schema, keys: Mapping[str, int]) -> Iterator[tuple[objec
             continue
         if isinstance(value, list):
             parts = cast("list[object]", value)
-        elif key in _SCHEMA_TABLE_KEYWORDS:
+        elif key in SCHEMA_TABLE_KEYWORDS:
             parts = cast("Schema", value).values() if isinstance(value, dict) else ()
         else:
             parts = (value,)
