@@ -31,9 +31,12 @@ def initialized(**_: Any) -> None:
 @server.method("tools/list")
 def list_tools(**_: Any) -> dict[str, Any]:
     text = "\n  Says \x1b[31mit again.\nAt length."
-    schema = {"type": "object"}
-    remote_schema = schema | {"properties": {"a": {"$ref": "https://there.example"}}}
-    schemas = {t: remote_schema if t == "odd" else schema for t in tools}
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+    properties = {
+        "odd": {"a": {"$ref": "https://there.example"}},
+        "listed": {"a": {"type": ["string", "null"]}, "b": {"type": "array"}},
+    }
+    schemas = {t: schema | {"properties": properties.get(t, {})} for t in tools}
     return {"tools": [{"name": t, "description": text, "inputSchema": schemas[t]} for t in tools]}
 
 

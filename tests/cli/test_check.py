@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.samples import BROKEN, OPERATOR, child, config, run
+from trunkline.cli.check import describe_odd_schemas
 
 
 def test_check_prints_a_table_and_exits_with_zero_if_all_servers_are_ready(tmp_path: Path) -> None:
@@ -58,6 +59,39 @@ def test_tools_with_uncheckable_schemas_are_reported(tmp_path: Path) -> None:
     assert report["unchecked"] == {"a__odd": why}
     quiet = config(tmp_path, '[gateway]\ncheck_arguments = "off"', child("a", "odd"))
     assert "unchecked" not in run("check", "--config", quiet).stdout
+
+
+def test_schemas_that_strict_clients_refuse_are_reported_with_the_key_to_set(
+    tmp_path: Path,
+) -> None:
+    file = config(tmp_path, child("a", "listed", "even", "odd"))
+    result = run("check", "--config", file)
+    assert result.exit_code == 0
+    lines = [line for line in result.stdout.splitlines() if line.startswith("schemas: ")]
+    assert lines == [
+        "schemas: a: `type` is a list: a__listed",
+        "schemas: a: an array has no `items`: a__listed",
+        "schemas: a: some clients refuse all tools because of them;"
+        " servers.a.normalise_schemas = true rewrites them",
+    ]
+    report = json.loads(run("check", "--json", "--config", file).stdout)
+    assert report["odd_schemas"] == {
+        "a": {"a__listed": ["`type` is a list", "an array has no `items`"]}
+    }
+
+
+def test_with_normalised_schemas_only_those_that_stay_odd_are_reported(tmp_path: Path) -> None:
+    more = "normalise_schemas = true"
+    result = run("check", "--config", config(tmp_path, child("a", "listed", "odd", more=more)))
+    reason = "its schema refers to another document, which is not fetched"
+    lines = [line for line in result.stdout.splitlines() if line.startswith("schemas: ")]
+    assert lines == [f"schemas: a: not normalised: {reason}: a__odd"]
+
+
+def test_of_many_odd_schemas_some_are_named() -> None:
+    tools = {f"t{number}": ("odd",) for number in range(7)}
+    line, _ = describe_odd_schemas("a", tools)
+    assert line == "schemas: a: odd: t0, t1, t2, t3, t4 and 2 more"
 
 
 def test_skipped_tools_are_reported(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ WEB = ServerSettings(name="web", backend=UrlSettings(url="https://web.example/mc
 OTHER: dict[str, Any] = {
     "title": "Files",
     "check_arguments": "strict",
+    "normalise_schemas": True,
     "command": "other",
     "args": ("-x",),
     "env": {"TOKEN": "another-canary"},

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.app.build import argument_modes
+from trunkline.app.build import argument_modes, build_upstream_settings, normalises_schemas
 from trunkline.config import Config, ConfigErrors, load_config
 
 SEARCH = '[servers.search]\nbuiltin = "search"\n'
@@ -86,3 +86,15 @@ def test_the_modes_of_the_argument_check_are_named_in_errors(tmp_path: Path, val
     (error,) = errors_of(tmp_path, f'"all"\ncheck_arguments = {value}')
     assert '"lenient"' in error
     assert '"off"' in error
+
+
+def test_schemas_are_normalised_if_the_gateway_or_a_server_says_so(tmp_path: Path) -> None:
+    server = '[servers.{0}]\ncommand = "x"\n{1}\n'
+    servers = server.format("a", "") + server.format("b", "normalise_schemas = true")
+    found = load_config(write(tmp_path, '"all"', servers), {})
+    assert [normalises_schemas(each, found) for each in found.servers] == [False, True]
+    servers = server.format("a", "") + server.format("b", "normalise_schemas = false")
+    found = load_config(write(tmp_path, '"all"\nnormalise_schemas = true', servers), {})
+    assert [normalises_schemas(each, found) for each in found.servers] == [True, False]
+    settings = [build_upstream_settings(each, found) for each in found.servers]
+    assert [each.normalises_schemas for each in settings] == [True, False]

@@ -10,6 +10,7 @@ from tests.gateway.governed import allow, deny
 from tests.gateway.servers import (
     Server,
     SessionClient,
+    add,
     make_gateway,
     running,
     session_client,
@@ -369,3 +370,24 @@ def test_unchecked_tools_can_be_listed_in_advance() -> None:
 def test_a_tool_without_a_schema_accepts_everything() -> None:
     without_schema = CatalogEntry(FeatureKind.TOOL, "t", "fs", "t", Raw(b'{"name":"t"}'))
     assert bytes(input_schema(without_schema)) == b"{}"
+
+
+async def test_arguments_are_checked_against_the_schema_of_the_server_and_not_the_normalised() -> (
+    None
+):
+    schema = {"type": "object", "properties": {"a": {"type": ["string", "null"]}}}
+    server = Server(tools=[tool("read", inputSchema=schema)])
+    gateway, _ = gateway_with_checker(Server(), mode="strict")
+    add(gateway, "files", server, normalises_schemas=True)
+    async with running(gateway, server), SessionClient(gateway) as user:
+        await user.hello()
+        await gateway.registry.wait_complete()
+        (listed,) = (await user.ask("tools/list"))["tools"]
+        assert listed["inputSchema"]["properties"]["a"] == {
+            "anyOf": [{"type": "string"}, {"type": "null"}]
+        }
+        (found,) = gateway.registry.catalog.entries(FeatureKind.TOOL)
+        assert from_raw(input_schema(found)) == schema
+        result = await user.call("files__read", arguments={"a": 1})
+        assert 'not of types "null", "string"' in text_of(result)
+        assert text_of(await user.call("files__read", arguments={"a": None})) == "read ran"

@@ -163,6 +163,35 @@ def test_an_entry_has_the_header_params_of_its_tool(header: str, header_params: 
     assert (tool.header_params, resource.header_params) == (header_params, ())
 
 
+def test_a_listing_may_normalise_the_schemas_of_its_tools() -> None:
+    odd = {"type": "object", "properties": {"a": {"type": ["string", "null"]}}}
+    left = {"type": "object", "unevaluatedProperties": False}
+    definitions: dict[str, Any] = {
+        "odd": odd,
+        "left": left,
+        "plain": {"type": "object", "properties": {}},
+    }
+    features = tuple(
+        Feature(FeatureKind.TOOL, name, to_raw({"name": name, "inputSchema": schema}))
+        for name, schema in definitions.items()
+    )
+    features += (Feature(FeatureKind.PROMPT, "p", to_raw({"name": "p", "inputSchema": odd})),)
+    listing = FeatureListing("s", "s", features)
+    before, after = (
+        merge_listings([each]) for each in (listing, listing._replace(normalises_schemas=True))
+    )
+    assert before.changed_kinds(after) == (FeatureKind.TOOL,)
+    assert all(each.input_schema is None for each in before.entries(FeatureKind.TOOL))
+    found = after.entries(FeatureKind.TOOL)
+    assert found[1:] == before.entries(FeatureKind.TOOL)[1:]
+    shown: Any = from_raw(found[0].definition)
+    assert shown["name"] == "s__odd"
+    assert shown["inputSchema"]["properties"]["a"] == {
+        "anyOf": [{"type": "string"}, {"type": "null"}]
+    }
+    assert from_raw(found[0].input_schema or Raw(b"null")) == odd
+
+
 KEYS = st.sampled_from(["get", "get ", "b__get", "__get", "x" * 70, "é", "a__b__get", "file:///a"])
 LISTINGS = st.lists(
     st.tuples(st.sampled_from(["a", "b", "a__b"]), st.sampled_from(["", "a", "b"]), st.lists(KEYS)),

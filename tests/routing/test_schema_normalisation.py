@@ -26,7 +26,9 @@ D7 = "http://json-schema.org/draft-07/schema#"
 D2019 = "https://json-schema.org/draft/2019-09/schema"
 D2020 = "https://json-schema.org/draft/2020-12/schema"
 
-STRING, NULL, NUMBER = {"type": "string"}, {"type": "null"}, {"type": "number"}
+STRING: Schema = {"type": "string"}
+NULL: Schema = {"type": "null"}
+NUMBER: Schema = {"type": "number"}
 
 
 def root(schema: Any, **more: Any) -> Schema:
@@ -37,6 +39,11 @@ def root(schema: Any, **more: Any) -> Schema:
 def normalised(schema: Any, **more: Any) -> Any:
     """Return the schema of the property after normalisation."""
     return normalise_schema(root(schema, **more)).schema["properties"]["a"]
+
+
+def same(name: str, schema: Any) -> tuple[str, Any, Any]:
+    """Return a case whose schema stays as it is."""
+    return name, schema, schema
 
 
 PROPERTIES: list[tuple[str, Any, Any]] = [
@@ -109,21 +116,21 @@ PROPERTIES: list[tuple[str, Any, Any]] = [
     ("true", True, {}),
     ("false", False, {"not": {}}),
     ("true as items", {"items": True}, {"items": {}}),
-    ("false as additionalProperties", *[{"additionalProperties": False}] * 2),
-    (
+    same("false as additionalProperties", {"additionalProperties": False}),
+    same(
         "false as additionalProperties of a property named like a keyword",
-        *[{"properties": {"properties": {"additionalProperties": False}}}] * 2,
+        {"properties": {"properties": {"additionalProperties": False}}},
     ),
     ("nullable", {**STRING, "nullable": True}, STRING),
-    ("nullable as something else", *[{"nullable": "x"}] * 2),
+    same("nullable as something else", {"nullable": "x"}),
     ("an exclusive limit", {"minimum": 1, "exclusiveMinimum": True}, {"exclusiveMinimum": 1}),
     ("an inclusive limit", {"maximum": 1, "exclusiveMaximum": False}, {"maximum": 1}),
     ("a limit without a number", {"exclusiveMinimum": True}, {}),
-    ("a limit in 2020-12", *[{"exclusiveMinimum": 1, "maximum": 2}] * 2),
+    same("a limit in 2020-12", {"exclusiveMinimum": 1, "maximum": 2}),
     ("required as a flag", {**STRING, "required": True}, STRING),
-    ("required as a list", *[{"required": ["x"]}] * 2),
+    same("required as a list", {"required": ["x"]}),
     ("const", {"const": "x"}, {"enum": ["x"]}),
-    ("const beside enum", *[{"const": "x", "enum": ["x", "y"]}] * 2),
+    same("const beside enum", {"const": "x", "enum": ["x", "y"]}),
     (
         "const beside enum and types",
         {"type": ["string", "null"], "const": "x", "enum": ["x"]},
@@ -135,10 +142,10 @@ PROPERTIES: list[tuple[str, Any, Any]] = [
         {"prefixItems": [STRING, {}], "items": {"not": {}}},
     ),
     ("additionalItems alone", {"items": STRING, "additionalItems": False}, {"items": STRING}),
-    ("prefixItems", *[{"prefixItems": [STRING], "items": [STRING]}] * 2),
-    ("a schema that is no object", *["x"] * 2),
-    ("a table that is none", *[{"properties": "x"}] * 2),
-    ("dependencies in 2020-12", *[{"dependencies": {"x": ["y"]}}] * 2),
+    same("prefixItems", {"prefixItems": [STRING], "items": [STRING]}),
+    same("a schema that is no object", "x"),
+    same("a table that is none", {"properties": "x"}),
+    same("dependencies in 2020-12", {"dependencies": {"x": ["y"]}}),
 ]
 
 
@@ -176,7 +183,12 @@ def test_older_drafts_become_2020_12(draft: str, schema: Any, expected: Any) -> 
 
 
 def test_the_root_keeps_its_type_and_loses_its_label() -> None:
-    tree = {"$schema": D7, "type": "object", "$ref": "#/definitions/d", "definitions": {"d": {}}}
+    tree: Schema = {
+        "$schema": D7,
+        "type": "object",
+        "$ref": "#/definitions/d",
+        "definitions": {"d": {}},
+    }
     found = normalise_schema(tree)
     assert found.schema == {
         "type": "object",
@@ -191,7 +203,7 @@ def test_the_root_keeps_its_type_and_loses_its_label() -> None:
 
 
 def test_references_follow_what_they_refer_to() -> None:
-    tree = {
+    tree: Schema = {
         "type": "object",
         "properties": {
             "list": {"type": ["array", "null"], "items": {"type": ["object", "null"]}},
@@ -216,7 +228,7 @@ def test_references_follow_what_they_refer_to() -> None:
     }
 
 
-def test_definitions_stay_beside_defs() -> None:
+def test_definitions_are_not_renamed_if_there_are_both() -> None:
     tree = root({"$ref": "#/definitions/d"}, definitions={"d": STRING}, **{"$defs": {"d": NULL}})
     assert normalise_schema(tree).schema == tree
 
@@ -329,19 +341,21 @@ def test_every_rewrite_has_its_own_name() -> None:
 # Meaning
 
 
-TYPES = st.lists(
+TYPES: st.SearchStrategy[Any] = st.lists(
     st.sampled_from(["string", "integer", "number", "boolean", "null", "array", "object"]),
     min_size=1,
     max_size=4,
     unique=True,
 )
-REFERENCES = st.sampled_from(["#/definitions/d", "#/properties/a", "#/definitions/e/items"])
+REFERENCES: st.SearchStrategy[Any] = st.sampled_from(
+    ["#/definitions/d", "#/properties/a", "#/definitions/e/items"]
+)
 
 
 def schemas_of(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Return schemas with keywords of all types, of several drafts."""
-    lists = st.lists(inner, min_size=1, max_size=2)
-    table = st.dictionaries(st.sampled_from("abc"), inner, max_size=2)
+    lists: st.SearchStrategy[Any] = st.lists(inner, min_size=1, max_size=2)
+    table: st.SearchStrategy[Any] = st.dictionaries(st.sampled_from("abc"), inner, max_size=2)
     names = st.lists(st.sampled_from("abc"), max_size=2, unique=True)
     return st.fixed_dictionaries(
         {},
@@ -370,18 +384,22 @@ def schemas_of(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-SCALARS = st.sampled_from([None, True, False, 0, 1, 2.5, 3, "", "x", "xyz", [], ["x"], {}])
-LEAVES = st.booleans() | TYPES.map(lambda types: {"type": types})
-REFERRING = st.builds(lambda ref, more: {"$ref": ref, **more}, REFERENCES, schemas_of(LEAVES))
-SCHEMAS = st.recursive(LEAVES | REFERRING, schemas_of, max_leaves=6)
-VALUES = st.recursive(
+SCALARS: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, False, 0, 1, 2.5, 3, "", "x", "xyz", [], ["x"], {}]
+)
+LEAVES: st.SearchStrategy[Any] = st.booleans() | TYPES.map(lambda types: {"type": types})
+REFERRING: st.SearchStrategy[Any] = st.tuples(REFERENCES, schemas_of(LEAVES)).map(
+    lambda parts: {"$ref": parts[0], **parts[1]}
+)
+SCHEMAS: st.SearchStrategy[Any] = st.recursive(LEAVES | REFERRING, schemas_of, max_leaves=6)
+VALUES: st.SearchStrategy[Any] = st.recursive(
     SCALARS,
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
     ),
     max_leaves=8,
 )
-OLD_ONLY = st.fixed_dictionaries(
+OLD_ONLY: st.SearchStrategy[Any] = st.fixed_dictionaries(
     {},
     optional={
         "items": st.lists(SCHEMAS, min_size=1, max_size=2),

@@ -292,7 +292,14 @@ def build_upstream_settings(server: ServerSettings, config: Config) -> UpstreamS
         breaker_threshold=server.breaker_threshold,
         breaker_recovery=server.breaker_recovery,
         ping_interval=server.ping_interval,
+        normalises_schemas=normalises_schemas(server, config),
     )
+
+
+def normalises_schemas(server: ServerSettings, config: Config) -> bool:
+    """Return whether clients get normalised schemas of a server's tools."""
+    own = server.normalise_schemas
+    return config.gateway.normalise_schemas if own is None else own
 
 
 def max_calls_per_server(config: Config) -> int:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from trunkline.app.application import App
 from trunkline.app.auth import KeyMaterial, examine_keys
-from trunkline.app.build import argument_modes
+from trunkline.app.build import argument_modes, normalises_schemas
 from trunkline.app.control import ServerStatus, server_statuses
 from trunkline.cli.locations import choose_config, describe_source, user_state_dir
 from trunkline.cli.output import (
@@ -27,8 +27,12 @@ from trunkline.gateway.enforcement import find_unchecked_tools
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.versions import find_revision
 from trunkline.routing.catalog import Catalog, Collision
+from trunkline.routing.schema_normalisation import NOT_NORMALISED, find_odd_schemas
 
 _READY, _DISABLED = "ready", "disabled"
+
+# How many tools a line about schemas names.
+_MAX_NAMED_TOOLS = 5
 
 
 class ServerReport(Struct, frozen=True, kw_only=True):
@@ -60,6 +64,8 @@ class CheckReport(Struct, frozen=True):
     collisions: tuple[dict[str, str], ...]
     # Tools whose arguments cannot be checked, and why.
     unchecked: dict[str, str]
+    # Tools with schemas that strict clients may refuse, by server, and what is odd about each.
+    odd_schemas: dict[str, dict[str, tuple[str, ...]]]
     notes: tuple[str, ...]
 
 
@@ -102,6 +108,7 @@ async def check_servers(config: Config, timeout: float | None = None) -> CheckRe
         keys,
         tuple(map(_collision_json, catalog.collisions)),
         _unchecked_tools(config, catalog),
+        _odd_schemas(config, catalog),
         config.notes,
     )
 
@@ -142,6 +149,40 @@ def _unchecked_tools(config: Config, catalog: Catalog) -> dict[str, str]:
     )
 
 
+def _odd_schemas(config: Config, catalog: Catalog) -> dict[str, dict[str, tuple[str, ...]]]:
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for server in config.servers:
+        is_normalised = normalises_schemas(server, config)
+        odd = find_odd_schemas(
+            (each.public_name, each.definition, is_normalised)
+            for each in catalog.entries(FeatureKind.TOOL)
+            if each.backend == server.name
+        )
+        if odd:
+            found[server.name] = odd
+    return found
+
+
+def describe_odd_schemas(server: str, tools: dict[str, tuple[str, ...]]) -> list[str]:
+    """Return a line for each oddity, with some of the tools that have it, and what to do."""
+    by_reason: dict[str, list[str]] = {}
+    for tool, reasons in tools.items():
+        for reason in reasons:
+            by_reason.setdefault(reason, []).append(tool)
+    lines: list[str] = []
+    for reason, names in by_reason.items():
+        shown = ", ".join(map(first_line, names[:_MAX_NAMED_TOOLS]))
+        more = len(names) - _MAX_NAMED_TOOLS
+        shown += f" and {more} more" if more > 0 else ""
+        lines.append(f"schemas: {server}: {first_line(reason)}: {shown}")
+    if not all(reason.startswith(NOT_NORMALISED) for reason in by_reason):
+        lines.append(
+            f"schemas: {server}: some clients refuse all tools because of them;"
+            f" servers.{server}.normalise_schemas = true rewrites them"
+        )
+    return lines
+
+
 def _collision_json(collision: Collision) -> dict[str, str]:
     return {
         "kind": collision.kind.value,
@@ -177,6 +218,8 @@ def _print_report(report: CheckReport) -> None:
         )
     for tool, reason in report.unchecked.items():
         print(f"unchecked: {first_line(tool)}: its arguments are not checked: {first_line(reason)}")
+    for server, tools in report.odd_schemas.items():
+        print("\n".join(describe_odd_schemas(server, tools)))
     for note in report.notes:
         print(f"note: {first_line(note)}")
 

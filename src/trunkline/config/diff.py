@@ -24,6 +24,7 @@ LIVE_KEYS = frozenset(
     (
         "title",
         "check_arguments",
+        "normalise_schemas",
         "env_file",  # its variables are in `env`
         "prefix",
         "timeout",

@@ -68,6 +68,10 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         ArgumentMode,
         Meta(description="How strictly arguments are checked against the schemas of the tools."),
     ] = "lenient"
+    normalise_schemas: Annotated[
+        bool,
+        Meta(description="Rewrite the schemas of tools so that strict clients can read them."),
+    ] = False
     input_timeout: Annotated[
         Seconds,
         Meta(description="Seconds that a client has to answer a server's request."),

@@ -194,6 +194,10 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         ArgumentMode | None,
         Meta(description="How strictly arguments are checked; as the gateway says unless set."),
     ] = None
+    normalise_schemas: Annotated[
+        bool | None,
+        Meta(description="Rewrite the schemas of its tools; as the gateway says unless set."),
+    ] = None
     timeout: Annotated[Seconds, Meta(description="Seconds that one call may take.")] = 60.0
     start_timeout: Annotated[
         Seconds, Meta(description="Seconds until the first answer of the server.")

@@ -413,7 +413,9 @@ class ArgumentChecker:
 
 
 def input_schema(entry: CatalogEntry) -> Raw:
-    """Return the input schema of a tool; `{}`, which accepts everything, if it has none."""
+    """Return the server's input schema of a tool; `{}`, which accepts everything, if none."""
+    if entry.input_schema is not None:
+        return entry.input_schema
     return read_members(entry.definition).get(_SCHEMA_KEY, Raw(b"{}"))
 
 

@@ -270,7 +270,9 @@ class Registry:
         if upstream.has_listed and self._listings.get(upstream.name) != listing:
             self._listings.put(listing)
         stored = self._listings.get(upstream.name)
-        return listing if stored is None else stored._replace(prefix=listing.prefix)
+        if stored is None:
+            return listing
+        return stored._replace(prefix=listing.prefix, normalises_schemas=listing.normalises_schemas)
 
     def capabilities(self) -> dict[str, Any]:
         """Return the server capabilities for clients: those of all upstreams, or possible ones."""

@@ -93,6 +93,8 @@ class UpstreamSettings(NamedTuple):
     """How many sessions the calls of one principal may occupy, the primary one included; None for
     all.
     """
+    normalises_schemas: bool = False
+    """Whether clients get the schemas of its tools in a form that strict clients can read."""
     healthy_uptime: float = HEALTHY_UPTIME
     """After how many seconds up the back-off starts anew; no configuration sets it."""
 

@@ -145,7 +145,13 @@ class Upstream:
     def listing(self) -> FeatureListing:
         """Its features, or the last known ones while it is down."""
         features = self.gated_features.merge(self._listed.features)
-        return FeatureListing(self.name, self.settings.prefix, features, self._listed.cache_hints)
+        return FeatureListing(
+            self.name,
+            self.settings.prefix,
+            features,
+            self._listed.cache_hints,
+            self.settings.normalises_schemas,
+        )
 
     @property
     def ready(self) -> bool:

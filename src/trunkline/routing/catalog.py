@@ -26,6 +26,8 @@ from trunkline.routing.naming import (
     public_name,
     template_specificity,
 )
+from trunkline.routing.schema_normalisation import NormalisedTool, normalise_tool
+from trunkline.routing.schema_validation import UncheckableSchema
 
 # The prefix of a URI that names its backend: trunkline:BACKEND:the native URI.
 OWNED_URI_PREFIX = "trunkline:"
@@ -40,6 +42,8 @@ class FeatureListing(NamedTuple):
     prefix: str
     features: tuple[Feature, ...]
     cache_hints: CacheHints = _NO_CACHE_HINTS
+    normalises_schemas: bool = False
+    """Whether clients get the schemas of its tools in a form that strict clients can read."""
 
 
 class CatalogEntry(NamedTuple):
@@ -52,6 +56,8 @@ class CatalogEntry(NamedTuple):
     definition: Raw
     header_params: HeaderParams = ()
     """The arguments that a client repeats in HTTP headers."""
+    input_schema: Raw | None = None
+    """The schema of the server, which checks arguments; None if the definition has it unchanged."""
 
 
 class Collision(NamedTuple):
@@ -143,20 +149,31 @@ def merge_listings(listings: Iterable[FeatureListing]) -> Catalog:
             wanted = public = next(names)
             while (feature.kind, public) in taken:
                 public = next(names)
-            definition = feature.definition_as(public)
+            normalised = _normalise(feature) if listing.normalises_schemas else None
+            if normalised is not None:
+                feature = feature._replace(definition=normalised.definition)  # noqa: PLW2901
             entry = CatalogEntry(
                 feature.kind,
                 public,
                 listing.backend,
                 feature.key,
-                definition,
+                feature.definition_as(public),
                 _header_params(feature),
+                None if normalised is None else normalised.input_schema,
             )
             if public != wanted:
                 kept_by = taken[feature.kind, wanted].backend
                 collisions.append(Collision(feature.kind, wanted, kept_by, entry))
             taken[feature.kind, public] = entry
     return Catalog(taken.values(), collisions, merge_cache_hints(cache_hints))
+
+
+def _normalise(feature: Feature) -> NormalisedTool | None:
+    """Return a tool with normalised schemas, None if it has to stay as it is."""
+    try:
+        return normalise_tool(feature.definition) if feature.kind is FeatureKind.TOOL else None
+    except UncheckableSchema:
+        return None
 
 
 def _candidate_names(listing: FeatureListing, feature: Feature) -> Iterator[str]:

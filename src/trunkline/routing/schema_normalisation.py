@@ -41,6 +41,9 @@ MAX_CACHED_TOOLS = 2048
 # Longer definitions are normalised each time.
 MAX_CACHED_BYTES = 32 * 1024
 
+# How the reason starts why a schema stays odd.
+NOT_NORMALISED = "not normalised: "
+
 _Pointer: TypeAlias = tuple[str, ...]
 
 
@@ -172,7 +175,7 @@ def find_odd_schemas(tools: Iterable[tuple[str, Raw, bool]]) -> dict[str, tuple[
             normalised = normalise_tool(definition)
         except UncheckableSchema as error:
             if is_normalised:
-                found[name] = (f"not normalised: {error}",)
+                found[name] = (f"{NOT_NORMALISED}{error}",)
         else:
             rewrites = frozenset[SchemaRewrite]() if normalised is None else normalised.rewrites
             if odd := rewrites - _COMMON_REWRITES:
