@@ -20,13 +20,14 @@ from trunkline.backends.era_cache import MAX_SERVERS, CachedEra
 from trunkline.gateway import stores
 from trunkline.gateway.settings import SuspendedCallLimits
 from trunkline.gateway.stores import (
+    MAX_STORED_LISTINGS,
     SessionLimit,
     SessionLimits,
     SessionRecord,
+    StoredListing,
     SuspendedCallRecord,
 )
 from trunkline.routing import limits
-from trunkline.routing.catalog import FeatureListing
 from trunkline.routing.kill_switch import KillSwitch
 from trunkline.routing.limits import (
     MAX_BUCKETS,
@@ -254,18 +255,22 @@ class BytesSwitchStore:
 class BytesListingStore:
     """Feature listings as bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_servers: int = MAX_STORED_LISTINGS) -> None:
+        self._max_servers = max_servers
         self._packed: dict[str, bytes] = {}
 
-    def get(self, upstream: str) -> FeatureListing | None:
-        packed = self._packed.get(upstream)
-        return None if packed is None else unpack(packed, FeatureListing)
+    async def get(self, key: str) -> StoredListing | None:
+        packed = self._packed.get(key)
+        return None if packed is None else unpack(packed, StoredListing)
 
-    def put(self, listing: FeatureListing) -> None:
-        self._packed[listing.backend] = pack(listing)
+    def put(self, key: str, listing: StoredListing) -> None:
+        self._packed.pop(key, None)
+        self._packed[key] = pack(listing)
+        for oldest in list(self._packed)[: max(0, len(self._packed) - self._max_servers)]:
+            del self._packed[oldest]
 
-    def remove(self, upstream: str) -> None:
-        self._packed.pop(upstream, None)
+    def remove(self, key: str) -> None:
+        self._packed.pop(key, None)
 
 
 class BytesEraStore:

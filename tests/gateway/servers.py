@@ -175,10 +175,10 @@ def _read(raw: Any) -> Any:
     return from_raw(raw, object) if isinstance(raw, Raw) else None
 
 
-NO_GRACE = GatewayLimits(close_timeout=0.0)
+NO_GRACE = GatewayLimits(close_timeout=0.0, list_change_delay=0.0)
 """Calls end at once when their client closes the connection."""
 
-NO_STARTUP_WAIT = GatewayLimits(startup_timeout=0.0, close_timeout=0.0)
+NO_STARTUP_WAIT = GatewayLimits(first_list_timeout=0.0, list_change_delay=0.0, close_timeout=0.0)
 """Clients do not wait for servers that are starting."""
 
 

@@ -86,6 +86,7 @@ async def test_a_killed_tool_is_disabled_and_not_listed_in_both_protocols() -> N
         session_client(gateway) as old,
     ):
         new = await stateless_caller(gateway)
+        assert await old.names() == ["a__echo", "a__other"]
         assert await switches.kill(ECHO) == SwitchResult(True, 0, MISSING)
         for client, code in ((old, -32005), (new, 4031)):
             error = await refusal(client)
@@ -108,6 +109,7 @@ async def test_only_changed_lists_are_announced() -> None:
         session_client(gateway) as client,
     ):
         kinds_seen: set[str] = set()
+        assert (await client.names(), await client.names("resources/list")) != ([], [])
         gateway.registry.add_listener(
             lambda kinds: kinds_seen.update(kind.capability for kind in kinds)
         )
@@ -115,7 +117,8 @@ async def test_only_changed_lists_are_announced() -> None:
         assert kinds_seen == {"tools"}
         await switches.kill(A)
         assert kinds_seen == {"tools", "prompts", "resources"}
-        await client.wait_notification("notifications/resources/list_changed")
+        await client.wait_notification("notifications/tools/list_changed")
+        assert client.notifications.empty()
 
 
 async def test_a_killed_server_has_no_features_and_sends_no_messages() -> None:

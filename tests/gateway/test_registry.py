@@ -20,10 +20,17 @@ from tests.gateway.servers import (
     tool,
 )
 from tests.gateway.stateless_callers import StatelessCaller, stateless_caller
+from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.registry import Registry
 from trunkline.gateway.upstream import UpstreamState
 from trunkline.jsonrpc import RpcError
 from trunkline.mcp.features import FeatureKind
+
+
+async def until_ready(gateway: Gateway, name: str) -> None:
+    while not gateway.registry.upstream(name).ready:
+        await asyncio.sleep(0)
+
 
 INITIALIZE_RESULT: Any = {
     "protocolVersion": "2025-11-25",
@@ -38,7 +45,8 @@ async def test_a_slow_server_delays_only_its_own_tools() -> None:
     limits = NO_STARTUP_WAIT
     async with serving(limits, slow=slow, quick=quick) as gateway, SessionClient(gateway) as user:
         await user.hello()
-        await user.wait_notification("notifications/tools/list_changed")
+        await hold.started.wait()
+        await until_ready(gateway, "quick")
         assert await user.names() == ["quick__echo"]
         await user.unavailable("slow__echo")
         hold.released.set()
@@ -112,20 +120,27 @@ async def test_a_list_that_a_server_refuses_is_empty() -> None:
         assert await user.names("resources/templates/list") == []
 
 
-async def test_each_kind_of_feature_is_announced_once() -> None:
+async def test_each_kind_of_feature_that_the_client_has_listed_is_announced_once() -> None:
     lists: dict[str, Any] = {
         "tools": [tool("t")],
+        "prompts": [{"name": "p"}],
         "resources": [{"uri": "a:", "name": "a"}],
         "resourceTemplates": [{"uriTemplate": "b:{c}", "name": "b"}],
     }
-    async with serving(s=Server(**lists)) as gateway, session_client(gateway) as user:
-        assert await user.names("resources/list") == ["a:"]
-        await user.ask("ping")
-        methods = [user.notifications.get_nowait()[0] for _ in range(user.notifications.qsize())]
+    server = Server(**lists)
+    async with serving(s=server) as gateway, session_client(gateway) as user:
+        for method in ("tools/list", "resources/list", "resources/templates/list"):
+            await user.names(method)
+        for features in server.lists.values():
+            features.clear()
+        await server.active_connection.notify("notifications/tools/list_changed")
+        methods = [(await user.notifications.get())[0] for _ in range(2)]
         assert methods == [
             "notifications/resources/list_changed",
             "notifications/tools/list_changed",
         ]
+        await user.ask("ping")
+        assert user.notifications.empty()
 
 
 async def test_a_removed_listener_is_not_notified() -> None:

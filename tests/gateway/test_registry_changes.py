@@ -29,6 +29,7 @@ from trunkline.gateway.settings import GatewayLimits, SuspendedCallLimits, Upstr
 from trunkline.gateway.upstream import UpstreamState
 from trunkline.jsonrpc import Raw, RpcError
 from trunkline.mcp.features import FeatureKind
+from trunkline.routing.visibility import Visibility
 
 CHANGED = "notifications/tools/list_changed"
 
@@ -406,12 +407,18 @@ async def test_a_new_identity_applies_to_new_clients() -> None:
         assert await user.names() == ["a__echo"]
 
 
-async def test_lists_announced_by_the_caller_are_announced_to_clients() -> None:
+async def test_lists_that_the_caller_announces_are_told_to_clients_for_whom_they_differ() -> None:
     table = ServerTable(a=one_tool())
     async with client_of(table) as user:
+        for surface, listed in ((("b__*",), []), (None, ["a__echo"])):
+            table.gateway.registry.set_visibility(Visibility(surface))
+            table.gateway.apply_config(table.rows.values(), announced=frozenset(("tools",)))
+            await user.wait_notification(CHANGED)
+            assert len(table.gateway.registry.catalog.entries(FeatureKind.TOOL)) == 1
+            assert await user.names() == listed
         table.gateway.apply_config(table.rows.values(), announced=frozenset(("tools",)))
-        await user.wait_notification(CHANGED)
-        assert len(table.gateway.registry.catalog.entries(FeatureKind.TOOL)) == 1
+        await user.ask("ping")
+        assert user.notifications.empty()
 
 
 async def test_new_suspension_limits_apply_to_existing_and_new_calls() -> None:

@@ -186,6 +186,7 @@ async def test_a_subscription_stream_on_a_pipe_can_be_cancelled(id: Any) -> None
         assert acknowledged["params"] == {"_meta": mark, "notifications": requested}
         await server.active_connection.notify(UPDATED, {"uri": "x:1"})
         assert (await wire.receive())["params"] == {"uri": "x:1", "_meta": mark}
+        server.lists["tools"] = [tool("new")]
         await server.active_connection.notify("notifications/tools/list_changed")
         message = await wire.receive()
         assert message["params"] == {"_meta": mark}

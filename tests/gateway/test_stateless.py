@@ -87,15 +87,15 @@ async def test_the_first_request_starts_the_servers_and_waits_for_them() -> None
     server.methods["tools/list"] = hold = HeldAnswer({"tools": [tool("t")]})
     async with serving(s=server) as gateway:
         client = StatelessCaller(gateway)
-        asking = [
-            asyncio.create_task(client.ask(method)) for method in ("server/discover", "tools/list")
-        ]
+        found = await client.ask("server/discover")  # a client that probes waits for no server
+        assert set(found["capabilities"]) > {"tools", "prompts"}
+        listing = asyncio.create_task(client.ask("tools/list"))
         calling = asyncio.create_task(client.call("s__t"))
         await hold.started.wait()
-        assert not [task for task in (*asking, calling) if task.done()]
+        assert not [task for task in (listing, calling) if task.done()]
         hold.released.set()
-        found, listed = await asyncio.gather(*asking)
-        assert set(found["capabilities"]) == {"tools"}
+        listed = await listing
+        assert set((await client.ask("server/discover"))["capabilities"]) == {"tools"}
         assert [t["name"] for t in listed["tools"]] == ["s__t"]
         assert text_of(await calling) == "t ran"
 

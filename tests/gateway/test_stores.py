@@ -5,24 +5,17 @@ import pytest
 from msgspec.structs import replace
 
 from tests.gateway.servers import (
-    NO_GRACE,
-    NO_STARTUP_WAIT,
-    HeldAnswer,
     Server,
     SessionClient,
-    add,
     one_tool,
-    running,
     serving,
     session_client,
     tool,
 )
 from trunkline.app.build import build_stores
 from trunkline.config import Config
-from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.request_state import StateBinding
-from trunkline.gateway.session import GatewayIdentity
-from trunkline.gateway.settings import GatewayLimits, SuspendedCallLimits
+from trunkline.gateway.settings import SuspendedCallLimits
 from trunkline.gateway.stores import (
     ClientRecord,
     MemoryListingStore,
@@ -31,12 +24,13 @@ from trunkline.gateway.stores import (
     MemorySwitchStore,
     SessionLimits,
     SessionRecord,
+    StoredListing,
     SuspendedCallRecord,
     resolve,
 )
 from trunkline.jsonrpc import Raw, from_raw
+from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.features import Feature, FeatureKind
-from trunkline.routing.catalog import FeatureListing
 from trunkline.routing.kill_switch import SWITCH_ALL, KillSwitch, SwitchKind
 
 CLIENT = ClientRecord("2025-11-25", Raw(b"{}"), Raw(b'{"name":"c"}'))
@@ -151,16 +145,19 @@ async def test_switches_in_memory_are_kept_but_not_for_long() -> None:
     assert store.load() == {SWITCH_ALL}
 
 
-def test_a_listing_is_replaced_and_removed() -> None:
-    store = MemoryListingStore()
+async def test_a_listing_is_replaced_and_removed() -> None:
+    store = MemoryListingStore(max_servers=2)
     feature = Feature(FeatureKind.TOOL, "read", Raw(b'{"name":"read"}'))
     for features in ((), (feature,)):
-        listing = FeatureListing("fs", "fs", features)
-        store.put(listing)
-        assert store.get("fs") == listing
+        listing = StoredListing(features, CacheHints(5, True), {"roots,sampling": (feature,)})
+        store.put("fs", listing)
+        assert await store.get("fs") == listing
     store.remove("fs")
     store.remove("fs")
-    assert store.get("fs") is None
+    assert await store.get("fs") is None
+    for key in "abc":
+        store.put(key, listing)
+    assert [await store.get(key) for key in "abc"] == [None, listing, listing]
 
 
 # What is written to them
@@ -204,48 +201,6 @@ async def test_a_session_becomes_operational_once() -> None:
         await client.hello()
         await client.ask("ping")
         assert changes == [True]
-
-
-def gateway_with_listings(
-    store: MemoryListingStore, limits: GatewayLimits = NO_GRACE, **servers: Server
-) -> Gateway:
-    gateway = Gateway(GatewayIdentity("g", "1"), lambda: 0.0, limits=limits, listings=store)
-    for name, server in servers.items():
-        add(gateway, name, server)
-    return gateway
-
-
-async def test_what_an_upstream_lists_is_stored_until_it_is_removed() -> None:
-    store, a, b = MemoryListingStore(), one_tool(), one_tool()
-    gateway = gateway_with_listings(store, a=a, b=b)
-    async with running(gateway, a, b), session_client(gateway) as client:
-        assert await client.names() == ["a__echo", "b__echo"]
-        listing = store.get("a")
-        assert listing is not None
-        assert [feature.key for feature in listing.features] == ["echo"]
-        gateway.apply_config([], removed=["a"])
-        assert store.get("a") is None
-        assert store.get("b") is not None
-
-
-async def test_a_stored_listing_is_shown_before_its_server_has_started() -> None:
-    store, server = MemoryListingStore(), one_tool()
-    store.put(FeatureListing("a", "a", (Feature(FeatureKind.TOOL, "old", Raw(b'{"name":"old"}')),)))
-    server.methods["initialize"] = hold = HeldAnswer(
-        {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {}}
-    )
-    gateway = gateway_with_listings(store, NO_STARTUP_WAIT, a=server)
-    async with running(gateway, server), SessionClient(gateway) as client:
-        await client.hello()
-        assert await client.names() == ["a__old"]
-        await client.unavailable("a__old")
-        hold.released.set()
-        await client.wait_notification("notifications/tools/list_changed")
-        while await client.names() != ["a__echo"]:
-            pass
-        stored = store.get("a")
-        assert stored is not None
-        assert [feature.key for feature in stored.features] == ["echo"]
 
 
 def test_the_chosen_stores_are_used_by_default(request: pytest.FixtureRequest) -> None:

@@ -55,6 +55,12 @@ def marked(id: Any, **params: Any) -> dict[str, Any]:
     return {"_meta": {SUBSCRIPTION: id}, **params}
 
 
+def change_tools(listening: SubscriptionStream) -> None:
+    """Give the client of a stream one list of tools, and then another."""
+    listening.record_lists(lambda kind: "before")
+    listening.notify_changed_lists((FeatureKind.TOOL,), lambda kind: "after")
+
+
 async def acknowledged(stream: RecordingStream) -> Any:
     """Return the params of the acknowledgement."""
     method, params = await stream.next_notification()
@@ -90,7 +96,7 @@ async def test_every_message_has_the_clients_own_subscription_id(id: Any, writte
     listening.subscribed["p:"] = ("a", "x:")
     running = asyncio.create_task(listening.run())
     await acknowledged(stream)
-    listening.features_changed(FeatureKind.TOOL)
+    change_tools(listening)
     listening.resource_updated(
         "notifications/resources/updated", "a", "x:", None, to_raw({"uri": "x:", "_meta": {"k": 1}})
     )
@@ -113,7 +119,7 @@ async def test_the_acknowledgement_comes_first_on_a_slow_stream() -> None:
     running = asyncio.create_task(listening.run())
     await asyncio.sleep(0)
     blocked, stream.blocked = stream.blocked, None
-    listening.features_changed(FeatureKind.TOOL)
+    change_tools(listening)
     for _ in range(3):
         await asyncio.sleep(0)
     assert stream.notifications.empty()
@@ -129,7 +135,7 @@ async def test_a_broken_stream_ends_nothing_but_itself() -> None:
     listening = SubscriptionStream(1, stream, ["tools"], CALLER)
     running = asyncio.create_task(listening.run())
     await asyncio.sleep(0)
-    listening.features_changed(FeatureKind.TOOL)
+    change_tools(listening)
     for _ in range(3):
         await asyncio.sleep(0)
     assert not running.done()
@@ -153,12 +159,13 @@ async def test_only_the_requested_notifications_arrive() -> None:
         ]
         assert await acknowledged(tools) == {"toolsListChanged": True}
         assert await acknowledged(prompts) == {"promptsListChanged": True}  # no resources here
+        for features in server.lists.values():
+            features.clear()
         await server.active_connection.notify("notifications/tools/list_changed")
         received = await tools.next_notification()
         assert received == ("notifications/tools/list_changed", marked(1))
         await server.active_connection.notify("notifications/message", {"level": "error"})
         await server.active_connection.notify("vendor/news", {})
-        await server.active_connection.notify("notifications/prompts/list_changed")
         assert await prompts.next_notification() == (
             "notifications/prompts/list_changed",
             marked(2),
@@ -396,9 +403,8 @@ async def test_changes_are_reported_whatever_caused_them() -> None:
         listening = client.listen(stream, **LISTS)
         await acknowledged(stream)
         expected = ("notifications/tools/list_changed", marked("s"))
-        await other.notify_subscriber(
-            "notifications/tools/list_changed"
-        )  # although nothing differs
+        other.lists["tools"].append(tool("one"))
+        await other.notify_subscriber("notifications/tools/list_changed")
         assert await stream.next_notification() == expected
         server.lists["tools"].append(tool("more"))
         await server.crash()

@@ -76,6 +76,9 @@ if TYPE_CHECKING:
     from trunkline.http.bodies import BodyDecision
     from trunkline.http.listener import HttpListener
 
+# The snapshots of servers that were started before any client was known: see Registry.start
+HTTP_VARIANT = "http"
+
 # The authenticator is rebuilt only if one of these differs.
 AUTH_KEYS = ("auth", "http.path", "http.tls_cert", "http.allow_remote_without_auth")
 
@@ -245,6 +248,7 @@ class App:
             limits=limits.gateway,
             listings=stores.listings,
         )
+        self.gateway.registry.first_list_timeout = config.gateway.first_list_timeout
         # Masks what is secret in this configuration, wherever text is shown.
         self.secrets = ConfiguredSecrets(lambda: self.config)
         self.gateway.mask_secrets = self.secrets.mask
@@ -335,6 +339,7 @@ class App:
             update_event_listening(self.admin, new)
             if self.audit_log is not None:
                 self.audit_log.reconfigure(build_audit_options(new.audit))
+            gateway.registry.first_list_timeout = new.gateway.first_list_timeout
             gateway.set_identity(identity)
             gateway.stateless.suspended_calls.reconfigure(limits)
             enforce()
@@ -413,7 +418,10 @@ class App:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Gateway]:
-        """Run all backends, without serving clients, until the end of the context."""
+        """Run all backends, without serving clients, until the end of the context.
+
+        Snapshots are not used: commands show what the servers list now.
+        """
         self.gateway.registry.start()
         try:
             yield self.gateway
@@ -473,7 +481,7 @@ class App:
         try:
             await _listen_on(listener, place, tls)
             self._start_background()  # not before the address is bound
-            self.gateway.registry.start()
+            self.gateway.registry.start(HTTP_VARIANT)
             scheme = "http" if tls is None else "https"
             self.origins = tuple(_origin_url(scheme, *each) for each in listener.addresses)
             yield listener
@@ -561,7 +569,7 @@ class App:
         if self._router is None:
             self._router = self._create_router(http)
             self._start_background()
-            self.gateway.registry.start()
+            self.gateway.registry.start(HTTP_VARIANT)
         return self._router
 
     def _create_router(self, http: HttpSettings) -> "HttpRouter":

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+import msgspec
 from msgspec import Struct
 
 from trunkline import __version__
@@ -51,6 +52,7 @@ from trunkline.gateway.enforcement import (
 from trunkline.gateway.events import UncheckedTool
 from trunkline.gateway.gateway import MAX_CALLS_PER_CONNECTION, Gateway
 from trunkline.gateway.kill_switch import KillSwitchControl
+from trunkline.gateway.listing_files import ListingFiles
 from trunkline.gateway.request_state import KeyRing, StateCipher
 from trunkline.gateway.session import GatewayIdentity
 from trunkline.gateway.settings import (
@@ -126,21 +128,23 @@ class Stores(Struct, frozen=True):
 
 
 def build_stores(config: Config, state: Path | None) -> Stores:
-    """Return stores in memory; with a state directory, files keep kill switches and protocols."""
+    """Return stores in memory; with a state directory, files keep what a restart can use."""
     switches: SwitchStore = MemorySwitchStore()
     eras: EraStore = MemoryEraStore()
+    listings: ListingStore = MemoryListingStore()
     close_steps: tuple[Callable[[], Awaitable[None]], ...] = ()
     if state is not None:
         switches = switch_file = SwitchFile(state, config.source)
         eras = era_file = EraFile(state)
-        close_steps = (era_file.aclose, switch_file.aclose)
+        listings = listing_files = ListingFiles(state)
+        close_steps = (era_file.aclose, listing_files.aclose, switch_file.aclose)
     return Stores(
         sessions=MemorySessionStore(),
         suspended_calls=MemorySuspendedCallStore(),
         limits=MemoryLimitStore(),
         switches=switches,
         eras=eras,
-        listings=MemoryListingStore(),
+        listings=listings,
         close_steps=close_steps,
     )
 
@@ -293,7 +297,21 @@ def build_upstream_settings(server: ServerSettings, config: Config) -> UpstreamS
         breaker_recovery=server.breaker_recovery,
         ping_interval=server.ping_interval,
         normalises_schemas=normalises_schemas(server, config),
+        snapshot_key=snapshot_key(server, config),
     )
+
+
+def snapshot_key(server: ServerSettings, config: Config) -> str:
+    """Return a digest of all that decides which server this is, and what it may list.
+
+    That includes credentials: other ones may see other tools. Built-in servers start at once and
+    have no snapshot.
+    """
+    if server.builtin:
+        return ""
+    folder = config.source.parent if config.source else Path.cwd()
+    settings = msgspec.json.encode(server.backend, order="sorted").decode()
+    return server_digest(type(server.backend).__name__, settings, str(folder))
 
 
 def normalises_schemas(server: ServerSettings, config: Config) -> bool:

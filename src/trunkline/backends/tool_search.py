@@ -49,7 +49,7 @@ class ToolFinder:
         self, caller: Caller, query: str, limit: int, backend: str | None = None
     ) -> list[ToolMatch]:
         """Return the best matches among the tools that the caller may see."""
-        await self._registry.wait_startup()
+        await self._registry.wait_listed(caller.client_features)
         await self._wait_indexed()
         visibility = self._registry.visibility
 

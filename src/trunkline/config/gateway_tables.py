@@ -76,6 +76,10 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Seconds,
         Meta(description="Seconds that a client has to answer a server's request."),
     ] = 600.0
+    first_list_timeout: Annotated[
+        Seconds,
+        Meta(description="Seconds that a first list waits for servers that are starting."),
+    ] = 20.0
     max_suspended: Annotated[
         int,
         Meta(ge=1, le=1_000_000, description="Calls that may wait for clients, in total."),

@@ -2,7 +2,7 @@
 
     routes             where calls of a name go, and what the callers of that target may do
     policy_decisions   what the policy says of a feature, for a group of callers
-    lists              the encoded lists of features, for a group of callers
+    lists              the encoded lists of features and their digests, for a group of callers
     capabilities       what the upstreams can do together
 
 Looking these up for every call would take longer than the rest of the call: see `bench.layers`.
@@ -15,6 +15,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Hashable
+from hashlib import blake2b
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct, field
@@ -38,6 +39,11 @@ MAX_CACHED_CALLER_BYTES = 4096
 
 MAX_CACHED_LISTS = 256
 """How many lists are cached: one per kind, revision and group of callers."""
+
+MAX_CACHED_DIGESTS = 20_000
+"""How many digests of lists are cached; beyond that, all are dropped."""
+
+LIST_DIGEST_BYTES = 16
 
 MAX_CACHED_DECISIONS = 20_000
 """How many policy decisions are cached; beyond that, all are dropped."""
@@ -124,6 +130,7 @@ class DecisionCache:
         self._routes: dict[tuple[Method, str], Route] = {}
         self._policy_decisions: dict[Hashable, tuple[Raw, PolicyDecision]] = {}
         self._lists: dict[Hashable, Raw] = {}
+        self._list_digests: dict[Hashable, str] = {}
         self.capabilities: dict[str, Any] | None = None
 
     def invalidate(self) -> None:
@@ -132,6 +139,7 @@ class DecisionCache:
         self._routes = {}
         self._policy_decisions = {}
         self._lists = {}
+        self._list_digests = {}
         self.capabilities = None
 
     def route(self, method: Method, name: str) -> Route | None:
@@ -168,4 +176,18 @@ class DecisionCache:
             if len(self._lists) >= MAX_CACHED_LISTS:
                 del self._lists[next(iter(self._lists))]
             found = self._lists[key] = write()
+        return found
+
+    def list_digest(
+        self, group: Hashable, kind: FeatureKind, revision: Revision, write: Callable[[], Raw]
+    ) -> str:
+        """Return a digest of such a list, the same in every process."""
+        key = (group, kind, revision)
+        found = self._list_digests.get(key)
+        if found is None:
+            content = self.encoded_list(group, kind, revision, write)
+            if len(self._list_digests) >= MAX_CACHED_DIGESTS:
+                self._list_digests.clear()
+            digest = blake2b(content, digest_size=LIST_DIGEST_BYTES).hexdigest()
+            found = self._list_digests[key] = digest
         return found

@@ -8,7 +8,8 @@ It opens nothing itself: transports, and functions that connect to backends, are
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from trunkline.gateway.backend import ConnectBackend
@@ -19,6 +20,7 @@ from trunkline.gateway.events import (
     LimitReached,
     SkippedFeatures,
 )
+from trunkline.gateway.list_changes import ListChanges
 from trunkline.gateway.pipeline import Pipeline
 from trunkline.gateway.registry import Registry, readiness
 from trunkline.gateway.request_state import KeyRing, StateCipher
@@ -44,7 +46,7 @@ from trunkline.jsonrpc import (
     print_incident,
 )
 from trunkline.jsonrpc.errors import to_rpc_error
-from trunkline.mcp.capabilities import input_capabilities
+from trunkline.mcp.capabilities import input_capabilities, read_client_features
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.http_headers import HeaderCheck
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Caller, Principal, cancelled_notification
@@ -101,6 +103,10 @@ class Gateway:
         self.subscription_counts.on_limit = self.record_limit
         self._skipped: dict[str, tuple[str, ...]] = {}
         self.registry.add_listener(self._on_catalog_changed)
+        self._list_changes = ListChanges(
+            self.registry.wait_first_start, self._list_watchers, limits
+        )
+        self.registry.add_listener(self._list_changes.note)
 
     def add_upstream(self, settings: UpstreamSettings, connect: ConnectBackend) -> None:
         """Add an upstream; it is started with the others."""
@@ -259,6 +265,7 @@ class Gateway:
         """Close all sessions and upstreams."""
         self.stateless.end_subscriptions()
         self.stateless.suspended_calls.close()
+        await self._list_changes.aclose()
         await asyncio.gather(*(connection.aclose() for connection in set(self._connections)))
         await self.registry.aclose()
         self.pipeline.events.flush()
@@ -273,7 +280,8 @@ class Gateway:
         """Start upstreams at the first client, and list what they offer to clients like it."""
         if not self.client_capabilities:
             self.client_capabilities = input_capabilities(caller.capabilities)
-        self.registry.start()
+        # Servers learn these features when they start, and may list other tools for others.
+        self.registry.start(",".join(sorted(read_client_features(self.client_capabilities))))
         self.registry.prepare_for(caller.client_features)
 
     # Messages of backends
@@ -292,14 +300,17 @@ class Gateway:
             self._skipped[backend.name] = reasons
             self.pipeline.events.emit(SkippedFeatures(backend.name, reasons))
 
-    def _on_catalog_changed(self, kinds: tuple[FeatureKind, ...]) -> None:
+    def _on_catalog_changed(self, _: tuple[FeatureKind, ...]) -> None:
         for backend in self.registry.snapshots():
             self._emit_skipped(backend)
-        self.stateless.features_changed(kinds)
-        for method in sorted({kind.change_notification for kind in kinds}):
-            for session in self._sessions:
-                if session.operational:
-                    session.queue_notification(method, None)
+
+    def _list_watchers(self) -> Iterator[Callable[[Collection[FeatureKind]], None]]:
+        """Yield the functions that notify the clients of changed lists."""
+        for session in tuple(self._sessions):
+            if session in self._sessions:  # the caller pauses now and then
+                yield session.notify_changed_lists
+        for subscription in self.stateless.subscription_streams:
+            yield partial(self.stateless.notify_changed_lists, subscription)
 
     async def on_notification(self, backend: str, method: str, params: Any) -> None:
         """Pass a notification of a backend on to the clients that it concerns."""

@@ -12,7 +12,9 @@ Invariants:
 1. A new configuration does not touch upstreams that it leaves unchanged.
 2. A configured name always has an upstream: while a replacement starts, the old one takes calls.
 3. A retired upstream stops when its calls have ended, after `drain_timeout` at the latest.
-4. The gateway is ready once every upstream has been ready or has failed, and while at least one
+4. A list is answered once every upstream is known from its snapshot, or has been ready or has
+   failed, but after `first_list_timeout` at the latest.
+5. The gateway is ready once every upstream has been ready or has failed, and while at least one
    takes calls, or a kill switch disables all. One bad upstream does not make it unready.
 """
 
@@ -20,11 +22,12 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from typing import Any, Protocol, TypeVar
 
 from trunkline.gateway.decision_cache import DecisionCache
 from trunkline.gateway.settings import GatewayLimits, UpstreamSnapshot, UpstreamState
-from trunkline.gateway.stores import ListingStore, MemoryListingStore
+from trunkline.gateway.stores import ListingStore, MemoryListingStore, StoredListing
 from trunkline.gateway.upstream import Upstream
 from trunkline.gateway.upstream_subscriptions import SubscriptionCounts
 from trunkline.jsonrpc import Raw
@@ -32,8 +35,7 @@ from trunkline.mcp.capabilities import merge_capabilities
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller
 from trunkline.mcp.notifications import most_verbose_level
-from trunkline.mcp.versions import Revision
-from trunkline.routing.catalog import Catalog, FeatureListing, merge_listings
+from trunkline.routing.catalog import Catalog, merge_listings
 from trunkline.routing.visibility import Visibility
 
 T = TypeVar("T")
@@ -61,7 +63,8 @@ class Registry:
     ) -> None:
         """`visibility` says who sees what; by default all callers see everything."""
         limits = limits or GatewayLimits()
-        self._startup_timeout = limits.startup_timeout
+        self.first_list_timeout = limits.first_list_timeout
+        """How long after the start clients wait for upstreams that are not ready, in seconds."""
         self._drain_timeout = limits.drain_timeout
         self._visibility = visibility or Visibility()
         self._listings = MemoryListingStore() if listings is None else listings
@@ -78,8 +81,16 @@ class Registry:
         self._changed = asyncio.Event()
         self._started_at = 0.0
         self._started = False
-        self._client_features: set[frozenset[str]] = set()
-        self._listing_tasks: set[asyncio.Task[None]] = set()
+        # When clients with these features first came: their lists wait from then on
+        self._client_features: dict[frozenset[str], float] = {}
+        # The features of clients whose first lists are known
+        self._listed_features: set[frozenset[str]] = set()
+        # The waits for first lists; all clients with the same features share one
+        self._list_waits: dict[frozenset[str], asyncio.Task[None]] = {}
+        self._variant: str | None = None
+        self._restore_tasks: set[asyncio.Task[None]] = set()
+        # What is stored of each upstream
+        self._stored: dict[Upstream, StoredListing | None] = {}
         self._log_levels: dict[LoggingClient, str] = {}
         self._is_disabled: Callable[[str], bool] = lambda _: False
         self._closed = False
@@ -91,10 +102,16 @@ class Registry:
         self._started = False
         self.decisions.invalidate()
 
-    def start(self) -> None:
-        """Start all upstreams concurrently, without waiting for them."""
+    def start(self, variant: str | None = None) -> None:
+        """Start all upstreams concurrently, without waiting for them.
+
+        With a `variant`, what upstreams list is stored for the next start, and a stored listing is
+        used until its upstream is ready. Each variant has its own: servers may list more if they
+        are told of other clients.
+        """
         if not self._running and not self._closed:
             self._running = True
+            self._variant = variant
             self._started_at = asyncio.get_running_loop().time()
             for upstream in self:
                 self._launch(upstream)
@@ -103,7 +120,47 @@ class Registry:
         if self._running and not self._closed:
             upstream.set_enabled(not self._is_disabled(upstream.name))
             task = self._tasks[upstream] = asyncio.create_task(upstream.run())
-            task.add_done_callback(lambda _: self._tasks.pop(upstream, None))
+            task.add_done_callback(lambda _: self._on_run_ended(upstream))
+            if self._variant is not None and upstream.settings.snapshot_key:
+                self._restore_tasks.add(restoring := asyncio.create_task(self._restore(upstream)))
+                restoring.add_done_callback(self._on_restored)
+
+    def _on_run_ended(self, upstream: Upstream) -> None:
+        self._tasks.pop(upstream, None)
+        self._stored.pop(upstream, None)
+
+    # Snapshots
+
+    async def _restore(self, upstream: Upstream) -> None:
+        snapshot = await self._listings.get(self._listing_key(upstream))
+        if snapshot is not None and not upstream.has_been_tried:
+            upstream.listed.restore(snapshot)
+
+    def _on_restored(self, task: asyncio.Task[None]) -> None:
+        self._restore_tasks.discard(task)
+        if not self._restore_tasks and not self._closed:
+            self.publish()
+
+    def _listing_key(self, upstream: Upstream) -> str:
+        """Return the key of a snapshot: what a server lists depends on more than its command."""
+        return sha256(f"{upstream.settings.snapshot_key} {self._variant}".encode()).hexdigest()
+
+    def _store_listing(self, upstream: Upstream) -> None:
+        """Store what an upstream has listed, or that it could not be started."""
+        listed = upstream.listed
+        if self._variant is None or not upstream.settings.snapshot_key:
+            return
+        if not (listed.has_listed or listed.has_failed):
+            return
+        listing = listed.to_store()
+        if upstream in self._stored and self._stored[upstream] == listing:
+            return
+        self._stored[upstream] = listing
+        key = self._listing_key(upstream)
+        if listing is None:
+            self._listings.remove(key)
+        else:
+            self._listings.put(key, listing)
 
     def set_disabled(self, is_disabled: Callable[[str], bool]) -> None:
         """End the upstreams whose names `is_disabled` accepts, and start the others again."""
@@ -199,7 +256,6 @@ class Registry:
                 self._replacements[name] = upstream
             self._start_added(upstream)
         for name, old in before.items():
-            self._listings.remove(name)
             for removed in (old, self._replacements.pop(name, None)):
                 if removed is not None:
                     self._retire(removed)
@@ -208,7 +264,8 @@ class Registry:
 
     def _start_added(self, upstream: Upstream) -> None:
         """Start an upstream, and pass on the log level and features that clients asked for."""
-        upstream.gated_features.client_feature_sets |= self._client_features
+        for client_features in self._client_features:
+            upstream.add_client_features(client_features)
         upstream.subscriptions.schedule_log_level(self._effective_log_level(upstream))
         self._launch(upstream)
 
@@ -219,7 +276,6 @@ class Registry:
             if replacement.has_been_tried or not old.ready:
                 del self._replacements[name]
                 self._upstreams[name] = replacement
-                self._listings.remove(name)  # it may be another server, with other features
                 replacement.subscriptions.copy_from(old.subscriptions)
                 self._retire(old)
 
@@ -249,10 +305,10 @@ class Registry:
     def publish(self, announced: frozenset[str] = frozenset()) -> None:
         """Merge a new catalogue, and tell listeners which kinds differ or were announced."""
         self._promote_replacements()
+        for upstream in self:
+            self._store_listing(upstream)
         catalog = merge_listings(
-            self._last_listing(upstream)
-            for upstream in self
-            if upstream.state is not UpstreamState.FAILED
+            upstream.listing for upstream in self if upstream.state is not UpstreamState.FAILED
         )
         differing = self.catalog.changed_kinds(catalog)
         changed = tuple(k for k in FeatureKind if k in differing or k.capability in announced)
@@ -264,16 +320,6 @@ class Registry:
             for listener in list(self._listeners):
                 listener(changed)
 
-    def _last_listing(self, upstream: Upstream) -> FeatureListing:
-        """Return what an upstream listed last; before its first listing, what is stored of it."""
-        listing = upstream.listing
-        if upstream.has_listed and self._listings.get(upstream.name) != listing:
-            self._listings.put(listing)
-        stored = self._listings.get(upstream.name)
-        if stored is None:
-            return listing
-        return stored._replace(prefix=listing.prefix, normalises_schemas=listing.normalises_schemas)
-
     def capabilities(self) -> dict[str, Any]:
         """Return the server capabilities for clients: those of all upstreams, or possible ones."""
         if self.decisions.capabilities is None:
@@ -284,6 +330,16 @@ class Registry:
         """Return the list of one kind for a caller, encoded once for all who see the same."""
         visibility = self._visibility
         return self.decisions.encoded_list(
+            visibility.list_group(caller),
+            kind,
+            caller.revision,
+            partial(visibility.write_list, self.catalog, kind, caller),
+        )
+
+    def list_digest(self, kind: FeatureKind, caller: Caller) -> str:
+        """Return a digest of the list of one kind for a caller."""
+        visibility = self._visibility
+        return self.decisions.list_digest(
             visibility.list_group(caller),
             kind,
             caller.revision,
@@ -306,52 +362,78 @@ class Registry:
 
     @property
     def catalog_complete(self) -> bool:
-        """Whether all upstreams have started, and the lists for each kind of client are known."""
-        return not self._listing_tasks and self.started
+        """Whether all upstreams have been tried, and have listed for each kind of client."""
+        return self.started and all(
+            upstream.is_listed_for(client_features)
+            for client_features in self._client_features
+            for upstream in self
+        )
 
     def prepare_for(self, client_features: frozenset[str]) -> None:
         """List what upstreams offer to clients with these features, the first time one comes."""
         if client_features and client_features not in self._client_features:
-            self._client_features.add(client_features)
-            self._started_at = (
-                asyncio.get_running_loop().time()
-            )  # clients wait for this listing, too
-            self._listing_tasks.add(task := asyncio.create_task(self._list_for(client_features)))
-            task.add_done_callback(self._on_listed)
+            self._client_features[client_features] = asyncio.get_running_loop().time()
+            for upstream in (*self, *self._replacements.values()):
+                upstream.add_client_features(client_features)
+            self.publish()  # snapshots may have had them
 
-    async def _list_for(self, client_features: frozenset[str]) -> None:
-        await self._wait(lambda: self.started, self._startup_timeout)
-        async with asyncio.TaskGroup() as tasks:
-            for upstream in self:
-                tasks.create_task(upstream.probe_gated_features(client_features))
-
-    def _on_listed(self, task: asyncio.Task[None]) -> None:
-        self._listing_tasks.discard(task)
-        self._changed.set()
+    # Waiting for the start
 
     async def wait_complete(self, timeout: float | None = None) -> None:
         """Wait until the catalogue is complete, at most `timeout` seconds after the start."""
-        await self._wait(lambda: self.catalog_complete, timeout)
-
-    async def _wait(self, reached: Callable[[], bool], timeout: float | None) -> None:
         deadline = None if timeout is None else self._started_at + timeout
+        await self._wait(lambda: self.catalog_complete, deadline)
+
+    async def wait_startup(self) -> None:
+        """Wait for a complete catalogue, at most `first_list_timeout`.
+
+        The time begins with the start, or when clients with other features first came.
+        """
+        began = max((self._started_at, *self._client_features.values()))
+        await self._wait(lambda: self.catalog_complete, began + self.first_list_timeout)
+
+    async def wait_first_start(self) -> None:
+        """Wait until all upstreams have been tried, up to `first_list_timeout` after the start."""
+        await self._wait(lambda: self.started, self._started_at + self.first_list_timeout)
+
+    async def _wait(self, reached: Callable[[], bool], deadline: float | None) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 while not reached():
                     self._changed.clear()
                     await self._changed.wait()
 
-    def when_complete(self, make: Callable[[], T]) -> T | Coroutine[Any, Any, T]:
-        """Return `make()`, or a coroutine that waits for startup first."""
-        return make() if self.catalog_complete else self._make_later(make)
+    def when_listed(self, caller: Caller, make: Callable[[], T]) -> T | Coroutine[Any, Any, T]:
+        """Return `make()`, or a coroutine that first waits until the caller's lists are known."""
+        features = caller.client_features
+        if features in self._listed_features or self._is_listed_for(features):
+            return make()
+        return self._make_later(features, make)
 
-    async def _make_later(self, make: Callable[[], T]) -> T:
-        await self.wait_startup()
+    async def _make_later(self, client_features: frozenset[str], make: Callable[[], T]) -> T:
+        await self.wait_listed(client_features)
         return make()
 
-    async def wait_startup(self) -> None:
-        """Wait for a complete catalogue, at most `startup_timeout` after the start."""
-        await self.wait_complete(self._startup_timeout)
+    def _is_listed_for(self, client_features: frozenset[str]) -> bool:
+        if self._restore_tasks or not all(u.is_listed_for(client_features) for u in self):
+            return False
+        self._listed_features.add(client_features)  # clients wait only once
+        return True
+
+    async def wait_listed(self, client_features: frozenset[str]) -> None:
+        """Wait until the first lists of such clients are known, or for `first_list_timeout`."""
+        # One task for all: every change of an upstream wakes it, and there may be many clients.
+        waiting = self._list_waits.get(client_features)
+        if waiting is None:
+            started_at = max(self._started_at, self._client_features.get(client_features, 0.0))
+            waiting = self._list_waits[client_features] = asyncio.create_task(
+                self._wait(
+                    lambda: self._is_listed_for(client_features),
+                    started_at + self.first_list_timeout,
+                )
+            )
+            waiting.add_done_callback(lambda _: self._list_waits.pop(client_features, None))
+        await asyncio.wait({waiting})
 
     # What clients want from upstreams
 
@@ -394,15 +476,17 @@ class Registry:
         """
         self.subscription_counts.acquire(caller)
         try:
-            await self._subscribe(backend, native, caller.revision)
+            await self._subscribe(backend, native, caller)
         except BaseException:
             self.subscription_counts.release(caller.principal.id)
             raise
 
-    async def _subscribe(self, backend: str, native: str, revision: Revision) -> None:
+    async def _subscribe(self, backend: str, native: str, caller: Caller) -> None:
         while True:
             upstream = self._upstreams[backend]
-            await upstream.subscribe(native, revision)
+            if upstream.state is UpstreamState.STARTING:
+                await upstream.wait_started(caller)
+            await upstream.subscribe(native, caller.revision)
             if self._upstreams.get(backend, upstream) is upstream:
                 return
             upstream.subscriptions.unsubscribe(
@@ -423,7 +507,8 @@ class Registry:
     async def aclose(self) -> None:
         """Stop all upstreams for good."""
         self._closed = True
-        tasks = (*self._listing_tasks, *self._drain_tasks, *self._tasks.values())
+        waiting = (*self._list_waits.values(), *self._restore_tasks)
+        tasks = (*waiting, *self._drain_tasks, *self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

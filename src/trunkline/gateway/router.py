@@ -12,7 +12,8 @@ Invariants:
 1. A request goes to the owner of what it names, under the owner's name for it.
 2. All other bytes of the params are forwarded unchanged.
 3. An entry that the caller may not see is unknown to it, before any other check.
-4. Upstreams that are still starting get `startup_timeout` seconds before a name is unknown.
+4. While upstreams are starting, a name is unknown after `first_list_timeout` at the earliest. A
+   call to an upstream that is starting waits for it, and is then routed and checked again.
 5. A call through `call_tool` passes the checks of both tools. `call_tool` cannot call itself.
 """
 
@@ -24,8 +25,9 @@ from typing import Any
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient
 from trunkline.gateway.decision_cache import CallerCache, CallerRules, Route
-from trunkline.gateway.pipeline import Pipeline
+from trunkline.gateway.pipeline import Decision, Deferred, Pipeline
 from trunkline.gateway.registry import Registry
+from trunkline.gateway.settings import UpstreamState
 from trunkline.gateway.upstream import Upstream
 from trunkline.jsonrpc import (
     INVALID_PARAMS,
@@ -276,14 +278,14 @@ class Router:
         return error
 
     def list_features(
-        self, kind: FeatureKind, params: Params, write: Callable[[FeatureKind], Raw]
+        self, kind: FeatureKind, params: Params, caller: Caller, write: Callable[[FeatureKind], Raw]
     ) -> Raw | Coroutine[Any, Any, Raw]:
         """Answer a list request from the catalogue, which is always one page."""
         if bytes(params.get("cursor") or b"null") != b"null":
             raise RpcError.invalid_params(
                 "unknown cursor: the gateway returns each list on one page"
             )
-        return self.registry.when_complete(partial(write, kind))
+        return self.registry.when_listed(caller, partial(write, kind))
 
     async def route_when_ready(
         self, params: Params, method: Method, client: DownstreamClient
@@ -361,10 +363,15 @@ class Router:
         if prepare is None and entry.native_name != entry.public_name:
             prepare = partial(_set_native_name, entry.kind.key, entry.native_name)
         caller_rules = CallerCache(partial(self._rules_for, entry))
+        upstream = self.registry.upstream(entry.backend)
+        checks = self.pipeline.checks_for(entry, caller_rules, wrapper)
+        if upstream.state is UpstreamState.STARTING:
+            # Its next state invalidates this route, so other calls pay nothing.
+            checks = (*checks, partial(_wait_started, upstream))
         return Route(
             entry,
-            self.registry.upstream(entry.backend),
-            self.pipeline.checks_for(entry, caller_rules, wrapper),
+            upstream,
+            checks,
             caller_rules,
             not visibility.is_unrestricted,
             visibility.is_call_tool(entry),
@@ -569,6 +576,13 @@ class Router:
         """Return the only upstream, None if there are several."""
         upstreams = list(self.registry)
         return upstreams[0] if len(upstreams) == 1 else None
+
+
+def _wait_started(upstream: Upstream, context: CallContext) -> Decision:
+    """Delay a call until its upstream has started; this is a CallCheck."""
+    # The upstream itself ends the wait after `timeout`: that error names the upstream.
+    timeout = upstream.settings.timeout + 1.0
+    return Deferred(upstream.wait_started(context.caller), timeout)
 
 
 def _set_native_name(member: str, name: str, params: Params) -> None:

@@ -14,14 +14,16 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 from uuid import uuid4
 
 import msgspec
 
 from trunkline.gateway.client import NotificationQueue, Requester, RequestStream, SessionStream
+from trunkline.gateway.list_changes import ListedDigests
 from trunkline.gateway.router import Router
 from trunkline.gateway.stateless import StatelessHandler
 from trunkline.gateway.stores import ClientRecord
@@ -105,6 +107,7 @@ class Session:
         self.on_changed: Callable[[], None] = _ignore_change
         """Called when the client has changed what `client_record` says."""
         self.subscriptions: dict[str, tuple[str, str]] = {}
+        self.listed = ListedDigests()
         self.operational = False
         self._registry = router.registry
         self._router = router
@@ -157,6 +160,7 @@ class Session:
             client_info=caller.client_info,
             operational=self.operational,
             log_level=caller.log_level,
+            listed=self.listed.to_record(),
             subscriptions=dict(self.subscriptions),
         )
 
@@ -269,7 +273,7 @@ class Session:
         self, request: Request, params: Params, method: Method, client: "SessionClient"
     ) -> Any:
         if method.mode is MERGED and method.kind is not None:
-            return self._router.list_features(method.kind, params, self._list_result)
+            return self._router.list_features(method.kind, params, self.caller, self._list_result)
         if method.mode is BROADCAST:
             return self._router.broadcast(request, method, client)
         if (handler := self._request_handlers.get(method.name)) is not None:
@@ -300,7 +304,17 @@ class Session:
         )
 
     def _list_result(self, kind: FeatureKind) -> Raw:
-        return self._registry.list_result(kind, self.caller)
+        registry, caller = self._registry, self.caller
+        if self.listed.record(kind, registry.list_digest(kind, caller)):
+            self.on_changed()
+        return registry.list_result(kind, caller)
+
+    def notify_changed_lists(self, kinds: Iterable[FeatureKind]) -> None:
+        """Notify the client if the lists that it got differ from the current ones."""
+        if self.operational:
+            digest = partial(self._registry.list_digest, caller=self.caller)
+            for method in self.listed.changes(kinds, digest):
+                self.queue_notification(method, None)
 
     async def _set_log_level(
         self, _request: Request, params: Params, _client: "SessionClient"

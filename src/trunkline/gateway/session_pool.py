@@ -30,7 +30,7 @@ Invariants:
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -545,6 +545,10 @@ class GatedFeatures:
     def store(self, client_features: frozenset[str], features: tuple[Feature, ...]) -> None:
         """Remember the features that clients with these features are offered."""
         self._features[client_features] = features
+
+    def stored(self) -> Mapping[frozenset[str], tuple[Feature, ...]]:
+        """Return what was remembered for each set of client features."""
+        return self._features
 
     def merge(self, features: tuple[Feature, ...]) -> tuple[Feature, ...]:
         """Return the given features, followed by the gated ones that are not among them."""

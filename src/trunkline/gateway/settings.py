@@ -16,8 +16,12 @@ from trunkline.routing.breaker import HEALTHY_UPTIME, CircuitState
 class GatewayLimits(Struct, frozen=True):
     """The fixed timeouts and limits of one gateway; times are in seconds."""
 
-    startup_timeout: float = 3.0
+    first_list_timeout: float = 20.0
     """How long after the start clients wait for upstreams that are not ready."""
+    list_change_delay: float = 0.1
+    """For how long lists must not change before clients are notified of a change."""
+    max_list_change_delay: float = 1.0
+    """How long after the first of several changes clients are notified at the latest."""
     drain_timeout: float = 60.0
     """How long calls of a retired upstream may go on."""
     close_timeout: float = 1.0
@@ -95,6 +99,10 @@ class UpstreamSettings(NamedTuple):
     """
     normalises_schemas: bool = False
     """Whether clients get the schemas of its tools in a form that strict clients can read."""
+    snapshot_key: str = ""
+    """A digest of the server's configuration, under which its listing is stored; "" for no
+    snapshot.
+    """
     healthy_uptime: float = HEALTHY_UPTIME
     """After how many seconds up the back-off starts anew; no configuration sets it."""
 

@@ -27,6 +27,7 @@ from msgspec import Struct
 
 from trunkline.gateway.client import NotificationQueue, Requester, RequestStream
 from trunkline.gateway.decision_cache import Route
+from trunkline.gateway.list_changes import ListDigest, ListedDigests
 from trunkline.gateway.request_state import STATE_PREFIX
 from trunkline.gateway.router import Router
 from trunkline.gateway.suspended_calls import (
@@ -177,6 +178,7 @@ class SubscriptionStream:
         self.subscribed: dict[str, tuple[str, str]] = {}
         self._id = id
         self._stream = stream
+        self._listed = ListedDigests()
         self._queue = NotificationQueue()
         self._acknowledged = asyncio.Event()
         self._ended = asyncio.Event()
@@ -206,10 +208,16 @@ class SubscriptionStream:
         self.subscribed = {uri: f for uri, f in self.subscribed.items() if f[0] != backend}
         return count - len(self.subscribed)
 
-    def features_changed(self, kind: FeatureKind) -> None:
-        """Send that features of a kind have changed."""
-        if kind.capability in self.capabilities:
-            self._queue_notification(kind.change_notification, Params(to_raw({})))
+    def record_lists(self, digest: ListDigest) -> None:
+        """Note the lists that the client can get now; later changes are told."""
+        for kind in FeatureKind:
+            if kind.capability in self.capabilities:
+                self._listed.record(kind, digest(kind))
+
+    def notify_changed_lists(self, kinds: Iterable[FeatureKind], digest: ListDigest) -> None:
+        """Send that lists have changed which the client may see."""
+        for method in self._listed.changes(kinds, digest):
+            self._queue_notification(method, Params(to_raw({})))
 
     def resource_updated(
         self, method: str, backend: str, native: str, listed_uri: str | None, raw_params: Raw
@@ -342,7 +350,7 @@ class StatelessHandler:
             return handler(self, request, params, client)
         if method.mode is MERGED and method.kind is not None:
             list_result = partial(self._list_result, client.caller)
-            return self._router.list_features(method.kind, params, list_result)
+            return self._router.list_features(method.kind, params, client.caller, list_result)
         return self._router.forward(request, params, method, client, client.check_entry)
 
     def refuse_unreadable(
@@ -452,9 +460,7 @@ class StatelessHandler:
         return await self._start_call(call, round)
 
     def _discover(self, _request: Request, _params: Params, _client: StatelessClient) -> Any:
-        return self._registry.when_complete(self._discover_result)
-
-    def _discover_result(self) -> dict[str, Any]:
+        # At once, as `initialize`: until all servers are known, every capability is declared.
         return discover_result(self._registry.capabilities(), self._server, self._instructions)
 
     def _list_result(self, caller: Caller, kind: FeatureKind) -> Raw:
@@ -485,6 +491,8 @@ class StatelessHandler:
         counts.acquire(client.caller)
         subscription = SubscriptionStream(request.id, client.stream, capabilities, client.caller)
         self._subscription_streams.add(subscription)
+        record = partial(subscription.record_lists, self._digest_for(client.caller))
+        recording = as_pending(self._registry.when_listed(client.caller, record))  # None at once
         try:
             if self._ended:
                 subscription.end()
@@ -492,6 +500,8 @@ class StatelessHandler:
                 await self._subscribe_all(subscription, subscription_request.uris, client)
             return await subscription.run()
         finally:
+            if recording is not None:
+                recording.cancel()
             self._subscription_streams.discard(subscription)
             counts.release(principal)
             self._registry.unsubscribe(subscription.subscribed.values(), principal)
@@ -537,11 +547,20 @@ class StatelessHandler:
             principal = subscription.caller.principal.id
             self._registry.subscription_counts.release(principal, dropped)
 
-    def features_changed(self, kinds: tuple[FeatureKind, ...]) -> None:
-        """Notify the subscription streams of changed features."""
-        for kind in {kind.capability: kind for kind in kinds}.values():
-            for subscription in self._subscription_streams:
-                subscription.features_changed(kind)
+    @property
+    def subscription_streams(self) -> frozenset[SubscriptionStream]:
+        """The open subscription streams."""
+        return frozenset(self._subscription_streams)
+
+    def notify_changed_lists(
+        self, subscription: SubscriptionStream, kinds: Iterable[FeatureKind]
+    ) -> None:
+        """Notify a subscription stream of lists that differ for its client."""
+        if subscription in self._subscription_streams:
+            subscription.notify_changed_lists(kinds, self._digest_for(subscription.caller))
+
+    def _digest_for(self, caller: Caller) -> ListDigest:
+        return partial(self._registry.list_digest, caller=caller)
 
     def resource_updated(
         self, method: str, backend: str, native: str, listed_uri: str | None, params: Raw

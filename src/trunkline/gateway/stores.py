@@ -27,7 +27,8 @@ from msgspec import Struct
 from trunkline.gateway.request_state import StateBinding
 from trunkline.gateway.settings import SuspendedCallLimits
 from trunkline.jsonrpc import Raw
-from trunkline.routing.catalog import FeatureListing
+from trunkline.mcp.cache_hints import CacheHints
+from trunkline.mcp.features import Feature
 from trunkline.routing.kill_switch import KillSwitch
 
 T = TypeVar("T")
@@ -52,6 +53,8 @@ class ClientRecord(Struct, frozen=True):
     operational: bool = False
     """Whether the client has sent `notifications/initialized`."""
     log_level: str | None = None
+    listed: dict[str, str] = {}
+    """The digests of the lists that it got last, by the kind of their features."""
     subscriptions: dict[str, tuple[str, str]] = {}
     """By the URI that the client subscribed to: the backend, and its own URI."""
 
@@ -277,40 +280,56 @@ class MemorySwitchStore:
 
 # Feature listings
 
+MAX_STORED_LISTINGS = 512
+"""How many servers have a stored listing; those stored longest ago are removed first."""
+
+MAX_GATED_SETS = 8
+"""For how many sets of client features the gated features of one server are stored."""
+
+
+class StoredListing(Struct, frozen=True):
+    """What one server listed last: a snapshot of its definitions."""
+
+    features: tuple[Feature, ...] = ()
+    cache_hints: CacheHints = CacheHints()
+    gated: dict[str, tuple[Feature, ...]] = {}
+    """What it listed for clients with certain features, by their names, joined with commas."""
+
 
 class ListingStore(Protocol):
-    """What each upstream listed last, by the name of the upstream."""
+    """What each server listed last, by a digest of its configuration."""
 
-    def get(self, upstream: str) -> FeatureListing | None:
-        """Return the last listing of an upstream, or None.
-
-        Catalogues are merged without waiting: a shared store keeps a copy of all listings here.
-        """
+    async def get(self, key: str) -> StoredListing | None:
+        """Return the last listing of a server, or None; never raises."""
         ...
 
-    def put(self, listing: FeatureListing) -> None:
-        """Replace the listing of an upstream."""
+    def put(self, key: str, listing: StoredListing) -> None:
+        """Replace the listing of a server. A file or a shared store follows later."""
         ...
 
-    def remove(self, upstream: str) -> None:
-        """Forget an upstream that was removed or replaced."""
+    def remove(self, key: str) -> None:
+        """Forget a server that could not be started."""
         ...
 
 
 class MemoryListingStore:
     """The listings of one process."""
 
-    def __init__(self) -> None:
-        self._listings: dict[str, FeatureListing] = {}
+    def __init__(self, max_servers: int = MAX_STORED_LISTINGS) -> None:
+        self._max_servers = max_servers
+        self._listings: dict[str, StoredListing] = {}
 
-    def get(self, upstream: str) -> FeatureListing | None:
-        """Return the last listing of an upstream, or None."""
-        return self._listings.get(upstream)
+    async def get(self, key: str) -> StoredListing | None:
+        """Return the last listing of a server, or None."""
+        return self._listings.get(key)
 
-    def put(self, listing: FeatureListing) -> None:
-        """Replace the listing of an upstream."""
-        self._listings[listing.backend] = listing
+    def put(self, key: str, listing: StoredListing) -> None:
+        """Replace the listing of a server."""
+        self._listings.pop(key, None)
+        self._listings[key] = listing
+        if len(self._listings) > self._max_servers:
+            del self._listings[next(iter(self._listings))]
 
-    def remove(self, upstream: str) -> None:
-        """Forget an upstream that was removed or replaced."""
-        self._listings.pop(upstream, None)
+    def remove(self, key: str) -> None:
+        """Forget a server that could not be started."""
+        self._listings.pop(key, None)

@@ -7,8 +7,9 @@ gateway.
 
 Invariants:
 1. A failing backend fails only its own calls.
-2. A call to a backend that is not ready fails at once, with the reason. While the upstream waits
-   before a restart, the error has a `retryAfter`.
+2. A call to a backend that is starting waits for it, up to its timeout. A call to one that is not
+   ready fails at once, with the reason. While the upstream waits before a restart, the error has a
+   `retryAfter`.
 3. A backend that ends is restarted with growing delays, up to `max_restarts` times in a row. Its
    features stay listed meanwhile.
 4. The upstream does not retry calls.
@@ -26,7 +27,6 @@ from msgspec import UnsetType
 
 from trunkline.gateway.backend import (
     Backend,
-    BackendFeatures,
     BackendListener,
     ConnectBackend,
 )
@@ -38,10 +38,10 @@ from trunkline.gateway.concurrency import (
     UpstreamQueue,
 )
 from trunkline.gateway.health import CircuitBreaker, CircuitOpen, HealthCheck
+from trunkline.gateway.server_listing import ServerListing
 from trunkline.gateway.session_pool import (
     NO_INPUT_GROUP,
     SHARED_GROUP,
-    GatedFeatures,
     PrimarySession,
     SecondaryListener,
     SessionPool,
@@ -57,11 +57,13 @@ from trunkline.gateway.settings import (
     UpstreamSnapshot,
     UpstreamState,
 )
+from trunkline.gateway.start_waits import StartWaits
 from trunkline.gateway.upstream_subscriptions import UpstreamSubscriptions
 from trunkline.jsonrpc import UNSET, ConnectionLost, PendingResult, Raw, RpcError, from_raw
 from trunkline.mcp.capabilities import features_to_capabilities
 from trunkline.mcp.compat import adapt_error, adapt_result
 from trunkline.mcp.errors import ErrorKind, gateway_error
+from trunkline.mcp.identity import Caller
 from trunkline.mcp.versions import Revision
 from trunkline.routing import breaker
 from trunkline.routing.breaker import Breaker, CircuitState
@@ -107,9 +109,7 @@ class Upstream:
         self._jitter = jitter
         self._on_state_changed = on_state_changed
         self._mask = mask
-        self.has_listed = False
-        """Whether its features have been listed since it was created."""
-        self._listed = BackendFeatures()
+        self.listed = ServerListing(mask)
         self._features_stale = asyncio.Event()
         self._changed_capabilities: set[str] = set()
         self._retry_at: float | None = None
@@ -128,7 +128,8 @@ class Upstream:
         self._pool = self._new_pool()
         self._background_tasks: set[asyncio.Task[None]] = set()
         # The features that are offered only to clients with certain capabilities
-        self.gated_features = GatedFeatures()
+        self.gated_features = self.listed.gated_features
+        self._start_waits = StartWaits()
         self.subscriptions = UpstreamSubscriptions(settings.timeout)
         breaker = Breaker(settings.breaker_threshold, settings.breaker_recovery)
         self.circuit_breaker = CircuitBreaker(breaker, self._on_circuit_changed)
@@ -144,14 +145,32 @@ class Upstream:
     @property
     def listing(self) -> FeatureListing:
         """Its features, or the last known ones while it is down."""
-        features = self.gated_features.merge(self._listed.features)
+        hints = self.listed.current.cache_hints
         return FeatureListing(
             self.name,
             self.settings.prefix,
-            features,
-            self._listed.cache_hints,
+            self.listed.features(),
+            hints,
             self.settings.normalises_schemas,
         )
+
+    def is_listed_for(self, client_features: frozenset[str]) -> bool:
+        """Return whether nothing more is expected soon for the lists of such clients."""
+        if self.listed.is_known_for(client_features):
+            return True
+        return self.has_been_tried and self._primary is None
+
+    def add_client_features(self, client_features: frozenset[str]) -> None:
+        """List what the server offers to clients with these features, now or once it is ready."""
+        if client_features not in self.gated_features.client_feature_sets:
+            self.listed.add_client_features(client_features)
+            if self._primary is not None:
+                self._start_task(self._list_gated(client_features))
+
+    async def _list_gated(self, client_features: frozenset[str]) -> None:
+        await self.probe_gated_features(client_features)
+        self.listed.set_gated_known(client_features)
+        self._on_changed(frozenset())
 
     @property
     def ready(self) -> bool:
@@ -191,13 +210,13 @@ class Upstream:
             revision=self.revision,
             restarts=self.restarts,
             in_flight=len(self.queue),
-            feature_count=len(self._listed.features),
+            feature_count=len(self.listed.current.features),
             error=error,
             retry_in=retry_in,
             extra_sessions=self._pool.extra_count,
             waiting=self.queue.waiting_count,
             refused=self.queue.refused_count,
-            skipped=self._listed.skipped,
+            skipped=self.listed.current.skipped,
         )
 
     def reconfigure(self, settings: UpstreamSettings, connect: ConnectBackend) -> None:
@@ -235,6 +254,19 @@ class Upstream:
         state = self.state in (UpstreamState.DISABLED, UpstreamState.STARTING)
         return self._enabled.is_set() and (ending or state)
 
+    async def wait_started(self, caller: Caller) -> None:
+        """Wait until its start has succeeded; raises RpcError if it fails or takes too long."""
+        settings, waits = self.settings, self._start_waits
+        principal, revision = caller.principal.id, caller.revision
+        limit = settings.max_in_flight + settings.max_queue
+        per_principal = settings.max_in_flight_per_principal is not None
+        if not waits.may_wait(principal, limit, per_principal):
+            raise self._unavailable(revision, QUEUE_FULL_REASON, QUEUE_FULL_RETRY_AFTER)
+        if self.state is UpstreamState.STARTING:
+            await waits.wait(principal, settings.timeout)
+        if self._primary is None:
+            raise self.unavailable_error(revision)
+
     async def wait_idle(self) -> None:
         """Wait until it has no backend, after `set_enabled(False)`."""
         await self._idle.wait()
@@ -265,6 +297,7 @@ class Upstream:
         failures = 0
         while True:
             uptime = await self._run_once()
+            self.listed.note_failed_start()
             failures = breaker.count_failure(failures, uptime, self.settings.healthy_uptime)
             limit = self.settings.max_restarts
             if limit is not None and failures > limit:
@@ -292,7 +325,7 @@ class Upstream:
             self._pool.set_primary(self.backend, profile)
             self._set_state(UpstreamState.READY)
             for client_features in self.gated_features.client_feature_sets:
-                self._start_task(self.probe_gated_features(client_features))
+                self._start_task(self._list_gated(client_features))
             syncing = asyncio.create_task(self.subscriptions.sync_loop(self.backend))
             pinging = asyncio.create_task(self._health_check.run(self.backend))
             try:
@@ -330,8 +363,7 @@ class Upstream:
     async def _list_features(self, backend: Backend) -> None:
         self._features_stale.clear()  # first: a change during the listing needs one more
         listed = await backend.list_features()
-        self._listed = listed._replace(skipped=tuple(map(self._mask, listed.skipped)))
-        self.has_listed = True
+        self.listed.set_listed(listed._replace(skipped=tuple(map(self._mask, listed.skipped))))
 
     async def _relist(self, backend: Backend) -> None:
         capabilities, self._changed_capabilities = frozenset(self._changed_capabilities), set[str]()
@@ -358,7 +390,7 @@ class Upstream:
         if backend is None:
             return
         # The last known features stay listed, but nothing more is known of them.
-        self._listed = BackendFeatures(self._listed.features)
+        self.listed.forget_details()
         pool, self._pool = self._pool, self._new_pool()
         closing = asyncio.gather(pool.aclose(), backend.aclose(), return_exceptions=True)
         try:
@@ -371,6 +403,8 @@ class Upstream:
     def _set_state(self, state: UpstreamState) -> None:
         self.state = state
         self._on_changed(frozenset())
+        if state is not UpstreamState.STARTING:
+            self._start_waits.end()
         self._report_state()
 
     def _on_circuit_changed(self) -> None:
@@ -409,11 +443,12 @@ class Upstream:
 
     async def probe_gated_features(self, client_features: frozenset[str]) -> None:
         """List what the server offers to clients with these features, if that may be more."""
-        self.gated_features.client_feature_sets.add(client_features)
         primary = self._primary
         # A primary session with announced features has listed the gated ones already.
         if primary is not None and not (primary.announced_features or primary.has_per_call_streams):
             await self._pool.open_ahead(SessionProfile(client_features))
+        else:
+            self.gated_features.store(client_features, ())
 
     def sessions_for(self, client: DownstreamClient) -> list[Backend]:
         """Return the sessions that concern a client: the primary one and its own."""
