@@ -295,6 +295,7 @@ async def test_a_stream_lost_before_its_first_message_can_be_resumed() -> None:
     server = one_tool()
     async with site(make_gateway(s=server), server) as here:
         client = await here.session_client()
+        await client.ask("tools/list")
         stream = await client.get()
         first = await stream.next_event()
         assert first is not None
@@ -310,6 +311,7 @@ async def test_one_standalone_stream_carries_messages_that_belong_to_no_call() -
     server = one_tool()
     async with site(make_gateway(s=server), server) as here:
         client = await here.session_client()
+        await client.ask("tools/list")
         assert (await client.get(accept="application/json")).status == 406
         assert (await client.get(accept=None)).status == 406
         stream = await client.get()

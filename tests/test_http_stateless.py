@@ -385,11 +385,12 @@ async def test_a_listener_gets_the_requested_notifications_under_its_subscriptio
         tools, honoured = await listen(here.stateless_client(), 7, toolsListChanged=True)
         assert honoured == {"toolsListChanged": True}
         prompts, _ = await listen(here.stateless_client(), "p", promptsListChanged=True)
+        for kind in ("tools", "prompts"):
+            server.lists[kind].clear()
         await server.active_connection.notify("notifications/tools/list_changed")
         notification = await tools.next_message()
         assert notification["method"] == "notifications/tools/list_changed"
         assert notification["params"]["_meta"] == {SUBSCRIPTION: 7}
-        await server.active_connection.notify("notifications/prompts/list_changed")
         notification = await prompts.next_message()  # not the earlier one about tools
         assert notification["method"] == "notifications/prompts/list_changed"
         assert notification["params"]["_meta"] == {SUBSCRIPTION: "p"}

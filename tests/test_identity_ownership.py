@@ -89,6 +89,7 @@ async def test_a_stream_cannot_be_resumed_by_another_principal() -> None:
     server = one_tool()
     async with authenticated_gateway(make_gateway(s=server), server) as guarded:
         mine = await guarded.client("ada").session_client()
+        await mine.ask("tools/list")
         stream = await mine.get()
         stolen = await with_stolen_session(guarded.client("mallory"), mine)
         assert (await stolen.get("0-0")).status == 404

@@ -96,10 +96,14 @@ async def test_sessions_survive_a_reload_and_are_notified(tmp_path: Path) -> Non
     async with running_over_http(harness) as origin:
         session = await open_session(origin)
         (session_client,) = harness.app.gateway.sessions
+        first = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        assert len((await fetch(f"{origin}/mcp", first, session)).result["tools"]) == 2
         notifications: list[str] = []
         session_client.queue_notification = lambda method, *_: notifications.append(method)  # type: ignore[method-assign]
         await harness.reload(HTTP, OPERATOR, '[servers.two]\nbuiltin = "operator"')
         await harness.wait_for_tool("two__status")
+        while not notifications:
+            await asyncio.sleep(0)
         assert notifications == ["notifications/tools/list_changed"]
         listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
         response = await fetch(f"{origin}/mcp", listing, session)

@@ -238,8 +238,8 @@ async def test_new_settings_apply_without_a_restart() -> None:
         upstream = table.gateway.registry.upstream("s")
         table.put("s", server, prefix="p", timeout=1.0, max_in_flight=2, max_sessions=1)
         table.apply()
-        assert await user.names() == ["p__echo", "t__echo"]
         await user.wait_notification(CHANGED)
+        assert await user.names() == ["p__echo", "t__echo"]
         assert table.gateway.registry.upstream("s") is upstream
         assert (upstream.queue.max_in_flight, server.starts) == (2, 1)
         assert text_of(await user.call("p__echo")) == "echo ran"

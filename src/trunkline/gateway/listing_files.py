@@ -152,7 +152,7 @@ class ListingFiles:
 def _read_listing(path: Path, key: str) -> StoredListing | None:
     """Read one file; logs a warning and returns None if it is invalid or others may change it."""
     try:
-        # Definitions are instructions for models: nobody else may write them.
+        # Definitions are instructions for models, so only this user may write them.
         content = read_file(path, MAX_LISTING_BYTES, owner_only=True)
         found = msgspec.json.decode(content, type=_ListingFile)
         _require_own(found, key)
