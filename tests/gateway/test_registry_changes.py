@@ -407,7 +407,7 @@ async def test_a_new_identity_applies_to_new_clients() -> None:
         assert await user.names() == ["a__echo"]
 
 
-async def test_lists_that_the_caller_announces_are_told_to_clients_for_whom_they_differ() -> None:
+async def test_announced_lists_are_notified_if_they_differ() -> None:
     table = ServerTable(a=one_tool())
     async with client_of(table) as user:
         for surface, listed in ((("b__*",), []), (None, ["a__echo"])):

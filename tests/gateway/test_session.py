@@ -85,7 +85,7 @@ async def test_a_call_before_its_server_is_ready_waits_for_a_moment() -> None:
         assert text_of(await early) == "x ran"
 
 
-async def test_a_call_waits_up_to_the_startup_timeout() -> None:
+async def test_a_call_waits_up_to_the_first_list_timeout() -> None:
     slow, hold = one_tool("x"), HeldAnswer({"tools": [tool("x")]})
     slow.methods["tools/list"] = hold
     async with serving(NO_STARTUP_WAIT, slow=slow) as gateway, SessionClient(gateway) as user:

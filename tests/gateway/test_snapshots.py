@@ -77,7 +77,7 @@ async def test_a_list_comes_from_the_snapshot_while_the_server_starts() -> None:
         assert client.notifications.empty()  # the server lists the same
 
 
-async def test_one_change_is_told_if_the_server_lists_something_else_than_its_snapshot() -> None:
+async def test_a_server_that_differs_from_its_snapshot_causes_one_notification() -> None:
     store = await warm(one_tool())
     server = one_tool("other")
     hold = slow(server)
@@ -286,7 +286,7 @@ async def test_a_killed_server_keeps_its_snapshot() -> None:
 
 
 @pytest.mark.parametrize("is_stateless", [False, True])
-async def test_nothing_is_told_before_the_first_list_and_then_only_what_differs(
+async def test_no_notification_comes_before_the_first_list(
     is_stateless: bool,
 ) -> None:
     store, server = MemoryListingStore(), one_tool()

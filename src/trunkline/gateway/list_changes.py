@@ -1,17 +1,17 @@
-"""When clients are told that a list has changed.
+"""When clients are notified that a list has changed.
 
     catalogue changed ──> ListChanges: wait until it has settled ──> each client ──> ListedDigests:
                           is this a list that the client got, and does it differ? ──> list_changed
 
 Many clients list once, and some hang if a notification comes before their first list. So changes of
-the start are not told one by one.
+the start are not announced one by one.
 
 Invariants:
-1. A client is not told of a list before it got that list.
-2. It is told only if the list that it would get now differs from the one that it got.
-3. Changes in quick succession are told once. During the start, that is when all servers have been
-   tried, or `first_list_timeout` has passed.
-4. Telling many clients does not block the event loop.
+1. A client gets no notification about a list before it got that list.
+2. It gets one only if the list that it would get now differs from the one that it got.
+3. Changes in quick succession cause one notification. Those of the start wait until all servers
+   have been tried, or `first_list_timeout` has passed.
+4. Notifying many clients does not block the event loop.
 """
 
 import asyncio
