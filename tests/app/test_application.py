@@ -267,6 +267,7 @@ async def test_the_server_settings_reach_the_gateway(tmp_path: Path) -> None:
         11.0,
         12,
         None,
+        False,
         "",
         60.0,
     )
