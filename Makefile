@@ -47,9 +47,11 @@ $(VENV)/.check: requirements/check.txt pyproject.toml | $(VENV)/.test
 .venv-outside/.ready: requirements/outside.txt pyproject.toml
 	$(call environment,.venv-outside,requirements/outside.txt)
 
-.venv-outside1/.ready: requirements/outside1.txt
-	test -x .venv-outside1/bin/python || $(PYTHON) -m venv .venv-outside1
-	.venv-outside1/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
+# Environments without Trunkline: other programs with their own dependencies.
+.venv-outside1/.ready .venv-servers/.ready .venv-frameworks/.ready .venv-frameworks1/.ready \
+.venv-hop1/.ready .venv-hop-contextforge/.ready .venv-hop-litellm/.ready: .venv-%/.ready: requirements/%.txt
+	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
 	touch $@
 
 serve: $(VENV)/.test
@@ -99,9 +101,13 @@ outside/bubblewrap/.ready:
 	command -v bwrap || (cd outside/bubblewrap && apt-get download bubblewrap && dpkg -x bubblewrap_*.deb .)
 	touch $@
 
-test-outside: .venv-outside/.ready .venv-outside1/.ready outside/node_modules/.package-lock.json outside/postgresql/.ready \
-		outside/bubblewrap/.ready
-	.venv-outside/bin/python -m pytest outside -p no:cacheprovider $(ARGS)
+OUTSIDE := .venv-outside/.ready .venv-outside1/.ready .venv-servers/.ready .venv-frameworks/.ready \
+	.venv-frameworks1/.ready outside/node_modules/.package-lock.json outside/postgresql/.ready outside/bubblewrap/.ready
+
+# Two workers on two cores; each file stays on one worker, because its tests share programs.
+test-outside:
+	$(MAKE) --no-print-directory -j2 $(OUTSIDE)
+	.venv-outside/bin/python -m pytest outside -p no:cacheprovider -n 2 --dist loadfile $(ARGS)
 
 conformance/node_modules/.package-lock.json: conformance/package-lock.json
 	cd conformance && npm ci --loglevel=error --no-audit --no-fund
@@ -138,11 +144,6 @@ bench-finding: $(VENV)/.test
 .venv-hop/.ready: requirements/hop.txt pyproject.toml
 	$(call environment,.venv-hop,requirements/hop.txt)
 
-.venv-hop1/.ready .venv-hop-contextforge/.ready .venv-hop-litellm/.ready: .venv-%/.ready: requirements/%.txt
-	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
-	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
-	touch $@
-
 bench/hop/node_modules/.ready: bench/hop/package-lock.json
 	cd bench/hop && npm ci --silent --no-audit --no-fund
 	touch $@
@@ -175,7 +176,7 @@ update: $(VENV)/.test
 
 lock:
 	test -x .venv-lock/bin/uv || ($(PYTHON) -m venv .venv-lock && .venv-lock/bin/pip install --quiet uv)
-	cd requirements && for name in runtime test check bench fuzz outside outside1 hop hop1 hop-contextforge hop-litellm; do \
+	cd requirements && for name in runtime test check bench fuzz outside outside1 servers frameworks frameworks1 hop hop1 hop-contextforge hop-litellm; do \
 		../.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 			--no-header --upgrade $$name.in -o $$name.txt || exit 1; \
 	done

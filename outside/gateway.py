@@ -50,15 +50,22 @@ async def application(folder: Path, servers: Servers, path: str) -> AsyncGenerat
 
 
 def configure(folder: Path, servers: Servers, head: str = "") -> Path:
-    """Write a configuration; JSON strings and lists are valid TOML."""
+    """Write a configuration."""
     # Tests leave nothing in the user's home directory.
     lines = [head] if "[gateway]" in head else [head, "[gateway]", 'state_dir = ""']
     for name, settings in servers.items():
         lines.append(f"[servers.{name}]")
-        lines += [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+        lines += [f"{key} = {_toml(value)}" for key, value in settings.items()]
     config = folder / "trunkline.toml"
     config.write_text("\n".join(lines))
     return config
+
+
+def _toml(value: Any) -> str:
+    """Return the value as TOML; JSON strings, numbers and lists are valid TOML."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + "}"
+    return json.dumps(value)
 
 
 @asynccontextmanager

@@ -23,6 +23,14 @@ PYTHON_1 = HERE.parent / ".venv-outside1" / "bin" / "python"
 NODE = BIN / "node"
 """A Node that is new enough for the Inspector; the lock brings it."""
 
+OFFLINE = {
+    "HTTP_PROXY": "http://127.0.0.1:1",
+    "HTTPS_PROXY": "http://127.0.0.1:1",
+    "NO_PROXY": "127.0.0.1,localhost",
+    "PYTHONHASHSEED": "0",
+}
+"""Variables with which a program that would reach another machine cannot."""
+
 START_SECONDS = 60.0
 END_SECONDS = 15.0
 RUN_SECONDS = 90.0
