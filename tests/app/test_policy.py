@@ -16,6 +16,7 @@ denied_tools = ["fs__delete_*"]
 deny = "fs__write_*"
 roles = ["dev"]
 when = "args.path.startsWith('/etc')"
+message = "Write below /data instead."
 
 [[policy]]
 allow = ["fs__*", "file:*"]
@@ -44,11 +45,12 @@ def test_every_key_of_the_file_reaches_the_policy(tmp_path: Path) -> None:
             "policy[0] (trunkline.toml:5)",
             roles=("dev",),
             condition=Condition("args.path.startsWith('/etc')"),
+            message="Write below /data instead.",
         ),
         Rule(
             True,
             ("fs__*", "file:*"),
-            "policy[1] (trunkline.toml:10)",
+            "policy[1] (trunkline.toml:11)",
             subjects=("anna",),
             clients=("claude",),
             backends=("fs",),

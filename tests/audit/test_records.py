@@ -90,7 +90,7 @@ def test_unknown_fields_are_left_out() -> None:
 
 @pytest.mark.parametrize("status", STATUSES)
 def test_decision_is_that_of_the_policy(status: str) -> None:
-    expected = {"denied": "deny", "unknown": "deny"}
+    expected = {"denied": "deny"}
     assert fields(make_encoder().encode_call(make_call(status=status)))["decision"] == expected.get(
         status, "allow"
     )

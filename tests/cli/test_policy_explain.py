@@ -42,6 +42,15 @@ def test_why_shows_the_conditions_on_arguments(file: str) -> None:
     ]
 
 
+def test_why_shows_the_message_that_the_caller_gets(tmp_path: Path) -> None:
+    policy = POLICY + 'message = "Write below /data instead."'
+    command = ["why", "small__write", "--as", "a", "--role", "dev"]
+    place = config(tmp_path, policy, child("small"))
+    result = run(*command, "--args", '{"path": "/etc/x"}', "--config", place)
+    assert "message: Write below /data instead.\n" in result.stdout
+    assert "message:" not in run(*command, "--args", '{"path": "/"}', "--config", place).stdout
+
+
 @pytest.mark.parametrize(
     ("role", "args", "outcome", "rule"),
     [

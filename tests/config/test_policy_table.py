@@ -41,6 +41,7 @@ denied_tools = ["fs__delete_*"]
 deny = "fs__write_*"
 roles = ["dev"]
 when = "args.path.startsWith('/etc')"
+message = "Write below /data instead."
 
 [[policy]]
 allow = ["fs__*", "file:///docs/*"]
@@ -62,13 +63,17 @@ annotations = { readOnlyHint = true, destructiveHint = false }
     )
     first, second = found.rules
     assert first == RuleSettings(
-        deny="fs__write_*", roles=("dev",), when="args.path.startsWith('/etc')", line=7
+        deny="fs__write_*",
+        roles=("dev",),
+        when="args.path.startsWith('/etc')",
+        message="Write below /data instead.",
+        line=7,
     )
     assert first.patterns == ("fs__write_*",)
     assert first.required_annotations == ()
     assert second.patterns == ("fs__*", "file:///docs/*")
     assert second.required_annotations == (("readOnlyHint", True), ("destructiveHint", False))
-    assert (second.line, second.kinds, second.servers) == (12, ("tool", "resource"), ("fs",))
+    assert (second.line, second.kinds, second.servers) == (13, ("tool", "resource"), ("fs",))
 
 
 RULE = '[[policy]]\nallow = "*"\n'
@@ -105,6 +110,9 @@ WRONG = [
     (f'{RULE}when = ""', "expected a condition"),
     (f'{RULE}when = "{"a" * 2001}"', "expected a condition of up to 2000 characters"),
     (f'{RULE}tool = "x"', "unknown key"),
+    (f'{RULE}message = "no"', "the rule allows; leave it out, or write deny"),
+    ('[[policy]]\ndeny = "*"\nmessage = " "', "expected a sentence of up to 500 characters"),
+    ('[[policy]]\ndeny = "*"\nmessage = "a\\nb"', "expected a sentence of up to 500 characters"),
 ]
 
 

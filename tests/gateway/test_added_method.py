@@ -181,7 +181,7 @@ async def test_a_method_by_name_is_governed(version: str, add_row: AddRow) -> No
         await made.switches.revive(KillSwitch(SwitchKind.TOOL, "fs__read"))
         await dev.ask("tools/preview", name="fs__read")
         statuses = [status for _, _, status in made.recorded]
-        assert statuses == ["unknown", "denied", "disabled", "success"]
+        assert statuses == ["denied", "denied", "disabled", "success"]
 
 
 @both_protocols

@@ -67,7 +67,7 @@ async def test_a_hidden_tool_gets_the_same_error_as_a_missing_one(
         assert server.count("tools/call") == 0
         # The recorded events still distinguish them for the operator.
         records = [(each.status, each.name, each.backend, each.rule) for each in summaries]
-        assert records[0] == ("unknown", "fs__delete_all", None, HIDING)
+        assert records[0] == ("denied", "fs__delete_all", None, HIDING)
         assert records[1] == ("unknown", "fs__delete_nothing", None, None)
         assert (
             text_of(await GovernedClient(gateway, OPS, version).call("fs__delete_all"))
@@ -109,6 +109,27 @@ async def test_a_tool_with_conditional_rules_is_listed_and_its_arguments_are_eva
         assert server.count("tools/call") == 1
 
 
+@pytest.mark.parametrize(("version", "code"), [("2025-11-25", -32003), ("2026-07-28", 4030)])
+async def test_a_caller_who_sees_the_tool_gets_the_message_of_the_rule(
+    version: str, code: int
+) -> None:
+    advice = "Write below /data instead."
+    rules = [
+        deny("fs__read", condition=NO_ETC, message=advice),
+        deny("fs__delete_all", message=advice),
+        allow(),
+    ]
+    async with governed(Policy(rules), fs=files()) as gateway:
+        dev = GovernedClient(gateway, DEV, version)
+        refused = await dev.expect_error(
+            "tools/call", name="fs__read", arguments={"path": "/etc/x"}
+        )
+        assert refused == (code, f"Permission denied for tool: fs__read: {advice}")
+        # The rule hides this tool, so its message would show that the tool exists.
+        hidden = await dev.expect_error("tools/call", name="fs__delete_all")
+        assert hidden == (-32602, "Unknown tool: fs__delete_all")
+
+
 async def test_the_deciding_rule_is_recorded() -> None:
     summaries: list[CallSummary] = []
     policy = Policy(CONDITIONAL_POLICY.rules, ROLES)
@@ -125,7 +146,7 @@ async def test_the_deciding_rule_is_recorded() -> None:
         ("success", "policy[1]"),
         ("denied", "policy[0]"),
         ("success", "policy[1]"),
-        ("unknown", HIDING),
+        ("denied", HIDING),
     ]
 
 
@@ -154,7 +175,7 @@ async def test_a_call_of_a_hidden_feature_is_recorded_with_its_name_and_the_hidi
         await dev.expect_error(method, **params, argument=argument)
     assert [
         (summary.status, summary.name, summary.backend, summary.rule) for summary in summaries
-    ] == [("unknown", name, None, "policy[0]")]
+    ] == [("denied", name, None, "policy[0]")]
 
 
 async def test_a_retry_of_a_hidden_tool_is_recorded_with_the_hiding_rule() -> None:
@@ -164,7 +185,7 @@ async def test_a_retry_of_a_hidden_tool_is_recorded_with_the_hiding_rule() -> No
         refusal = await dev.expect_error("tools/call", name="fs__delete_all", **retry_params)
         assert refusal == (-32602, "Unknown tool: fs__delete_all")
     assert [(summary.status, summary.name, summary.rule) for summary in summaries] == [
-        ("unknown", "fs__delete_all", HIDING)
+        ("denied", "fs__delete_all", HIDING)
     ]
 
 
@@ -184,7 +205,7 @@ async def test_a_wrapped_call_of_a_hidden_tool_is_recorded_by_the_wrapped_name(
     assert [
         (summary.status, summary.name, summary.backend, summary.rule) for summary in summaries
     ] == [
-        ("unknown", "fs__delete_all", None, HIDING),
+        ("denied", "fs__delete_all", None, HIDING),
         ("unknown", "fs__delete_nothing", None, None),
         ("unknown", "search__call_tool", None, None),
     ]
@@ -356,7 +377,7 @@ async def test_arguments_that_are_no_object_are_recorded_as_invalid(
     assert records == [
         ("invalid_arguments", "fs__read", "fs", True),
         ("invalid_arguments", "fs__plan", "fs", True),
-        ("unknown", "fs__delete_all", None, False),
+        ("denied", "fs__delete_all", None, False),
         ("unknown", "fs__nothing", None, True),
     ]
     assert [summary.arguments for summary in summaries] == [

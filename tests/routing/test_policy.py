@@ -185,6 +185,15 @@ def test_a_feature_that_is_only_denied_conditionally_is_hidden() -> None:
     assert not Policy([denying, deny()]).evaluate(ANNA, READ).is_visible
 
 
+def test_a_rule_that_denies_after_a_conditional_one_explains_itself() -> None:
+    advice = "Read /data."
+    policy = Policy([allow(condition=when("args.path == '/data'")), deny(message=advice)])
+    decision = policy.evaluate(ANNA, READ)
+    assert decision.resolve(arguments(path="/data")).explanation == ""
+    refused = decision.resolve(arguments(path="/etc"))
+    assert (refused.outcome, refused.explanation) == (DENY, advice)
+
+
 def test_a_feature_that_some_arguments_allow_is_visible() -> None:
     policy = Policy([allow(condition=when("args.x == 1"), location="1"), deny(location="2")])
     decision = policy.evaluate(ANNA, READ)

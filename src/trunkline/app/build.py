@@ -557,6 +557,7 @@ def _build_rule(rule: RuleSettings, index: int, file: str) -> Rule:
         kinds=frozenset(_FEATURE_KINDS[name] for name in rule.kinds or ()),
         hints=rule.required_annotations,
         condition=None if rule.when is None else Condition(rule.when),
+        message=rule.message or "",
     )
 
 

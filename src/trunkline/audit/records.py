@@ -307,7 +307,7 @@ def _clean_name(name: str) -> str:
 
 def _policy_decision(status: str, rule: str | None) -> str | None:
     """Return the decision of the policy; None if the policy was not evaluated."""
-    if status == "denied" or (rule is not None and status == "unknown"):
+    if status == "denied":
         return "deny"
     return None if rule is None else "allow"
 

@@ -37,6 +37,7 @@ from trunkline.routing.conditions import StrictArguments, read_strict_arguments
 from trunkline.routing.naming import NAME_SEPARATOR
 from trunkline.routing.policy import (
     Policy,
+    PolicyOutcome,
     Subject,
     Target,
 )
@@ -154,6 +155,8 @@ class Explanation(Struct, frozen=True, kw_only=True):
     # The deciding rule; for `depends`, the one that decides if no condition holds.
     rule: str
     note: str
+    # What a caller who sees the tool is told if the call is denied.
+    message: str
     # The result for a call that no condition applies to.
     otherwise: str
     visible: bool
@@ -221,6 +224,7 @@ def explain_call(
         outcome="depends" if depends else result.outcome.value,
         rule=result.rule,
         note=result.note,
+        message=result.explanation if result.outcome is PolicyOutcome.DENY else "",
         otherwise=decision.final.outcome.value,
         visible=decision.is_visible,
         conditions=tuple(
@@ -276,6 +280,8 @@ def _print_explanation(answer: Explanation, call: HypotheticalCall) -> None:
         print_lines(f"else: {answer.otherwise}, {answer.rule}")
     else:
         print_lines(f"rule: {answer.rule}{answer.note and f'; {answer.note}'}")
+        if answer.message:
+            print_lines(f"message: {answer.message}")
     if answer.servers_started:
         print_lines(f"servers: started; {answer.server} offers it")
     else:

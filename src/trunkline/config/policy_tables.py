@@ -234,6 +234,14 @@ ConditionText = Annotated[
         MAX_CONDITION_LENGTH,
     ),
 ]
+DenyMessage = Annotated[
+    str,
+    text_format(
+        r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$",
+        "a sentence of up to 500 characters, on one line",
+        500,
+    ),
+]
 
 
 class RoleTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -283,6 +291,10 @@ class RuleTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     when: Annotated[
         ConditionText | None, Meta(description="Match if this CEL condition holds.")
+    ] = None
+    message: Annotated[
+        DenyMessage | None,
+        Meta(description="What callers who see the tool are told if the rule denies."),
     ] = None
 
 
@@ -364,6 +376,8 @@ def _check_rule(rule: RuleTable, path: KeyPath, tree: Table, report: ErrorCollec
         report.add_error(
             path, f"expected either allow or deny: {found}", 'write allow = "…" or deny = "…"'
         )
+    if rule.message is not None and rule.allow is not None:
+        report.add_error((*path, "message"), "the rule allows", "leave it out, or write deny")
     for number, server in enumerate(rule.servers or ()):
         if server not in servers:
             other = closest_match(server, servers)

@@ -122,8 +122,9 @@ class PolicyEnforcer:
 
     def check_without_arguments(self, caller: Caller, entry: CatalogEntry) -> None:
         """Refuse what is denied regardless of arguments; raises `not_allowed`."""
-        if _without_arguments(self.decision_for(caller, entry)).outcome is not ALLOW:
-            raise _not_allowed_error(caller, entry)
+        result = _without_arguments(self.decision_for(caller, entry))
+        if result.outcome is not ALLOW:
+            raise _not_allowed_error(caller, entry, result.explanation)
 
     def decision_for(self, caller: Caller, entry: CatalogEntry) -> PolicyDecision:
         """Return the policy's decision about an entry for a caller, from the cache if possible."""

@@ -215,6 +215,8 @@ class Router:
             return
         if self._if_visible(entry, context.client) is None:
             context.rule = self.pipeline.hiding_rule(context.caller, entry)
+            if context.rule is not None and isinstance(error, RpcError):
+                context.status = "denied"  # only its client is told that it is unknown
             return
         context.entry = entry
         context.arguments = context.params.get("arguments")

@@ -123,6 +123,8 @@ class Rule(NamedTuple):
     hints: tuple[tuple[str, bool], ...] = ()
     """Only tools have hints."""
     condition: Condition | None = None
+    message: str = ""
+    """What callers who see the feature are told if the rule denies."""
 
     def applies_to(self, subject: Subject, target: Target) -> bool:
         """Return whether the rule applies, apart from its condition."""
@@ -187,7 +189,7 @@ class PolicyDecision(NamedTuple):
                 return PolicyResult(PolicyOutcome.DENY, rule.location, note, TOO_LARGE_EXPLANATION)
             if matches:
                 outcome = PolicyOutcome.ALLOW if rule.allows else PolicyOutcome.DENY
-                return PolicyResult(outcome, rule.location, note)
+                return PolicyResult(outcome, rule.location, note, rule.message)
         return self.final
 
 
@@ -234,7 +236,7 @@ class Policy:
                 return PolicyDecision(PolicyResult(HIDDEN, rule.location, str(error)))
             if matches:
                 outcome = PolicyOutcome.ALLOW if rule.allows else PolicyOutcome.HIDDEN
-                result = PolicyResult(outcome, rule.location, note)
+                result = PolicyResult(outcome, rule.location, note, rule.message)
                 return _make_decision(result, conditional, facts)
         return _make_decision(self._permitted(subject, target), conditional, facts)
 
