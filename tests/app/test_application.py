@@ -249,7 +249,7 @@ async def test_the_server_settings_reach_the_gateway(tmp_path: Path) -> None:
     more = 'prefix = ""\ntimeout = 3\nstart_timeout = 4\nmax_restarts = 5\nmax_in_flight = 6\n'
     more += "max_sessions = 7\nmax_queue = 8\nbreaker_threshold = 9\n"
     more += "breaker_recovery = 10\nping_interval = 11\n"
-    more += "max_in_flight_per_principal = 12"
+    more += "max_in_flight_per_principal = 12\nnormalise_schemas = true"
     app = build_app('[gateway]\nname = "home"', child("a", more=more), folder=tmp_path)
     (upstream,) = app.gateway.registry
     assert len(upstream.settings.snapshot_key) == 64
@@ -267,7 +267,7 @@ async def test_the_server_settings_reach_the_gateway(tmp_path: Path) -> None:
         11.0,
         12,
         None,
-        False,
+        True,
         "",
         60.0,
     )
