@@ -11,6 +11,21 @@ from trunkline.mcp.methods import CLIENT_REQUESTS
 from trunkline.mcp.params import Params
 
 
+def token_of(params: Any) -> int:
+    """Return the gateway's progress token, which every call has that a server receives."""
+    token = params["_meta"]["progressToken"]
+    assert type(token) is int
+    return token
+
+
+def without_token(params: Any) -> Any:
+    """Return the params of a call that a server received, without the gateway's progress token."""
+    assert token_of(params) >= 10**15
+    meta = {key: value for key, value in params["_meta"].items() if key != "progressToken"}
+    rest = {key: value for key, value in params.items() if key != "_meta"}
+    return rest | {"_meta": meta} if meta else rest
+
+
 class AnswersCalls(Protocol):
     """A backend, an upstream, or a fake of one."""
 

@@ -1,6 +1,7 @@
 """Calls in flight, and the client of each message about them."""
 
 import asyncio
+import math
 from functools import partial
 from typing import Any
 
@@ -66,6 +67,7 @@ def test_a_call_that_is_repeated_at_another_server_keeps_the_token_of_its_client
     begin(second, client, wanting("other"))  # so that the two servers count differently
     context = begin(first, client, wanting("t"))
     second.subscribe_progress(context)
+    second.add(context, PendingResult())
     found = second.recipient(progress(context.params.progress_token), None)
     assert found is not None
     assert from_raw(found[1], dict[str, Any])["progressToken"] == "t"
@@ -79,6 +81,39 @@ def test_progress_of_an_unknown_call_is_dropped(token: Any) -> None:
     assert calls.recipient(progress(token), None) is None
     assert calls.recipient(progress(2), None) is None  # whose client wants no progress
     assert calls.recipient(Notification("notifications/progress", Raw(b"{}")), None) is None
+
+
+class CountingTimer:
+    """Counts how often the timeout of a call is restarted."""
+
+    def __init__(self) -> None:
+        self.restarts = 0
+
+    def restart(self, context: CallContext) -> None:
+        self.restarts += 1
+
+
+async def test_progress_on_the_stream_of_a_call_restarts_its_timeout() -> None:
+    calls, client, server = InFlightCalls(), Recorder(), RecordingServer()
+    for params, forwarded in ((NO_TOKEN, 0), (wanting("t"), 1)):
+        context = begin(calls, client, params)
+        context.timer = timer = CountingTimer()
+        waited = CallStreamHandler(server, calls, client).notified(progress(context.sequence))
+        if waited is not None:
+            await waited
+        assert (timer.restarts, client.notifications.qsize()) == (1, forwarded)
+
+
+async def test_an_answer_of_a_client_restarts_the_timeouts_of_its_own_calls() -> None:
+    calls, client, other = InFlightCalls(), Recorder(), Recorder()
+    timers: list[CountingTimer] = []
+    for each, queued_at in ((client, 0.0), (client, math.inf), (other, 0.0)):
+        context = begin(calls, each)
+        context.queued_at = queued_at
+        context.timer = timer = CountingTimer()
+        timers.append(timer)
+    await calls.send_request(client, "roots/list", None)
+    assert [timer.restarts for timer in timers] == [1, 0, 0]
 
 
 class SlowListener(Recorder):
@@ -150,14 +185,14 @@ def test_the_client_of_a_message_is_known_while_all_calls_are_of_one_session() -
 
 async def test_only_the_stream_of_a_slow_clients_call_waits() -> None:
     calls, listener = InFlightCalls(), Recorder()
-    begin(calls, listener, wanting("t"))
+    token = begin(calls, listener, wanting("t")).sequence
     server = RecordingServer()
-    waited = CallStreamHandler(server, calls, listener).notified(progress(1))
+    waited = CallStreamHandler(server, calls, listener).notified(progress(token))
     assert waited is not None
     assert listener.notifications.empty()
     await waited
     assert listener.notifications.get_nowait()[0] == "notifications/progress"
-    assert calls.route_notification(progress(1))
+    assert calls.route_notification(progress(token))
     assert listener.notifications.get_nowait()[0] == "notifications/progress"
 
 

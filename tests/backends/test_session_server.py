@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.contexts import call_of, start_call
-from tests.gateway.servers import Server, refuse, tool
+from tests.contexts import call_of, start_call, token_of, without_token
+from tests.gateway.servers import HeldAnswer, Server, refuse, tool
 from trunkline.backends.server_connection import FeatureListLimits, TransportServerConnection
 from trunkline.backends.session_server import SessionServer
 from trunkline.gateway.call_context import CallContext
@@ -217,24 +217,51 @@ async def test_the_senders_identity_in_an_envelope_is_removed() -> None:
     }
     async with connected_backend(server, listener) as backend:
         await start_call(backend, listener.call({"name": "t", "_meta": meta}))
-        sent = {"name": "t", "_meta": {"io.other/x": 1, "progressToken": None}}
-        assert server.received[-1] == ("tools/call", sent)
+        method, sent = server.received[-1]
+        assert (method, without_token(sent)) == (
+            "tools/call",
+            {"name": "t", "_meta": {"io.other/x": 1}},
+        )
 
 
 async def test_a_progress_token_is_replaced_in_any_spelling_of_its_key() -> None:
     server, listener = Server(tools=[]), Recorder()
     async with connected_backend(server, listener) as backend:
         raw = Raw(rb'{"name":"t","\u005fm\u0065ta":{"progressToken":"mine"}}')
-        await start_call(backend, call_of(listener, raw))
-        assert server.received[-1] == ("tools/call", {"name": "t", "_meta": {"progressToken": 1}})
+        context = call_of(listener, raw)
+        await start_call(backend, context)
+        sent = {"name": "t", "_meta": {"progressToken": context.sequence}}
+        assert server.received[-1] == ("tools/call", sent)
+        assert context.progress_token == "mine"
 
 
-async def test_a_call_without_client_metadata_passes_byte_for_byte() -> None:
+async def test_the_arguments_of_a_call_pass_byte_for_byte() -> None:
     server, listener = Server(tools=[]), Recorder()
     async with connected_backend(server, listener) as backend:
         raw = Raw(rb'{"name": "t",  "arguments": {"n": 1.50, "e": "\u00e9"}}')
-        await start_call(backend, call_of(listener, raw))
-        assert bytes(server.requests[-1].params) == bytes(raw)
+        context = call_of(listener, raw)
+        await start_call(backend, context)
+        assert bytes(server.requests[-1].params) == (
+            rb'{"name":"t","arguments":{"n": 1.50, "e": "\u00e9"},'
+            b'"_meta":{"progressToken":%d}}' % context.sequence
+        )
+
+
+async def test_a_call_whose_client_wants_no_progress_has_a_token_of_the_gateway() -> None:
+    server, listener = Server(tools=[]), Recorder()
+    server.methods["tools/call"] = held = HeldAnswer()
+    async with connected_backend(server, listener) as backend:
+        metas: list[Any] = [{}, {"_meta": {}}, {"_meta": {"io.other/x": 1}}]
+        for meta in metas:
+            held.released.clear()
+            calling = start_call(backend, listener.call({"name": "t", **meta}))
+            sent = await server.wait_received("tools/call")
+            assert without_token(sent).get("_meta", {}) == meta.get("_meta", {})
+            progress = {"progressToken": token_of(sent), "progress": 1}
+            await server.active_connection.notify("notifications/progress", progress)
+            held.released.set()
+            await calling
+            assert listener.notifications.empty()
 
 
 async def test_an_invalid_progress_token_never_reaches_the_server() -> None:

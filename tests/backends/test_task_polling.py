@@ -9,17 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.backends.test_tasks import DONE, NO_INTERVALS, in_turn
+from tests.contexts import call_of
 from tests.tasks import settle
 from trunkline.backends import tasks
 from trunkline.backends.http_responses import UpstreamStatusError
 from trunkline.backends.tasks import CancelLimits, TaskTracker, refuse_questions
+from trunkline.gateway.call_context import CallContext
 from trunkline.jsonrpc import ConnectionLost, PendingResult, Raw, RpcError, from_raw, to_raw
+from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.server_requests import LIST_ROOTS, ServerRequest
-from trunkline.mcp.versions import Era
+from trunkline.mcp.versions import V2025_11_25, Era
 
 
 def polled(status: str, **more: Any) -> Any:
     return {"taskId": "t", "status": status, "ttlMs": None, "pollIntervalMs": 0, **more}
+
+
+CALLER = Caller(Principal("local"), V2025_11_25, {}, Raw(b"{}"))
 
 
 class Script:
@@ -36,11 +42,18 @@ class Script:
             f"tasks/{method}": in_turn(*answers_in_turn)
             for method, answers_in_turn in answers.items()
         }
+        self.context = call_of(object(), Raw(b"{}"), caller=CALLER)
+        self.context.timer = self
+        self.restarts = 0
         self.ended = asyncio.Event()
         self.tasks = TaskTracker(era, self._wait_ended, limits or CancelLimits(), NO_INTERVALS)
 
     async def _wait_ended(self) -> None:
         await self.ended.wait()
+
+    def restart(self, context: CallContext) -> None:
+        assert context is self.context
+        self.restarts += 1
 
     async def ask(self, method: str, params: Any) -> Raw:
         self.asked.append((method, from_raw(to_raw(params))))
@@ -50,9 +63,8 @@ class Script:
         creating = PendingResult()
         task = polled("working")
         creating.set_result(to_raw({"resultType": "task", **task, "task": task}))
-        client: Any = object()
         async with asyncio.timeout(5):
-            found = await self.tasks.run(creating, self.ask, client, answer)
+            found = await self.tasks.run(creating, self.ask, self.context, answer)
         return from_raw(found)
 
 
@@ -91,6 +103,14 @@ async def test_a_tasks_question_is_answered_once_and_missing_ones_are_asked_agai
     assert seen == [{"a", "b"}, {"b"}]
     updates = [params["inputResponses"] for method, params in script.asked if "update" in method]
     assert updates == [{"a": {"roots": []}}, {"b": {"roots": []}}]
+
+
+@pytest.mark.parametrize("era", list(Era))
+async def test_a_task_that_is_worked_on_restarts_the_timeout_of_its_call(era: Era) -> None:
+    states = [polled("working"), polled("working"), done()]
+    script = Script(era, get=states, result=[{}, {}, {}, DONE])
+    await script.run()
+    assert script.restarts == 2
 
 
 async def test_a_task_that_asks_forever_fails() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.contexts import token_of, without_token
 from tests.gateway.servers import (
     HeldAnswer,
     Server,
@@ -81,7 +82,7 @@ class Worker(Server):
 
     @property
     def calls(self) -> list[Any]:
-        return [params for method, params in self.received if method == "tools/call"]
+        return [without_token(params) for method, params in self.received if method == "tools/call"]
 
 
 async def test_a_tool_that_requires_a_task_gets_one_and_its_client_the_result() -> None:
@@ -174,7 +175,7 @@ async def test_progress_is_reported_until_the_task_ends() -> None:
     server = Worker()
 
     async def work(params: Any) -> Any:
-        token = server.calls[-1]["_meta"]["progressToken"]
+        token = token_of(dict(server.received)["tools/call"])
         await server.active_connection.notify(
             "notifications/progress", {"progressToken": token, "progress": 1}
         )

@@ -36,3 +36,10 @@ class ClockLoop(asyncio.SelectorEventLoop):
         """Run the loop for this many simulated seconds."""
         self.call_later(seconds, self.stop)
         self.run_forever()
+
+
+async def pass_time(seconds: float) -> None:
+    """Let this many simulated seconds pass."""
+    passed = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, passed.set)
+    await passed.wait()

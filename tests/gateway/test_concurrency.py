@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from tests.contexts import call_of, end_call
+from tests.gateway.clock import ClockLoop, pass_time
+from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.concurrency import QueueFull, UpstreamQueue, fair_share
 from trunkline.jsonrpc import PendingResult, Raw
 from trunkline.mcp.identity import Caller, Principal
@@ -21,15 +23,19 @@ class FakeClient:
 
 
 NO_CLIENT = FakeClient()
+LOCAL = Caller(Principal("local"), V2025_11_25, {}, Raw(b"{}"))
 
 
 def new_queue(
-    max_in_flight: int, seconds: float, max_per_principal: int | None = None
+    max_in_flight: int,
+    seconds: float,
+    max_per_principal: int | None = None,
+    max_timeout: float = 3600.0,
 ) -> UpstreamQueue:
     def asked_at(client: Any) -> float | None:
         return client.asked_at
 
-    return UpstreamQueue(max_in_flight, seconds, asked_at, max_per_principal)
+    return UpstreamQueue(max_in_flight, seconds, asked_at, max_per_principal, max_timeout)
 
 
 def submit(
@@ -192,6 +198,63 @@ async def test_a_server_request_sent_before_a_call_does_not_extend_the_call() ->
         await answer.wait()
     assert isinstance(answer.error, TimeoutError)
     queue.close()
+
+
+def test_restarted_calls_expire_in_the_order_of_their_deadlines() -> None:
+    loop = ClockLoop()
+
+    async def scenario() -> None:
+        queue, ended = new_queue(9, 10.0, max_timeout=12.0), list[tuple[str, float]]()
+
+        def begin(name: str) -> CallContext:
+            context = call_of(FakeClient(), Raw(b"{}"), caller=LOCAL)
+            context.answer = answer = queue.submit(context, PendingResult)
+            answer.add_callback(lambda _: ended.append((name, loop.time())))
+            answer.add_callback(partial(end_call, context))
+            return context
+
+        calls = [begin("a")]
+        for name in ("b", "c", "d"):
+            await pass_time(1.0)
+            calls.append(begin(name))
+        await pass_time(1.0)
+        for context in (calls[0], calls[0], calls[1]):  # at 4 s
+            queue.restart(context)
+        await pass_time(4.0)
+        queue.restart(calls[2])  # at 8 s
+        await asyncio.gather(*(context.answer.wait() for context in calls if context.answer))
+        assert ended == [("a", 12.0), ("d", 13.0), ("b", 13.0), ("c", 14.0)]
+        queue.restart(calls[0])  # it has ended
+        assert len(queue) == 0
+        queue.close()
+
+    loop.run(scenario())
+    loop.close()
+
+
+def test_a_new_maximum_applies_to_calls_in_flight() -> None:
+    loop = ClockLoop()
+
+    async def scenario() -> None:
+        queue = new_queue(9, 10.0, max_timeout=100.0)
+        first, second = (submit(queue, PendingResult) for _ in range(2))
+        await pass_time(4.0)
+        for context in tuple(queue.calls):
+            queue.restart(context)
+        queue.reconfigure(0, 10.0, max_timeout=12.0)
+        await asyncio.gather(first.wait(), second.wait())
+        assert loop.time() == 12.0
+        assert "within 12 s" in str(first.error)
+        third = submit(queue, PendingResult)
+        await pass_time(9.0)
+        queue.restart(next(iter(queue.calls)))
+        queue.reconfigure(0, 1.0, max_timeout=1.0)
+        await third.wait()
+        assert loop.time() == 21.0
+        queue.close()
+
+    loop.run(scenario())
+    loop.close()
 
 
 async def test_a_new_timeout_applies_to_all_and_never_extends_the_time_left() -> None:

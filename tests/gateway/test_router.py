@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.contexts import without_token
 from tests.gateway.servers import (
     NO_STARTUP_WAIT,
     HeldAnswer,
@@ -85,11 +86,15 @@ async def test_a_call_goes_to_the_owner_under_the_owners_name(
     a, b = full_server(), full_server()
     async with serving(a=a, b=b) as gateway:
         await forward(await make_router(gateway), method, sent | {"vendor": 1})
-        assert b.received[-1] == (method, expected | {"vendor": 1})
+        received_method, params = b.received[-1]
+        assert received_method == method
+        # Only completions, which take no time, have no progress token.
+        sent = params if method == "completion/complete" else without_token(params)
+        assert sent == expected | {"vendor": 1}
         assert a.count(method) == 0
 
 
-async def test_a_call_without_a_prefix_is_forwarded_byte_for_byte() -> None:
+async def test_the_arguments_of_a_call_are_forwarded_byte_for_byte() -> None:
     server = full_server()
     gateway = make_gateway()
     add(gateway, "s", server, prefix="")
@@ -98,7 +103,8 @@ async def test_a_call_without_a_prefix_is_forwarded_byte_for_byte() -> None:
         router = await make_router(gateway)
         request = Request(1, "tools/call", raw)
         await router.forward(request, Params(raw), CLIENT_REQUESTS["tools/call"], make_client())
-        assert bytes(server.requests[-1].params) == bytes(raw)
+        assert b'"arguments":{ "k":1.50 },' in bytes(server.requests[-1].params)
+        assert without_token(server.received[-1][1]) == {"name": "n", "arguments": {"k": 1.5}}
 
 
 @pytest.mark.parametrize(

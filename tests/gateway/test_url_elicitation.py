@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.contexts import without_token
 from tests.gateway.servers import Server, running, tool
 from tests.gateway.stateless_callers import CAPABILITIES, stateless_caller
 from tests.gateway.test_suspended_calls import make_gateway, retry, suspended_calls
@@ -32,7 +33,7 @@ class UrlGatedServer(Server):
         self.methods["tools/call"] = self.run
 
     def run(self, params: Any) -> Any:
-        self.calls.append(params)
+        self.calls.append(without_token(params))
         if not self.visited:
             elicitations = [URL_ELICITATION | {"elicitationId": id} for id in self.ids]
             raise RpcError(-32042, "URL elicitation required", {"elicitations": elicitations})

@@ -306,3 +306,33 @@ def test_the_whole_meta_can_be_replaced() -> None:
     params.put("_meta", {"b": 2})
     assert params.meta == {"b": Raw(b"2")}
     assert bytes(params.encode()) == b'{"name":"a","arguments":{},"_meta":{"b":2}}'
+
+
+@pytest.mark.parametrize(
+    ("sent", "written"),
+    [
+        ('{"name":"t"}', '{"name":"t","_meta":{"progressToken":7}}'),
+        (
+            '{"name":"t","arguments":{"n": 1.50}}',
+            '{"name":"t","arguments":{"n": 1.50},"_meta":{"progressToken":7}}',
+        ),
+        ('{"uri":"x:"}', '{"uri":"x:","_meta":{"progressToken":7}}'),
+        ('{"name":"t","_meta":{}}', '{"name":"t","_meta":{"progressToken":7}}'),
+        (
+            '{"name":"t","_meta":{"x": [1]}}',
+            '{"name":"t","_meta":{"progressToken":7,"x": [1]}}',
+        ),
+        (
+            '{"name":"t","_meta":{"x":1,"progressToken":"mine"}}',
+            '{"name":"t","_meta":{"x":1,"progressToken":7}}',
+        ),
+    ],
+)
+def test_a_progress_token_is_set_and_all_else_stays(sent: str, written: str) -> None:
+    params = Params(Raw(sent.encode()))
+    params.put_progress_token(7)
+    assert bytes(params.encode()).decode() == written
+    assert params.progress_token == 7
+    assert not params.has_only_name_and_arguments
+    again = Params(params.encode())
+    assert dict(again.meta) == dict(params.meta)

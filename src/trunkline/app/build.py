@@ -283,6 +283,7 @@ def build_upstream_settings(server: ServerSettings, config: Config) -> UpstreamS
         name=server.name,
         prefix=server.effective_prefix,
         timeout=server.timeout,
+        max_timeout=server.max_timeout,
         start_timeout=server.start_timeout,
         max_restarts=server.max_restarts,
         max_in_flight=at_once,

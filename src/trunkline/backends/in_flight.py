@@ -5,18 +5,20 @@
 
 Nothing is guessed: a request or a log message that could belong to several clients goes to none of
 them.
+
+Every call that may take long has a progress token, also if its client wants no progress: progress,
+and a client's answer to a server's request, restart the timeout of a call.
 """
 
 import asyncio
 from collections.abc import Awaitable, Iterable
-from functools import partial
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient, Requester
-from trunkline.jsonrpc import Id, Notification, PendingResult, Raw, RemoteProtocolError, Request
+from trunkline.jsonrpc import Notification, PendingResult, Raw, RemoteProtocolError, Request
 from trunkline.mcp.methods import SERVER_NOTIFICATIONS, TO_CALLER
 from trunkline.mcp.params import Params, decode_value
 
@@ -25,40 +27,36 @@ class InFlightCalls:
     """All calls in flight at one server."""
 
     def __init__(self) -> None:
-        self._calls: dict[CallContext, PendingResult] = {}
-        # The client and its own token, by the gateway's progress token
-        self._progress_clients: dict[int, tuple[DownstreamClient, Id]] = {}
+        # The calls and their answers, by the gateway's progress token
+        self._calls: dict[int, tuple[CallContext, PendingResult]] = {}
         # The unanswered requests of the server: call group and time of each
         self._questions: dict[int, tuple[object, float]] = {}
         self._last = 0
 
     def subscribe_progress(self, context: CallContext) -> None:
-        """Replace the progress token of a call by the gateway's, if the call has one."""
-        token = context.params.progress_token
-        if token is None:
-            return
-        if context.progress_token is None:
+        """Replace the progress token of a call by the gateway's, or add the gateway's."""
+        params, number = context.params, context.sequence
+        token = None if params.has_only_name_and_arguments else params.progress_token
+        if token == number:
+            return  # the call is repeated
+        if token is not None:
             context.progress_token = token
-        self._last = number = self._last + 1
-        context.params.put_meta("progressToken", number)
-        self._progress_clients[number] = context.client, context.progress_token
-        context.on_finish += (partial(self._forget_progress, number),)
-
-    def _forget_progress(self, number: int, *_: object) -> None:
-        del self._progress_clients[number]
+        elif not context.method.may_request_input:
+            return  # a completion, which takes no time
+        params.put_progress_token(number)
 
     def add(self, context: CallContext, answer: PendingResult) -> PendingResult:
         """Track a call until it ends; return its answer."""
-        self._calls[context] = answer
+        self._calls[context.sequence] = context, answer
         context.on_finish += (self._remove,)
         return answer
 
     def _remove(self, context: CallContext, *_: object) -> None:
-        del self._calls[context]
+        del self._calls[context.sequence]
 
     def only_client(self) -> DownstreamClient | None:
         """Return the client of all calls, if they belong to one session."""
-        return _only_client(context.client for context in self._calls)
+        return _only_client(context.client for context, _ in self._calls.values())
 
     def request_target(self) -> DownstreamClient | None:
         """Return the client that a request must be for; those with input features come first."""
@@ -71,9 +69,10 @@ class InFlightCalls:
         return len({client.call_group for client in self._possible_targets()}) > 1
 
     def _possible_targets(self) -> list[DownstreamClient]:
-        may_ask = [c.client for c in self._calls if c.method.may_request_input]
+        calls = [context for context, _ in self._calls.values()]
+        may_ask = [context.client for context in calls if context.method.may_request_input]
         # Some servers send requests during lists or completions: then all clients count.
-        return may_ask or [context.client for context in self._calls]
+        return may_ask or [context.client for context in calls]
 
     async def send_request(
         self, client: DownstreamClient, method: str, params: Any, requester: Requester | None = None
@@ -81,11 +80,19 @@ class InFlightCalls:
         """Send a request to the client of a call; raises RpcError if it cannot answer."""
         self._last += 1
         number = self._last
-        self._questions[number] = client.call_group, asyncio.get_running_loop().time()
+        group, asked_at = client.call_group, asyncio.get_running_loop().time()
+        self._questions[number] = group, asked_at
         try:
             return await client.send_request(method, params, requester)
         finally:
             del self._questions[number]
+            self._restart_timeouts(group, asked_at)
+
+    def _restart_timeouts(self, group: object, asked_at: float) -> None:
+        """Let a client's calls continue for a whole timeout after a question during them."""
+        for context, _ in self._calls.values():
+            if context.queued_at <= asked_at and context.client.call_group is group:
+                context.restart_timeout()
 
     def awaiting_client_since(self, client: DownstreamClient) -> float | None:
         """Return when a client last got a request that it has not answered, or None."""
@@ -127,7 +134,7 @@ class InFlightCalls:
     def _hold_answers(self, client: DownstreamClient, loop: asyncio.AbstractEventLoop) -> None:
         # Only until the next turn of the event loop, when the notification is being sent. Then the
         # client's stream keeps the order, and a client that never reads blocks nothing else.
-        for context, answer in self._calls.items():
+        for context, answer in self._calls.values():
             if context.client is client:
                 answer.hold()
                 loop.call_soon(answer.release)
@@ -136,12 +143,15 @@ class InFlightCalls:
         params = Params(notification.params)
         raw = params.get("progressToken")
         token = None if raw is None else decode_value(raw)
-        subscriber = self._progress_clients.get(token) if type(token) is int else None
-        if subscriber is None:
+        call = self._calls.get(token) if type(token) is int else None
+        if call is None:
             return None  # late, or an unknown token
-        client, client_token = subscriber
-        params.put("progressToken", client_token)
-        return client, params.encode()
+        context, _ = call
+        context.restart_timeout()
+        if context.progress_token is None:
+            return None  # only the gateway asked for it
+        params.put("progressToken", context.progress_token)
+        return context.client, params.encode()
 
 
 def _only_client(clients: Iterable[DownstreamClient]) -> DownstreamClient | None:

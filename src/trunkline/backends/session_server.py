@@ -153,8 +153,7 @@ class SessionServer:
         # Nearly all calls have only a name and arguments: they go on without another look.
         if not params.has_only_name_and_arguments:
             to_session_params(context.method, params, self.revision)
-            if not params.has_only_name_and_arguments:
-                self._in_flight.subscribe_progress(context)
+        self._in_flight.subscribe_progress(context)
         # Servers without such tools pay one attribute for the feature.
         if self._task_only_tools and self._needs_task(context):
             answer = self._start_task(connection, context)
@@ -202,15 +201,15 @@ class SessionServer:
 
     def _start_task(self, connection: ServerConnection, context: CallContext) -> PendingResult:
         context.params.put("task", TASK_REQUEST)
-        client, id = context.client, context.request.id
+        id = context.request.id
         # Requests about a task are never repeated in a new session, which does not know the task.
-        handler = CallStreamHandler(self, self._in_flight, client)
+        handler = CallStreamHandler(self, self._in_flight, context.client)
 
         def send_about_task(method: str, params: dict[str, Any]) -> Awaitable[Raw]:
             return connection.call(method, to_raw(params), original_id=id, handler=handler)
 
         creating = self._start_call(connection, context)
-        return PendingResult.from_awaitable(self._tasks.run(creating, send_about_task, client))
+        return PendingResult.from_awaitable(self._tasks.run(creating, send_about_task, context))
 
     async def _request(self, method: str, params: dict[str, Any]) -> Raw:
         call = self._require_connection().call

@@ -351,7 +351,7 @@ class StatelessServer:
 
         creating = self._start_call(context)
         answer_questions = partial(send_questions, partial(self._send_question, client))
-        running = self._tasks.run(creating, send_about_task, client, answer_questions)
+        running = self._tasks.run(creating, send_about_task, context, answer_questions)
         return PendingResult.from_awaitable(running)
 
     async def _send_question(self, client: DownstreamClient, question: ServerRequest) -> Raw:

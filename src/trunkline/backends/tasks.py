@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from trunkline.backends.http_responses import UpstreamStatusError
 from trunkline.backends.limits import DEFAULT_LIMITS
+from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient
 from trunkline.jsonrpc import INVALID_PARAMS, ConnectionLost, PendingResult, Raw, Request, RpcError
 from trunkline.mcp.input_required import MAX_INPUT_ROUNDS
@@ -96,10 +97,13 @@ class TaskTracker:
         self,
         creating: PendingResult,
         send: SendAboutTask,
-        client: DownstreamClient,
+        context: CallContext,
         answer_questions: AnswerQuestions = refuse_questions,
     ) -> Raw:
-        """Return the result of a call that may be answered with a task; raises as calls do."""
+        """Return the result of a call that may be answered with a task; raises as calls do.
+
+        Each time the server says that it works on the task, the timeout of the call restarts.
+        """
         try:
             await creating.wait()
         except asyncio.CancelledError:
@@ -110,8 +114,9 @@ class TaskTracker:
         task = read_created_task(await creating, self._era, self._intervals)
         if task is None:
             return creating.result
-        poller = _TaskPoller(send, answer_questions, self._wait_ended, self._intervals)
-        self._clients[task.id] = client
+        on_working = context.restart_timeout
+        poller = _TaskPoller(send, answer_questions, self._wait_ended, self._intervals, on_working)
+        self._clients[task.id] = context.client
         try:
             if self._era is Era.SESSION:
                 return await poller.wait_result(task)
@@ -160,6 +165,7 @@ class _TaskPoller:
         answer_questions: AnswerQuestions,
         wait_ended: Callable[[], Awaitable[None]],
         intervals: PollIntervals,
+        on_working: Callable[[], None],
     ) -> None:
         # Whether the server has ended the task: then there is nothing to cancel
         self.finished = False
@@ -167,6 +173,7 @@ class _TaskPoller:
         self._answer_questions = answer_questions
         self._wait_ended = wait_ended
         self._intervals = intervals
+        self._on_working = on_working
         self._losses = 0
 
     # Session protocol
@@ -189,6 +196,7 @@ class _TaskPoller:
                 if failure is not None and task.status != "cancelled":
                     raise failure  # the tool's own error
                 return task_result(task._replace(result=result))
+            self._on_working()
             await self._wait_interval(task)
 
     async def _get_state(
@@ -222,6 +230,7 @@ class _TaskPoller:
             if task.is_finished:
                 self.finished = True
                 return task_result(task)
+            self._on_working()
             questions = {
                 k: question for k, question in task.input_requests.items() if k not in answered
             }

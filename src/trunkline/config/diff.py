@@ -28,6 +28,7 @@ LIVE_KEYS = frozenset(
         "env_file",  # its variables are in `env`
         "prefix",
         "timeout",
+        "max_timeout",
         "start_timeout",
         "max_in_flight",
         "max_in_flight_per_principal",

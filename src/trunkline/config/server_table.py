@@ -198,7 +198,12 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         bool | None,
         Meta(description="Rewrite the schemas of its tools; as the gateway says unless set."),
     ] = None
-    timeout: Annotated[Seconds, Meta(description="Seconds that one call may take.")] = 60.0
+    timeout: Annotated[
+        Seconds, Meta(description="Seconds that one call may take without progress.")
+    ] = 60.0
+    max_timeout: Annotated[
+        Seconds, Meta(description="Seconds that one call may take in total, with progress.")
+    ] = 3600.0
     start_timeout: Annotated[
         Seconds, Meta(description="Seconds until the first answer of the server.")
     ] = 60.0

@@ -59,6 +59,14 @@ class TracedCall(Protocol):
         ...
 
 
+class CallTimer(Protocol):
+    """Ends calls whose time is up."""
+
+    def restart(self, context: "CallContext") -> None:
+        """Give a call its whole timeout again, up to a maximum in total."""
+        ...
+
+
 FinishHook: TypeAlias = "Callable[[CallContext, object, BaseException | None], None]"
 """Runs when a call ends, with the call, its result and its error."""
 
@@ -84,7 +92,7 @@ class CallContext(Struct, eq=False):
     """The backend of a request that MCP does not define; the entry names that of other calls."""
     arguments: Raw | None = None
     progress_token: Id | None = None
-    """The client's own progress token; `params` have the gateway's once the call is sent."""
+    """The client's own progress token; None if it wants no progress. The server gets `sequence`."""
     backend_revision: Revision | None = None
     traceparent: str | None = None
     """Set by the tracer; CallSummary reads the client's own one if this is None."""
@@ -103,6 +111,8 @@ class CallContext(Struct, eq=False):
     """When the upstream's queue got the call, on the clock of the event loop."""
     deadline: float = 0.0
     """When the upstream's timeout ends the call, on the same clock."""
+    timer: CallTimer | None = None
+    """The timer that ends the call at its deadline; None before the upstream has the call."""
     on_finish: tuple[FinishHook, ...] = ()
     """Hooks that run when the call ends, in this order, to release what was taken for it."""
     disabled_error: RpcError | None = None
@@ -112,7 +122,7 @@ class CallContext(Struct, eq=False):
     wrapped_tool: str | None = None
     """The tool that a `call_tool` asked for, if the call could not be routed."""
     sequence: int = field(default_factory=_sequence.__next__)
-    """Which call of this process it is; part of `id`."""
+    """Which call of this process it is; part of `id`, and the progress token for the server."""
     wall_time: float = field(default_factory=time)
     """When the call arrived, in seconds since 1970."""
     started_at: float = field(default_factory=monotonic)
@@ -136,6 +146,11 @@ class CallContext(Struct, eq=False):
         if entry is not None and entry.kind is TOOL:
             return entry.public_name
         return requested_name(self.request) if self.wrapped_tool is None else self.wrapped_tool
+
+    def restart_timeout(self) -> None:
+        """Give the call its whole timeout again: its server works on it, or its client answered."""
+        if self.timer is not None:
+            self.timer.restart(self)
 
     def finish(self, result: object, error: BaseException | None) -> list[BaseException]:
         """Run the `on_finish` hooks, once; return what they raised."""

@@ -9,7 +9,8 @@ The owner passes a function that starts the call. `watch` adds a call that runs 
 hook removes the call when it ends.
 
 One timer serves all calls, because a timer per call would cost more than the rest of the queue. All
-calls have the same timeout, so the oldest call expires first.
+calls have the same timeout, so the call that started or was restarted first expires first. Progress
+and answers of the client restart the timeout of a call, up to `max_timeout` in total.
 
 Calls are counted per principal only once so many run that one principal could have its share.
 
@@ -18,9 +19,11 @@ Invariants:
 2. Principals with waiting calls take turns. The calls of one principal start in their order.
 3. In a full queue, a new call displaces the newest call of the principal with the most waiting
    calls, unless the new call's principal would then have as many.
+4. `calls` is ordered by deadline.
 """
 
 import asyncio
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -58,7 +61,7 @@ class _WaitingCall(NamedTuple):
 class UpstreamQueue:
     """The running and waiting calls of one upstream."""
 
-    _now: Callable[[], float]  # the clock of the running loop; set when the first call is watched
+    now: Callable[[], float]  # the clock of the running loop; set when the first call is watched
 
     def __init__(
         self,
@@ -66,8 +69,12 @@ class UpstreamQueue:
         timeout: float,
         awaiting_client_since: Callable[[DownstreamClient], float | None],
         max_per_principal: int | None = None,
+        max_timeout: float = math.inf,
     ) -> None:
         """Create an empty queue.
+
+        A call without a sign of life ends after `timeout` seconds, every other call after
+        `max_timeout`. If that is shorter than `timeout`, nothing extends a call.
 
         `awaiting_client_since` returns when the backend sent the request that a client has not
         answered yet. The time of a call that waits for its client does not count against the
@@ -77,6 +84,9 @@ class UpstreamQueue:
         self._max_per_principal = max_per_principal or sys.maxsize
         self._awaiting_client_since = awaiting_client_since
         self._timeout = timeout
+        self._max_timeout = max(timeout, max_timeout)
+        self.progress_at = -math.inf
+        """When the server last reported progress of a call, or a client answered its request."""
         # All running and waiting calls; the call that expires first comes first.
         self.calls: dict[CallContext, None] = {}
         # The waiting calls by principal; the principal whose turn comes next is first.
@@ -148,11 +158,12 @@ class UpstreamQueue:
 
     def watch(self, context: CallContext) -> None:
         """Count a call that runs or waits, and cancel it when its time is up."""
-        # This runs for every call: `_now` saves the lookup of the running loop.
+        # This runs for every call: `now` saves the lookup of the running loop.
         if self._timer is None:
             self._start_timer()
-        context.queued_at = now = self._now()
+        context.queued_at = now = self.now()
         context.deadline = now + self._timeout
+        context.timer = self
         self.calls[context] = None
         context.on_finish += (self.remove,)
         if self._counts is not None:
@@ -160,8 +171,33 @@ class UpstreamQueue:
 
     def _start_timer(self) -> None:
         loop = asyncio.get_running_loop()
-        self._now = loop.time
+        self.now = loop.time
         self._timer = loop.call_at(loop.time() + self._timeout, self._cancel_overdue)
+
+    # CallTimer
+
+    def restart(self, context: CallContext) -> None:
+        """Give a call its whole timeout again, up to `max_timeout` in total."""
+        if context in self.calls:
+            self.progress_at = now = self.now()
+            self._extend(context, now)
+
+    def _extend(self, context: CallContext, now: float) -> bool:
+        """Restart the timeout of a call; return False if `max_timeout` does not allow it."""
+        latest = context.queued_at + self._max_timeout
+        if context.deadline >= latest or latest <= now:
+            return False
+        context.deadline = now + self._timeout
+        del self.calls[context]
+        self.calls[context] = None  # at the end: no other call has a later deadline
+        if context.deadline > latest:
+            # Once for each call, since a call at its latest deadline is not extended again.
+            context.deadline = latest
+            self._sort()
+        return True
+
+    def _sort(self) -> None:
+        self.calls = dict.fromkeys(sorted(self.calls, key=lambda context: context.deadline))
 
     def adjust_limit(self, change: int, principal: str) -> None:
         """Free the slots of calls that wait for their client (1), or take them back (-1)."""
@@ -176,19 +212,25 @@ class UpstreamQueue:
         self._start_waiting()
 
     def reconfigure(
-        self, limit_change: int, timeout: float, max_per_principal: int | None = None
+        self,
+        limit_change: int,
+        timeout: float,
+        max_per_principal: int | None = None,
+        max_timeout: float = math.inf,
     ) -> None:
-        """Change the number of slots, the timeout, and how many slots one principal may hold.
+        """Change the number of slots, the timeouts, and how many slots one principal may hold.
 
-        With a shorter timeout, calls in flight have no more time left than a call that starts now.
+        With shorter timeouts, calls in flight have no more time left than a call that starts now.
         """
         self._max_per_principal = max_per_principal or sys.maxsize
-        self._timeout = timeout
+        self._timeout, self._max_timeout = timeout, max(timeout, max_timeout)
         if self.calls:
             loop = asyncio.get_running_loop()
-            latest = loop.time() + timeout
+            now = loop.time()
             for context in self.calls:
-                context.deadline = min(context.deadline, latest)
+                latest = max(now, context.queued_at + self._max_timeout)
+                context.deadline = min(context.deadline, now + timeout, latest)
+            self._sort()
             self.close()
             first = next(iter(self.calls))
             self._timer = loop.call_at(first.deadline, self._cancel_overdue)
@@ -258,17 +300,22 @@ class UpstreamQueue:
             if context.deadline > now:
                 break
             asked_at = self._awaiting_client_since(context.client)
-            if asked_at is not None and asked_at >= context.queued_at:
-                # Moved to the end: the call gets its whole timeout again from now on.
-                del self.calls[context]
-                self.calls[context] = None
-                context.deadline = now + self._timeout
-            elif context.answer is not None:
-                context.answer.cancel(TimeoutError())
+            is_asked = asked_at is not None and asked_at >= context.queued_at
+            if is_asked and self._extend(context, now):
+                continue
+            if context.answer is not None:
+                context.answer.cancel(self._timeout_error(context))
         # A call that does not end at once is skipped here, so that it is cancelled only once.
         next_check = next((c.deadline for c in self.calls if c.deadline > now), None)
         if next_check is not None:
             self._timer = loop.call_at(next_check, self._cancel_overdue)
+
+    def _timeout_error(self, context: CallContext) -> TimeoutError:
+        if context.deadline < context.queued_at + self._max_timeout or (
+            self._max_timeout == self._timeout
+        ):
+            return TimeoutError()
+        return TimeoutError(f"did not end within {self._max_timeout:g} s (`max_timeout`)")
 
     def fail_queued(self, error: BaseException) -> None:
         """Fail all waiting calls."""

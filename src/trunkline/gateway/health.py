@@ -10,7 +10,8 @@ makes no calls but pings.
 
 A failure is a timeout, a lost connection, a malformed response or HTTP 5xx. A success is a result,
 whatever it contains, or an error that the server itself returned. A call that the client or the
-gateway cancelled is neither.
+gateway cancelled is neither. A timeout is neither, too, if the server has responded to anything
+since the call was made: then one tool hangs, and not the server.
 
 Invariants:
 1. A connection that ends under many calls counts as one failure.
@@ -19,6 +20,7 @@ Invariants:
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 
 from trunkline.gateway.backend import Backend
@@ -55,6 +57,8 @@ class CircuitBreaker:
         # Whether a call was answered and none has failed since. While it is true, further successes
         # change nothing and need not be recorded.
         self.healthy = False
+        self.responded_at = -math.inf
+        """When a call was last answered. Callers that skip `record` for a success set it."""
         self._on_changed = on_changed
         self._now = _loop_time
         self._lost_connection: object = None
@@ -86,8 +90,7 @@ class CircuitBreaker:
         """Record the outcome of a call that was made over `connection`."""
         error = answer.error
         if error is None:
-            self.active = True
-            self._record_success(permit)
+            self._record_answer(permit)
         elif error is answer.cancel_reason and not isinstance(error, TimeoutError):
             self.release(permit)  # cancelled by the client or the gateway
         else:
@@ -104,8 +107,7 @@ class CircuitBreaker:
             self._record_failure(permit, error)
         elif isinstance(error, RpcError):
             # Any answer, also an error, proves that the server is up.
-            self.active = True
-            self._record_success(permit)
+            self._record_answer(permit)
         else:
             self.release(permit)
 
@@ -116,6 +118,11 @@ class CircuitBreaker:
     def release(self, permit: int) -> None:
         """Return a permit whose call had no outcome."""
         self.breaker.release(permit, self._now())
+
+    def _record_answer(self, permit: int) -> None:
+        self.active = True
+        self.responded_at = self._now()
+        self._record_success(permit)
 
     def _record_success(self, permit: int) -> None:
         changed = self.breaker.record_success(permit)

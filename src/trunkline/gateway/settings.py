@@ -82,6 +82,9 @@ class UpstreamSettings(NamedTuple):
     name: str
     prefix: str
     timeout: float = 60.0
+    """How many seconds a call may take without progress."""
+    max_timeout: float = 3600.0
+    """How many seconds a call may take in total; at least `timeout`."""
     start_timeout: float = 60.0
     max_restarts: int | None = None
     max_in_flight: int = 64

@@ -124,6 +124,7 @@ class Upstream:
             settings.timeout,
             self._awaiting_client_since,
             settings.max_in_flight_per_principal,
+            settings.max_timeout,
         )
         self._pool = self._new_pool()
         self._background_tasks: set[asyncio.Task[None]] = set()
@@ -227,6 +228,7 @@ class Upstream:
             settings.max_in_flight - before.max_in_flight,
             settings.timeout,
             settings.max_in_flight_per_principal,
+            settings.max_timeout,
         )
         self._pool.reconfigure(settings.max_sessions, settings.max_sessions_per_principal)
         self.subscriptions.reconfigure(settings.timeout)
@@ -561,17 +563,29 @@ class Upstream:
     ) -> PendingResult:
         running = backend.call(context)
         # First, so that a failure opens the circuit before the next queued call starts.
-        running.add_callback(partial(self.circuit_breaker.record, permit, backend))
+        running.add_callback(partial(self._record_outcome, context, permit, backend))
         return running
 
     def _on_call_done(
         self, context: CallContext, primary: PrimarySession, permit: int, answer: PendingResult
     ) -> None:
         """Record the outcome of a call, and adapt its answer."""
-        if answer.error is not None or not self.circuit_breaker.healthy:
-            self.circuit_breaker.record(permit, primary.backend, answer)
+        if answer.error is None and self.circuit_breaker.healthy:
+            self.circuit_breaker.responded_at = self.queue.now()
+        else:
+            self._record_outcome(context, permit, primary.backend, answer)
         if answer.error is not None or context.caller.revision not in primary.passthrough_revisions:
             self._adapt_answer(context, primary.backend.revision, answer)
+
+    def _record_outcome(
+        self, context: CallContext, permit: int, backend: Backend, answer: PendingResult
+    ) -> None:
+        """Record the outcome of a call, unless only its tool hangs: the server has responded."""
+        responded_at = max(self.circuit_breaker.responded_at, self.queue.progress_at)
+        if isinstance(answer.error, TimeoutError) and responded_at > context.queued_at:
+            self.circuit_breaker.release(permit)
+        else:
+            self.circuit_breaker.record(permit, backend, answer)
 
     def _on_pooled_call_done(
         self, context: CallContext, primary: PrimarySession, permit: int, answer: PendingResult
@@ -611,7 +625,8 @@ class Upstream:
         if isinstance(error, RpcError):
             return adapt_error(self._mask_error(error), server_revision, revision)
         if isinstance(error, TimeoutError):
-            text = f"{self.name} did not answer within {self.settings.timeout:g} s"
+            reason = str(error) or f"did not answer within {self.settings.timeout:g} s"
+            text = f"{self.name} {reason}"
             return gateway_error(ErrorKind.UPSTREAM_TIMEOUT, text, revision, server=self.name)
         if isinstance(error, ConnectionLost):
             return self._unavailable(revision, str(error), getattr(error, "retry_after", None))

@@ -59,6 +59,14 @@ class MetaObject(msgspec.Struct, eq=False):
         self.last_removal = keys, remainder
         return remainder
 
+    def with_progress_token(self, token: int) -> "MetaObject":
+        """Return a copy with this progress token."""
+        members = {**self.members, PROGRESS_TOKEN_KEY: Raw(b"%d" % token)}
+        if not self.members or self.raw is None or PROGRESS_TOKEN_KEY in self.members:
+            return make_meta(members)
+        # Spliced: every call to a stateless server has an envelope, which takes longer to encode.
+        return MetaObject(Raw(b'{"progressToken":%d,%b' % (token, bytes(self.raw)[1:])), members)
+
     @property
     def is_cacheable(self) -> bool:
         """Whether it is small enough to be cached."""
@@ -238,6 +246,16 @@ class Params:
     def put_meta(self, key: str, value: object) -> None:
         """Set a member of `_meta`."""
         self.set_meta(make_meta({**self.meta_object.members, key: to_raw(value)}))
+
+    def put_progress_token(self, token: int) -> None:
+        """Set the progress token."""
+        call_params = self._call_params
+        if call_params is not None and call_params.meta is _ABSENT:
+            # Most calls: without reading and writing a `_meta`.
+            call_params.meta = Raw(b'{"progressToken":%d}' % token)
+            self._meta_object, self._raw, self.has_only_name_and_arguments = None, None, False
+        else:
+            self.set_meta(self.meta_object.with_progress_token(token))
 
     def drop_meta(self, keys: frozenset[str]) -> None:
         """Remove members of `_meta`."""
