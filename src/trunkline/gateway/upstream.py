@@ -119,13 +119,7 @@ class Upstream:
         self._run_scope: asyncio.Timeout | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self.queue = UpstreamQueue(
-            settings.max_in_flight,
-            settings.timeout,
-            self._awaiting_client_since,
-            settings.max_in_flight_per_principal,
-            settings.max_timeout,
-        )
+        self.queue = self._new_queue(settings)
         self._pool = self._new_pool()
         self._background_tasks: set[asyncio.Task[None]] = set()
         # The features that are offered only to clients with certain capabilities
@@ -418,6 +412,15 @@ class Upstream:
     def _report_state(self) -> None:
         if self._on_state_changed is not None:
             self._on_state_changed(self.snapshot())
+
+    def _new_queue(self, settings: UpstreamSettings) -> UpstreamQueue:
+        return UpstreamQueue(
+            settings.max_in_flight,
+            settings.timeout,
+            self._awaiting_client_since,
+            settings.max_in_flight_per_principal,
+            settings.max_timeout,
+        )
 
     # Secondary sessions
 
