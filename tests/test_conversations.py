@@ -56,8 +56,9 @@ LIMIT = re.compile(r"limit (\w+): (\d+)")
 SCHEMA = re.compile(r"schema of (\w+) (\w+): (.*)")
 CHANCE = re.compile(
     r'v1\.[\w-]+|(?<=")[\w-]{6}-\d+(?=":\{"method")|(?<=elicitationId":")[0-9a-f-]+'
+    r'|(?<="progressToken":)1\d{15}'
 )
-"""What is made up: states, the names of questions, and ids of elicitations."""
+"""What is made up: states, names of questions, ids of elicitations, and the progress tokens."""
 
 
 class Scripted:

@@ -246,7 +246,8 @@ async def test_a_server_process_runs_in_the_folder_of_the_configuration(tmp_path
 
 
 async def test_the_server_settings_reach_the_gateway(tmp_path: Path) -> None:
-    more = 'prefix = ""\ntimeout = 3\nstart_timeout = 4\nmax_restarts = 5\nmax_in_flight = 6\n'
+    more = 'prefix = ""\ntimeout = 3\nmax_timeout = 13\nstart_timeout = 4\n'
+    more += "max_restarts = 5\nmax_in_flight = 6\n"
     more += "max_sessions = 7\nmax_queue = 8\nbreaker_threshold = 9\n"
     more += "breaker_recovery = 10\nping_interval = 11\n"
     more += "max_in_flight_per_principal = 12\nnormalise_schemas = true"
@@ -257,6 +258,7 @@ async def test_the_server_settings_reach_the_gateway(tmp_path: Path) -> None:
         "a",
         "",
         3.0,
+        13.0,
         4.0,
         5,
         6,

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.contexts import without_token
 from tests.endpoints.exchanges import make_request
 from tests.gateway.servers import Server, one_tool, refuse, serving, session_client, tool
 from tests.gateway.stateless_callers import (
@@ -58,8 +59,9 @@ class SpanRecorder:
 
 
 def meta_of(server: Server) -> Any:
-    """Return the `_meta` of the last call that a server got."""
-    return [params for method, params in server.received if method == "tools/call"][-1].get("_meta")
+    """Return the `_meta` of the last call that a server got, without the progress token."""
+    calls = [params for method, params in server.received if method == "tools/call"]
+    return without_token(calls[-1]).get("_meta")
 
 
 @pytest.mark.holds("T99")
