@@ -21,6 +21,7 @@ from tests.gateway.servers import (
     text_of,
     tool,
 )
+from tests.gateway.test_gated_features import gating_server
 from tests.tasks import stop
 from trunkline.backends.connect import ClientIdentity, HttpConnector, ProtocolSetting
 from trunkline.endpoints.auth import EndpointSettings
@@ -30,6 +31,7 @@ from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import GatewayIdentity
 from trunkline.gateway.settings import UpstreamSettings
 from trunkline.http.listener import HttpListener
+from trunkline.mcp.features import FeatureKind
 
 LIMITS = replace(SHORT_LIMITS, relisten_delay=0.01)
 WAYS: list[tuple[ProtocolSetting, str, str]] = [
@@ -44,9 +46,11 @@ Way = tuple[ProtocolSetting, str, str]
 
 
 @asynccontextmanager
-async def listening(made: Gateway, port: int = 0) -> AsyncGenerator[str]:
-    """Serve a gateway over HTTP, and yield its URL."""
-    made.client_capabilities = QUESTIONS
+async def listening(
+    made: Gateway, port: int = 0, capabilities: dict[str, Any] = QUESTIONS
+) -> AsyncGenerator[str]:
+    """Serve a gateway over HTTP, and yield its URL; its servers are told of `capabilities`."""
+    made.client_capabilities = capabilities
     router = HttpRouter(made, EndpointSettings(sse_ping_interval=0.05))
     listener = HttpListener(router.handle)
     await listener.listen("127.0.0.1", port)
@@ -115,6 +119,20 @@ async def test_features_and_calls_pass_through_the_whole_chain(way: Way) -> None
         (uri,) = await client.names("resources/list")
         read = await client.ask("resources/read", {"uri": uri})
         assert read["contents"][0]["text"] == "x"
+
+
+@by_every_way
+async def test_the_first_client_gets_the_tools_offered_only_to_clients_like_it(
+    way: Way,
+) -> None:
+    wanted, path, _ = way
+    server = gating_server()
+    async with serving(in_back=server) as back, listening(back, capabilities={}) as origin:
+        assert len(back.registry.catalog.entries(FeatureKind.TOOL)) == 1  # no client has come yet
+        made = front(origin + path, wanted)
+        async with closing(made), session_client(made, **QUESTIONS) as user:
+            names = [f"up__in_back__needs-{name}" for name in ("elicitation", "roots", "sampling")]
+            assert sorted(await user.names()) == [*names, "up__in_back__plain"]
 
 
 @by_every_way

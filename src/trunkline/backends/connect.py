@@ -25,7 +25,7 @@ from trunkline.backends.legacy_sse import CrossOriginEndpoint, LegacySseTranspor
 from trunkline.backends.limits import DEFAULT_LIMITS, BackendLimits
 from trunkline.backends.server_connection import ServerConnection, TransportServerConnection
 from trunkline.backends.session_server import SessionServer
-from trunkline.backends.stateless_server import StatelessServer
+from trunkline.backends.stateless_server import StatelessServer, gateway_caller
 from trunkline.backends.streamable_http import StreamableHttpClient
 from trunkline.gateway.backend import Backend, BackendListener
 from trunkline.http.client import ClientLimits, HttpClient, HttpCredentials
@@ -59,7 +59,7 @@ from trunkline.mcp.era_detection import (
     classify_http_status,
     classify_initialize_error,
 )
-from trunkline.mcp.identity import Caller, Principal, cancelled_notification
+from trunkline.mcp.identity import cancelled_notification
 from trunkline.mcp.methods import SERVER_REQUESTS
 from trunkline.mcp.negotiation import (
     add_envelope,
@@ -70,7 +70,6 @@ from trunkline.mcp.negotiation import (
 from trunkline.mcp.params import Params
 from trunkline.mcp.versions import (
     LATEST_SESSION_REVISION,
-    LATEST_STATELESS_REVISION,
     STATELESS_REVISIONS,
     Era,
     list_dates,
@@ -102,6 +101,12 @@ class ClientIdentity(NamedTuple):
             transport, self.name, self.remapper, server, self.report, close_timeout=timeout
         )
 
+    def stateless_server(self, *, over_http: bool, limits: BackendLimits) -> StatelessServer:
+        """Return a server of the stateless protocol, not connected yet."""
+        return StatelessServer(
+            self.listener, self.client_info, over_http, limits, capabilities=self.capabilities
+        )
+
     def http_connection(
         self,
         client: HttpClient,
@@ -122,8 +127,7 @@ async def connect_transport(
 ) -> Backend:
     """Initialize the server behind a transport whose protocol is known."""
     if era is Era.STATELESS:
-        listener, client_info = identity.listener, identity.client_info
-        server = StatelessServer(listener, client_info, over_http=False, limits=limits)
+        server = identity.stateless_server(over_http=False, limits=limits)
         await server.open(identity.connection(transport, server, limits))
         return server
     return await _open_session(identity, transport, limits)
@@ -195,8 +199,8 @@ class HttpConnector:
     async def _connect_stateless(
         self, identity: ClientIdentity, *, is_probe: bool = False
     ) -> StatelessServer:
-        listener, client_info, limits = identity.listener, identity.client_info, self._limits
-        server = StatelessServer(listener, client_info, over_http=True, limits=limits)
+        limits = self._limits
+        server = identity.stateless_server(over_http=True, limits=limits)
         connection = identity.http_connection(self._new_client(), None, limits)
         timeout = limits.http_probe_timeout if is_probe else None
         await server.open(connection, timeout, is_probe=is_probe)
@@ -330,10 +334,8 @@ class _EraProbe:
         identity = self._identity
         if step is DetectionStep.DISCOVER:
             params = Params(to_raw({}))
-            caller = Caller(
-                Principal(""), LATEST_STATELESS_REVISION, {}, to_raw(identity.client_info)
-            )
-            add_envelope(params, caller)
+            # The server may be a gateway, which tells its own servers what the first request says.
+            add_envelope(params, gateway_caller(identity.client_info, identity.capabilities))
             payload = params.encode()
         else:
             capabilities, client_info = identity.capabilities, identity.client_info
@@ -425,8 +427,7 @@ class _EraProbe:
             primed = _PrimedConnection(connection, answer)
             await server.open(primed, identity.capabilities, identity.client_info)
             return server
-        listener, client_info = identity.listener, identity.client_info
-        stateless = StatelessServer(listener, client_info, over_http=False, limits=limits)
+        stateless = identity.stateless_server(over_http=False, limits=limits)
         connection = identity.connection(self._transport, stateless, limits)
         await stateless.open(_PrimedConnection(connection, answer))
         return stateless

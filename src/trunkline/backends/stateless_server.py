@@ -43,6 +43,7 @@ from trunkline.jsonrpc import (
     Superseded,
     to_raw,
 )
+from trunkline.mcp.capabilities import capabilities_for_revision
 from trunkline.mcp.compat import to_stateless_params
 from trunkline.mcp.era_detection import MAX_PROBES, ProbeResult, classify_error
 from trunkline.mcp.features import Feature, FeatureKind
@@ -142,6 +143,16 @@ def find_input_required(result: Raw) -> InputRequired | None:
     return read_input_required(result) if b'"input_required"' in bytes(result) else None
 
 
+NO_CAPABILITIES: Mapping[str, Any] = {}
+
+
+def gateway_caller(client_info: object, capabilities: Mapping[str, Any]) -> Caller:
+    """Return the caller of the gateway's own requests to a stateless server."""
+    revision = LATEST_STATELESS_REVISION
+    declared = capabilities_for_revision(capabilities, revision)
+    return Caller(Principal(""), revision, declared, to_raw(client_info))
+
+
 class StatelessServer:
     """One MCP server of the stateless protocol."""
 
@@ -151,12 +162,15 @@ class StatelessServer:
         client_info: object,
         over_http: bool,
         limits: BackendLimits = DEFAULT_LIMITS,
+        *,
+        capabilities: Mapping[str, Any] = NO_CAPABILITIES,
     ) -> None:
-        """Prepare; `client_info` names the gateway in its own requests."""
+        """Prepare; `client_info` names the gateway in its own requests.
+
+        They declare `capabilities`: servers may list more for clients that have some.
+        """
         self._listener = listener
-        self._gateway_caller = Caller(
-            Principal(""), LATEST_STATELESS_REVISION, {}, to_raw(client_info)
-        )
+        self._gateway_caller = gateway_caller(client_info, capabilities)
         self._over_http = over_http
         self._limits = limits
         self._connection: ServerConnection | None = None
