@@ -125,8 +125,6 @@ BREAK_FILE: dict[str, Callable[[Path], object]] = {
     "an unknown key": lambda file: file.write_text("[gateway]\nnome = 1\n"),
     "a wrong type": lambda file: file.write_text("[gateway]\nname = 1\n"),
     "not UTF-8": lambda file: file.write_bytes(b"\xff\xfe"),
-    "a reference to nothing": lambda file: file.write_text('[servers.a]\nurl = "${NOT_SET}"\n'),
-    "no environment file": lambda file: file.write_text(CHILD),
     "gone": lambda file: file.unlink(),
     "a folder": lambda file: (file.unlink(), file.mkdir()),
     "a pipe": lambda file: (file.unlink(), os.mkfifo(file)),
@@ -425,9 +423,31 @@ async def test_a_missing_file_is_watched_until_it_exists(tmp_path: Path) -> None
     harness = ReloadHarness(tmp_path)
     async with WatchedReloader(harness):
         harness.write(CHILD)
-        assert "a.env" in ((await harness.next()).problem or "")
+        result = await harness.next()
+        assert result.changed == ("servers.a: added", "gateway.name")
+        assert "a.env" in "".join(result.notes)
         (tmp_path / "a.env").write_text("A=1\n")
-        assert (await harness.next()).changed == ("servers.a: added", "gateway.name")
+        result = await harness.next()
+        assert (result.changed, result.notes) == (("servers.a: restarted (unresolved, env)",), ())
+
+
+TAKE_AWAY: dict[str, Callable[[Path], object]] = {
+    "a variable": lambda file: file.write_text(CHILD + 'args = ["${NOT_SET}"]\n'),
+    "a file": lambda file: (file.parent / "a.env").unlink(),
+}
+
+
+@pytest.mark.parametrize("what", TAKE_AWAY)
+async def test_a_reload_never_takes_away_what_a_running_server_needs(
+    what: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.env").write_text("A=1\n")
+    harness = ReloadHarness(tmp_path, CHILD)
+    before = harness.reloader.config
+    TAKE_AWAY[what](harness.file)
+    result = await harness.reloader.reload()
+    assert (result.problem or "").startswith(f"{harness.file}:")
+    assert harness.reloader.config is before
 
 
 async def test_without_reload_on_change_only_requests_cause_a_reload(tmp_path: Path) -> None:

@@ -206,3 +206,13 @@ def test_check_says_how_a_server_is_restricted_and_why_another_one_cannot_be(
     servers = json.loads(run("check", "--json", "--config", file).stdout)["servers"]
     assert [each["state"] for each in servers] == ["ready", "waiting", "ready"]
     assert [each["sandbox"] for each in servers] == [how, None, None]
+
+
+@pytest.mark.holds("O0.4")
+def test_an_unset_variable_stops_its_server_only(tmp_path: Path) -> None:
+    broken = child("broken", more='env = { A = "${NOT_SET_ANYWHERE}" }')
+    result = run("check", "--config", config(tmp_path, child("small"), broken), "--json")
+    assert result.exit_code == 1
+    small, broken_report = json.loads(result.stdout)["servers"]
+    assert (small["state"], broken_report["state"]) == ("ready", "failed")
+    assert "servers.broken.env.A: the variable NOT_SET_ANYWHERE is not" in broken_report["error"]

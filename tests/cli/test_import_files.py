@@ -262,3 +262,23 @@ def test_an_invalid_named_file_exits_with_two(tmp_path: Path) -> None:
     assert str(bad) in result.stderr
     result = run("import", "--from", "nofile")
     assert result.stderr == "trunkline: nofile: there is no such file; check the name\n"
+
+
+def test_import_lists_the_variables_that_the_servers_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SET_HERE", "x")
+    monkeypatch.delenv("NOT_HERE", raising=False)
+    entry = {"command": "x", "args": ["${NOT_HERE}", "${OWN}"], "env": {"OWN": "1", "B": "${B:-}"}}
+    web = {"url": "https://a.example", "headers": {"A": "${env:SET_HERE}", "C": "${input:a-key}"}}
+    file = tmp_path / "client.json"
+    servers = {"one": entry, "two": web, "three": {**web, "headers": {"X": "${NOT_HERE}"}}}
+    inputs = [{"id": "a-key"}]
+    file.write_text(json.dumps({"servers": servers, "inputs": inputs}))
+    result = run("import", "--from", str(file))
+    assert result.stderr.splitlines()[-4:] == [
+        "set these variables before you start the gateway:",
+        "  NOT_HERE, for one, three; not set here",
+        "  SET_HERE, for two",
+        "  A_KEY, for two; not set here",
+    ]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.config.backend_settings import command_of
 from tests.documents.test_parser import DOCUMENTS
 from tests.json_values import JSON
 from tests.test_docs import blocks
@@ -283,9 +284,51 @@ def test_substituted_values_are_never_shown(tmp_path: Path) -> None:
     url = "${S}"
     headers = { A = "${file:token}", B = "${S} ${NOPE} ${file:nope}" }
     """
-    errors = errors_of(write(tmp_path, text), S="s3cr3t")
-    assert len(errors) == 4
+    (server,) = load_config(write(tmp_path, text), {"S": "s3cr3t"}).servers
+    assert len((server.unresolved or "").split("; ")) == 8
+    assert "s3cr3t" not in (server.unresolved or "")
+    errors = errors_of(write(tmp_path, text + "[a]\n"), S="s3cr3t")
+    assert len(errors) == 5
     assert "s3cr3t" not in "".join(errors)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ('command = "${NOPE}"', "command: the variable NOPE is not set"),
+        ('url = "${NOPE}"', "url: the variable NOPE is not set"),
+        ('url = "${HERE}"', "url: expected http:// or https:// and a host"),
+        ('url = "https://a/"\nheaders = { A = "${NOPE}" }', "headers.A: the variable NOPE is not"),
+        ('url = "https://a/"\nheaders = { A = "${file:no}" }', 'headers.A: the file "no" cannot'),
+        ('command = "x"\nenv_file = "no.env"', 'env_file: the file "no.env" cannot be read'),
+        (
+            'command = "x"\nsandbox = { writable = ["${NOPE}"] }',
+            "sandbox.writable[0]: the variable",
+        ),
+        (
+            'command = "x"\nsandbox = { writable = ["${BLANK}"] }',
+            "sandbox.writable[0]: it is blank",
+        ),
+    ],
+)
+def test_what_the_environment_lacks_concerns_one_server_only(
+    lines: str, reason: str, tmp_path: Path
+) -> None:
+    file = write(tmp_path, f'[servers.a]\n{lines}\n[servers.b]\ncommand = "b"\n')
+    broken, fine = load_config(file, {"HERE": "here", "BLANK": " "}).servers
+    assert f"servers.a.{reason}" in (broken.unresolved or "")
+    assert (broken.unresolved or "").startswith(f"{file}:")
+    assert (fine.unresolved, command_of(fine).command) == (None, "b")
+
+
+def test_every_reason_is_named_and_a_mistake_in_the_file_is_an_error(tmp_path: Path) -> None:
+    text = '[servers.a]\ncommand = "${A}"\nargs = ["${B}"]\n'
+    (server,) = load_config(write(tmp_path, text), {}).servers
+    assert all(f"the variable {name} is not set" in (server.unresolved or "") for name in "AB")
+    malformed = text.replace("${B}", "${B} ${")
+    assert "expected ${VAR}" in "".join(errors_of(write(tmp_path, malformed)))
+    (server,) = load_config(write(tmp_path, text + "disabled = true"), {}).servers
+    assert server.unresolved is None
 
 
 def test_a_raw_configuration_keeps_its_references(tmp_path: Path) -> None:

@@ -47,8 +47,15 @@ def test_the_secret_may_be_a_reference(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("environ", [{}, {"SECRET": ""}])
 def test_an_unset_variable_is_reported_by_name(tmp_path: Path, environ: dict[str, str]) -> None:
-    (line,) = errors_of(tmp_path, COMPLETE, **environ)
-    assert "trunkline.toml:6: servers.web.oauth.client_secret_env: the variable SECRET" in line
+    (server,) = read(tmp_path, COMPLETE, **environ).servers
+    expected = "trunkline.toml:6: servers.web.oauth.client_secret_env: the variable SECRET"
+    assert expected in (server.unresolved or "")
+
+
+def test_a_token_url_from_the_environment_concerns_its_server_only(tmp_path: Path) -> None:
+    text = COMPLETE.replace("https://id.example/token", "${URL}")
+    (server,) = read(tmp_path, text, SECRET="s3cr3t", URL="http://id.example").servers
+    assert "servers.web.oauth.token_url: expected https://" in (server.unresolved or "")
 
 
 def test_exactly_one_secret_is_required(tmp_path: Path) -> None:

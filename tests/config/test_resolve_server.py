@@ -20,7 +20,8 @@ def resolve(
         found.append(f"{format_key_path(path)}: {why}; {fix}")
 
     context = ResolveContext(environ, folder)
-    return resolve_server(ServerEntry("fs", table, ("servers", "fs")), context, report), found
+    entry = ServerEntry("fs", table, ("servers", "fs"))
+    return resolve_server(entry, context, report, report), found
 
 
 def test_references_are_resolved_in_every_key_that_starts_a_server() -> None:

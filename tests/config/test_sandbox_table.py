@@ -44,8 +44,6 @@ def test_paths_are_relative_to_the_file_and_may_have_references(tmp_path: Path) 
         ('user = "a b"', "sandbox.user: expected a user, by name or number"),
         ('read_only = "/a"', "sandbox.read_only: expected a list, got text"),
         ('writable = [" "]', "sandbox.writable[0]: it is blank"),
-        ('writable = ["${NO}"]', "sandbox.writable[0]: the variable NO is not set"),
-        ('writable = ["${B:- }"]', "sandbox.writable[0]: it is blank"),
         (
             'read_only = ["/a"]\nwritable = ["/b", "/a/"]',
             "sandbox.writable[1]: the same path is listed before; keep one of the two",

@@ -24,6 +24,7 @@ from trunkline.gateway.backend import (
     BackendFeatures,
     BackendListener,
     ServerRequestMode,
+    UnusableBackend,
 )
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.gateway import Gateway
@@ -194,6 +195,18 @@ async def test_a_server_that_never_starts_affects_no_other() -> None:
         error = await user.unavailable("down__anything")
         assert "no such file" in error.message
         assert down.starts == 3
+
+
+async def test_an_unusable_server_is_tried_once_only() -> None:
+    server = Server()
+    server.broken = UnusableBackend("the variable X is not set")
+    gateway = make_gateway()
+    add(gateway, "s", server)
+    async with running(gateway), session_client(gateway) as user:
+        while gateway.registry.upstream("s").state is not UpstreamState.FAILED:
+            await asyncio.sleep(0)
+        assert "the variable X is not set" in (await user.unavailable("s__x")).message
+        assert server.starts == 1
 
 
 @pytest.mark.holds("O0.17")

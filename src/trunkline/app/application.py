@@ -262,7 +262,6 @@ class App:
         self._asgi: AsgiApp | None = None
         self._listen_address: str | None = None
         self._tls_digest = b""
-        self._folder = config.source.parent if config.source else None
         self.switches = build_kill_switches(config, self.gateway, stores.switches)
         prepare_enforcement(self.gateway, config, self.switches, stores.limits)()
         self.admin = build_admin_service(config, self.gateway, self.switches)
@@ -278,7 +277,7 @@ class App:
             self.gateway,
             self.admin,
             stores.eras,
-            self._folder,
+            config.source,
             limits.shutdown.child_exit,
             limits=limits.backends,
         )

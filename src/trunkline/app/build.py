@@ -8,6 +8,7 @@ Modules that only some servers or HTTP need are imported when they are used, so 
 --stdio` starts quickly.
 """
 
+import os
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from msgspec import Struct
 
 from trunkline import __version__
 from trunkline.admin.service import AdminService, SwitchFile
+from trunkline.app.nesting import nesting_variables
 from trunkline.backends.builtin import BuiltinSettings
 from trunkline.backends.era_cache import (
     EraCache,
@@ -40,7 +42,7 @@ from trunkline.config import (
     SubjectLimitTable,
 )
 from trunkline.endpoints.auth import EndpointSettings
-from trunkline.gateway.backend import Backend, BackendOwner, ConnectBackend
+from trunkline.gateway.backend import Backend, BackendOwner, ConnectBackend, UnusableBackend
 from trunkline.gateway.concurrency import fair_share
 from trunkline.gateway.decision_cache import DecisionCache
 from trunkline.gateway.enforcement import (
@@ -380,19 +382,24 @@ class ServerConnector:
         gateway: Gateway,
         admin: AdminService,
         era_store: EraStore,
-        folder: Path | None,
+        source: Path | None,
         child_exit_timeout: float,
         *,
         limits: BackendLimits = DEFAULT_LIMITS,
     ) -> None:
-        """Start without connections; commands run in `folder` unless they set `cwd`."""
+        """Start without connections; commands run in the folder of `source` unless they set `cwd`.
+
+        `source` is the file of the configuration.
+        """
         # The first live process of each server with a command.
         self.children: dict[str, ChildProcess] = {}
         # Whether servers start before their clients are known, as over HTTP.
         self.clients_unknown = False
         self.gateway = gateway
         self.admin = admin
-        self.folder = folder
+        self.folder = source.parent if source else None
+        # Set for every command; a gateway that a command starts reads it.
+        self.variables = nesting_variables(os.environ, source)
         self.limits = limits
         self.child_exit_timeout = child_exit_timeout
         self._era_store = era_store
@@ -411,6 +418,8 @@ class ServerConnector:
 
     def connect(self, server: ServerSettings) -> ConnectBackend:
         """Return a function that connects to a server."""
+        if server.unresolved is not None:
+            return _refuse_connection(server.unresolved)
         return server.backend.connector(_ServerContext(self, server))
 
     def era_cache(self, name: str, target: tuple[str, ...]) -> EraCache:
@@ -418,6 +427,13 @@ class ServerConnector:
         # By digest, not by name: a renamed server keeps its detected protocol.
         key = self._era_keys[name] = server_digest(*target)
         return self.era_caches.setdefault(key, EraCache(self._era_store, key))
+
+
+def _refuse_connection(reason: str) -> ConnectBackend:
+    async def connect(_: BackendOwner) -> Backend:
+        raise UnusableBackend(reason)
+
+    return connect
 
 
 class _ServerContext(NamedTuple):
@@ -462,7 +478,11 @@ class _ServerContext(NamedTuple):
     ) -> ChildProcess:
         children, timeout = self.servers.children, self.servers.child_exit_timeout
         child = await ChildProcess.start(
-            command, env=env, cwd=folder, sandbox=sandbox, exit_timeout=timeout
+            command,
+            env=env | self.servers.variables,
+            cwd=folder,
+            sandbox=sandbox,
+            exit_timeout=timeout,
         )
         known = children.get(self.server.name)
         if known is None or known.returncode is not None:  # else it is a further session

@@ -45,7 +45,7 @@ from typing import TypeAlias
 from msgspec import Struct, field
 
 from trunkline.config import Config, ConfigError, ConfigErrors, load_config
-from trunkline.config.diff import ConfigDiff, compare_configs, with_old_values
+from trunkline.config.diff import ConfigDiff, compare_configs, enabled_servers, with_old_values
 from trunkline.files import FileStamp, file_stamp
 from trunkline.jsonrpc.errors import IncidentReporter, print_incident, to_rpc_error
 
@@ -233,6 +233,8 @@ class ConfigReloader:
         if isinstance(reading.found, ConfigErrors):
             return ReloadResult(str(reading.found))
         new = reading.found
+        if (problem := _find_loss(self._running, new)) is not None:
+            return ReloadResult(problem)
         change = ConfigChange(self._running, new, compare_configs(self._running, new))
         try:
             steps = [await self._prepare(prepare, change) for prepare in self._parts]
@@ -262,7 +264,19 @@ class ConfigReloader:
                 problem = f"{change.new.source}: {PARTIAL_RELOAD}: {error.message}: {error.data}"
         changed = (*change.diff.lines(), *change.extra_changes)
         applied = (line for line in changed if line not in change.postponed)
-        return ReloadResult(problem, tuple(applied), tuple(change.postponed), change.new.notes)
+        failing = (s.unresolved for s in enabled_servers(change.new).values() if s.unresolved)
+        notes = (*change.new.notes, *failing)
+        return ReloadResult(problem, tuple(applied), tuple(change.postponed), notes)
+
+
+def _find_loss(old: Config, new: Config) -> str | None:
+    """Return why servers that can be started now could not be with `new`; None if there are none.
+
+    A file that a server needs may be missing for a moment, while it is replaced.
+    """
+    usable = {name for name, server in enabled_servers(old).items() if server.unresolved is None}
+    reasons = [s.unresolved for s in new.servers if s.name in usable and s.unresolved is not None]
+    return "\n".join(reasons) or None
 
 
 def read_config_files(

@@ -27,7 +27,13 @@ from trunkline.backends.server_connection import ServerConnection, TransportServ
 from trunkline.backends.session_server import SessionServer
 from trunkline.backends.stateless_server import StatelessServer, gateway_caller
 from trunkline.backends.streamable_http import StreamableHttpClient
-from trunkline.gateway.backend import Backend, BackendListener
+from trunkline.documents.parser import as_table
+from trunkline.gateway.backend import (
+    NESTED_GATEWAY_ERROR,
+    Backend,
+    BackendListener,
+    UnusableBackend,
+)
 from trunkline.http.client import ClientLimits, HttpClient, HttpCredentials
 from trunkline.http.exchange import Headers
 from trunkline.jsonrpc import (
@@ -47,6 +53,7 @@ from trunkline.jsonrpc import (
     RpcError,
     Transport,
     Violated,
+    from_raw,
     to_raw,
 )
 from trunkline.jsonrpc.errors import IncidentReporter, print_incident
@@ -264,7 +271,18 @@ class StdioConnector:
         self._limits = limits
 
     async def connect(self, identity: ClientIdentity) -> Backend:
-        """Start and connect it; raises RpcError, ValueError or ConnectionLost."""
+        """Start and connect it; raises RpcError, ValueError or ConnectionLost.
+
+        Raises UnusableBackend if it is a gateway that refuses to run below this one.
+        """
+        try:
+            return await self._connect(identity)
+        except RpcError as error:
+            if _is_nested_gateway(error):
+                raise UnusableBackend(error.message) from error
+            raise
+
+    async def _connect(self, identity: ClientIdentity) -> Backend:
         if self._protocol != "auto":
             transport, era = await self._start(), Era(self._protocol)
             return await connect_transport(transport, era, identity, self._limits)
@@ -306,6 +324,11 @@ class StdioConnector:
         except BaseException:
             await probe.aclose()
             raise
+
+
+def _is_nested_gateway(error: RpcError) -> bool:
+    data = from_raw(error.data) if isinstance(error.data, Raw) else error.data
+    return (as_table(data) or {}).get("type") == NESTED_GATEWAY_ERROR
 
 
 class _DecidingAnswer(NamedTuple):

@@ -1,18 +1,15 @@
 """`trunkline check`: checks the configuration and its keys, and whether its servers start."""
 
 import asyncio
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from trunkline.app.application import App
 from trunkline.app.auth import KeyMaterial, examine_keys
 from trunkline.app.build import argument_modes, normalises_schemas
 from trunkline.app.control import ServerStatus, server_statuses
-from trunkline.cli.locations import choose_config, describe_source, user_state_dir
+from trunkline.cli.locations import choose_config, describe_source
 from trunkline.cli.output import (
     EXIT_FAILURE,
     first_line,
@@ -21,7 +18,7 @@ from trunkline.cli.output import (
     print_table,
     progress,
 )
-from trunkline.cli.startup import StartupWatcher
+from trunkline.cli.startup import StartupWatcher, build_app
 from trunkline.config import Config
 from trunkline.gateway.enforcement import find_unchecked_tools
 from trunkline.mcp.features import FeatureKind
@@ -84,7 +81,7 @@ def run_check(option: Path | None, as_json: bool, timeout: float | None) -> None
 async def check_servers(config: Config, timeout: float | None = None) -> CheckReport:
     """Start all servers, wait for them at most `timeout` seconds, and stop them."""
     # `running` starts the servers only: no audit log, no address, no control socket.
-    app = App(config, user_state_dir(os.environ, sys.platform))
+    app = build_app(config)
     with progress("starting") as show:
         async with app.running() as gateway:
             startup = StartupWatcher(gateway.registry, show)

@@ -31,6 +31,8 @@ from trunkline.config import (
     to_toml,
 )
 from trunkline.config.addresses import split_url
+from trunkline.config.own_entries import serve_arguments
+from trunkline.config.server_table import server_needs
 from trunkline.documents.parser import get_table
 from trunkline.files import create_file, replace_file
 from trunkline.printable import printable_lines
@@ -52,6 +54,7 @@ def run_import(source: Path | None, target: Path | None, force: bool) -> None:
     configs = [_drop_own_entries(config, addresses) for config in configs]
     if not any(config.entries for config in configs):
         fail(EXIT_FAILURE, "no servers were found; name a file with --from FILE")
+    _print_needs(configs)
     if target is None:
         _print_config(configs)
     else:
@@ -118,7 +121,7 @@ def own_entry_reason(name: str, table: dict[str, Any], addresses: Sequence[objec
     `addresses` are those at which the gateway listens. Another loopback URL is ours only
     with our name and paths: other servers use `/mcp` as well.
     """
-    if _starts_trunkline(table):
+    if serve_arguments(table) is not None:
         return "its command is this program"
     url = table.get("url")
     if any(is_own_address(url, listen) for listen in addresses):
@@ -130,15 +133,20 @@ def own_entry_reason(name: str, table: dict[str, Any], addresses: Sequence[objec
     return "it has the name and url that `client-config` prints" if parts.path in paths else None
 
 
-def _starts_trunkline(table: dict[str, Any]) -> bool:
-    """Return whether an entry starts this program."""
-    words = [str(table.get("command", "")), *map(str, table.get("args", ()))]
-    for index, word in enumerate(words):
-        # Anywhere in the command: another program may start ours, as in `uvx trunkline serve`.
-        is_name = Path(word).name in {"trunkline", "trunkline.exe"}
-        if is_name and "serve" in words[index + 1 :]:
-            return True
-    return False
+def _print_needs(configs: list[RawConfig]) -> None:
+    """Print the environment variables that the servers need, and which are not set here."""
+    needs: dict[str, list[str]] = {}
+    for config in configs:
+        context = config.resolve_context({})
+        for entry in config.entries:
+            for variable in server_needs(entry, context):
+                needs.setdefault(variable, []).append(entry.name)
+    if needs:
+        print_message("set these variables before you start the gateway:")
+    for variable, servers in needs.items():
+        state = "" if variable in os.environ else "; not set here"
+        names = ", ".join(dict.fromkeys(servers))
+        print_message(f"  {variable}, for {names}{state}")
 
 
 def _print_config(configs: list[RawConfig]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from trunkline.app.application import DEFAULT_CONFIG
 from trunkline.cli.output import fail_config
 from trunkline.config import Config, ConfigErrors, load_config
+from trunkline.config.own_entries import CONFIG_FILE, CONFIG_VARIABLE
 
 STATE_DIR_NAME = "trunkline"
 
@@ -26,10 +27,6 @@ def user_state_dir(environ: Mapping[str, str], platform: str) -> Path | None:
         return None
     default = {"win32": "AppData/Local", "darwin": "Library/Application Support"}
     return home / default.get(platform, ".local/state") / STATE_DIR_NAME
-
-
-CONFIG_VARIABLE = "TRUNKLINE_CONFIG"
-CONFIG_FILE = "trunkline.toml"
 
 
 def locate_config(option: Path | None, environ: Mapping[str, str], folder: Path) -> Path | None:

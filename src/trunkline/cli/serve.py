@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequ
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -20,6 +20,7 @@ from trunkline import __version__
 from trunkline.app import control
 from trunkline.app.application import App
 from trunkline.app.build import build_builtin
+from trunkline.app.nesting import find_nesting_error
 from trunkline.app.reload import ConfigReloader, ReloadResult
 from trunkline.backends.builtin import BuiltinSettings
 from trunkline.cli.client_config import (
@@ -46,9 +47,13 @@ from trunkline.config import (
     is_loopback,
     split_address,
 )
+from trunkline.gateway.backend import NESTED_GATEWAY_ERROR
+from trunkline.jsonrpc import INVALID_REQUEST, Connection, Request, RpcError
+from trunkline.jsonrpc.connection import NullHandler
 from trunkline.routing.naming import public_name
 from trunkline.runtime import create_event_loop, run_trimming, tune_memory
 from trunkline.stdio.orphan_reaper import AdoptedProcesses
+from trunkline.stdio.stream import open_stdio
 from trunkline.telemetry.log import buffer_logging
 
 
@@ -60,6 +65,10 @@ def serve(option: Path | None, stdio: bool = False, address: str | None = None) 
     for number, name in enumerate(("stdin", "stdout") if stdio else ()):
         if _cannot_be_polled(number):
             fail(EXIT_FAILURE, f"cannot serve: {name} is a file; expected a pipe to an MCP client")
+    if (reason := find_nesting_error(os.environ, config.source)) is not None:
+        if stdio:
+            asyncio.run(_refuse_requests(reason))
+        fail(EXIT_FAILURE, reason)
     try:
         with restore_blocking():
             # uvloop cannot poll a terminal.
@@ -91,6 +100,16 @@ def run_event_loop(serving: Coroutine[Any, Any, None], fast: bool) -> None:
     tune_memory()
     with asyncio.Runner(loop_factory=create_event_loop if fast else None) as runner:
         runner.run(run_trimming(serving))
+
+
+async def _refuse_requests(reason: str) -> None:
+    """Answer every request on stdin with `reason`, so that a gateway above does not try again."""
+
+    class RefusingHandler(NullHandler):
+        def called(self, request: Request) -> NoReturn:
+            raise RpcError(INVALID_REQUEST, reason, {"type": NESTED_GATEWAY_ERROR})
+
+    await Connection(await open_stdio(), RefusingHandler()).run()
 
 
 async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None:

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from trunkline.app.application import App
 from trunkline.app.control import ServerStatus, server_statuses
+from trunkline.app.nesting import find_nesting_error
 from trunkline.cli.locations import user_state_dir
-from trunkline.cli.output import first_line, progress
+from trunkline.cli.output import EXIT_FAILURE, fail, first_line, progress
 from trunkline.config import Config
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.registry import Registry
@@ -76,6 +77,13 @@ class StartedGateway(NamedTuple):
         return server_statuses(self.app)
 
 
+def build_app(config: Config) -> App:
+    """Return the gateway of a configuration; exit if a gateway of it has started this command."""
+    if (reason := find_nesting_error(os.environ, config.source)) is not None:
+        fail(EXIT_FAILURE, reason)
+    return App(config, user_state_dir(os.environ, sys.platform))
+
+
 @asynccontextmanager
 async def start_gateway(
     config: Config,
@@ -83,7 +91,7 @@ async def start_gateway(
     enough: Callable[[Registry], bool] = lambda _: False,
 ) -> AsyncGenerator[StartedGateway]:
     """Start a configuration's gateway, wait as StartupWatcher does, and stop it at the end."""
-    app = App(config, user_state_dir(os.environ, sys.platform))
+    app = build_app(config)
     # Outside of `running`: the spinner stays until the servers have stopped.
     with progress("starting") as show:
         async with app.running() as gateway:

@@ -10,8 +10,9 @@ be written to a file.
 Invariants:
 1. Any bytes give a Config or ConfigErrors.
 2. One mistake hides no other, unless the text cannot be parsed.
-3. A gateway is never its own server, as far as addresses tell; other host names and proxies are not
-   resolved.
+3. A gateway is never its own server, as far as addresses and commands tell; other host names and
+   proxies are not resolved.
+4. What a server lacks in the environment, such as a variable, concerns this server only.
 """
 
 from collections.abc import Mapping
@@ -27,9 +28,11 @@ from trunkline.config.addresses import AddressError, is_loopback, split_address,
 from trunkline.config.client_files import parse_client_servers
 from trunkline.config.exposure import find_exposures
 from trunkline.config.model import TABLE_HOOKS, Config, ConfigTable, ResolvedValues
+from trunkline.config.own_entries import starts_config
 from trunkline.config.references import ResolveContext
 from trunkline.config.server_table import (
     ServerEntry,
+    ServerSettings,
     check_server,
     read_servers,
     resolve_server,
@@ -40,6 +43,7 @@ from trunkline.documents.errors import (
     ConfigError,
     ConfigErrors,
     ErrorCollector,
+    KeyPath,
     format_key_path,
 )
 from trunkline.documents.parser import Table, as_table, get_table, parse_json, parse_toml, read_text
@@ -47,6 +51,8 @@ from trunkline.documents.validation import validate
 
 SELF_REFERENCE = "it is the address of this gateway"
 SELF_REFERENCE_FIX = "remove the server, or listen elsewhere"
+OWN_COMMAND = "skipped: it starts this gateway again, with the same configuration"
+OWN_COMMAND_FIX = "remove it, or give it another --config"
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _LOCALHOST_NAMES = frozenset(("localhost", "127.0.0.1", "::1"))
@@ -153,24 +159,51 @@ def load_config(
     raw, report = _read_raw(path, "check the name, or leave it out to start without servers")
     context = raw.resolve_context(environ, files)
     # Resolve everything before raising, so that one run reports every mistake.
-    servers = [resolve_server(entry, context, report.add_error) for entry in raw.entries]
-    for entry, table in zip(raw.entries, servers, strict=True):
+    servers = [_ResolvedServer(entry, context, report) for entry in raw.entries]
+    for server in servers:
         # On the resolved table: the url may have been a reference.
-        check_not_self(entry, table, get_table(raw.tables, "http").get("listen"), report.add_error)
+        listen = get_table(raw.tables, "http").get("listen")
+        check_not_self(server.entry, server.table, listen, report.add_error)
+        server.skip_own(path, report)
     resolved = {
         name: hooks.resolve(raw.tables, context, report)
         for name, hooks in TABLE_HOOKS.items()
         if hooks.resolve
     }
-    report.raise_if_any()
+    report.raise_if_any(each for server in servers for each in server.unresolved)
     resolved_servers = {
-        "servers": tuple(map(server_settings, raw.entries, servers)),
+        "servers": tuple(server.settings() for server in servers),
         "source": path,
         "notes": report.notes(),
     }
     config = msgspec.convert(raw.tables | resolved | resolved_servers, Config)
     notes = (*config.notes, *find_exposures(config, environ, context.files))
     return msgspec.structs.replace(config, resolved=ResolvedValues(context.resolved), notes=notes)
+
+
+class _ResolvedServer:
+    """One server with references resolved, and what its environment lacks."""
+
+    def __init__(self, entry: ServerEntry, context: ResolveContext, report: ErrorCollector) -> None:
+        self.entry = entry
+        self.unresolved: list[ConfigError] = []
+
+        def add_unresolved(path: KeyPath, reason: str, fix: str) -> None:
+            self.unresolved.append(report.locate(path, reason, fix))
+
+        self.table = resolve_server(entry, context, report.add_error, add_unresolved)
+
+    def skip_own(self, source: Path, report: ErrorCollector) -> None:
+        """Disable it if it would start this gateway again, which would never end."""
+        if self.table.get("disabled") is not True and starts_config(self.table, source):
+            self.table["disabled"] = True
+            report.add_note(self.entry.original_path(()), OWN_COMMAND, OWN_COMMAND_FIX)
+
+    def settings(self) -> ServerSettings:
+        """Return the settings of a valid server."""
+        is_disabled = self.table.get("disabled") is True
+        reasons = () if is_disabled else map(str, self.unresolved)
+        return server_settings(self.entry, self.table, "; ".join(reasons) or None)
 
 
 def read_raw_config(path: Path) -> RawConfig:

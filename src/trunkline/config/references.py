@@ -210,6 +210,24 @@ def parse_references(text: str, is_client: bool) -> list[str | Reference]:
     return [part for part in found if part != ""]
 
 
+def needed_variables(text: str, context: ResolveContext) -> list[str]:
+    """Return the environment variables without which `text` cannot be resolved."""
+    found = [p for p in parse_references(text, context.is_client) if isinstance(p, Reference)]
+    return [
+        variable_name(part.name) if part.kind == "input" else part.name
+        for part in found
+        if (part.kind == "variable" and part.default is None)
+        or (part.kind == "input" and context.inputs.get(part.name) is None)
+    ]
+
+
+def has_valid_references(text: str, context: ResolveContext) -> bool:
+    """Whether `text` has references, and none that is malformed."""
+    found = parse_references(text, context.is_client)
+    kinds = {part.kind for part in found if isinstance(part, Reference)}
+    return bool(kinds) and "malformed" not in kinds
+
+
 def server_variables(table: Table, is_client: bool) -> frozenset[str]:
     """Return the variables that a client's entry leaves to its server to resolve.
 

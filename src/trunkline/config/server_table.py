@@ -13,7 +13,8 @@ Invariants:
 3. No header is sent twice, and only `oauth` or a header sends credentials.
 4. An OAuth secret leaves this machine over TLS only.
 5. Resolved values are usable: no NUL, valid header values, URLs with a host and without password.
-6. A disabled server causes no errors about its environment.
+6. A disabled server causes no errors about its environment; that of another server concerns this
+   server only.
 7. Errors and reprs show no value: it may be a secret.
 """
 
@@ -40,7 +41,9 @@ from trunkline.config.addresses import (
 )
 from trunkline.config.references import (
     ResolveContext,
+    has_valid_references,
     map_text,
+    needed_variables,
     parse_env_file,
     read_small_text,
     resolve_path,
@@ -55,7 +58,7 @@ from trunkline.documents.formats import (
     Seconds,
     text_format,
 )
-from trunkline.documents.parser import Table, as_table
+from trunkline.documents.parser import Table, as_table, get_table
 from trunkline.documents.validation import validate
 from trunkline.routing.schema_validation import ArgumentMode
 from trunkline.stdio.sandbox import SandboxSettings
@@ -80,8 +83,10 @@ def check_oauth(table: Table, add_error: AddError) -> None:
             add_error(("headers", name), "oauth is given as well", fix)
 
 
-def resolve_oauth(table: Table, context: ResolveContext, add_error: AddError) -> None:
-    """Fill in the secret, and report unusable values."""
+def resolve_oauth(
+    table: Table, context: ResolveContext, add_error: AddError, add_unresolved: AddError
+) -> None:
+    """Fill in the secret, and report unusable values; a missing secret is unresolved."""
     oauth = as_table(table.get("oauth"))
     if oauth is None:
         return
@@ -90,7 +95,8 @@ def resolve_oauth(table: Table, context: ResolveContext, add_error: AddError) ->
     if isinstance(name, str) and "client_secret" not in oauth:
         secret = context.environ.get(name)
         if not secret:
-            add_error(("oauth", "client_secret_env"), f"the variable {name} is not set", "set it")
+            reason = f"the variable {name} is not set"
+            add_unresolved(("oauth", "client_secret_env"), reason, "set it")
         else:
             oauth["client_secret"] = secret
     url = oauth.get("token_url")
@@ -253,11 +259,13 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class ServerSettings(ServerTable, frozen=True, kw_only=True):
     """One server with references resolved; those of a disabled server as far as possible.
 
-    `prefix` is None if the server's name is its prefix.
+    `prefix` is None if the server's name is its prefix. `unresolved` says why the server cannot be
+    started, such as a variable that is not set; then some references are left in its values.
     """
 
     name: str
     backend: BackendSettings
+    unresolved: str | None = None
 
     @property
     def effective_prefix(self) -> str:
@@ -432,20 +440,29 @@ _WEIGHT_TOLERANCE = 0.01
 _NOT_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 
 
-def resolve_server(entry: ServerEntry, context: ResolveContext, add_error: AddError) -> Table:
-    """Return the table of `entry` with references resolved; report failures."""
+def resolve_server(
+    entry: ServerEntry, context: ResolveContext, add_error: AddError, add_unresolved: AddError
+) -> Table:
+    """Return the table of `entry` with references resolved; report failures.
+
+    `add_unresolved` gets what depends on the environment, such as a variable that is not set: it
+    concerns this server only. `add_error` gets mistakes in the file.
+    """
     add_error = entry.error_reporter(add_error)
+    add_unresolved = entry.error_reporter(add_unresolved)
     # Its variables and files may not exist yet.
     if entry.table.get("disabled") is True:
-        add_error = _ignore_error
+        add_error = add_unresolved = _ignore_error
     table = dict(entry.table)
     broken: set[KeyPath] = set()
     own = server_variables(table, context.is_client)
 
     def resolve(text: str, path: KeyPath) -> str:
+        add_problem = add_unresolved if has_valid_references(text, context) else add_error
+
         def problem(reason: str, fix: str) -> None:
             broken.add(path)
-            add_error(path, reason, fix)
+            add_problem(path, reason, fix)
 
         value = resolve_references(
             text, context, problem, own if path[0] == "args" else frozenset()
@@ -454,7 +471,7 @@ def resolve_server(entry: ServerEntry, context: ResolveContext, add_error: AddEr
         if path in broken:
             return text
         if (invalid := _find_invalid(value, str(path[0]))) is not None:
-            add_error(path, *invalid)
+            add_problem(path, *invalid)
         return value
 
     for key in key_owners():
@@ -465,20 +482,43 @@ def resolve_server(entry: ServerEntry, context: ResolveContext, add_error: AddEr
             table[key] = str(resolve_path(name, context))
     resolve_sandbox(table, context, resolve, add_error)
     if ("env_file",) not in broken:
-        _read_env_file(table, context, add_error)
+        _read_env_file(table, context, add_unresolved)
     _check_weights(table, add_error)
     if not any(path[0] == "oauth" for path in broken):
-        resolve_oauth(table, context, add_error)
+        is_literal = get_table(entry.table, "oauth") == get_table(table, "oauth")
+        add_problem = add_error if is_literal else add_unresolved
+        resolve_oauth(table, context, add_problem, add_unresolved)
     return table
 
 
-def server_settings(entry: ServerEntry, table: Table) -> ServerSettings:
+def server_needs(entry: ServerEntry, context: ResolveContext) -> list[str]:
+    """Return the environment variables that a server needs, in the order of its keys."""
+    own = server_variables(entry.table, context.is_client)
+    needed: dict[str, None] = {}
+
+    def collect(text: str, path: KeyPath) -> str:
+        names = needed_variables(text, context)
+        needed.update((name, None) for name in names if path[0] != "args" or name not in own)
+        return text
+
+    for key in key_owners():
+        map_text(entry.table.get(key), (key,), collect)
+    oauth = get_table(entry.table, "oauth")
+    if isinstance(name := oauth.get("client_secret_env"), str) and "client_secret" not in oauth:
+        needed[name] = None
+    return list(needed)
+
+
+def server_settings(
+    entry: ServerEntry, table: Table, unresolved: str | None = None
+) -> ServerSettings:
     """Return the settings of a valid resolved table."""
     kind = next(BACKEND_KINDS[key] for key in table if key in BACKEND_KINDS)
     own = {key: table[key] for key in kind.__struct_fields__ if key in table}
     common = msgspec.convert({key: table[key] for key in table if key not in own}, ServerTable)
     values = msgspec.structs.asdict(common)
-    return ServerSettings(name=entry.name, backend=msgspec.convert(own, kind), **values)
+    backend = msgspec.convert(own, kind)
+    return ServerSettings(name=entry.name, backend=backend, unresolved=unresolved, **values)
 
 
 def _ignore_error(path: KeyPath, reason: str, fix: str) -> None:
@@ -511,14 +551,14 @@ def _check_weights(table: Table, add_error: AddError) -> None:
         add_error((weights[-1],), reason, "set both, such as 0.7 and 0.3")
 
 
-def _read_env_file(table: Table, context: ResolveContext, add_error: AddError) -> None:
+def _read_env_file(table: Table, context: ResolveContext, add_unresolved: AddError) -> None:
     """Merge the variables of `env_file` into `env`."""
     name, env = table.get("env_file"), as_table(table.get("env", {}))
     if not isinstance(name, str) or env is None:
         return
 
     def problem(reason: str, fix: str) -> None:
-        add_error(("env_file",), reason, fix)
+        add_unresolved(("env_file",), reason, fix)
 
     context.files.append(Path(name))
     # The resolved path may contain the value of a variable, so show only its last part.

@@ -78,11 +78,17 @@ class ErrorCollector:
 
     def add_error(self, path: KeyPath, reason: str, fix: str) -> None:
         """Add an error at `path`."""
-        self._errors.append(self._locate(path, reason, fix))
+        self._errors.append(self.locate(path, reason, fix))
 
     def add_note(self, path: KeyPath, reason: str, fix: str) -> None:
         """Add a note at `path`, which does not make the file unusable."""
-        self._notes.append(self._locate(path, reason, fix))
+        self._notes.append(self.locate(path, reason, fix))
+
+    def locate(self, path: KeyPath, reason: str, fix: str) -> ConfigError:
+        """Return an error at `path` without adding it."""
+        position = self._locator.find_key(path)
+        column = position.column if self.with_columns else None
+        return ConfigError(self._file, position.line, format_key_path(path), reason, fix, column)
 
     def add(self, error: ConfigError) -> None:
         """Add an error that has its position."""
@@ -92,15 +98,13 @@ class ErrorCollector:
         """Return the notes in the order of their lines."""
         return tuple(map(str, sorted(self._notes, key=_line_order)))
 
-    def raise_if_any(self) -> None:
-        """Raise ConfigErrors, in the order of their lines, if there are errors."""
-        if self._errors:
-            raise ConfigErrors(sorted(self._errors, key=_line_order))
+    def raise_if_any(self, others: Iterable[ConfigError] = ()) -> None:
+        """Raise ConfigErrors, in the order of their lines, if there are errors.
 
-    def _locate(self, path: KeyPath, reason: str, fix: str) -> ConfigError:
-        position = self._locator.find_key(path)
-        column = position.column if self.with_columns else None
-        return ConfigError(self._file, position.line, format_key_path(path), reason, fix, column)
+        `others` do not count, but are shown with the errors.
+        """
+        if self._errors:
+            raise ConfigErrors(sorted([*self._errors, *others], key=_line_order))
 
 
 class TextPosition(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient, Requester
-from trunkline.jsonrpc import PendingResult, Raw
+from trunkline.jsonrpc import ConnectionLost, PendingResult, Raw
 from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.features import Feature
 from trunkline.mcp.versions import Revision
@@ -126,6 +126,14 @@ class BackendOwner(BackendListener, Protocol):
     def client_capabilities(self) -> dict[str, Any] | None:
         """The client capabilities to announce to the backend; None for the current ones."""
         ...
+
+
+# `data.type` of the errors with which a gateway refuses to run below itself
+NESTED_GATEWAY_ERROR = "nested_gateway"
+
+
+class UnusableBackend(ConnectionLost):
+    """The backend cannot work with this configuration, so connecting again is of no use."""
 
 
 # Connects to a backend and completes its initialization

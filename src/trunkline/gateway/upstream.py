@@ -11,7 +11,7 @@ Invariants:
    ready fails at once, with the reason. While the upstream waits before a restart, the error has a
    `retryAfter`.
 3. A backend that ends is restarted with growing delays, up to `max_restarts` times in a row. Its
-   features stay listed meanwhile.
+   features stay listed meanwhile. An unusable backend is not restarted.
 4. The upstream does not retry calls.
 5. After repeated failures the circuit opens for a while, and calls fail at once.
 6. While it is disabled, it has no backend: its process has been ended.
@@ -29,6 +29,7 @@ from trunkline.gateway.backend import (
     Backend,
     BackendListener,
     ConnectBackend,
+    UnusableBackend,
 )
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.client import DownstreamClient, Requester
@@ -292,7 +293,12 @@ class Upstream:
         """Start it, and restart it when it ends, until it has failed too often."""
         failures = 0
         while True:
-            uptime = await self._run_once()
+            try:
+                uptime = await self._run_once()
+            except UnusableBackend:
+                self.listed.note_failed_start()
+                self._set_state(UpstreamState.FAILED)
+                return
             self.listed.note_failed_start()
             failures = breaker.count_failure(failures, uptime, self.settings.healthy_uptime)
             limit = self.settings.max_restarts
@@ -303,7 +309,10 @@ class Upstream:
             self.restarts += 1
 
     async def _run_once(self) -> float:
-        """Run the backend from start to end; returns for how many seconds it was ready."""
+        """Run the backend from start to end; returns for how many seconds it was ready.
+
+        Raises UnusableBackend, with the reason in `error`.
+        """
         loop = asyncio.get_running_loop()
         ready_at: float | None = None
         self.subscriptions.forget_sent()
@@ -335,6 +344,8 @@ class Upstream:
             self.error = f"it did not start within {self.settings.start_timeout:g} s"
         except Exception as error:
             self.error = self._mask(str(error)) or type(error).__name__
+            if isinstance(error, UnusableBackend):
+                raise
         finally:
             await self._close_backend()
         return 0.0 if ready_at is None else loop.time() - ready_at
