@@ -1,4 +1,4 @@
-"""When clients are notified of changed lists: once, after changes have settled, and if they differ."""
+"""Clients are notified of changed lists once, after changes have settled, and if they differ."""
 
 import asyncio
 from collections.abc import Collection, Iterator
@@ -15,52 +15,45 @@ RESOURCE, TEMPLATE = FeatureKind.RESOURCE, FeatureKind.TEMPLATE
 class Clients:
     """Records when clients are notified, and of which kinds."""
 
-    def __init__(self, start: float = 0.0) -> None:
+    def __init__(self) -> None:
         self.times: list[tuple[float, frozenset[FeatureKind]]] = []
-        self._start = start
+        self.started = asyncio.Event()
         self.changes = ListChanges(self._wait_first_start, self._each, GatewayLimits())
 
     async def _wait_first_start(self) -> None:
-        await asyncio.sleep(max(0.0, self._start - self._now()))
+        await self.started.wait()
 
     def _each(self) -> Iterator[NotifyClient]:
         yield self._notify
 
     def _notify(self, kinds: Collection[FeatureKind]) -> None:
-        self.times.append((self._now(), frozenset(kinds)))
-
-    def _now(self) -> float:
-        return round(asyncio.get_running_loop().time(), 3)
+        now = round(asyncio.get_running_loop().time(), 3)
+        self.times.append((now, frozenset(kinds)))
 
 
-async def change_at(clients: Clients, *times: float) -> None:
-    """Change the list of tools at these times, and wait for what follows."""
+def change_at(*times: float, start: float = 0.0) -> list[tuple[float, frozenset[FeatureKind]]]:
+    """Change the list of tools at these times; return when clients were notified."""
+    loop, clients = ClockLoop(), Clients()
+    loop.call_at(start, clients.started.set)
     for at in times:
-        await asyncio.sleep(at - asyncio.get_running_loop().time())
-        clients.changes.note([TOOL])
-    await asyncio.sleep(10)
-    await clients.changes.aclose()
+        loop.call_at(at, clients.changes.note, [TOOL])
+    loop.run_for(10)
+    loop.run(clients.changes.aclose())
+    loop.close()
+    return clients.times
 
 
 def test_changes_in_quick_succession_cause_one_notification_when_they_have_settled() -> None:
-    loop, clients = ClockLoop(), Clients()
-    loop.run(change_at(clients, 0.0, 0.05, 0.1, 5.0))
-    loop.close()
-    assert clients.times == [(0.2, {TOOL}), (5.1, {TOOL})]
+    assert change_at(0.0, 0.05, 0.1, 5.0) == [(0.2, {TOOL}), (5.1, {TOOL})]
 
 
 def test_changes_without_end_are_announced_now_and_then() -> None:
-    loop, clients = ClockLoop(), Clients()
-    loop.run(change_at(clients, *(n / 20 for n in range(50))))
-    loop.close()
-    assert [at for at, _ in clients.times] == [1.0, 2.05, 2.55]
+    found = change_at(*(n / 20 for n in range(50)))
+    assert [at for at, _ in found] == [1.0, 2.05, 2.55]
 
 
 def test_changes_of_the_start_are_announced_when_all_servers_have_been_tried() -> None:
-    loop, clients = ClockLoop(), Clients(start=4.0)
-    loop.run(change_at(clients, 0.0, 1.0, 3.0))
-    loop.close()
-    assert clients.times == [(4.0, {TOOL})]
+    assert change_at(0.0, 1.0, 3.0, start=4.0) == [(4.0, {TOOL})]
 
 
 def test_a_closed_gateway_sends_no_more_notifications() -> None:
